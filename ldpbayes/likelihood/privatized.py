@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 
+from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._channel import build_channel
@@ -18,6 +19,7 @@ from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_c
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms.reporting import Floored, Reported
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 BY_CLOSED_FORM, BY_CHANNEL = ("auto", "closed_form"), ("auto", "channel")  # the methods that admit these ways
@@ -29,7 +31,9 @@ class Privatized(dist.Distribution):
     Parameters
     ----------
     base_dist : numpyro.distributions.Distribution
-        Of the event shape of a record, () for numbers and categories or (columns,) for rows, and without a Delta in it.
+        Of the event shape of a record, () for numbers and categories or (columns,) for rows, and without a Delta in it;
+        under an additive mechanism, also in a reporting rule, it may be one: the record is that number, which need not
+        be whole under discrete noise (see `Noise.continued`).
     mechanism : Mechanism
         Its array-valued parameters (one budget a record, say) broadcast with the base's batch shape.
     method : {"auto", "closed_form", "channel"}
@@ -60,6 +64,9 @@ class Privatized(dist.Distribution):
             shape = base_dist.event_shape
             raise ValueError(f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {shape}")
         parts = jax.tree.leaves(base_dist, is_leaf=lambda part: isinstance(part, dist.Delta))
+        law, noisy = unexpanded(base_dist), isinstance(mechanism, (Additive, Reported)) and method in BY_CLOSED_FORM
+        if noisy and isinstance(law, dist.Delta) and not (is_concrete(law.log_density) and np.any(law.log_density)):
+            parts = []
         if any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError("base_dist must have no point masses, got a Delta; if x is known use mechanism.log_prob")
         if method not in BY_CLOSED_FORM + BY_CHANNEL:
@@ -96,11 +103,22 @@ class Privatized(dist.Distribution):
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
+    def cdf(self, value: Any) -> jax.Array:
+        """P(z ≤ value) of numbers under additive noise, in a reporting rule that of what is printed; what is withheld is
+        below no value. TypeError for other mechanisms. The value is concrete where counts are summed without bounds.
+        """
+        if not isinstance(self.mechanism, (Additive, Reported)) or self.mechanism.record_shape:
+            raise TypeError(f"cdf is of numbers under additive noise, got {type(self.mechanism).__name__}")
+        below = unchecked(Floored, self.mechanism, value)  # prints all that is no larger as the value
+        law = Privatized(self.base_dist, below, method=self.method, panels=self.panels, validate_args=False)
+        return jnp.exp(law.log_prob(value))
+
     @property
     def mean(self) -> jax.Array:
         """E[z], by quadrature over the latent x; for rows without the clipping."""
         if self._unclipped:
-            return jnp.broadcast_to(self._law.mean, self.batch_shape + self.event_shape)
+            mean = self._law.mean if self.event_shape else self.mechanism.moments(self._law.mean)[0]
+            return jnp.broadcast_to(mean, self.batch_shape + self.event_shape)
         return self._moments_by_quadrature()[0]
 
     @property
@@ -112,6 +130,9 @@ class Privatized(dist.Distribution):
 
     def _moments_by_quadrature(self) -> tuple[jax.Array, jax.Array]:
         law, shape = self._law, self.batch_shape + self.event_shape
+        if isinstance(law, dist.Delta):
+            mean, variance = self.mechanism.moments(law.v)
+            return jnp.broadcast_to(mean, shape), jnp.broadcast_to(variance, shape)
         x, mass = latent_nodes(law, self.mechanism, self.panels).points(law, 1 + len(self.batch_shape))
         means, variances = self.mechanism.moments(x)
         mass = mass.reshape(mass.shape + (1,) * (means.ndim - mass.ndim))
@@ -180,7 +201,7 @@ class Grouped(dist.Distribution):
 
 def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:
     """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories."""
-    if mechanism is not None and mechanism.support.is_discrete and not isinstance(mechanism, Additive):
+    if mechanism is not None and mechanism.support.is_discrete and not isinstance(mechanism, (Additive, Reported)):
         return Grouped(law, groups)
     own = unexpanded(law)
     if own.batch_shape == ():

@@ -16,6 +16,7 @@ from ldpbayes.likelihood import families
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import Noise
 from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.special import log_or_nothing, log_sum, logsumexp
@@ -66,7 +67,7 @@ def is_own(base: dist.Distribution, mechanism: Mechanism) -> bool:
 
 
 def _keys(base: dist.Distribution, mechanism: Mechanism) -> list[tuple[type, type, bool]]:
-    noise = getattr(mechanism, "noise", None)
+    noise = None if isinstance(mechanism, Reported) else getattr(mechanism, "noise", None)
     law = noise.noise if isinstance(noise, Omitted) else noise
     kinds = (*type(mechanism).__mro__, *(type(law).__mro__ if isinstance(law, Noise) else ()))
     clips = bool(getattr(mechanism, "bounded", True))  # categories have no bounds, and nothing beyond them either
@@ -80,6 +81,9 @@ def for_all_records(form: Callable) -> Callable:
     def mixed(base: dist.Distribution, mechanism: Any, z: Array, **options: Any) -> jax.Array:
         if not isinstance(getattr(mechanism, "noise", None), Omitted):
             return form(base, mechanism, z, **options)
+        if isinstance(mechanism, Reported):
+            own = functools.partial(mixed, base, mechanism.innermost, **options)
+            return mechanism.by_intervals(z, own, lambda low, high: form(base, mechanism, z, **options))
         return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z, **options))
 
     return mixed

@@ -39,15 +39,18 @@ from ldpbayes.mechanisms.design import (
 )
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms.registry import mechanism_from_spec, mechanism_names, register
+from ldpbayes.mechanisms.reporting import Floored, Incomplete, Reported, Rounded, Withheld
 
 __all__ = [
     "AdditiveMechanism",
     "DiscreteGaussianMechanism",
     "DiscreteLaplaceMechanism",
     "DiscreteMechanism",
+    "Floored",
     "GaussianMechanism",
     "HadamardResponse",
     "Histogram",
+    "Incomplete",
     "IndependentLaplaceMechanism",
     "LaplaceMechanism",
     "LinearRecordsMechanism",
@@ -62,12 +65,15 @@ __all__ = [
     "RPWithPrior",
     "RROnBins",
     "RandomizedResponse",
+    "Reported",
+    "Rounded",
     "StaircaseMechanism",
     "StatisticsMechanism",
     "SubsetSelection",
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
     "UnbiasedRandomizer",
+    "Withheld",
     "ZeroInflatedLaplaceMechanism",
     "explained_variance",
     "mechanism_from_spec",

@@ -292,15 +292,19 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """With respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise; where noise may
-        be left out, with a unit mass at clip(x). −inf where a column that is not perturbed differs.
+        be left out, with a unit mass at clip(x). −inf where a column that is not perturbed differs. Under discrete noise
+        z must be whole, and x may be real: the formula of the noise's mass is then continued (`Noise.continued`).
         """
         z, x = jnp.asarray(z), jnp.asarray(x)
         dtype = jnp.result_type(z, x, float)
         difference = self._columns.split(z.astype(dtype)) - self._clip(self._columns.split(x.astype(dtype)))
-        result = self.noise.astype(dtype).log_prob(difference)
+        result = self.noise.astype(dtype).continued(difference)
         if np.ndim(result) > max(difference.ndim - 1, len(self.noise.batch_shape)):
             name = f"{type(self.noise).__name__}.log_prob"
             raise ValueError(f"{name} must be the density of all columns: sum it over the last axis of its argument")
+        if self.noise.discrete:
+            released = self._columns.split(z)
+            result = jnp.where(jnp.all(released == jnp.round(released), axis=-1), result, -jnp.inf)
         if self.perturbed is None:
             return result
         others = self._columns.others

@@ -43,6 +43,7 @@ class Mechanism(Called, abc.ABC):
     _shared: ClassVar[tuple[str, ...]] = ()
     # whether whole numbers beyond `domain` are clipped to it (other numbers are); if not, laws beyond are refused
     clips: ClassVar[bool] = False
+    may_be_missing: ClassVar[bool] = False  # whether NaN stands for a value that is not released
     event_shape: tuple[int, ...] = ()  # of one released value: () for a number or a code
     record_shape: tuple[int, ...] = ()  # of one record x: () for a number or a category
 
@@ -114,7 +115,8 @@ class Mechanism(Called, abc.ABC):
         if array.size == 0:
             raise ValueError("values is empty: a release holds at least one record")
         if array.dtype.kind == "f":
-            refuse(~np.isfinite(array), "values must be finite; {} are not", array)
+            missing = np.isnan(array) if self.may_be_missing else False
+            refuse(~(np.isfinite(array) | missing), "values must be finite; {} are not", array)
         return self._validated(array)
 
     @property
@@ -424,7 +426,9 @@ def checked_integers(values: np.ndarray, kind: str, low: float = -math.inf, high
 
 
 def to_json(value: Any) -> Any:
-    """A field's value for JSON: a number, a name, None, nested lists, or for a noise a dict with its name."""
+    """A field's value for JSON: a number, a name, None, nested lists, a spec, or for a noise a dict with its name."""
+    if isinstance(value, Mechanism):
+        return value.spec()
     if isinstance(value, Noise):
         return {"law": type(value).__name__} | {name: to_json(part) for name, part in shown_fields(value)}
     return np.asarray(value).tolist()

@@ -72,12 +72,14 @@ def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
     params = dict(spec)
     name = params.pop("mechanism")
     cls = mechanism_class(name)
+    if "of" in params:  # a reporting rule, whose own mechanism cannot have its field's name
+        params["mechanism"] = mechanism_from_spec(params.pop("of"))
     signature = inspect.signature(cls)
     try:
         signature.bind(**params)
     except TypeError as error:
         raise ValueError(f"mechanism {name!r} takes {', '.join(signature.parameters)}: {error}") from None
-    return cls(**{key: from_json(value) for key, value in params.items()})
+    return cls(**{key: from_json(value) if key != "mechanism" else value for key, value in params.items()})
 
 
 def mechanism_names() -> list[str]:

@@ -14,6 +14,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.radial_law import log_density
+from ldpbayes.numerics.special import log_ndtr
 from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 
@@ -27,6 +28,9 @@ class _LaplaceColumns(Noise):
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
         return 1 + math.sqrt(2) / math.log(2) * distance
+
+    def log_tail(self, distance: jax.Array) -> jax.Array:
+        return -distance / self.resolution - math.log(2)
 
 
 @pytree_dataclass
@@ -109,6 +113,9 @@ class _NormalColumns(Noise):
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
         return -np.log2(np.maximum(special.ndtr(-distance), np.finfo(float).tiny))
+
+    def log_tail(self, distance: jax.Array) -> jax.Array:
+        return log_ndtr(-distance / self.standard_deviation)
 
 
 @pytree_dataclass

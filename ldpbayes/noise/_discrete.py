@@ -15,9 +15,13 @@ from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.numerics.special import log1mexp, log_theta, theta_variance
+from ldpbayes.numerics.special import SQRT_HALF, erfcx, log1mexp, log_theta, theta_variance
 from ldpbayes.privacy import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff, Tradeoff, approximate_tradeoff
 from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, gaussian_log_tail
+
+# Half of a rule of 16 nodes for the standard normal law, as its integrand is even.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+_HERMITE = _NODES[8:], _WEIGHTS[8:] * math.sqrt(2 / math.pi)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +32,9 @@ class _WholeNumbers(Noise):
 
     discrete: ClassVar[bool] = True
     resolution = property(lambda self: self.scale)
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        return jnp.where(jnp.all(value == jnp.round(value), axis=-1), self.continued(value), -jnp.inf)
 
 
 @pytree_dataclass
@@ -49,10 +56,16 @@ class DiscreteLaplace(_WholeNumbers):
         first, second = jnp.floor(scale * jax.random.exponential(key, (2, *shape), scale.dtype))
         return (first - second).astype(dtype)
 
-    def log_prob(self, value: jax.Array) -> jax.Array:
+    def continued(self, value: jax.Array) -> jax.Array:
+        """Around a real number x the sum over the integers is cosh((½ − r)/scale)/cosh(½/scale), r the fraction of x: 1
+        where x is whole, and at least 1/cosh(½/scale), 1 − 1/(8 scale²) and less.
+        """
         rate = 1.0 / jnp.asarray(self.scale)[..., None]
-        log_prob = -jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
-        return jnp.sum(jnp.where(value == jnp.round(value), log_prob, -jnp.inf), axis=-1)
+        return jnp.sum(-jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate)), axis=-1)
+
+    def log_tail(self, distance: jax.Array) -> jax.Array:
+        rate = 1.0 / jnp.asarray(self.scale)
+        return -distance * rate - jnp.log1p(jnp.exp(-rate))
 
     @property
     def standard_deviation(self) -> Array:
@@ -104,10 +117,29 @@ class DiscreteGaussian(_WholeNumbers):
         start = (key, jnp.zeros(shape, best), jnp.zeros(shape, bool))
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
-    def log_prob(self, value: jax.Array) -> jax.Array:
+    def continued(self, value: jax.Array) -> jax.Array:
+        """Around a real number the sum over the integers is 1 where it is whole, and at least 1 − 4 exp(−2π² scale²)."""
         scale = jnp.asarray(self.scale)[..., None]
-        log_prob = -((value / scale) ** 2) / 2 - log_theta(jnp, scale)
-        return jnp.sum(jnp.where(value == jnp.round(value), log_prob, -jnp.inf), axis=-1)
+        return jnp.sum(-((value / scale) ** 2) / 2 - log_theta(jnp, scale), axis=-1)
+
+    def log_tail(self, distance: jax.Array) -> jax.Array:
+        """With g(t) = exp(−t²/(2 s²)), Σ g(t + j) = ∫ g from t + g(t)·E ψ(t/s² + iU), U normal of standard deviation 1/s
+        and ψ(w) = 1/(1 − exp(−w)) − 1/w: g is the characteristic function of U, and the sums are geometric. The poles of
+        ψ, ±2πi and beyond, are so far out that the rule for U is exact to rounding from s = 1.5 on; below, few terms count.
+        """
+        scale, log_whole = jnp.asarray(self.scale), log_theta(jnp, self.scale)
+        smooth = scale >= 1.5
+        s, narrow = jnp.where(smooth, scale, 1.5), jnp.where(smooth, 1.5, scale)[..., None]
+        steep = (distance / s**2)[..., None]
+        nodes, weights = (jnp.asarray(part, scale.dtype) for part in _HERMITE)
+        u = nodes / s[..., None]
+        rise, turn = -jnp.expm1(-steep), 4 * jnp.exp(-steep) * jnp.sin(u / 2) ** 2
+        psi = (rise + turn / 2) / (rise**2 + turn) - steep / (steep**2 + u**2)
+        integral = s * math.sqrt(math.pi / 2) * erfcx(distance / s * SQRT_HALF)
+        j = jnp.arange(14, dtype=scale.dtype)
+        few = jnp.sum(jnp.exp(-j * (2 * distance[..., None] + j) / (2 * narrow**2)), axis=-1)
+        terms = jnp.where(smooth, integral + jnp.sum(weights * psi, axis=-1), few)
+        return -((distance / scale) ** 2) / 2 + jnp.log(terms) - log_whole
 
     @property
     def standard_deviation(self) -> Array:

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from ldpbayes._core.pytrees import check_fields
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
+from ldpbayes.numerics.special import log1mexp
 from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
@@ -59,6 +60,33 @@ class Noise(abc.ABC):
     @abc.abstractmethod
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density (for discrete noise, log probability) at values (*batch, columns), shape (*batch)."""
+
+    def continued(self, value: jax.Array) -> jax.Array:
+        """`log_prob`; of discrete noise its formula, at any real values: of what is added to a latent real number."""
+        return self.log_prob(value)
+
+    def log_tail(self, distance: jax.Array) -> jax.Array:
+        """Log P(noise in one column ≥ distance) for distances ≥ 0 (*batch); of discrete noise the sum of its formula at
+        distance, distance + 1, ..., for any real distance. Reporting rules need it, of noise symmetric about zero.
+        """
+        name = type(self).__name__
+        raise ValueError(f"{name} has no log_tail, the log of P(noise ≥ distance), which reporting rules and cdf need")
+
+    def log_interval(self, low: Array, high: Array) -> jax.Array:
+        """Log P(low ≤ noise ≤ high) in one column, −∞ ≤ low ≤ high ≤ ∞ (*batch), accurate in both tails; of discrete
+        noise from whole steps between low and high, real as in `log_tail`. By symmetry the nearer tail is subtracted.
+        """
+        flip, step = low + high < 0, 1.0 if self.discrete else 0.0
+        near, far = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
+        aside = near >= 0
+
+        def tail(start: jax.Array) -> jax.Array:
+            finite = start < jnp.inf
+            return jnp.where(finite, self.log_tail(jnp.where(finite, start, 0.0)), -jnp.inf)
+
+        beyond, start = tail(far + step), tail(jnp.where(aside, near, step - near))
+        around = jnp.log1p(-jnp.where(aside, 0.0, jnp.exp(beyond) + jnp.exp(start)))
+        return jnp.where(aside, start + log1mexp(beyond - start), around)
 
     @abc.abstractmethod
     def depth(self, distance: np.ndarray) -> np.ndarray:

@@ -90,6 +90,14 @@ class Staircase(Noise):
         rest = np.where(part < self.gamma, 1 - part / total, fall * (1 - part) / total)
         return 1 + (whole * self.epsilon - np.log(fall + lack * rest)) / math.log(2)
 
+    def log_tail(self, distance: jax.Array) -> jax.Array:
+        fall, lack, total = self._shares()
+        steps = distance / self.step
+        whole = jnp.floor(steps)
+        part = steps - whole
+        rest = jnp.where(part < self.gamma, 1 - part / total, fall * (1 - part) / total)
+        return -whole * self.epsilon + jnp.log(fall + lack * rest) - math.log(2)
+
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """The exact curve of numbers at most a step apart: their likelihood ratio is exp(ε), 1 or exp(−ε)."""
         distance = np.abs(np.asarray(distance, float))

@@ -11,14 +11,14 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax, nn
 
-from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import families
 from ldpbayes.likelihood.families import Family, register_family
 from ldpbayes.likelihood.latent import log_sum_over_counts
 from ldpbayes.likelihood.registry import register_closed_form
-from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
+from ldpbayes.mechanisms.reporting import Reported
+from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
 from ldpbayes.numerics.tails import (
@@ -114,7 +114,7 @@ class _CountLaw(NamedTuple):
     log_mass: Callable  # of (k, *parameters)
     log_step: Callable  # log of the ratio of the masses at k and k − 1, for real k ≥ 1: of (k, *parameters)
     peak: Callable  # the masses fall beyond: of the parameters
-    tail: Any  # a `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side); not of finite laws
+    tail: Any  # of laws without end, a `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side)
     log_concave: bool  # whether masses are, whatever the parameters
 
 
@@ -137,23 +137,23 @@ _BINOMIAL = _CountLaw(
 )
 
 
-@register_closed_form((dist.BinomialProbs, dist.BinomialLogits), DiscreteGaussian, bounded=False)
+@register_closed_form((dist.BinomialProbs, dist.BinomialLogits), (Gaussian, DiscreteGaussian, Reported), bounded=False)
 @register_closed_form(
     (dist.Poisson, dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits, dist.discrete.ZeroInflatedProbs),
-    (DiscreteLaplace, DiscreteGaussian),
+    (Laplace, SymmetricLaplace, DiscreteLaplace, Gaussian, DiscreteGaussian, Reported),
     bounded=False,
 )
-def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.Array:
-    """A count, without bounds, with discrete Laplace or discrete Gaussian noise; −inf where z is no integer."""
-    law = families.unexpanded(base)
-    noise: Any = mechanism.noise
-    z = jnp.asarray(z, jnp.result_type(z, float))
-    binomial = isinstance(law, (dist.BinomialProbs, dist.BinomialLogits))
+def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
+    """A count, without bounds, with Laplace, Gaussian or such discrete noise, in a reporting rule or not."""
+    law, z = families.unexpanded(base), array_of(z)
+    z = z if z.dtype.kind == "f" else z.astype(float)
     end = families.ends_of(law.support)[1]
+    binomial = isinstance(law, (dist.BinomialProbs, dist.BinomialLogits))
+    binomial &= isinstance(mechanism.noise, (Gaussian, DiscreteGaussian))
     if not binomial and not (is_concrete(end) and np.any(np.isinf(end))):
         return log_sum_over_counts(law, mechanism, z)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):
-        inflated = log_or_nothing(law.gate) + noise.log_prob(z[..., None])
+        inflated = log_or_nothing(law.gate) + mechanism.log_prob(z, 0.0)
         # not logaddexp: where neither is possible, at a z that is no integer, its derivative is NaN
         return logsumexp(inflated, log_or_nothing(1.0 - law.gate) + noisy_count(law.base_dist, mechanism, z))
     if binomial:
@@ -166,17 +166,44 @@ def noisy_count(base: dist.Distribution, mechanism: Additive, z: Array) -> jax.A
     else:
         kinds = "Poisson, negative binomial or geometric, or be clipped"
         raise ValueError(f"the sum over an unbounded {type(law).__name__} is not known: its base must be {kinds}")
-    arrays = jnp.broadcast_arrays(*(jnp.asarray(array, z.dtype) for array in (z, noise.scale, *parameters)))
-    if isinstance(noise, DiscreteLaplace):
-        function: Any = _under_laplace, count_law
-        width = TAIL_NODES
+    own = functools.partial(_sum, count_law, parameters, mechanism.noise)
+    if not isinstance(mechanism, Reported):
+        log_prob = own(0, z, z)
+        return jnp.where(z == jnp.round(z), log_prob, -jnp.inf) if mechanism.noise.discrete else log_prob
+    if not is_concrete(mechanism):
+        raise ValueError("sums over counts need a reporting rule that is known before tracing: close over it")
+    longest = math.ceil(mechanism.longest)
+    return mechanism.by_intervals(z, lambda at: own(0, at, at), functools.partial(own, longest))
+
+
+def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array, high: Array) -> jax.Array:
+    """Log Σ mass(k) p(low | k); or, with at most `longest` counts in an interval, Σ mass(k) P(low ≤ z ≤ high | k)."""
+    (scale,) = jax.tree.leaves(noise)
+    dtype = jnp.result_type(low, float)
+    arrays = jnp.broadcast_arrays(*(jnp.asarray(array, dtype) for array in (low, high, scale, *parameters)))
+    if isinstance(noise, (Laplace, SymmetricLaplace, DiscreteLaplace)):
+        function: Any = _under_laplace, law, longest, type(noise)
+        width = TAIL_NODES + longest
+    elif not isinstance(noise, (Gaussian, DiscreteGaussian)):
+        raise ValueError(f"the sum over counts without bounds is not known under {noise!r}")
     else:
-        if not is_concrete(noise.scale):
-            raise ValueError("discrete Gaussian noise needs a scale that is known before tracing: close over the noise")
-        half = math.ceil(REACH * np.max(noise.scale)) + 2
-        width, function = 3 * half, (_under_gaussian, count_law, half)
-    log_prob = _in_chunks(function, 8 * CHUNK // width, *(array.ravel() for array in arrays)).reshape(arrays[0].shape)
-    return jnp.where(z == jnp.round(z), log_prob, -jnp.inf)
+        if not is_concrete(scale):
+            raise ValueError("Gaussian noise needs a scale that is known before tracing: close over the noise")
+        # where an interval takes curvature from the noise, it leaves more than a third
+        half = math.ceil((1.3 if longest else 1.0) * REACH * np.max(scale)) + 2 + longest
+        width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
+    shape, rows = arrays[0].shape, slice(None)
+    if longest and is_concrete(low, high):  # what is not in an interval is not asked for
+        rows = np.flatnonzero(np.broadcast_to(low < high, shape))
+        rows = np.resize(rows, min(1 << (len(rows) - 1).bit_length(), math.prod(shape)))  # few sizes are compiled
+    log_prob = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[rows] for array in arrays))
+    return jnp.zeros(math.prod(shape), dtype).at[rows].set(log_prob).reshape(shape)
+
+
+def _log_noise(noise: Any, longest: int, low: Array, high: Array, counts: Array) -> jax.Array:
+    """Log density (values, counts) at `low`, or log probability of the interval, where counts get the noise."""
+    below = low[:, None] - counts
+    return noise.log_interval(below, high[:, None] - counts) if longest else noise.continued(below[..., None])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))  # outside of a trace, `by_rows` would be compiled at every call
@@ -184,43 +211,59 @@ def _in_chunks(function: Any, rows: int, *arrays: Array) -> jax.Array:
     return by_rows(functools.partial(*function), rows)(*arrays)
 
 
-def _under_laplace(law: _CountLaw, z: Array, scale: Array, *parameters: Array) -> jax.Array:
-    """Both sides of z, on each of which the noise's probabilities are exponential."""
-    rate, count = 1.0 / scale, jnp.maximum(z, 0.0)
-    log_mass = law.log_mass(count, *parameters)
+def _under_laplace(
+    law: _CountLaw, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
+) -> jax.Array:
+    """The counts on both sides of a number or interval, where the noise's probabilities are exponential, and inside."""
+    noise: Any = kind(scale)
+    rate, last = 1.0 / noise.resolution, jnp.floor(jnp.maximum(high, 0.0))
+    first = jnp.maximum(jnp.ceil(low) - 1, -1.0) if longest else last  # up to it counts are below
     sides = []
-    for side in (1, -1):
+    for side, count in ((1, jnp.maximum(first, 0.0)), (-1, last)):
         tail = law.tail(count, *parameters, side * rate, side)
-        part = log_mass + tail.log_ratio
+        part = law.log_mass(count, *parameters) + tail.log_ratio
         # the tail as 1 less the other side of the tilted law
         other = jnp.where(tail.direct, -1.0, part - tail.log_whole)
         sides.append(jnp.where(tail.direct, part, tail.log_whole + log1mexp(other)))
-    # a negative z is further from every count than 0 is, by its distance from 0
-    log_prob = jnp.logaddexp(*sides) + jnp.minimum(z, 0.0) * rate
-    return log_prob + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate))
+    above = sides[1] + (high - last) * rate
+    # a negative number is below all counts, of which 0 is on the first side
+    under = jnp.where(first < 0, -jnp.inf, sides[0] - jnp.where(first < 0, 0.0, low - first) * rate)
+    outside = logsumexp(above, jnp.where(high < 0, sides[0] + high * rate, under))
+    if not longest:
+        return outside + noise.continued(jnp.zeros((len(low), 1)))
+    length = jnp.where(low > -jnp.inf, high - low, 0.0) + (1.0 if noise.discrete else 0.0)
+    outside += noise.log_tail(jnp.zeros_like(low)) + jnp.where(low > -jnp.inf, log1mexp(-length * rate), 0.0)
+    counts = first[:, None] + 1 + np.arange(longest)
+    inside = law.log_mass(counts, *(parameter[:, None] for parameter in parameters))
+    inside += _log_noise(kind(scale[:, None]), longest, low, high, counts)
+    return logsumexp(outside, log_sum(jnp.where(counts <= high[:, None], inside, -jnp.inf)))
 
 
-def _under_gaussian(law: _CountLaw, half: int, z: Array, scale: Array, *parameters: Array) -> jax.Array:
-    """A window around the largest term, as log masses are concave. Those of a negative binomial need not be near 0,
-    where their second derivative may exceed 1/k²: all counts up to the first window's end are then summed too.
+def _under_gaussian(
+    law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
+) -> jax.Array:
+    """A window around the largest term, as log masses are concave, wider by an interval, in which they may be flat. Those
+    of a negative binomial need not be concave near 0, where their second derivative may exceed 1/k²: all counts up to
+    the first window's end are then summed too.
     """
     first = 0 if law.log_concave else half + 1
-    at, width, *fixed = lax.stop_gradient((z, scale, *parameters))
+    start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))
 
     def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = ends
-        middle = 0.5 * (low + high)
+        left, right = ends
+        middle = 0.5 * (left + right)
         k = jnp.exp(middle)
+        noisy = _log_noise(kind(width[:, None]), longest, start, stop, k[:, None] - np.arange(2))
         # terms grow up to k
-        grow = law.log_step(k, *fixed) + (at + 0.5 - k) / width**2 > 0
-        return jnp.where(grow, middle, low), jnp.where(grow, high, middle)
+        grow = law.log_step(k, *fixed) + noisy[:, 0] - noisy[:, 1] > 0
+        return jnp.where(grow, middle, left), jnp.where(grow, right, middle)
 
-    least = jnp.full_like(at, math.log(max(first, 1)))
-    most = jnp.log(jnp.maximum(jnp.maximum(at, law.peak(*fixed)), first) + 2.0)
+    least = jnp.full_like(stop, math.log(max(first, 1)))
+    most = jnp.log(jnp.maximum(jnp.maximum(stop, law.peak(*fixed)), first) + 2.0)
     peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halve, (least, most))[0]))
     counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
     if first:
-        near = jnp.broadcast_to(np.arange(1.0 * first), (len(at), first)).astype(counts.dtype)
+        near = jnp.broadcast_to(np.arange(1.0 * first), (len(low), first)).astype(counts.dtype)
         counts = jnp.concatenate([near, counts], axis=1)
     log_mass = law.log_mass(counts, *(parameter[:, None] for parameter in parameters))
-    return log_sum(log_mass + DiscreteGaussian(scale[:, None]).log_prob((z[:, None] - counts)[..., None]))
+    return log_sum(log_mass + _log_noise(kind(scale[:, None]), longest, low, high, counts))

@@ -1,5 +1,6 @@
 """Normal numbers and rows. Symmetric Laplace noise is normal with variance λ² W, W ~ Exp(1): one integral for a row."""
 
+import functools
 import itertools
 import math
 
@@ -10,13 +11,32 @@ import numpyro.distributions as dist
 from jax.lax import stop_gradient
 from jax.scipy.linalg import cho_solve, solve_triangular
 
+from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood.families import Family, normal_log_density, register_family
-from ldpbayes.likelihood.registry import register_closed_form
-from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
-from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked
+from ldpbayes.likelihood.registry import closed_form, register_closed_form
+from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
+from ldpbayes.mechanisms.reporting import Reported
+from ldpbayes.noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    IndependentGaussian,
+    Laplace,
+    Noise,
+    SymmetricLaplace,
+)
+from ldpbayes.numerics.special import (
+    log1mexp,
+    log_ndtr,
+    log_normal,
+    log_sum,
+    log_theta,
+    log_tilted_normal,
+    logsumexp,
+    stacked,
+)
 from ldpbayes.numerics.tails import integrated_normal_tail, normal_tails
 
 REACH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
@@ -92,6 +112,61 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
     """A normal statistic with Gaussian noise, whose variances add up."""
     noise = jnp.asarray(mechanism.noise.standard_deviation)
     return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))
+
+
+@register_closed_form(dist.Normal, (DiscreteLaplace, DiscreteGaussian))
+def normal_discrete(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
+    """Normal numbers, clipped or not, with discrete noise by its formula continued to real numbers (`Noise.continued`):
+    the density of like continuous noise, times the ratio of the normalising constants. Over z it adds up to the mean of
+    the sums that `continued` states, whose distance from 1 a standard deviation σ multiplies by exp(−2π²σ²) at least.
+    """
+    noise, zero = mechanism.noise, jnp.zeros(1)
+    smooth = unchecked(Laplace if isinstance(noise, DiscreteLaplace) else Gaussian, noise.scale)
+    like = unchecked(AdditiveMechanism, smooth, mechanism.lower, mechanism.upper, None, None, mechanism.sensitivity)
+    form, ratio = closed_form(base, like), noise.continued(zero) - smooth.log_prob(zero)
+    z = jnp.asarray(z, jnp.result_type(z, float))
+    return jnp.where(z == jnp.round(z), form(base, like, z) + ratio, -jnp.inf)
+
+
+@register_closed_form(dist.Normal, Reported, bounded=False)
+def normal_reported(base: dist.Normal, rule: Reported, z: Array) -> jax.Array:
+    """A normal statistic with Laplace, Gaussian or such discrete noise, in a reporting rule."""
+    form = closed_form(base, rule.innermost)
+    if form is None or not isinstance(rule.noise, (*_LAPLACE, Gaussian, DiscreteGaussian)):
+        raise ValueError(f"reporting rules for a Normal without bounds need other noise than {rule.noise!r}")
+    between = functools.partial(_in_interval, base, rule.noise)
+    return rule.by_intervals(z, lambda at: form(base, rule.innermost, at), between)
+
+
+_LAPLACE = (Laplace, SymmetricLaplace, DiscreteLaplace)
+
+
+def _in_interval(base: dist.Normal, noise: Noise, low: Array, high: Array) -> jax.Array:
+    """Log P(low ≤ z ≤ high). Laplace noise in it has the probability T(low − x) − T(high − x) for x below, T(t) = c
+    exp(−t/b), and 1 − T(x − low) − T(high − x) inside; discrete noise has these with high + 1, and inside low − 1.
+    """
+    a, b = low - base.loc, high - base.loc
+    if not isinstance(noise, _LAPLACE):
+        (own,) = jax.tree.leaves(noise)
+        total = jnp.sqrt(base.scale**2 + own**2)
+        ratio = log_theta(jnp, total) - jnp.log(total) - log_theta(jnp, own) + jnp.log(own) if noise.discrete else 0.0
+        return unchecked(type(noise), total).log_interval(a, b) + ratio
+    a, b, tilt = jnp.broadcast_arrays(a / base.scale, b / base.scale, base.scale / noise.resolution)
+    step, log_c = (1.0 / noise.resolution if noise.discrete else 0.0), noise.log_tail(jnp.zeros(()))
+    below, above = a > -jnp.inf, b < jnp.inf
+    first, last = jnp.where(below, a, jnp.minimum(b, 0.0) - REACH), jnp.where(above, b, jnp.maximum(a, 0.0) + REACH)
+    ends = stop_gradient(jnp.minimum(first, tilt)) - REACH, stop_gradient(jnp.maximum(last, -tilt)) + REACH
+    left, inside, up, down, right = log_tilted_normal(
+        stacked(ends[0], first, first, first, last),
+        stacked(first, last, last, last, ends[1]),
+        stacked(tilt, 0.0, tilt, -tilt, -tilt),
+        stacked(first, 0.0, last, first, last),
+    )
+    both = log_c + jnp.where(below & above, log1mexp(-tilt * (last - first) - step), 0.0)
+    lost = logsumexp(jnp.where(above, up, -jnp.inf), jnp.where(below, down, -jnp.inf)) + log_c - step
+    some = last > first
+    inside += log1mexp(jnp.where(some, lost - jnp.where(some, inside, 0.0), -1.0))
+    return logsumexp(jnp.where(below, both + left, -jnp.inf), inside, jnp.where(above, both + right, -jnp.inf))
 
 
 @register_closed_form(dist.MultivariateNormal, SymmetricLaplace)

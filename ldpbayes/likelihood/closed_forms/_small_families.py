@@ -1,4 +1,4 @@
-"""Beta, Cauchy, logistic and Student laws; truncated, transformed and zero-inflated laws, and mixtures."""
+"""Beta, Cauchy, logistic and Student laws; truncated, transformed and zero-inflated laws, mixtures, point masses."""
 
 from typing import Any
 
@@ -11,6 +11,10 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import families
 from ldpbayes.likelihood.families import Family, family_of, register_family
+from ldpbayes.likelihood.registry import register_closed_form
+from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.numerics.special import betainc, log_sum, student_t_cdf
 from ldpbayes.numerics.tails import integrated_student_t_tail, logistic_tails, student_t_tails
 
@@ -135,6 +139,12 @@ class _MixtureGeneral(Family):
         log_weights = jax.nn.log_softmax(self.law.mixing_distribution.logits)
         parts = [families.log_mass_outside(law, first, last) for law in self.law.component_distributions]
         return log_sum(log_weights + jnp.stack(jnp.broadcast_arrays(*parts), axis=-1))
+
+
+@register_closed_form(dist.Delta, (Additive, Reported))
+def noisy_number(base: dist.Delta, mechanism: Mechanism, z: Array) -> jax.Array:
+    """A number that is what it is, with noise."""
+    return mechanism.log_prob(z, base.v)
 
 
 def _interior(points: list[Array], law: Any) -> list[Array]:

@@ -1,0 +1,235 @@
+"""Reporting rules: what an office does to a noisy number before it prints it."""
+
+import dataclasses
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from ldpbayes._core.checks import FINITE, POSITIVE, refuse
+from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
+from ldpbayes._core.tracing import array_of, floating, is_concrete
+from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
+from ldpbayes.mechanisms.registry import registered_dataclass
+from ldpbayes.noise.zero_inflated import Omitted
+from ldpbayes.numerics.arrays import snapped
+
+ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number, but for rounding
+
+
+@dataclasses.dataclass(frozen=True)
+class Reported(NumericMechanism, DiscreteMechanism):
+    """Base of reporting rules: what is printed of z, which an additive mechanism of numbers has released, with bounds or
+    without, or another rule has printed. The guarantee is the mechanism's: a rule only processes what is private.
+
+    A z that is printed as it is keeps its density; any other print has the probability of all z that are printed so. NaN
+    is a value that is not there. A rule's numbers are whole under discrete noise.
+    """
+
+    mechanism: Mechanism
+
+    clips = True
+    released_range = None  # a sketch, but of whole numbers, is refused
+    silent: ClassVar[bool] = False  # whether the rule itself prints NaN
+
+    innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without any rule.")
+    noise, bounded = (property(attrgetter(f"innermost.{name}")) for name in ("noise", "bounded"))
+    linear_tails, resolution = (property(attrgetter(f"innermost.{name}")) for name in ("linear_tails", "resolution"))
+    domain, support = (property(attrgetter(f"innermost.{name}")) for name in ("domain", "support"))
+    guarantee = property(attrgetter("innermost.guarantee"))
+    may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
+    _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])
+    # a bound on how many whole numbers from 0 on are printed as one value, on the host
+    longest = property(lambda self: max(0.0, *map(np.max, self._numbers), 0) + getattr(self.mechanism, "longest", 1.0))
+
+    def __post_init__(self) -> None:
+        kind, inner = type(self).__name__, self.innermost
+        if not isinstance(inner, Additive) or inner.columns is not None:
+            raise TypeError(f"{kind} takes an additive mechanism of numbers, or one in a rule, got {self.mechanism!r}")
+        if self.silent and self.mechanism.may_be_missing:
+            hint = "leave values that are missing for other reasons out of the release"
+            raise ValueError(f"NaN would have two reasons under {kind} of {self.mechanism!r}; {hint}")
+        check_fields(self)
+        for field in ruled_fields(self) if self.noise.discrete else ():
+            self._check(field.name, "a whole number under discrete noise", lambda a: a == np.round(a))
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        """Which z are printed in an interval, NaN if missing, without its upper end where `short`: such an interval."""
+        raise NotImplementedError
+
+    def _applied(self, z: jax.Array) -> jax.Array:
+        """What is printed of z."""
+        return z
+
+    def interval(self, z: ArrayLike) -> tuple[Any, Any]:
+        """Least and largest number that `innermost` can have released where z is printed: infinite where there is none,
+        low above high where nothing is printed as z. NumPy in, NumPy out; JAX in, JAX out.
+        """
+        z = array_of(z)
+        xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
+        low = high = z.astype(float) if xp is np else floating(z)
+        short, rule = xp.zeros(z.shape, bool), self
+        while isinstance(rule, Reported):
+            low, high, short = rule._undone(xp, low, high, short)
+            rule = rule.mechanism
+        before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)
+        high = xp.where(short & (high < np.inf), before, high)
+        if self.noise.discrete:
+            low, high = xp.ceil(low), xp.floor(high)
+        return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
+
+    def by_intervals(self, z: ArrayLike, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
+        """Log-likelihood of z from that of a number that was released, and from that of an interval that it lies in."""
+        low, high = self.interval(z)
+        xp = np if is_concrete(low, high) else jnp
+        point, anything = low == high, (low == -np.inf) & (high == np.inf)
+        proper, place = (low < high) & ~anything, xp.where(xp.isfinite(high), high, 0.0)
+        parts = [] if xp is np and proper.all() else [at(place)]
+        if xp is jnp or proper.any():
+            parts += [between(xp.where(proper, low, place), xp.where(proper, high, place))]
+        result = jnp.where(proper, parts[-1], parts[0])
+        return jnp.where(point | proper, result, jnp.where(anything, 0.0, -jnp.inf))
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        """By Lebesgue's measure where z was released under continuous noise, else the log of a probability, 0 for what is
+        missing at random; for real x under discrete noise as `Additive.log_prob` and `Noise.log_tail`.
+        """
+        z, inner = array_of(z), self.innermost
+        x = inner.clipped(jnp.asarray(x, jnp.result_type(z, x, float)))
+        law = self.noise.astype(x.dtype)
+        return self.by_intervals(
+            z, lambda at: inner.log_prob(at, x), lambda low, high: law.log_interval(low - x, high - x)
+        )
+
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
+        """What is printed of the mechanism's draws; floating-point numbers where NaN may be among them."""
+        z = self.mechanism.randomize(key, x)
+        return self._applied(floating(z) if self.may_be_missing else z)
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """The mechanism's, where the rule alters no number; ValueError for other rules."""
+        return self._unaltered("moments").moments(x)
+
+    def unbiased(self, z: ArrayLike) -> jax.Array:
+        return self._unaltered("unbiased values").unbiased(z)
+
+    def _unaltered(self, what: str) -> Mechanism:
+        if "_applied" in vars(type(self)):
+            kind = type(self).__name__
+            raise ValueError(f"{kind} has no {what}: what it prints is not what was released; fit a model, or simulate")
+        return self.mechanism
+
+    def breakpoints(self, z: ArrayLike) -> Array:
+        ends = self.interval(z)
+        xp = np if is_concrete(ends) else jnp
+        ends = tuple(xp.where(xp.isfinite(end), end, 0.0) for end in ends)
+        jumps = [end[..., None] for end in ends if isinstance(self.noise, Omitted)]
+        return xp.concatenate([*map(self.innermost.breakpoints, ends), *jumps], axis=-1)
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.where(np.isnan(z), np.iinfo(np.int64).min, np.nan_to_num(z)).astype(np.int64)[:, None]
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        if is_concrete(self):
+            values = snapped(values, self._numbers)
+            low, high = self.interval(values)
+            missing = np.isnan(values) & self.may_be_missing
+            refuse((low > high) & ~missing, f"{self!r} prints no such number as {{}} of these", values)
+        whole = self.noise.discrete and not self.may_be_missing
+        return self.innermost._validated(values) if whole else values.astype(np.result_type(values, np.float32))
+
+    def spec(self) -> dict[str, Any]:
+        return super().spec() | {"mechanism": self.name, "of": self.mechanism.spec()}
+
+
+@registered_dataclass("floored")
+class Floored(Reported):
+    """max(z, floor): what is below a floor is printed as the floor, as negative counts are as 0.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        As for `Reported`.
+    floor : array_like
+        A number, or one a value.
+    """
+
+    floor: Array = ruled(FINITE, default=0.0)
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        reached = (high > self.floor) | ((high == self.floor) & ~short)
+        return xp.where(low <= self.floor, xp.where(reached, -np.inf, np.inf), low), high, short
+
+    def _applied(self, z: jax.Array) -> jax.Array:
+        return jnp.maximum(z, jnp.asarray(self.floor, z.dtype))
+
+
+@registered_dataclass("withheld")
+class Withheld(Reported):
+    """NaN where z is below a threshold, which says that it is. The release has the cells that could have been printed.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        As for `Reported`, without missing values.
+    threshold : array_like
+        The least number that is printed: one, or one a value.
+    """
+
+    threshold: Array = ruled(FINITE)
+
+    silent = True
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        missing, least = xp.isnan(low), xp.maximum(low, self.threshold)
+        return xp.where(missing, -np.inf, least), xp.where(missing, self.threshold, high), short | missing
+
+    def _applied(self, z: jax.Array) -> jax.Array:
+        return jnp.where(z < self.threshold, jnp.nan, z)
+
+
+@registered_dataclass("rounded")
+class Rounded(Reported):
+    """unit·⌊z/unit + ½⌋, the nearest multiple of a unit; of two that are as near, the larger.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        As for `Reported`.
+    unit : array_like
+        Positive: a number, or one a value.
+    """
+
+    unit: Array = ruled(POSITIVE)
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        first = xp.ceil(low / self.unit - ON_GRID)
+        last = xp.where(short, xp.ceil(high / self.unit - ON_GRID) - 1, xp.floor(high / self.unit + ON_GRID))
+        return (first - 0.5) * self.unit, (last + 0.5) * self.unit, xp.ones(xp.shape(last), bool)
+
+    def _applied(self, z: jax.Array) -> jax.Array:
+        unit = jnp.asarray(self.unit, z.dtype)
+        return unit * jnp.floor(z / unit + 0.5).astype(z.dtype)
+
+
+@registered_dataclass("incomplete")
+class Incomplete(Reported):
+    """NaN where a value is missing for reasons that have nothing to do with it; simulated values are complete.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        As for `Reported`, without missing values.
+    """
+
+    silent = True
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        return xp.where(xp.isnan(low), -np.inf, low), xp.where(xp.isnan(low), np.inf, high), short
