@@ -250,9 +250,11 @@ def _table(args: argparse.Namespace) -> int:
         table = next(iter(tables.values()))
         columns, rows = [["", *map(str, table.labels)]], []
         for name in dict.fromkeys([*tables, *args.ratio]):
-            ends = np.nanquantile(draws[name], [(1 - args.level) / 2, (1 + args.level) / 2], axis=0)
+            levels = (1 - args.level) / 2, (1 + args.level) / 2
+            ends = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
             figures = [values[name], np.nanmean(draws[name], axis=0), np.nanstd(draws[name], axis=0), *ends]
-            form = "{0:,.0f} [{3:,.0f}, {4:,.0f}]" if np.all(ends == np.round(ends)) else "{0:.4g} [{3:.4g}, {4:.4g}]"
+            whole = np.array_equal(ends, np.round(ends), equal_nan=True)
+            form = "{0:,.0f} [{3:,.0f}, {4:,.0f}]" if whole else "{0:.4g} [{3:.4g}, {4:.4g}]"
             cells = [*zip(*figures, strict=True)]
             columns.append(
                 [f"{name} [{100 * args.level:g} %]", *(form.format(*cell).replace("nan", "-") for cell in cells)]
