@@ -18,6 +18,7 @@ import numpy as np
 
 import ldpbayes as ldp
 from ldpbayes import Release, Sketch
+from ldpbayes._core.checks import require
 from ldpbayes.cli._csv import CSV, BadInput, Table, guess, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
@@ -189,6 +190,50 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
     if values.pop("column", None) and (fields["column"] or len(columns) > 1):
         values["columns"] = columns
     return values
+
+
+def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], dict[str, np.ndarray]]:
+    """Noisy tables of a file by the column of their values; and these values, and what ratios divide them by."""
+    path, values, ratios = args.table, args.value, [ratio.partition("/") for ratio in args.ratio]
+    if wrong := ["".join(ratio) for ratio in ratios if ratio[0] not in values or not ratio[2]]:
+        raise BadInput(f"--ratio {wrong[0]} must be VALUE/COLUMN, with a VALUE of --value {','.join(values)}")
+    moment, spreads = args.spread[0] if args.spread else ("", [])
+    if len(args.spread) != 1 or len(spreads) not in (1, len(values)):
+        moments = "--scale, --standard-deviation and --variance, or of these with -column"
+        raise BadInput(f"give one of {moments}, for all of --value {','.join(values)} or for each")
+    spreads = spreads * (len(values) // len(spreads))
+    public = [ratio[2] for ratio in ratios if ratio[2] not in values]
+    numbers = [*dict.fromkeys([*values, *public, *(each for each in spreads if isinstance(each, str))])]
+    columns = _columns(path, args.keys, numbers)
+    options = {name: getattr(args, name) for name in ("noise", "sensitivity", "privacy", "unit", "floor", "threshold")}
+    with naming(path):
+        own = [options | {moment: spread} for spread in spreads]
+        pairs = zip(values, own, strict=True)
+        tables = {name: ldp.NoisyTable.from_frame(columns, name, args.keys, **each) for name, each in pairs}
+        arrays = {name: np.asarray(columns[name], float) for name in (*values, *public)}
+        for name in public:
+            for cell in tables[values[0]].labels[~((arrays[name] > 0) & (arrays[name] < np.inf))][:1]:
+                raise ValueError(f"column {name!r}, by which a ratio divides, has no positive number for {cell}")
+    return tables, arrays
+
+
+def _columns(path: pathlib.Path, words: Sequence[str], numbers: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns of a plain CSV or Parquet file."""
+    if path.suffix in CSV:
+        table = Table(path)
+        table.read(table.columns([*words, *numbers]))
+        return {name: table.words(name) for name in words} | {name: table.numbers(name, gaps=True) for name in numbers}
+    if path.suffix != ".parquet" or not path.is_file():
+        raise BadInput(f"a TABLE is a .csv or .parquet file, got {path}")
+    require("parquet", "pyarrow")
+    import pyarrow.parquet
+
+    with naming(path):
+        file = pyarrow.parquet.read_table(path)
+    names = file.column_names
+    for name in (name for name in (*words, *numbers) if name not in names):
+        raise BadInput(f"{path} has no column {name!r}{guess(name, names)}; its columns are {', '.join(names)}")
+    return {name: file[name].to_numpy() for name in (*words, *numbers)}
 
 
 def load_features(args: argparse.Namespace) -> Features:

@@ -20,10 +20,12 @@ from ldpbayes._core.checks import is_integer, require
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
+from ldpbayes.data.release import promises
 from ldpbayes.inference.result import ADVICE, summary_table
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.mechanisms.registry import mechanism_class
+from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"  # `ADVICE`, in options of the command line
@@ -221,6 +223,60 @@ def _regress(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
+def _table(args: argparse.Namespace) -> int:
+    r"""Say what the cells of a noisy table were before noise, with intervals, and ratios of them.
+
+    ldpbayes table counts.csv --value n --keys state,county --noise discrete_gaussian \
+        --standard-deviation-column sd --ratio n/population
+    ldpbayes table visits.parquet --value visits,users --keys page --noise gaussian \
+        --variance 100,400 --threshold 50 --ratio visits/users --out visits.csv
+    """
+    _check_out(args.out, ".csv", "cells are written as CSV")
+    with _plain_warnings() as messages, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN|Mean of empty|Degrees of freedom", RuntimeWarning)
+        tables, values = inputs.load_tables(args)
+        # of a cell that is missing, but was not withheld, nothing is known
+        known = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
+        with naming(args.table):
+            parts = {name: table[known[name]] for name, table in tables.items()}
+            posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
+        draws = dict(values)
+        for name in tables:
+            draws[name] = np.full((args.samples, len(values[name])), np.nan)
+            draws[name][:, known[name]] = np.asarray(posterior[name])[0]
+        for over, _, by in (ratio.partition("/") for ratio in args.ratio):
+            for part in (values, draws):  # without a positive denominator there is no ratio
+                part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
+        table = next(iter(tables.values()))
+        columns, rows = [["", *map(str, table.labels)]], []
+        for name in dict.fromkeys([*tables, *args.ratio]):
+            levels = (1 - args.level) / 2, (1 + args.level) / 2
+            ends = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
+            figures = [values[name], np.nanmean(draws[name], axis=0), np.nanstd(draws[name], axis=0), *ends]
+            whole = np.array_equal(ends, np.round(ends), equal_nan=True)
+            form = "{0:,.0f} [{3:,.0f}, {4:,.0f}]" if whole else "{0:.4g} [{3:.4g}, {4:.4g}]"
+            cells = [*zip(*figures, strict=True)]
+            columns.append(
+                [f"{name} [{100 * args.level:g} %]", *(form.format(*cell).replace("nan", "-") for cell in cells)]
+            )
+            rows += [
+                [*key, name, *cell] for key, cell in zip(zip(*table.keys.values(), strict=True), cells, strict=True)
+            ]
+    for name, each in tables.items():
+        print(f"{name}: {each!r}")
+    about = "what cells were before noise was added, not of the population from which they came"
+    print(f"{promises([*tables.values()])}\nUncertainty of the table: {about}.\n")
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        print("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]))
+    if args.out is not None:
+        with args.out.open("w", newline="") as file:
+            heads = [*table.keys, "quantity", "value", "mean", "sd", "lower", "upper"]
+            csv.writer(file).writerows([heads, *rows])
+        print(f"wrote {args.out}")
+    return DOUBTFUL if messages else OK
+
+
 def _mechanisms(args: argparse.Namespace) -> int:
     """List all registered mechanisms, those of installed third parties included.
 
@@ -263,7 +319,7 @@ def _models(args: argparse.Namespace) -> int:
     return OK
 
 
-COMMANDS = (_demo, _fit, _bootstrap, _regress, _mechanisms, _models)
+COMMANDS = (_demo, _fit, _bootstrap, _regress, _table, _mechanisms, _models)
 
 
 def first_paragraph(text: str | None) -> str:

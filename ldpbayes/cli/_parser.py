@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import inspect
 import pathlib
 import textwrap
@@ -58,6 +59,7 @@ def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
     _add_fit_options(subs["fit"])
     _add_bootstrap_options(subs["bootstrap"])
     _add_regress_options(subs["regress"])
+    _add_table_options(subs["table"])
     for name in ("mechanisms", "models"):
         _add_switch(subs[name], "--json", "as JSON, for programs")
     return top
@@ -137,6 +139,34 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
     _add(regress, "--out", "FILE.csv", "write the parameters", pathlib.Path)
 
 
+def _add_table_options(table: argparse.ArgumentParser) -> None:
+    _add(table, "table", "TABLE", ".csv or .parquet file, a row a cell; missing values were not reported", pathlib.Path)
+    values = "columns of noisy values: several, where a ratio divides one by another"
+    _add(table, "--value", "NAME,...", values, _names, required=True)
+    _add(table, "--keys", "NAME,...", "columns that say which cell a row is, outermost first", _names, required=True)
+    _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
+    for moment in ("scale", "standard_deviation", "variance"):
+        for end, metavar, of in (("", "X,...", float), ("-column", "NAME,...", str)):
+            kind = _kind(f"must be {'names' if end else 'numbers'}", functools.partial(_moment, moment, of), bool)
+            text = f"{moment.replace('_', ' ')} of the noise{', in a column' if end else ''}; or one for each value"
+            _add(table, option(moment) + end, metavar, text, kind, action="append", dest="spread")
+    _add(table, "--sensitivity", "X", "how far one person moves a value; or", float)
+    _add(table, "--privacy", "TEXT", "what the publisher states")
+    _add(table, "--unit", "X", "values were rounded to multiples of it", float)
+    _add(table, "--floor", "X", "values below it were reported as it", float)
+    _add(table, "--threshold", "X", "values below it were not reported", float)
+    _add(table, "--ratio", "VALUE/COLUMN", "a value over a public column, or over another value", action="append")
+    _add(table, "--level", "P", "of the intervals (default: 0.9)", _probability, 0.9)
+    _add(table, "--samples", "N", "draws of the table (default: 1000)", _integer(2), 1000)
+    _add(table, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
+    _add(table, "--out", "FILE.csv", "write them, with means and standard deviations", pathlib.Path)
+    table.set_defaults(spread=[], ratio=[])
+
+
+def _moment(moment: str, of: Callable[[str], Any], text: str) -> tuple[str, list[Any]]:
+    return moment, [of(each.strip()) for each in text.split(",")]
+
+
 def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset()) -> Any:
     """Options that say what a CSV file holds, parameters of all mechanisms among them, in a group."""
     group = parser.add_argument_group(
@@ -150,7 +180,9 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    for name in sorted({name for each in mechanism_names() for name in parameters_of(mechanism_class(each))} - without):
+    for name in sorted(
+        {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))} - without - {"mechanism"}
+    ):
         group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
     return group
 
@@ -171,6 +203,7 @@ def _integer(least: int) -> Callable[[str], int]:
     return _kind(f"must be an integer of at least {least}", int, lambda number: number >= least)
 
 
+_names = _kind("needs names of columns", lambda text: [name.strip() for name in text.split(",")], all)
 _words = _kind(
     "needs two words or more, all different, with commas between them",
     lambda text: [word.strip() for word in text.split(",")],

@@ -114,10 +114,21 @@ def _array(series: Any) -> np.ndarray:
     # pandas, polars and Arrow call types of numbers, whose values may be missing, by such names; others are intervals.
     kind = str(getattr(series, "dtype", None) or getattr(series, "type", "")).lower()
     if array.dtype.kind == "O" and re.match(r"u?int\d|(half_?)?float|double|bool", kind):
-        # NAType is the type of pandas.NA; pandas need not be installed.
-        missing = [each is None or type(each).__name__ == "NAType" or each != each for each in array]
-        array = np.array([np.nan if gap else each for gap, each in zip(missing, array, strict=True)], float)
+        array = np.array([np.nan if is_missing(each) else each for each in array], float)
     return array
+
+
+def is_missing(value: Any) -> bool:
+    # NAType is the type of pandas.NA; pandas need not be installed.
+    return value is None or type(value).__name__ == "NAType" or value != value
+
+
+def columns_of(frame: Any) -> dict[str, np.ndarray]:
+    """Columns of a data frame, or of a dict of them, as arrays, with NaN in the places of missing numbers."""
+    table = frame if isinstance(frame, dict) else getattr(_arrays_of(frame), "_columns", None)
+    if table is None:
+        raise TypeError(f"a table is read from a data frame, or from a dict of columns; got {type(frame).__name__}")
+    return {str(name): _array(column) for name, column in table.items()}
 
 
 def _refuse_missing(owner: str, array: Any) -> None:

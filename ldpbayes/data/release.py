@@ -6,7 +6,8 @@ import os
 import pathlib
 import zipfile
 import zlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansi
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
+from ldpbayes.mechanisms.protocol import statements
 
 SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata of a Parquet file
 
@@ -54,6 +56,8 @@ class Release(Holding):
     mechanism: Mechanism
     count: int = static(default=None)
     doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
+
+    _beside: ClassVar[tuple[str, ...]] = ()  # fields that a file holds beside values and mechanism
 
     def __post_init__(self) -> None:
         kind = type(self.mechanism).__name__
@@ -146,7 +150,8 @@ class Release(Holding):
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
-        path, values, spec = pathlib.Path(path), self.values, json.dumps(self.mechanism.spec())
+        path, values, beside = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
+        spec = json.dumps(self.mechanism.spec() | ({"table": beside} if beside else {}), default=np.ndarray.tolist)
         if _is_npz(path):
             np.savez(path, values=values, mechanism=np.array(spec))
         else:
@@ -170,13 +175,23 @@ class Release(Holding):
             spec = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
-        return cls(values, mechanism_from_spec(spec))
+        beside = spec.pop("table", {}) if isinstance(spec, dict) else {}
+        options = {name: beside[name] for name in cls._beside if name in beside}
+        return cls(values, mechanism_from_spec(spec), **options)
 
 
 def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Release:
     """A release of the records, in double precision; a real one needs a cryptographically secure sampler."""
     with jax.enable_x64(True):
         return Release(np.asarray(mechanism.randomize(key, records)), mechanism)
+
+
+def promises(data: Sequence[Any], others: Sequence[Mechanism] = ()) -> str:
+    """What releases and sketches promise, and other mechanisms; of tables, what their publishers state."""
+    stated = dict.fromkeys(getattr(each, "privacy", None) for each in data)
+    plain = [each for each in data if not getattr(each, "privacy", None)]
+    mechanisms = [mechanism for each in plain for mechanism in getattr(each, "mechanisms", (each.mechanism,))]
+    return "\n".join(filter(None, [statements([*mechanisms, *others]), *stated]))
 
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:

@@ -22,6 +22,7 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.data.release import promises
 from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import privatize
@@ -32,7 +33,6 @@ from ldpbayes.inference.density import Density, Site, density_of, given, leaves,
 from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
 from ldpbayes.inference.surrogates import ExpansionWarning, Records, Report, Surrogate, sample
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.numerics.arrays import evenly_spaced
 
 UNKNOWN_PRIVACY = (
@@ -137,7 +137,8 @@ def fit(
         sites = sites_of(density)
         if not any(site.latent for site in sites.values()):
             raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
-        mechanisms, axes = mechanisms_of(model, (args, kwargs), sites), labels(dims, coords, sites)
+        data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites)
+        mechanisms = mechanisms_of(data, sites)
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
         generated = {name: generator(name, function(density), density) for name, function in requested.items()}
@@ -169,7 +170,7 @@ def fit(
     expansions = [each.entries() for each in draws.reports if not each.panels]
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
-        privacy=statements(mechanisms) or UNKNOWN_PRIVACY,
+        privacy=promises(data, mechanisms_of([], sites)) or UNKNOWN_PRIVACY,
         certificates=json.dumps(certificates),
         expansion=json.dumps(equal | (expansions[0] if expansions else {}) or None),
         release_warnings=json.dumps(doubts),
@@ -229,11 +230,16 @@ def _check_call(model: Model, args: tuple, kwargs: dict[str, Any]) -> None:
         raise TypeError(f"{error}; the model is {name}({', '.join(signature.parameters)}){hint}") from None
 
 
-def mechanisms_of(model: Model, data: PyTree, sites: Mapping[str, Site]) -> list[Mechanism]:
-    """Mechanisms of the releases and sketches among a model's arguments and variables, and of its sites without one."""
-    releases = {id(each): each for each in (*leaves(data), *_variables(model)) if isinstance(each, (Release, Sketch))}
+def data_of(model: Model, data: PyTree) -> list[Any]:
+    """The releases and sketches among a model's arguments and variables."""
+    parts = (*leaves(data), *_variables(model))
+    return [*{id(each): each for each in parts if isinstance(each, (Release, Sketch))}.values()]
+
+
+def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
+    """Mechanisms of releases and sketches, and of a model's sites without one."""
     of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    of_releases = [getattr(each, "mechanisms", (each.mechanism,)) for each in releases.values()]
+    of_releases = [getattr(each, "mechanisms", (each.mechanism,)) for each in data]
     return [mechanism for mechanisms in of_releases for mechanism in mechanisms] + of_sites
 
 
@@ -325,7 +331,7 @@ class _Unobserved(Messenger):
 def _unobserved(data: Release | Sketch) -> Release:
     """A release of as many records, without values."""
     if isinstance(data, Release):
-        return Release(None, data.mechanism, data.count)
+        return dataclasses.replace(data, values=None)
     if data.law_shape or data.mechanism.batch_shape:
         lacking = f"which a {type(data).__name__} of groups or personal budgets does not have"
         raise ValueError(f"posterior_predictive needs each record's law, {lacking}; pass the release")

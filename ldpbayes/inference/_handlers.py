@@ -72,7 +72,7 @@ def observe(
     law = privatized_law(base_dist, data.mechanism, **options)
     with _CountedOnce(name, data.count):
         law = law.expand(lax.broadcast_shapes(shape, (data.count,)))
-        return numpyro.sample(name, law, obs=data.values, infer=dict(_RELEASED))
+        return numpyro.sample(name, law, obs=data.values, infer=_RELEASED | {"release": data})
 
 
 _RELEASED = {"released": True}  # marks a site whose mechanism is that of a release or a sketch, which `fit` finds
@@ -257,7 +257,7 @@ class privatize(Messenger):
             if is_concrete(stated, value.mechanism) and stated != value.mechanism:
                 raise ValueError(f"site {name!r}: privatize is given {stated!r}, the release is by {value.mechanism!r}")
             msg["value"], msg["is_observed"] = value.values, value.values is not None
-            msg["infer"] = msg["infer"] | _RELEASED
+            msg["infer"] = msg["infer"] | _RELEASED | {"release": value}
         if stated is not None:
             msg["fn"] = privatized_law(msg["fn"], stated, **self.options)
 

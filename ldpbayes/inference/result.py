@@ -32,11 +32,17 @@ class ConvergenceWarning(LdpBayesWarning):
 
 def labels(
     dims: Mapping[str, Sequence[str]] | None, coords: Mapping[str, Any] | None, sites: Mapping[str, Site]
-) -> tuple[dict[str, list[str]], dict[str, np.ndarray]]:
-    """Names of axes by site, those of plates by default, and labels by axis, checked against the model's sites."""
+) -> tuple[dict[str, list[str]], dict[str, np.ndarray], dict[str, tuple[str, np.ndarray]]]:
+    """Names of axes by site, those of plates and tables by default, labels by axis, checked against the model's sites,
+    and the labels of each key of a table along the axis of its cells.
+    """
     plates = {axis for site in sites.values() for axis in site.dims}
     shapes = {name: site.shape for name, site in sites.items() if name not in plates}
     names = {name: list(sites[name].dims) for name in shapes if sites[name].dims}
+    tables = {name: site.table for name, site in sites.items() if site.table is not None}
+    for name, table in tables.items():
+        alike = all(other.dim != table.dim or other.keys == table.keys for other in tables.values())
+        names.setdefault(name, [table.dim if alike else f"{name}_{table.dim}"])
     for name, axes in (dims or {}).items():
         if name not in shapes:
             raise ValueError(f"dims names {name!r}, and the sites of the model are {', '.join(shapes)}")
@@ -57,13 +63,30 @@ def labels(
             if array.shape != (size,):
                 allowed = f"{size} labels, one a place on that axis of {name!r}"
                 raise ValueError(f"coords of {axis!r} must be {allowed}, got an array of shape {array.shape}")
-    return names, arrays
+    found: dict[str, list[np.ndarray]] = {}
+    keys: dict[str, tuple[str, np.ndarray]] = {}
+    for name, table in tables.items():
+        axis = [*names[name], ""][0]
+        for place, places in ((axis, table.labels), *((key, table.levels(key)[0]) for key in table.keys)):
+            if set(sizes.get(place, {}).values()) == {len(places)}:
+                found.setdefault(place, []).append(places)
+        if len(table.keys) > 1:
+            taken = {*sizes, *(key for key, (along, _) in keys.items() if along != axis)}
+            keys |= {f"{key}_of_{axis}" if key in taken else key: (axis, each) for key, each in table.keys.items()}
+    own = {axis: each[0] for axis, each in found.items() if all(np.array_equal(each[0], other) for other in each)}
+    return names, own | arrays, keys
 
 
 def inference_data(
-    groups: dict[str, Params], dims: dict[str, list[str]], coords: Params | None = None, numbers: Params | None = None
+    groups: dict[str, Params],
+    dims: dict[str, list[str]],
+    coords: Params | None = None,
+    keys: Mapping[str, tuple[str, np.ndarray]] | None = None,
+    numbers: Params | None = None,
 ) -> Any:
-    """ArviZ data of groups of arrays (chains, draws, ...), and the numbers of the draws where these are not all."""
+    """ArviZ data of groups of arrays (chains, draws, ...), further labels with their axes, and the numbers of the
+    draws where these are not all.
+    """
     statistics = {ARVIZ_NAMES.get(name, name): values for name, values in groups.get("sample_stats", {}).items()}
     if "lp" in statistics:
         statistics["lp"] = -statistics["lp"]
@@ -77,11 +100,18 @@ def inference_data(
     for name in {"posterior", "sample_stats"} & set(filled):
         result[name].attrs.update(library)
     for name, draws in (numbers or {}).items():
-        if callable(result.groups):  # in ArviZ 0.23
-            result.assign_coords(draw=draws, groups=name, inplace=True)
-        else:
-            result[name].dataset = dataset(result[name]).assign_coords(draw=draws)
+        assign_coords(result, name, {"draw": draws})
+    for name in filled:
+        assign_coords(result, name, {key: pair for key, pair in (keys or {}).items() if pair[0] in result[name].dims})
     return result
+
+
+def assign_coords(result: Any, group: str, coords: Mapping[str, Any]) -> None:
+    """Give a group further coordinates, or others, in place."""
+    if callable(result.groups):  # in ArviZ 0.23
+        result.assign_coords(coords, groups=group, inplace=True)
+    else:
+        result[group].dataset = dataset(result[group]).assign_coords(coords)
 
 
 def convergence_problems(result: Any) -> list[str]:

@@ -8,10 +8,12 @@ of different Bernoulli variables, whose tails are at most those of the binomial 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
+import jax
 import numpy as np
 from scipy import special
 
 from ldpbayes._core.types import Array
+from ldpbayes.noise import Noise
 
 Depth: TypeAlias = Callable[[Array], Array]  # distance in standard deviations to minus log2 of a noise's tail there
 
@@ -110,3 +112,28 @@ def implausible_counts(
             where = f"where at {bound} {expected[first]:,.1f} are expected"
             sentences.append(f"{counts[first]:,.0f} of {n:,.0f} {words(first)}{others}, {where}")
     return sentences
+
+
+def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> str:
+    """Whether repeated values (N,) of cells with these codes differ by "more" or "less" than their noise does, whatever
+    the cells are, with probability below `LEVEL`; else "".
+
+    Two values differ by t or more only if one noise is beyond its share of t, and by no more than t with at most the
+    probability that one noise is within t of 0, where its law peaks. Of such p-values of disjoint pairs, Fisher's
+    statistic is at most chi-square. Rounded values are on a grid, at most as wide as the least difference of two.
+    """
+    known = np.flatnonzero(~np.isnan(values))
+    known = known[np.argsort(cells[known], kind="stable")]
+    cells = cells[known]
+    even = (np.arange(len(cells)) - np.searchsorted(cells, cells)) % 2 == 0
+    first = np.flatnonzero(even[:-1] & (cells[1:] == cells[:-1]))
+    pairs = known[first], known[first + 1]
+    laws = [jax.tree.map(lambda leaf, at=at: leaf[at] if np.ndim(leaf) else leaf, noise) for at in pairs]
+    distance = np.abs(values[pairs[0]] - values[pairs[1]])
+    grid = np.min(np.diff(np.unique(values[known])), initial=np.ptp(values[known]) if len(known) else 0.0)
+    share = np.maximum(distance - grid, 0) / sum(law.standard_deviation for law in laws)
+    more = np.where(distance > 0, np.minimum(sum(2 * 0.5 ** law.depth(share) for law in laws), 1), 1)
+    less = np.minimum(*(1 - 2 * 0.5 ** law.depth((distance + grid) / law.standard_deviation) for law in laws))
+    with np.errstate(divide="ignore"):
+        tails = [special.chdtrc(2 * max(len(first), 1), -2 * np.log(p).sum()) for p in (more, less)]
+    return "more" if tails[0] < LEVEL / 2 else "less" if tails[1] < LEVEL / 2 else ""

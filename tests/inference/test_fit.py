@@ -16,7 +16,7 @@ from scipy import integrate
 
 import ldpbayes as ldp
 from ldpbayes.inference import chains
-from ldpbayes.inference._fit import mechanisms_of
+from ldpbayes.inference._fit import data_of, mechanisms_of
 from ldpbayes.inference.density import density_of, sites_of
 from ldpbayes.inference.result import convergence_problems, inference_data
 from ldpbayes.models import clipped_gaussian, hierarchical, warner
@@ -170,7 +170,7 @@ def test_what_was_released_is_found_wherever_a_model_has_it_from():
         ([], own_likelihood, answers),
     ]
     for expected, model, *args in cases:
-        found = mechanisms_of(model, args, sites_of(density_of(model, tuple(args), {})))
+        found = mechanisms_of(data_of(model, args), sites_of(density_of(model, tuple(args), {})))
         assert found == expected, model
     result = quiet_fit(own_likelihood, answers, **SMALLEST)
     assert "fit knows of no mechanism" in result.attrs["privacy"] and "ldpbayes.Release" in result.attrs["privacy"]

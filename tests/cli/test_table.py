@@ -1,0 +1,152 @@
+"""The command `table`: intervals of the cells of a noisy table and of their ratios, and what it refuses."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from ldpbayes.cli import _main as cli
+
+COUNTS = """state,county,n,sd,population,users,users_sd
+Ohio,Adams,101,10,1000,1010,10
+Ohio,Allen,-3,10,500,30,10
+Iowa,Adair,,5,900,888,10
+Iowa,Adams,40,5,70,71,10
+"""
+PLAIN = ["--value", "n", "--keys", "state,county", "--noise", "discrete_gaussian", "--standard-deviation-column", "sd"]
+
+
+@pytest.fixture
+def counts(tmp_path):
+    path = tmp_path / "counts.csv"
+    path.write_text(COUNTS)
+    return path
+
+
+def run(capsys, *argv):
+    code = cli.main(["table", *map(str, argv)])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    return code, out, err
+
+
+def written(path):
+    with path.open() as file:
+        return {(row["state"], row["county"], row["quantity"]): row for row in csv.DictReader(file)}
+
+
+def test_intervals_of_cells_and_ratios_are_printed_and_written(counts, tmp_path, capsys):
+    out = tmp_path / "cells.csv"
+    code, text, err = run(capsys, counts, *PLAIN, "--ratio", "n/population", "--out", out, "--samples", 4000)
+    assert (code, err) == (0, "")
+    assert "Uncertainty of the table: what cells were before noise was added, not of the population" in text
+    assert "no sensitivity and no statement of its publisher was given" in text
+    assert "n [90 %]" in text and "n/population [90 %]" in text and f"wrote {out}" in text
+    rows = written(out)
+    assert len(rows) == 8
+    row = {
+        name: float(each)
+        for name, each in rows["Ohio", "Adams", "n"].items()
+        if name not in ("state", "county", "quantity")
+    }
+    # normal with standard deviation 10, to 5 standard errors of 4,000 draws: of the mean 0.16, of a quantile 0.34
+    assert row["value"] == 101 and abs(row["mean"] - 101) < 0.8 and abs(row["sd"] - 10) < 0.6
+    assert abs(row["lower"] - (101 - 16.45)) < 2.2 and abs(row["upper"] - (101 + 16.45)) < 2.2
+    ratio = {name: float(rows["Ohio", "Adams", "n/population"][name]) for name in ("value", "mean", "lower", "upper")}
+    assert ratio == pytest.approx({name: row[name] / 1000 for name in ratio}, rel=1e-12)
+    assert float(rows["Ohio", "Allen", "n"]["lower"]) >= 0  # counts
+    missing = rows["Iowa", "Adair", "n"]
+    assert missing["value"] == missing["mean"] == "nan" and "Iowa, Adair - [-, -] - [-, -]" in " ".join(text.split())
+
+
+def test_what_was_withheld_has_an_interval_below_the_threshold_and_some_noise(counts, tmp_path, capsys):
+    out = tmp_path / "cells.csv"
+    few = counts.read_text().replace("Ohio,Allen,-3", "Ohio,Allen,")
+    counts.write_text(few)
+    code, text, _ = run(capsys, counts, *PLAIN, "--threshold", 30, "--privacy", "As stated.", "--out", out)
+    assert code == 0 and "As stated." in text
+    row = written(out)["Iowa", "Adair", "n"]
+    # the posterior of a count is proportional to P(noise of standard deviation 5 < 30 - count)
+    x = np.arange(80)
+    from scipy.special import ndtr
+
+    p = ndtr((29.5 - x) / 5)
+    cdf = np.cumsum(p) / p.sum()
+    assert abs(float(row["upper"]) - x[np.searchsorted(cdf, 0.95)]) <= 2  # 5 standard errors of 1,000 draws are 1.2
+    assert "2 not reported" in text
+
+
+def test_a_ratio_of_two_noisy_values_has_the_noise_of_both(counts, tmp_path, capsys):
+    out, values = (
+        tmp_path / "cells.csv",
+        ["--value", "n,users", "--keys", "state,county", "--noise", "discrete_gaussian"],
+    )
+    ratios = ["--ratio", "n/users", "--ratio", "n/population"]
+    spreads = ["--standard-deviation-column", "sd,users_sd"]
+    assert run(capsys, counts, *values, *spreads, *ratios, "--out", out)[0] == 0
+    rows = written(out)
+    assert {quantity for *_, quantity in rows} == {"n", "users", "n/users", "n/population"}
+    noisy, public = (float(rows["Iowa", "Adams", name]["sd"]) for name in ("n/users", "n/population"))
+    # relative errors 5/40 and 10/71, which add up in squares: 0.106 against 0.071
+    assert 1.3 < noisy / public < 1.8
+    assert run(capsys, counts, *values, "--scale", "5,10", *ratios)[0] == 0
+    assert run(capsys, counts, *values, "--variance", "25", *ratios)[0] == 0
+
+
+def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import csv as reader
+
+    path = tmp_path / "counts.parquet"
+    parquet.write_table(reader.read_csv(counts), path)
+    _, expected, _ = run(capsys, counts, *PLAIN, "--ratio", "n/population")
+    code, text, _ = run(capsys, path, *PLAIN, "--ratio", "n/population")
+    assert code == 0 and text == expected
+    code, _, err = run(capsys, path, *PLAIN, "--ratio", "n/populaton")
+    assert code == 2 and "has no column 'populaton' (did you mean population?)" in err
+    path.write_bytes(b"no parquet")
+    code, _, err = run(capsys, path, *PLAIN)
+    assert code == 2 and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "argv", "message"),
+    [
+        (("", ""), PLAIN[:4], "give one of --scale, --standard-deviation and --variance"),
+        (("", ""), [*PLAIN, "--scale", "3"], "give one of --scale"),
+        (("", ""), [*PLAIN[:4], "--scale", "3"], "noise must be one of"),
+        (("", ""), [*PLAIN[:4], "--noise", "gausian", "--scale", "3"], "(did you mean 'gaussian'?)"),
+        (("", ""), [*PLAIN[:4], "--noise", "laplace", "--scale", "3,4"], "for all of --value n or for each"),
+        (("", ""), [*PLAIN[:4], "--noise", "laplace", "--scale", "x"], "--scale: must be numbers, got 'x'"),
+        (
+            ("", ""),
+            [*PLAIN, "--ratio", "population/n"],
+            "--ratio population/n must be VALUE/COLUMN, with a VALUE of --value n",
+        ),
+        (("", ""), [*PLAIN, "--ratio", "n/pop"], "has no column 'pop'; its columns are"),
+        (("", ""), [*PLAIN, "--ratio", "n"], "must be VALUE/COLUMN"),
+        (("", ""), ["--value", "m", *PLAIN[2:]], "has no column 'm'"),
+        (("Ohio,Allen", "Ohio,Adams"), PLAIN, "rows 0 and 1 are of one cell (state Ohio, county Adams)"),
+        (("101,10", "1o1,10"), PLAIN, "line 2: column 'n' holds '1o1', which is no number"),
+        (("101,10", "101,0"), PLAIN, "column 'sd' holds 0.0 for Ohio, Adams: a standard_deviation is positive"),
+        (("101,10", "101.5,10"), PLAIN, "column 'n' holds 101.5 for Ohio, Adams: no whole number"),
+        (
+            ("", ""),
+            [*PLAIN, "--threshold", "50"],
+            "column 'n' holds -3.0 for Ohio, Allen and 1 cells more: below the threshold",
+        ),
+        (("500,30", "0,30"), [*PLAIN, "--ratio", "n/population"], "has no positive number for Ohio, Allen"),
+        (("", ""), [*PLAIN, "--out", "cells.nc"], "cells are written as CSV"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(counts, change, argv, message, capsys):
+    counts.write_text(counts.read_text().replace(*change))
+    code, out, err = run(capsys, counts, *argv)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert message in err
+
+
+def test_a_file_of_another_kind_or_none_is_refused(tmp_path, capsys):
+    for name in ("counts.npz", "counts.parquet", "counts.csv"):
+        code, _, err = run(capsys, tmp_path / name, *PLAIN)
+        assert code == 2 and name in err

@@ -1,0 +1,384 @@
+"""Noisy tables: read from frames, refused with key and column, written to files, and the labels of what fit returns."""
+
+import json
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+
+import ldpbayes as ldp
+from ldpbayes.data import NoisyTable, ReleaseWarning
+from ldpbayes.data._tables import NOISES, UNSTATED, _scale
+from ldpbayes.mechanisms.plausibility import implausible_repeats
+from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
+
+COUNTS = {
+    "state": ["Ohio", "Ohio", "Iowa", "Iowa"],
+    "county": ["Adams", "Allen", "Adair", "Adams"],
+    "n": [101, 12, 57, 40],
+    "sd": [10.0, 10.0, 5.0, 5.0],
+}
+KEYS = ["state", "county"]
+
+
+def table_of(changes=None, **options):
+    options = {"value": "n", "keys": KEYS, "noise": "discrete_gaussian", "standard_deviation": "sd"} | options
+    return NoisyTable.from_frame(pd.DataFrame(COUNTS | (changes or {})), **options)
+
+
+@pytest.mark.parametrize("moment", ["scale", "standard_deviation", "variance"])
+@pytest.mark.parametrize("noise", NOISES)
+def test_each_way_to_state_the_noise_gives_the_noise_of_that_scale(noise, moment):
+    scales = np.array([0.15, 0.3, 0.7, 1.0, 3.7, 250.0, 1e5])
+    law = NOISES[noise](scales)
+    stated = {"scale": scales, "standard_deviation": law.standard_deviation, "variance": law.variance}[moment]
+    frame = {"place": np.arange(7), "n": np.arange(7), "spread": stated}
+    found = NoisyTable.from_frame(frame, "n", "place", noise, **{moment: "spread"}).mechanism.noise
+    # the scale is found to 4 rounding errors, and moves less, relatively, than the standard deviation does
+    np.testing.assert_allclose(jax.tree.leaves(found)[0], scales, rtol=1e-14)
+    np.testing.assert_allclose(found.variance, law.variance, rtol=1e-12)
+
+
+def test_variance_and_scale_of_discrete_gaussian_noise_differ_where_they_do():
+    # P(0) : P(1) = 1 : exp(-1/(2 scale²)), by hand up to 6 terms
+    scale, k = 0.6, np.arange(-6, 7)
+    p = np.exp(-(k**2) / (2 * scale**2))
+    variance = np.sum(p * k**2) / np.sum(p)
+    table = table_of(standard_deviation=None, variance=variance)
+    np.testing.assert_allclose(table.mechanism.noise.scale, scale, rtol=1e-12)
+    assert abs(np.sqrt(variance) / scale - 1) > 1e-3
+
+
+def test_a_frame_of_any_kind_makes_the_table():
+    table = table_of()
+    assert table.values.dtype == np.int32 and table.values.tolist() == COUNTS["n"]
+    assert {key: labels.tolist() for key, labels in table.keys.items()} == {key: COUNTS[key] for key in KEYS}
+    assert (table.dim, table.labels[0]) == ("cell", "Ohio, Adams")
+    np.testing.assert_array_equal(
+        table.mechanism.noise.scale, _scale(NOISES["discrete_gaussian"], "variance", [100, 100, 25, 25])
+    )
+    nullable = pd.DataFrame(COUNTS).convert_dtypes()
+    for frame in (COUNTS, nullable, nullable.convert_dtypes(dtype_backend="pyarrow")):
+        other = NoisyTable.from_frame(frame, "n", KEYS, "discrete_gaussian", standard_deviation="sd")
+        assert other.keys == table.keys and other.mechanism == table.mechanism
+        np.testing.assert_array_equal(other.values, table.values)
+    polars = pytest.importorskip("polars")
+    assert NoisyTable.from_frame(polars.DataFrame(COUNTS), "n", KEYS, "gaussian", variance="sd").keys == table.keys
+
+
+def test_one_scale_for_all_is_one_number_and_a_single_key_names_the_axis():
+    table = table_of({"code": [4, 3, 2, 1]}, keys="code", standard_deviation=None, scale=2.5)
+    assert table.mechanism.noise.scale == 2.5 and table.dim == "code"
+    assert table.labels.tolist() == [4, 3, 2, 1]  # as they are, not as text
+    labels, places = table_of(keys=KEYS).levels("state")
+    assert labels.tolist() == ["Ohio", "Iowa"] and places.tolist() == [0, 0, 1, 1]
+
+
+def test_missing_values_were_withheld_where_there_is_a_threshold_and_are_incomplete_otherwise():
+    gap = {"n": [101, None, 57, 40]}
+    withheld = table_of(gap, threshold=20)
+    assert isinstance(withheld.mechanism, Withheld) and withheld.mechanism.threshold == 20
+    incomplete = table_of(gap)
+    assert isinstance(incomplete.mechanism, Incomplete)
+    for table in (withheld, incomplete):
+        assert np.isnan(table.values).tolist() == [False, True, False, False]
+        assert "4 cells by state, county, 1 not reported" in repr(table)
+    assert isinstance(table_of(threshold=5).mechanism, Withheld)  # no cell was, and each could have been
+
+
+def test_rules_stand_around_the_noise_in_the_order_in_which_they_were_applied():
+    mechanism = table_of({"n": [100, 15, 55, None]}, unit=5, floor=0, threshold=10).mechanism
+    kinds = [type(each) for each in (mechanism, mechanism.mechanism, mechanism.mechanism.mechanism)]
+    assert kinds == [Withheld, Floored, Rounded]
+
+
+def test_cells_that_could_have_been_reported_are_those_of_another_frame_in_its_order():
+    cells = {"county": ["Adair", "Adams", "Adams", "Union", "Allen"], "state": ["Iowa", "Iowa", "Ohio", "Ohio", "Ohio"]}
+    table = table_of(cells=pd.DataFrame(cells | {"sd": [5.0, 5.0, 10.0, 7.0, 10.0]}), threshold=10)
+    np.testing.assert_array_equal(table.values, [57, 40, 101, np.nan, 12])
+    np.testing.assert_allclose(table.mechanism.noise.standard_deviation, [5, 5, 10, 7, 10])
+    assert table.labels[3] == "Ohio, Union"
+    assert table_of(cells=cells, standard_deviation=None, scale=3.0, threshold=10).mechanism.noise.scale == 3
+    with pytest.raises(ValueError, match="column 'sd' holds nan for Ohio, Union: a standard_deviation is positive"):
+        table_of(cells=cells, threshold=10)
+    table_of(cells=cells)  # without a threshold the likelihood of what is missing is 1, whatever the scale
+    fewer = {name: labels[:3] for name, labels in cells.items()}
+    with pytest.raises(ValueError, match="cells lacks 1 cells of the frame, the first Ohio, Allen"):
+        table_of(cells=fewer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"noise": None}, "noise must be one of .*values do not tell it.*got None"),
+        ({}, {"noise": "discrete_gausian"}, "got 'discrete_gausian' .did you mean 'discrete_gaussian'"),
+        ({}, {"noise": "staircase"}, "or a class of noise with one parameter"),
+        ({}, {"noise": ldp.noise.Staircase}, "or a class of noise with one parameter"),
+        ({}, {"standard_deviation": None}, "give one of scale, standard_deviation and variance, got none"),
+        ({}, {"variance": 3.0}, "got standard_deviation and variance"),
+        ({}, {"standard_deviation": -1.0}, "standard_deviation must be a positive and finite number, got -1.0"),
+        ({"sd": [10, 10, 0, 5]}, {}, "column 'sd' holds 0.0 for Iowa, Adair: a standard_deviation is positive"),
+        ({"sd": [10, None, 5, 5]}, {}, "column 'sd' holds nan for Ohio, Allen: a standard_deviation"),
+        ({"sd": [10, "x", 5, 5]}, {}, "column 'sd' holds x for Ohio, Allen: no number"),
+        ({"n": [101, 12, "57*", 40]}, {}, r"column 'n' holds 57\* for Iowa, Adair: no number"),
+        ({"n": ["101", "12", "57", "40"]}, {}, "column 'n' holds 101 for Ohio, Adams and 3 cells more: no number"),
+        ({"n": [101, 12, 57.5, 40]}, {}, "column 'n' holds 57.5 for Iowa, Adair: no whole number"),
+        ({"n": [101, 12, np.inf, 40]}, {"noise": "laplace"}, "column 'n' holds inf for Iowa, Adair: no finite number"),
+        ({}, {"threshold": 41}, "column 'n' holds 12.0 for Ohio, Allen and 1 cells more: below the threshold 41"),
+        ({}, {"floor": 20}, "column 'n' holds 12.0 for Ohio, Allen: below the floor 20"),
+        ({"n": [100, 15, 55, 41]}, {"unit": 5}, "column 'n' holds 41.0 for Iowa, Adams: no multiple of the unit 5"),
+        ({}, {"floor": np.nan}, "floor must be finite, got nan"),
+        (
+            {"county": ["Adams", "Adams", "Adair", "Adams"]},
+            {},
+            r"rows 0 and 1 are of one cell \(state Ohio, county Adams\)",
+        ),
+        ({"county": ["Adams", None, "Adair", "Adams"]}, {}, "key 'county' has no label in row 1"),
+        ({}, {"value": "m"}, "there is no column 'm'; the columns are state, county, n, sd"),
+        ({}, {"keys": ["state", "conty"]}, "no column 'conty' .did you mean 'county'"),
+        ({}, {"standard_deviation": "SD"}, "there is no column 'SD'"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_key_and_column(changes, options, message):
+    with pytest.raises(ValueError, match=message):
+        table_of(changes, **options)
+
+
+def test_something_that_is_no_frame_is_refused():
+    with pytest.raises(TypeError, match="from a data frame, or from a dict of columns; got ndarray"):
+        NoisyTable.from_frame(np.ones((3, 3)), "n", "state", "laplace", scale=1.0)
+    mechanism = ldp.DiscreteGaussianMechanism(scale=10.0)
+    with pytest.raises(ValueError, match="key 'state' needs a label for each of 2 cells, got shape \\(3,\\)"):
+        NoisyTable([1, 2], mechanism, keys={"state": ["A", "B", "C"]})
+    with pytest.raises(ValueError, match=r"rows 0 and 1 are of one cell \(state A\)"):
+        NoisyTable([1, 2], mechanism, keys={"state": ["A", "A"]})
+
+
+def repeated(noise, deviation, groups, seed, values="n"):
+    rng = np.random.default_rng(seed)
+    cells = np.repeat(rng.integers(0, 1000, groups), 2)
+    error = np.asarray(
+        NOISES[noise](_scale(NOISES[noise], "standard_deviation", deviation)).sample(
+            jax.random.key(seed), (2 * groups, 1), float
+        )
+    )[:, 0]
+    place = np.repeat(np.arange(groups), 2)
+    return {
+        "place": place,
+        "take": np.tile([1, 2], groups),
+        values: np.round(cells + error, 2),
+        "v": deviation**2 * np.ones(2 * groups),
+        "sd": deviation * np.ones(2 * groups),
+    }
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_variance_given_as_a_standard_deviation_is_seen_in_repeated_values_and_the_other_way_round(noise):
+    with jax.enable_x64(True):
+        frame = repeated(noise, 20.0, 60, 1)
+    for moment, column, wrong in (
+        ("variance", "v", ""),
+        ("standard_deviation", "sd", ""),
+        (
+            "standard_deviation",
+            "v",
+            "less than noise with 'v' as its standard_deviation does.*it could be the variance$",
+        ),
+        ("variance", "sd", "more than noise with 'sd' as its variance does.*could be the .*standard_deviation$"),
+    ):
+        options = {moment: column, "repeats": "take"}
+        if not wrong:
+            assert not NoisyTable.from_frame(frame, "n", "place", noise, **options).doubts
+            continue
+        with pytest.warns(ReleaseWarning, match=wrong):
+            table = NoisyTable.from_frame(frame, "n", "place", noise, **options)
+        assert len(table.doubts) == 1 and [*table.keys] == ["place", "take"]
+    with pytest.raises(ValueError, match=r"rows 0 and 1 are of one cell \(place 0\).*repeats="):
+        NoisyTable.from_frame(frame, "n", "place", noise, variance="v")
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 8.0])
+@pytest.mark.parametrize("noise", NOISES)
+def test_the_spread_of_repeated_values_is_never_doubted_where_the_noise_is_as_stated(noise, scale):
+    """Each p-value is above a uniform variable, whose -log has mean 1 and variance 1: its mean over 20,000 pairs is at
+    most 1 + 6 standard errors, with an error rate of 1e-9.
+    """
+    from ldpbayes.mechanisms import plausibility
+
+    pairs, statistics = 20_000, []
+    scales = np.repeat(np.random.default_rng(0).uniform(0.5, 2, pairs), 2) * scale
+    law = NOISES[noise](scales)
+    with jax.enable_x64(True):
+        values = np.asarray(law.sample(jax.random.key(3), (2 * pairs, 1), float))[:, 0]
+    patch = pytest.MonkeyPatch()
+    with patch.context() as context:
+        context.setattr(plausibility.special, "chdtrc", lambda freedom, x: statistics.append(x / freedom) or 1.0)
+        assert implausible_repeats(values, law, np.repeat(np.arange(pairs), 2)) == ""
+    assert len(statistics) == 2 and max(statistics) < 1 + 6 / np.sqrt(pairs)
+
+
+def test_rounded_or_equal_or_single_values_are_no_reason_for_doubt():
+    rng, cells = np.random.default_rng(0), np.repeat(np.arange(20_000), 2)
+    assert implausible_repeats(np.round(rng.normal(size=40_000)), ldp.noise.Gaussian(1.0), cells) == ""
+    assert implausible_repeats(rng.normal(size=40_000), ldp.noise.Gaussian(1e-3), np.arange(40_000)) == ""
+    gaps = np.where(np.arange(40_000) % 2, rng.normal(size=40_000), np.nan)
+    assert implausible_repeats(gaps, ldp.noise.Gaussian(1e-3), cells) == ""
+    coarse = np.repeat(rng.integers(0, 9, 200), 2)  # whole, by rounding
+    assert implausible_repeats(coarse * 1.0, ldp.noise.Gaussian(0.01), np.repeat(np.arange(200), 2)) == ""
+    assert implausible_repeats(np.zeros(400), ldp.noise.Gaussian(1.0), np.repeat(np.arange(200), 2)) == "less"
+
+
+def test_what_is_promised_follows_from_the_sensitivity_or_is_what_the_publisher_states():
+    derived, stated, silent = table_of(sensitivity=1), table_of(privacy="zCDP with rho = 2.56."), table_of()
+    assert derived.privacy is None and "central differential privacy" in derived.mechanism.guarantee.statement()
+    assert derived.mechanism.sensitivity == 1
+    assert (stated.privacy, silent.privacy) == ("zCDP with rho = 2.56.", UNSTATED)
+    assert "zCDP with rho = 2.56." in stated._repr_html_() and "guarantee" not in stated._repr_html_()
+    assert "guarantee" in derived._repr_html_()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_files_keep_the_keys_the_gaps_and_the_statement(tmp_path, suffix):
+    table = table_of({"n": [101, None, 57, 40], "state": [1, 1, 2, 2]}, threshold=20, privacy="As stated.")
+    path = tmp_path / f"counts{suffix}"
+    table.save(path)
+    loaded = NoisyTable.load(path)
+    assert loaded.keys == table.keys and loaded.privacy == "As stated." and loaded.mechanism == table.mechanism
+    np.testing.assert_array_equal(loaded.values, table.values)
+    assert loaded.keys["state"].dtype.kind == "i"
+    assert type(ldp.Release.load(path)) is ldp.Release  # of the values alone
+    ldp.Release([1, 2], ldp.DiscreteGaussianMechanism(scale=10.0)).save(path)
+    assert not NoisyTable.load(path).keys
+
+
+def test_some_of_the_cells_are_a_table():
+    table = table_of(privacy="As stated.")
+    for rows in (np.array([False, True, False, True]), [1, 3], slice(1, None, 2)):
+        part = table[rows]
+        assert part.labels.tolist() == ["Ohio, Allen", "Iowa, Adams"] and part.privacy == "As stated."
+        assert part.values.tolist() == [12, 40]
+        np.testing.assert_allclose(part.mechanism.noise.standard_deviation, [10, 5])
+    assert table_of(standard_deviation=None, scale=2.0)[:2].mechanism.noise.scale == 2
+
+
+def test_a_table_is_an_argument_of_compiled_functions_that_know_its_keys():
+    table = table_of()
+
+    @jax.jit
+    def sums(table):
+        labels, places = table.levels("state")
+        return jax.ops.segment_sum(table.values, places, len(labels))
+
+    assert sums(table).tolist() == [113, 97]
+    traces = sums._cache_size()
+    assert sums(jax.tree.map(lambda leaf: 2 * leaf, table)).tolist() == [226, 194] and sums._cache_size() == traces
+    renamed = table_of({"state": ["Ohio", "Iowa", "Iowa", "Utah"]})
+    assert sums(renamed).tolist() == [101, 69, 40]
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), table)
+    assert jax.vmap(lambda each: each.values.sum() + each.levels("county")[1].sum())(stacked).tolist() == [213, 213]
+
+
+def rates(table, population, spread=0.3):
+    states, state = table.levels("state")
+    with numpyro.plate("state", len(states)):
+        level = numpyro.sample("level", dist.Normal(-2, 1))
+    with numpyro.plate("cell", table.count):
+        rate = numpyro.deterministic("rate", jnp.exp(level[state]))
+    share = numpyro.deterministic("share", rate / rate.sum())
+    ldp.observe("n", dist.Normal(population * share * rate.sum(), 1.0), table)
+
+
+SHORT = {"num_warmup": 30, "num_samples": 20, "num_chains": 2, "progress_bar": False}
+POPULATION = np.array([1000.0, 100.0, 500.0, 400.0])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    table = table_of(privacy="As stated.", noise="gaussian", standard_deviation=5.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ldp.inference.ConvergenceWarning)
+        return table, ldp.fit(rates, table, POPULATION, posterior_predictive=True, **SHORT)
+
+
+def test_keys_label_the_observed_cells_and_the_plates_of_their_names(fitted):
+    table, result = fitted
+    posterior = result["posterior"]
+    assert posterior["level"].dims == ("chain", "draw", "state") and posterior["state"].values.tolist() == [
+        "Ohio",
+        "Iowa",
+    ]
+    for group in ("observed_data", "posterior_predictive"):
+        assert result[group]["n"].dims[-1:] == ("cell",)
+        assert result[group]["cell"].values.tolist() == table.labels.tolist()
+    assert posterior["rate"].dims[-1] == "cell" and posterior["share"].dims[-1] == "share_dim_0"  # in no plate
+    assert posterior["rate"].sel(cell="Iowa, Adair").shape == (2, 20)
+
+
+def test_each_key_lies_along_the_cells_and_can_be_grouped_by(fitted):
+    _, result = fitted
+    rate = result["posterior"]["rate"]
+    assert rate["county"].dims == ("cell",) and rate["county"].values.tolist() == COUNTS["county"]
+    assert rate["state_of_cell"].values.tolist() == COUNTS["state"]  # state itself is an axis of this model
+    means = rate.groupby("state_of_cell").mean().sel(state_of_cell="Iowa")
+    np.testing.assert_allclose(means, rate.isel(cell=[2, 3]).mean("cell"))
+
+
+def test_the_publishers_statement_stands_with_the_result(fitted):
+    _, result = fitted
+    assert result.attrs["privacy"] == "As stated."
+    assert json.loads(result.attrs["mechanisms"])[0]["noise"] == {"law": "Gaussian", "standard_deviation": 5.0}
+
+
+def axes_of(model, *args, dims=None, coords=None):
+    from ldpbayes.inference.density import density_of, sites_of
+    from ldpbayes.inference.result import labels
+
+    return labels(dims, coords, sites_of(density_of(model, args, {})))
+
+
+def test_dims_and_coords_that_a_user_gives_come_before_those_of_the_keys():
+    table = table_of(noise="gaussian")
+    names, coords, keys = axes_of(rates, table, POPULATION, dims={"n": ["area"]}, coords={"state": ["OH", "IA"]})
+    assert names["n"] == ["area"] and coords["area"].tolist() == table.labels.tolist()
+    assert coords["state"].tolist() == ["OH", "IA"]
+    assert keys["county"][0] == "area"
+
+
+def test_plates_of_another_size_and_tables_with_other_cells_are_not_mixed_up():
+    table, other = table_of(), table_of({"n": [1, 2, 3, 4]})[1:]
+
+    def model(table, other):
+        with numpyro.plate("state", 3):  # not the states of the tables
+            numpyro.sample("x", dist.Normal())
+        mean = numpyro.sample("mean", dist.LogNormal())
+        ldp.observe("n", dist.Poisson(mean), table)
+        ldp.observe("m", dist.Poisson(mean), other)
+
+    names, coords, keys = axes_of(model, table, other)
+    assert (names["n"], names["m"]) == (["n_cell"], ["m_cell"]) and "state" not in coords
+    assert coords["m_cell"].tolist() == other.labels.tolist()
+    assert keys["county"][0] == "n_cell" and keys["county_of_m_cell"][1].tolist() == COUNTS["county"][1:]
+
+
+def test_two_tables_of_the_same_cells_share_their_axis():
+    def model(table, other):
+        mean = numpyro.sample("mean", dist.LogNormal())
+        ldp.observe("n", dist.Poisson(mean), table)
+        ldp.observe("m", dist.Poisson(2 * mean), other)
+
+    names, coords, _ = axes_of(model, table_of(), table_of({"n": [1, 2, 3, 4]}))
+    assert names["n"] == names["m"] == ["cell"] and [*coords] == ["cell"]
+
+
+def test_the_statement_of_a_publisher_stands_beside_the_guarantees_of_other_releases():
+    from ldpbayes.data.release import promises
+
+    stated, derived = table_of(privacy="As stated."), table_of(sensitivity=1, standard_deviation=None, scale=10.0)
+    text = promises([stated, derived, stated])
+    assert text.endswith("\nAs stated.") and text.count("As stated.") == 1
+    assert text.startswith(derived.mechanism.guarantee.statement())
