@@ -77,11 +77,16 @@ def inference_data(
     for name in {"posterior", "sample_stats"} & set(filled):
         result[name].attrs.update(library)
     for name, draws in (numbers or {}).items():
-        if callable(result.groups):  # in ArviZ 0.23
-            result.assign_coords(draw=draws, groups=name, inplace=True)
-        else:
-            result[name].dataset = dataset(result[name]).assign_coords(draw=draws)
+        assign_coords(result, name, {"draw": draws})
     return result
+
+
+def assign_coords(result: Any, group: str, coords: Mapping[str, Any]) -> None:
+    """Give a group further coordinates, or others, in place."""
+    if callable(result.groups):  # in ArviZ 0.23
+        result.assign_coords(coords, groups=group, inplace=True)
+    else:
+        result[group].dataset = dataset(result[group]).assign_coords(coords)
 
 
 def convergence_problems(result: Any) -> list[str]:

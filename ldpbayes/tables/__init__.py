@@ -1,5 +1,7 @@
 """Published tables with noise: what the cells were before it, and what several tables say together."""
 
 from ldpbayes.data import NoisyTable
+from ldpbayes.tables._least_squares import LeastSquares, least_squares
+from ldpbayes.tables._true_table import cell_probabilities, true_table
 
-__all__ = ["NoisyTable"]
+__all__ = ["LeastSquares", "NoisyTable", "cell_probabilities", "least_squares", "true_table"]
