@@ -2,6 +2,6 @@
 
 from ldpbayes.data import NoisyTable
 from ldpbayes.tables._least_squares import LeastSquares, least_squares
-from ldpbayes.tables._true_table import cell_probabilities, true_table
+from ldpbayes.tables._true_table import true_table
 
-__all__ = ["LeastSquares", "NoisyTable", "cell_probabilities", "least_squares", "true_table"]
+__all__ = ["LeastSquares", "NoisyTable", "least_squares", "true_table"]
