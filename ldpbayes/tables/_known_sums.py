@@ -61,7 +61,7 @@ def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarra
 
 
 def draw_given_sum(rng: np.random.Generator, laws: list, total: int, count: int) -> np.ndarray:
-    """Draws (n, count) of independent whole numbers given their sum, from their laws: first number and probabilities."""
+    """Draws (n, count) of whole numbers given their sum, from their laws: first number and probabilities."""
     return _descend(rng, tree_of_sums(laws), np.full(count, total))
 
 

@@ -14,7 +14,7 @@ from scipy import linalg, sparse
 
 from ldpbayes._core.types import Array
 from ldpbayes.data import NoisyTable
-from ldpbayes.estimation.estimates import Estimate, cells, table
+from ldpbayes.estimation.estimates import Estimate, cells
 from ldpbayes.inference import fit, observe
 from ldpbayes.mechanisms import Incomplete
 from ldpbayes.mechanisms.additive import Additive
@@ -34,13 +34,12 @@ def least_squares(tables: Any, queries: Any = None, *, cells: Mapping[str, Any] 
 
     Parameters
     ----------
-    tables : NoisyTable, or sequence or dict of them
-        Releases of independent noise. Missing values are left out. TypeError where values were floored, withheld or
-        rounded: they have biases.
-    queries : matrix (N, cells), or sequence or dict of them, optional
-        A matrix A a table, dense or of SciPy. Default, and for None: the cells are those of the table with the most
-        keys, a table with some of its keys holds sums over the others, and one without keys the sum of all.
-        ValueError for a row without cells, and for cells that all queries do not determine, with their names.
+    tables : NoisyTable, or dict of them by name
+        Of independent noise. Missing values are left out; TypeError for values floored, withheld or rounded.
+    queries : matrix (N, cells), or dict of them by table, optional
+        Matrices A, dense or of SciPy. Default, where there is none: the cells are those of the table with most keys, a
+        table with some of its keys holds sums over the others, and one without keys the sum of all cells. ValueError
+        for a row without cells, and with their names for cells that the queries do not determine.
     cells : dict of str to array (cells,), optional
         Keys of the cells, if no table has all of them.
 
@@ -50,17 +49,16 @@ def least_squares(tables: Any, queries: Any = None, *, cells: Mapping[str, Any] 
         An `ldpbayes.estimation.Estimate`: ``estimate``, ``covariance``, ``interval()``, ``contrast()``, ``summary()``.
     """
     work = Workload.of(tables, queries, cells)
-    for name, each in work.tables.items():
-        if not isinstance(each.mechanism, (Additive, Incomplete)):
-            rule = f"{name} is reported by {type(each.mechanism).__name__}, so that its values have biases"
+    mechanisms = {name: each.mechanism for name, each in work.tables.items()}
+    for name, each in mechanisms.items():
+        if not isinstance(each, (Additive, Incomplete)):
+            rule = f"{name} is reported by {type(each).__name__}, so that its values have biases"
             raise TypeError(
                 f"{rule}, and least squares too; true_table(..., queries=...) has the likelihood of the rule"
             )
     estimate, covariance = work.solve()
-    mechanisms = [each.mechanism for each in work.tables.values()]
-    return LeastSquares(
-        estimate, list(map(str, cell_names(work.keys, len(estimate)))), covariance, statements(mechanisms)
-    )
+    names = list(map(str, cell_names(work.keys, len(estimate))))
+    return LeastSquares(estimate, names, covariance, statements(mechanisms.values()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -84,37 +82,39 @@ def cell_names(keys: Mapping[str, Any], count: int) -> np.ndarray:
     return labels[0] if len(labels) == 1 else np.array([", ".join(map(str, row)) for row in zip(*labels, strict=True)])
 
 
+def by_name(tables: Any) -> dict[str, Any]:
+    """Tables by name, "cells" if there is one without a name."""
+    named = dict(tables) if isinstance(tables, Mapping) else {"cells": tables}
+    for name, each in named.items():
+        if not isinstance(each, NoisyTable) or each.values is None:
+            raise TypeError(f"{name} must be a NoisyTable with values, got {each!r}")
+    return named
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workload:
     """Releases by name, each of a matrix times the cells of one table; and the keys of these cells."""
 
-    tables: dict[str, NoisyTable]
+    tables: dict[str, Any]
     matrices: dict[str, sparse.csr_array]
     keys: Mapping[str, np.ndarray]
 
     @classmethod
     def of(cls, tables: Any, queries: Any, keys: Any) -> "Workload":
         """From the arguments of `least_squares`; TypeError or ValueError unless they fit together."""
-        if not isinstance(tables, Mapping):
-            tables = [tables] if isinstance(tables, NoisyTable) else tables
-            queries = queries if isinstance(queries, (list, tuple)) else [queries] * len(tables)
-            queries = dict(zip([f"table {i}" for i in range(len(tables))], queries, strict=True))
-            tables = dict(zip(queries, tables, strict=True))
-        for name, each in tables.items():
-            if not isinstance(each, NoisyTable) or each.values is None:
-                raise TypeError(f"{name} must be a NoisyTable with values, got {each!r}")
-        if keys is None:
-            keys = max((each.keys for each in tables.values()), key=len)
-        keys, matrices = {name: np.asarray(labels) for name, labels in keys.items()}, {}
-        for name, each in tables.items():
-            query = (queries or {}).get(name)
+        named, matrices = by_name(tables), {}
+        queries = dict(queries or {}) if queries is None or isinstance(tables, Mapping) else {"cells": queries}
+        keys = max((each.keys for each in named.values()), key=len) if keys is None else keys
+        keys = {name: np.asarray(labels) for name, labels in keys.items()}
+        for name, each in named.items():
+            query = queries.get(name)
             matrix = _by_keys(name, each, keys) if query is None else sparse.csr_array(query, dtype=float)
             if matrix.shape[0] != each.count or not np.isfinite(matrix.data).all():
                 raise ValueError(f"queries of {name} must be {each.count} rows of finite numbers, got {matrix.shape}")
             matrices[name] = matrix
         if len(sizes := {matrix.shape[1] for matrix in matrices.values()}) > 1:
             raise ValueError(f"queries must all have a column a cell, got matrices with {sizes} columns")
-        return cls(dict(tables), matrices, keys if {len(each) for each in keys.values()} == sizes else {})
+        return cls(named, matrices, keys if {len(each) for each in keys.values()} == sizes else {})
 
     def normal_equations(self) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
         """Reported values and their matrix, over the standard deviation of their noise; and the precision of cells."""
@@ -136,10 +136,8 @@ class Workload:
             free = vectors[:, levels < SINGULAR * len(levels)]
             loose = cell_names(self.keys, len(own))[np.sum(free**2, axis=1) > 1e-6]
             some = ", ".join(map(str, loose[:FEW])) + (", ..." if len(loose) > FEW else "")
-            rank = f"the queries have rank {len(own) - free.shape[1]}: {len(loose)} of {len(own)} cells"
-            raise ValueError(
-                f"{rank} are not determined ({some}); add releases, or bound cells by true_table(queries=)"
-            )
+            rank = f"the queries have rank {len(own) - free.shape[1]}, and {len(loose)} of {len(own)} cells"
+            raise ValueError(f"{rank} are not determined ({some}); true_table(..., queries=...) at least bounds cells")
         estimate = np.zeros(len(own))
         for _ in range(2):  # the second time corrects rounding errors of the normal equations
             gradient = scale * (matrix.T @ (values - matrix @ estimate))
@@ -154,11 +152,9 @@ def _by_keys(name: str, release: NoisyTable, keys: Mapping[str, np.ndarray]) -> 
         have = f"{name} has keys {list(release.keys)}, the cells have {list(keys)}"
         raise ValueError(f"{have}: give its queries as a matrix, or the keys of all cells, cells={{...}}")
     count = len(next(iter(keys.values()))) if keys else 1
-    own, all_ = (
-        list(zip(*(each[key].tolist() for key in release.keys), strict=True)) or [()] for each in (release.keys, keys)
-    )
-    places = {label: row for row, label in enumerate(own)}
-    rows = np.array([places.get(label, -1) for label in (all_ if release.keys else all_ * count)])
+    own, all_ = ([each[key].tolist() for key in release.keys] for each in (release.keys, keys))
+    places = {label: row for row, label in enumerate(zip(*own, strict=True) if own else [()])}
+    rows = np.array([places.get(label, -1) for label in (zip(*all_, strict=True) if all_ else [()] * count)])
     counted = rows >= 0
     if absent := set(range(release.count)) - set(rows):
         label = cell_names(release.keys, release.count)[min(absent)]
@@ -167,9 +163,7 @@ def _by_keys(name: str, release: NoisyTable, keys: Mapping[str, np.ndarray]) -> 
     return sparse.csr_array(entries, shape=(release.count, count))
 
 
-def sample_latent(
-    work: Workload, bounded: bool, draws: int, chains: int | None, seed: int, options: dict
-) -> tuple[np.ndarray, dict[str, Any]]:
+def sample_cells(work: Workload, bounded: bool, draws: int, chains: Any, seed: int, options: dict) -> tuple[Any, dict]:
     """Draws (chains, draws, cells), and statistics of chains, where there are bounds, rules, or other noise."""
     mechanisms = [each.mechanism for each in work.tables.values()]
     normal = all(isinstance(each.noise, (Gaussian, DiscreteGaussian)) for each in mechanisms)
@@ -179,7 +173,7 @@ def sample_latent(
         return estimate + numbers @ linalg.cholesky(covariance), {}
     matrix, values, precision = work.normal_equations()
     # a little more precision, for cells that are determined by their bounds alone
-    widest = 1 + max(float(np.nanmax(np.abs(each.values))) for each in work.tables.values())
+    widest = 1 + max(float(np.max(np.abs(np.nan_to_num(each.values)))) for each in work.tables.values())
     covariance = linalg.inv(precision + np.eye(len(precision)) / widest**2)
     scale = np.sqrt(np.diagonal(covariance))
     # x = scale·softplus(v), or scale·v: v is whitened by its precision where the cells are estimated to be
