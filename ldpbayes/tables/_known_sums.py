@@ -60,13 +60,8 @@ def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarra
     return result
 
 
-def draw_given_sum(rng: np.random.Generator, laws: list, total: int, count: int) -> np.ndarray:
-    """Draws (n, count) of whole numbers given their sum, from their laws: first number and probabilities."""
-    return _descend(rng, tree_of_sums(laws), np.full(count, total))
-
-
 def tree_of_sums(laws: list) -> tuple:
-    """The law of a sum, and the trees of its two halves."""
+    """The law of a sum of whole numbers, and the trees of its two halves; a law is a first number and probabilities."""
     if len(laws) == 1:
         return laws[0], None, None
     left, right = (tree_of_sums(half) for half in (laws[: len(laws) // 2], laws[len(laws) // 2 :]))
@@ -76,8 +71,8 @@ def tree_of_sums(laws: list) -> tuple:
     return (left[0][0] + right[0][0] + int(kept[0]), p[kept[0] : kept[-1] + 1] / p.max()), left, right
 
 
-def _descend(rng: np.random.Generator, tree: tuple, sums: np.ndarray) -> np.ndarray:
-    """All numbers of a tree from draws of their sum, which is split in two, and so on."""
+def draw_given_sums(rng: np.random.Generator, tree: tuple, sums: np.ndarray) -> np.ndarray:
+    """Draws (n, count) of the numbers of a tree given their sums (count,), which are split in two, and so on."""
     _, left, right = tree
     if left is None:
         return sums[None]
@@ -89,7 +84,7 @@ def _descend(rng: np.random.Generator, tree: tuple, sums: np.ndarray) -> np.ndar
         (mine,) = np.nonzero((which >= start) & (which < start + size))
         places = cumulative.ravel().searchsorted(which[mine] - start + rng.random(len(mine)))
         part[mine] = left[0][0] + places - (which[mine] - start) * cumulative.shape[1]
-    return np.concatenate([_descend(rng, left, part), _descend(rng, right, sums - part)])
+    return np.concatenate([draw_given_sums(rng, left, part), draw_given_sums(rng, right, sums - part)])
 
 
 def split_weights(a: tuple, b: tuple, sums: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ SINGULAR = 1e-10  # least share of a cell's own precision that is left when the 
 FEW = 6  # cells that an error names
 
 
-def least_squares(tables: Any, queries: Any = None, *, cells: Mapping[str, Any] | None = None) -> "LeastSquares":
+def estimate_table(tables: Any, queries: Any = None, *, cells: Mapping[str, Any] | None = None) -> "TableEstimate":
     """Generalised least squares of one table's cells from releases of sums of them: exact, with covariance.
 
     Values are A x + noise of known variances, x the cells: the uncertainty is that of the table, from noise alone.
@@ -45,7 +45,7 @@ def least_squares(tables: Any, queries: Any = None, *, cells: Mapping[str, Any] 
 
     Returns
     -------
-    LeastSquares
+    TableEstimate
         An `ldpbayes.estimation.Estimate`: ``estimate``, ``covariance``, ``interval()``, ``contrast()``, ``summary()``.
     """
     work = Workload.of(tables, queries, cells)
@@ -58,11 +58,11 @@ def least_squares(tables: Any, queries: Any = None, *, cells: Mapping[str, Any] 
             )
     estimate, covariance = work.solve()
     names = list(map(str, cell_names(work.keys, len(estimate))))
-    return LeastSquares(estimate, names, covariance, statements(mechanisms.values()))
+    return TableEstimate(estimate, names, covariance, statements(mechanisms.values()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class LeastSquares(Estimate):
+class TableEstimate(Estimate):
     """Cells before noise (N,) by least squares, with their covariance (N, N); all else is as in `Estimate`."""
 
     estimate: np.ndarray
@@ -101,7 +101,7 @@ class Workload:
 
     @classmethod
     def of(cls, tables: Any, queries: Any, keys: Any) -> "Workload":
-        """From the arguments of `least_squares`; TypeError or ValueError unless they fit together."""
+        """From the arguments of `estimate_table`; TypeError or ValueError unless they fit together."""
         named, matrices = by_name(tables), {}
         queries = dict(queries or {}) if queries is None or isinstance(tables, Mapping) else {"cells": queries}
         keys = max((each.keys for each in named.values()), key=len) if keys is None else keys

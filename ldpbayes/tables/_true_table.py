@@ -22,7 +22,7 @@ from ldpbayes.likelihood.privatized import law_of_records
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.noise import Gaussian, Laplace
-from ldpbayes.tables._known_sums import KnownSum, draw_given_sum, known_sums
+from ldpbayes.tables._known_sums import KnownSum, draw_given_sums, known_sums, tree_of_sums
 from ldpbayes.tables._least_squares import Workload, by_name, cell_names, sample_cells
 
 UNCERTAINTY = "of the table: what the cells were before noise was added; not of a population that they are drawn from"
@@ -54,7 +54,7 @@ def true_table(
     """Draws of the true table: what the cells were before noise was added, under a flat prior or a stated one.
 
     This is the uncertainty of the table, from noise alone: not of a population that the cells are a sample of. Sums,
-    ratios and ranks are arithmetic of the draws: ``post["sum"] / post["n"]``, ``post["n"].groupby("state").sum()``.
+    ratios, comparisons are arithmetic of the draws: ``post["sum"] / post["n"]``, ``post["n"].groupby("state").sum()``.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def true_table(
     zeros : array of bool (N,), optional
         Cells that are known to be 0.
     queries : "keys", or matrices, optional
-        The tables hold sums of one table's cells, which are drawn: see `least_squares`, also for ``cells``. They are
+        The tables hold sums of one table's cells, which are drawn: see `estimate_table`, also for ``cells``. They are
         real numbers; from the normal law of least squares if they have no bounds and all noise is Gaussian (or
         discrete Gaussian, as an approximation), else by chains, with the options of `fit`.
     num_samples, num_chains, seed : int, optional
@@ -157,8 +157,8 @@ class _Law:
         list(pool.map(partial(_draw, result, self.whole), rngs, map(self.window, chunks)))
         for known in self.sums:
             _, low, _, log_p = self.window(known.rows, known)
-            laws = list(zip(low.astype(int), np.exp(log_p), strict=True))
-            result[known.rows] = draw_given_sum(next(rngs), laws, int(known.value), count)
+            tree = tree_of_sums(list(zip(low.astype(int), np.exp(log_p), strict=True)))
+            result[known.rows] = draw_given_sums(next(rngs), tree, np.full(count, int(known.value)))
         return result
 
     def _draw_closed(self, result: np.ndarray, rng: np.random.Generator, rows: np.ndarray) -> None:

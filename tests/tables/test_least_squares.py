@@ -9,7 +9,7 @@ import ldpbayes as ldp
 from ldpbayes import noise
 from ldpbayes.inference.result import dataset
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Withheld
-from ldpbayes.tables import NoisyTable, least_squares, true_table
+from ldpbayes.tables import NoisyTable, estimate_table, true_table
 
 STATE, COUNTY = np.repeat(["A", "B", "C"], 2), np.array(["x", "y"] * 3)
 TRUE = np.array([12, 30, 4, 9, 50, 22])
@@ -37,7 +37,7 @@ def test_estimate_and_covariance_are_those_of_statsmodels():
     matrix = sparse.random(300, 40, density=0.1, random_state=rng, format="csr")
     deviations = rng.uniform(1, 9, 300)
     release = NoisyTable(matrix @ rng.normal(0, 30, 40), AdditiveMechanism(noise.Gaussian(deviations), sensitivity=1))
-    estimate = least_squares(release, matrix)
+    estimate = estimate_table(release, matrix)
     fit = sm.GLS(release.values, matrix.toarray(), sigma=deviations**2).fit(cov_type="fixed scale")
     np.testing.assert_allclose(estimate.estimate, fit.params, rtol=0, atol=1e-9)
     np.testing.assert_allclose(estimate.covariance, fit.cov_params(), rtol=0, atol=1e-9)
@@ -48,7 +48,7 @@ def test_estimate_and_covariance_are_those_of_statsmodels():
 
 def test_tables_with_fewer_keys_are_sums_of_the_cells():
     tables = hierarchy()
-    estimate = least_squares(tables)
+    estimate = estimate_table(tables)
     matrix = np.vstack([np.eye(6), np.kron(np.eye(3), np.ones(2)), np.ones(6)])
     values = np.concatenate([each.values for each in tables.values()])
     variances = np.concatenate(
@@ -59,9 +59,9 @@ def test_tables_with_fewer_keys_are_sums_of_the_cells():
     assert estimate.names == ["A, x", "A, y", "B, x", "B, y", "C, x", "C, y"]
     assert "the table before noise" in estimate.summary() and "3 releases" in estimate.privacy
     explicit = dict(zip(tables, np.split(matrix, [6, 9]), strict=True))
-    np.testing.assert_allclose(least_squares(tables, explicit).estimate, estimate.estimate)
+    np.testing.assert_allclose(estimate_table(tables, explicit).estimate, estimate.estimate)
     keys = {"state": STATE, "county": COUNTY}
-    np.testing.assert_allclose(least_squares(tables, cells=keys).estimate, estimate.estimate)
+    np.testing.assert_allclose(estimate_table(tables, cells=keys).estimate, estimate.estimate)
 
 
 def test_missing_values_are_left_out():
@@ -71,8 +71,8 @@ def test_missing_values_are_left_out():
     gap = NoisyTable(np.where(kept, county.values, np.nan), Incomplete(county.mechanism), keys=county.keys)
     rows = {"county": np.eye(6)[kept], "state": None, "all": None}
     less = NoisyTable(county.values[kept], county.mechanism)
-    expected = least_squares(tables | {"county": less}, rows, cells=county.keys)
-    got = least_squares(tables | {"county": gap})
+    expected = estimate_table(tables | {"county": less}, rows, cells=county.keys)
+    got = estimate_table(tables | {"county": gap})
     np.testing.assert_allclose(got.estimate, expected.estimate, rtol=1e-12)
     np.testing.assert_allclose(got.covariance, expected.covariance, rtol=1e-12)
 
@@ -80,7 +80,7 @@ def test_missing_values_are_left_out():
 def test_draws_without_bounds_follow_the_normal_law_of_least_squares():
     # Means of 20,000 draws are within 5 standard errors, and variances within 5 of theirs, but for 7e-6 of runs.
     tables = hierarchy()
-    estimate = least_squares(tables)
+    estimate = estimate_table(tables)
     result = true_table(tables, queries="keys", nonnegative=False, num_samples=20_000)
     sample = dataset(result["posterior"])["cells"]
     assert sample.sizes == {"chain": 1, "draw": 20_000, "cell": 6} and list(sample["state"].values) == list(STATE)
@@ -139,21 +139,21 @@ def test_what_queries_do_not_determine_is_refused_by_name():
     with pytest.raises(
         ValueError, match=r"the queries have rank 3, and 6 of 6 cells are not determined \(A, x, A, y, B"
     ):
-        least_squares(states, cells={"state": STATE, "county": COUNTY})
+        estimate_table(states, cells={"state": STATE, "county": COUNTY})
     with pytest.raises(ValueError, match=r"sex has keys .'sex'., the cells have .'state', 'county'.: give its queries"):
-        least_squares(tables | {"sex": NoisyTable([1, 2], tables["all"].mechanism, keys={"sex": ["f", "m"]})})
+        estimate_table(tables | {"sex": NoisyTable([1, 2], tables["all"].mechanism, keys={"sex": ["f", "m"]})})
     with pytest.raises(
         ValueError, match="county: 1 of its values are sums of no cell, or listed twice: the first C, y"
     ):
-        least_squares(tables, cells={"state": STATE[:5], "county": COUNTY[:5]})
+        estimate_table(tables, cells={"state": STATE[:5], "county": COUNTY[:5]})
     with pytest.raises(ValueError, match=r"queries of cells must be 3 rows of finite numbers, got \(2, 4\)"):
-        least_squares(tables["state"], np.ones((2, 4)))
+        estimate_table(tables["state"], np.ones((2, 4)))
     with pytest.raises(ValueError, match="queries must all have a column a cell"):
-        least_squares({"a": tables["state"], "b": tables["all"]}, {"a": np.eye(3), "b": np.ones((1, 4))})
+        estimate_table({"a": tables["state"], "b": tables["all"]}, {"a": np.eye(3), "b": np.ones((1, 4))})
 
 
 @pytest.mark.parametrize("rule", [Floored, lambda plain: Withheld(plain, threshold=4.0)])
 def test_values_that_rules_have_changed_are_refused(rule):
     release = NoisyTable([5.0, 6.0], rule(AdditiveMechanism(noise.Gaussian(2.0), sensitivity=1)), keys={"age": [1, 2]})
     with pytest.raises(TypeError, match=r"cells is reported by (Floored|Withheld), so that its values have biases"):
-        least_squares(release)
+        estimate_table(release)
