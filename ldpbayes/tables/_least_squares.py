@@ -51,7 +51,7 @@ def estimate_table(tables: Any, queries: Any = None, *, cells: Mapping[str, Any]
     work = Workload.of(tables, queries, cells)
     mechanisms = {name: each.mechanism for name, each in work.tables.items()}
     for name, each in mechanisms.items():
-        if not isinstance(each, (Additive, Incomplete)):
+        if not _unbiased(each):
             rule = f"{name} is reported by {type(each).__name__}, so that its values have biases"
             raise TypeError(
                 f"{rule}, and least squares too; true_table(..., queries=...) has the likelihood of the rule"
@@ -74,6 +74,11 @@ class TableEstimate(Estimate):
 
     def _columns(self, level: float) -> dict[str, list[str]]:
         return cells({"estimate": self.params, "std err": self.standard_error} | self._ends(level), "10.4g")
+
+
+def _unbiased(mechanism: Any) -> bool:
+    """Whether reported values, but for those missing at random, are true ones plus noise."""
+    return isinstance(mechanism.mechanism if isinstance(mechanism, Incomplete) else mechanism, Additive)
 
 
 def cell_names(keys: Mapping[str, Any], count: int) -> np.ndarray:
@@ -167,7 +172,7 @@ def sample_cells(work: Workload, bounded: bool, draws: int, chains: Any, seed: i
     """Draws (chains, draws, cells), and statistics of chains, where there are bounds, rules, or other noise."""
     mechanisms = [each.mechanism for each in work.tables.values()]
     normal = all(isinstance(each.noise, (Gaussian, DiscreteGaussian)) for each in mechanisms)
-    if normal and not bounded and all(isinstance(each, (Additive, Incomplete)) for each in mechanisms):
+    if normal and not bounded and all(map(_unbiased, mechanisms)):
         estimate, covariance = work.solve()
         numbers = np.random.default_rng(seed).standard_normal((chains or 1, draws, len(estimate)))
         return estimate + numbers @ linalg.cholesky(covariance), {}

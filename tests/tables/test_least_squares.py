@@ -152,8 +152,12 @@ def test_what_queries_do_not_determine_is_refused_by_name():
         estimate_table({"a": tables["state"], "b": tables["all"]}, {"a": np.eye(3), "b": np.ones((1, 4))})
 
 
-@pytest.mark.parametrize("rule", [Floored, lambda plain: Withheld(plain, threshold=4.0)])
+@pytest.mark.parametrize(
+    "rule", [Floored, lambda plain: Withheld(plain, threshold=4.0), lambda plain: Incomplete(Floored(plain))]
+)
 def test_values_that_rules_have_changed_are_refused(rule):
     release = NoisyTable([5.0, 6.0], rule(AdditiveMechanism(noise.Gaussian(2.0), sensitivity=1)), keys={"age": [1, 2]})
-    with pytest.raises(TypeError, match=r"cells is reported by (Floored|Withheld), so that its values have biases"):
+    with pytest.raises(
+        TypeError, match=r"cells is reported by (Floored|Withheld|Incomplete), so that its values have biases"
+    ):
         estimate_table(release)
