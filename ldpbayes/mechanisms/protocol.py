@@ -371,7 +371,7 @@ def statements(mechanisms: Iterable[Mechanism]) -> str:
     """What releases promise together, whether or not they are about the same people: the sum of their budgets, then
     each promise with its number of releases.
     """
-    guarantees = [mechanism.guarantee for mechanism in mechanisms]
+    guarantees = [_with_extremes(mechanism).guarantee for mechanism in mechanisms]
     promises = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
         return "".join(promises)
@@ -390,6 +390,14 @@ def statements(mechanisms: Iterable[Mechanism]) -> str:
     )
     lines = (f"{count} releases, each: {promise}" if count > 1 else promise for promise, count in promises.items())
     return "\n".join([heading, *lines])
+
+
+def _with_extremes(mechanism: Mechanism) -> Mechanism:
+    """With the extremes of a personal parameter, in which promises are monotone: those of all records take seconds."""
+    personal = mechanism.personal_parameters()
+    if len(personal) != 1 or not np.all((np.asarray(personal[0]) > 0) & np.isfinite(personal[0])):
+        return mechanism
+    return mechanism._map_personal(lambda leaf: np.array([np.min(leaf), np.max(leaf)]))
 
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:

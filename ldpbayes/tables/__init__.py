@@ -1,6 +1,8 @@
 """Published tables with noise: what the cells were before it, and what several tables say together."""
 
 from ldpbayes.data import NoisyTable
+from ldpbayes.tables._least_squares import TableEstimate, estimate_table
 from ldpbayes.tables._measurements import read_measurements
+from ldpbayes.tables._true_table import true_table
 
-__all__ = ["NoisyTable", "read_measurements"]
+__all__ = ["NoisyTable", "TableEstimate", "estimate_table", "read_measurements", "true_table"]
