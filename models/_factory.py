@@ -138,7 +138,7 @@ def _text(value: Any) -> str:
         names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY and p.name != "validate_args"]
         kept = all(hasattr(value, name) for name in names)  # some laws do not keep what they were made from
         return f"{type(value).__name__}({', '.join(_text(getattr(value, name)) for name in names) if kept else '...'})"
-    numbers = readable(value)
+    numbers = None if isinstance(value, Release) else readable(value)
     if numbers is None or numbers.dtype == bool:
         return getattr(value, "__name__", repr(value))
     if numbers.ndim == 0:
