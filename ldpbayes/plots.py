@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from ldpbayes.data import Release
     from ldpbayes.privacy import Guarantee, Tradeoff
 
-__all__ = ["COLOURS", "plot_intervals", "plot_release", "plot_replicates", "plot_shares", "plot_tradeoffs"]
+__all__ = [
+    "COLOURS",
+    "plot_areas",
+    "plot_intervals",
+    "plot_release",
+    "plot_replicates",
+    "plot_shares",
+    "plot_tradeoffs",
+]
 
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _GREY = COLOURS["non-private"]
@@ -115,6 +123,53 @@ def plot_shares(
         ax.vlines(at, low, high, color=colours[name], linewidth=2)
         ax.plot(at, centre, "o", color=colours[name], markersize=3.5, label=name)
     ax.legend(frameon=False)
+    return ax
+
+
+def plot_areas(
+    raw: ArrayLike,
+    population: ArrayLike,
+    *,
+    table: ArrayLike | None = None,
+    labels: Sequence[str] | None = None,
+    level: float = 0.9,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Raw and shrunken values of areas in the order of the latter, a row each, with both kinds of intervals.
+
+    Parameters
+    ----------
+    raw : array_like (areas,)
+        Released values, such as noisy counts over exposures; NaN where none was reported.
+    population, table : array_like (..., areas)
+        Draws of rates in the population (sites of `ldpbayes.models.small_areas`, for example), and of what the true
+        table would show (`ldpbayes.tables.true_table`, over exposures).
+    labels : sequence of str, optional
+        Names of the areas. Default: the coordinates of ``population`` where it is an xarray array.
+    level, ax : float and matplotlib.axes.Axes
+        Probability of the equal-tailed intervals, and where to draw.
+    """
+    ax = _axes(ax, "top", "right", "left")
+    if labels is None:
+        labels = [
+            str(label) for label in getattr(population, "coords", {}).get(getattr(population, "dims", "-")[-1], [])
+        ]
+    raw = np.asarray(raw, float)
+    draws = np.asarray(population).reshape(-1, len(raw))
+    order = np.argsort(draws.mean(axis=0))
+    row, height = np.arange(len(raw)), min(6.0, 300.0 / len(raw))  # points
+    if table is not None:
+        _, low, high = _interval(np.asarray(table).reshape(-1, len(raw))[:, order], level)
+        ax.hlines(row, low, high, color=COLOURS["naive"], alpha=0.35, linewidth=height, label="the table, before noise")
+    mean, low, high = _interval(draws[:, order], level)
+    ax.hlines(row, low, high, color=COLOURS["noise-aware"], linewidth=height / 3, label="the population")
+    ax.plot(mean, row, "o", color=COLOURS["noise-aware"], markersize=height / 1.5)
+    ax.plot(raw[order], row, "|", color=_GREY, markersize=1.5 * height, label="released")
+    few = 0 < len(labels) <= 60
+    ax.set_yticks(row if few else [], [labels[area] for area in order] if few else [])
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(-1, len(raw))
+    ax.legend(frameon=False, loc="lower right")
     return ax
 
 

@@ -21,6 +21,7 @@ from numpyro.primitives import Messenger
 
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, Message, Params, PyTree
+from ldpbayes.inference._expansion import WORTHWHILE_RECORDS
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
 from ldpbayes.inference.density import Density, Site, given
@@ -30,7 +31,8 @@ from ldpbayes.likelihood.privatized import Privatized, law_of_records, unwrapped
 from ldpbayes.likelihood.registry import closed_form
 from ldpbayes.numerics.arrays import evenly_spaced
 
-LEAST_ROWS = 50  # values of a site, and latent numbers of a model, from which on tables are made
+LEAST_ROWS = 10  # values of a site from which on it is tabulated
+FEW = 50  # latent numbers of a model below which many records are better expanded: a look-up takes time for each
 LEAST_WORK = 500  # array entries that a value's likelihood reads and writes from which on it is tabulated
 DEGREE = 7  # of the polynomial on each piece of a table
 FIRST_PIECES, MOST_PIECES = 12, 12 << 5  # of a table; it has twice as many until it is exact
@@ -409,13 +411,11 @@ def tabulated_records(
     if not candidates or panel_sketches(density):
         return None
     parameters = jax.tree.map(np.asarray, density.start(sampler.key, sampler.kernel._init_strategy))
-    # A function of few parameters is better expanded in these: a look-up takes time for each record.
-    if sum(np.size(each) for each in parameters.values()) < LEAST_ROWS:
-        return None
+    few = sum(np.size(each) for each in parameters.values()) < FEW
     tabulated = {}
     for name in candidates:
         traced, _ = trace(lambda _, u, name=name: density.log_likelihood(u, u, [name]), parameters)
-        if traced.work < LEAST_WORK * sites[name].rows:
+        if traced.work < LEAST_WORK * sites[name].rows or (few and sites[name].records >= WORTHWHILE_RECORDS):
             continue
         try:
             tabulated[name] = TabulatedSite.of(density, name, parameters)

@@ -257,7 +257,7 @@ def _draw(result: np.ndarray, whole: bool, rng: np.random.Generator, window: _Wi
     rows, low, step, log_p = window
     cumulative, count = np.cumsum(np.exp(log_p - log_p.max(axis=1, keepdims=True)), axis=1), result.shape[1]
     cumulative /= cumulative[:, -1:]
-    for some in np.array_split(np.arange(len(rows)), 1 + len(rows) * count // (1 << 16)):
+    for some in np.array_split(np.arange(len(rows)), 1 + len(rows) * count // (1 << 17)):
         c, row = cumulative[some], np.arange(len(some))[:, None]
         bucket = np.minimum((c * GUIDE).astype(np.int64), GUIDE) + row * (GUIDE + 1)
         steps = np.bincount(bucket.ravel(), minlength=len(c) * (GUIDE + 1)).reshape(len(c), -1)[:, :GUIDE]

@@ -237,7 +237,9 @@ def test_real_cells_under_a_prior_are_on_a_fine_grid():
 
 def test_real_cells_given_sums_have_the_conditional_normal_law():
     z, deviations = np.array([3.0, 10.0, -2.0, 5.0]), np.array([1.0, 2.0, 3.0, 1.0])
-    release = table(z, AdditiveMechanism(noise.Gaussian(deviations), sensitivity=1), state=list("AAAB"), county=list("abca"))
+    release = table(
+        z, AdditiveMechanism(noise.Gaussian(deviations), sensitivity=1), state=list("AAAB"), county=list("abca")
+    )
     sample = draws(true_table(release, total={"state": {"A": 14.0}}, num_samples=50_000))[0]
     np.testing.assert_allclose(sample[:, :3].sum(axis=1), 14.0, atol=1e-9)
     variance = deviations[:3] ** 2
