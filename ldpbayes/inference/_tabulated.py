@@ -40,9 +40,8 @@ DEPTH = 40.0  # nats below the largest log-likelihood at which a table ends; it 
 TOLERANCE = 1e-4  # nats: sum of the largest errors of all tables
 CHUNK, SMALL_CHUNK = 1 << 13, 1 << 9  # likelihoods that are computed at once
 DRAWS = 32  # posterior draws at which tables are compared with the likelihood
-ZOOM = 4  # points inside a bracket around the largest log-likelihood, which shrinks by 2/5 each time
-MAX_ROUNDS = 60  # of a search for the largest log-likelihood, or for an end of a table
-HALVINGS = 3  # of the distance in which a table ends
+GRID = 16  # numbers at which the ends of a table are sought, in each of at most so many rounds
+MAX_ROUNDS = 30
 
 _NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
 _TESTS = 0.5 * (_NODES[1:] + _NODES[:-1])  # between the nodes, where the error of a polynomial is largest
@@ -232,17 +231,31 @@ class TabulatedSite:
         columns = [np.broadcast_to(leaf, self.values.shape) for leaf in (*fixed, *jax.tree.leaves(self.mechanism))]
         rows = np.stack([self.values, *columns], axis=-1).astype(float)
         _, first, kinds = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        kinds, likelihood = kinds.ravel(), _Likelihood(self, first)
-        grid = np.asarray(self.scale.place(self.scale.sizes[:, None], self.variances[first]))
-        low, high = _ends(likelihood, np.broadcast_to(grid, (len(grid), len(first))))
+        kinds = kinds.ravel()
+        low, high = _ends(self, first)
         if reach is not None:
             np.minimum.at(low, kinds, reach[0])
             np.maximum.at(high, kinds, reach[1])
-        return _interpolated(likelihood, low, high, np.bincount(kinds, np.abs(self.weights), len(first)), kinds)
+        return _interpolated(self, first, low, high, np.bincount(kinds, np.abs(self.weights), len(first)), kinds)
 
-    def exact(self, numbers: np.ndarray) -> np.ndarray:
-        """Log-likelihoods (n, records) at numbers (n, records)."""
-        return _Likelihood(self, np.arange(len(self.values))).at(numbers)
+    def at(self, numbers: np.ndarray, records: Any = None) -> np.ndarray:
+        """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
+        records = np.arange(len(self.values)) if records is None else records
+        flat, owners = numbers.ravel(), np.broadcast_to(records, numbers.shape).ravel()
+        starts = range(0, flat.size, CHUNK - 1)
+        with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-table") as pool:
+            parts = pool.map(lambda start: self._chunk(flat[start:][: CHUNK - 1], owners[start:][: CHUNK - 1]), starts)
+            return np.concatenate([*parts]).reshape(numbers.shape)
+
+    def _chunk(self, x: np.ndarray, owners: np.ndarray) -> np.ndarray:
+        size = len(x)
+        room = CHUNK if size > SMALL_CHUNK else SMALL_CHUNK
+        x = np.pad(x, (0, room - size), mode="edge")
+        # Sums over counts have windows for the widest noise: with it in every chunk, one window is compiled.
+        owners = np.pad(owners, (0, room - size), constant_values=int(np.argmax(self.variances)))
+        with jax.enable_x64(True):
+            values = np.asarray(self.law_of(jnp.asarray(x), owners).log_prob(self.values[owners]))
+        return np.where(np.isnan(values), -np.inf, values)[:size]
 
 
 def _law(message: Message) -> Any:
@@ -250,83 +263,32 @@ def _law(message: Message) -> Any:
     return unexpanded(unwrapped(message["fn"])[0].base_dist)
 
 
-class _Likelihood:
-    """The log-likelihoods of some records of a site as functions of their numbers, in chunks and threads."""
-
-    def __init__(self, site: TabulatedSite, records: np.ndarray) -> None:
-        self.site, self.records = site, records
-        # Sums over counts have windows for the widest noise: with it in every chunk, one window is compiled.
-        self._widest = int(np.argmax(site.variances))
-
-    def at(self, x: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
-        """Log-likelihoods of records, all or those at the places `which`, at numbers (..., records)."""
-        records = self.records if which is None else self.records[which]
-        flat, owners = x.ravel(), np.broadcast_to(records, x.shape).ravel()
-        starts = range(0, flat.size, CHUNK - 1)
-        with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-table") as pool:
-            parts = pool.map(lambda start: self._chunk(flat[start:][: CHUNK - 1], owners[start:][: CHUNK - 1]), starts)
-            return np.concatenate([*parts]).reshape(x.shape)
-
-    def _chunk(self, x: np.ndarray, owners: np.ndarray) -> np.ndarray:
-        size = len(x)
-        room = CHUNK if size > SMALL_CHUNK else SMALL_CHUNK
-        x = np.pad(x, (0, room - size), mode="edge")
-        owners = np.pad(owners, (0, room - size), constant_values=self._widest)
-        with jax.enable_x64(True):
-            values = np.asarray(self.site.law_of(jnp.asarray(x), owners).log_prob(self.site.values[owners]))
-        return np.where(np.isnan(values), -np.inf, values)[:size]
-
-
-def _ends(likelihood: _Likelihood, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers (kinds,) below and above which log-likelihoods are lower by `DEPTH` than at their largest, or ends of the
-    grid (points, kinds) where they are not. `NoTable` for those that rise again beyond.
-    """
-    every, last = np.arange(grid.shape[1]), len(grid) - 1
-    values = likelihood.at(grid)
-    top = np.argmax(values, axis=0)
-    peak, highest = grid[top, every], values[top, every]
-    if not np.isfinite(highest).all():
-        raise NoTable("a value has no density at any parameter")
-    left, right = grid[np.maximum(top - 1, 0), every], grid[np.minimum(top + 1, last), every]
-    for _ in range(MAX_ROUNDS):
-        steps = np.arange(1, ZOOM + 1)[:, None] / (ZOOM + 1)
-        points = np.concatenate([left + (right - left) * steps, peak[None]])
-        inside = np.concatenate([likelihood.at(points[:-1]), highest[None]])
-        order = np.argsort(points, axis=0, kind="stable")
-        points, inside = np.take_along_axis(points, order, 0), np.take_along_axis(inside, order, 0)
-        best, before = np.argmax(inside, axis=0), highest
-        points = np.concatenate([left[None], points, right[None]])
-        peak, highest = points[best + 1, every], inside[best, every]
-        left, right = points[best, every], points[best + 2, every]
-        if np.all(highest - before < 0.1):
+def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers (kinds,) beyond which log-likelihoods are lower by `DEPTH` than at their largest, if they ever are."""
+    grid = site.scale.place(site.scale.sizes[:, None], site.variances[records])
+    grid, every = np.broadcast_to(grid, (len(grid), len(records))), np.arange(len(records))
+    for _ in range(MAX_ROUNDS):  # on a finer grid between the neighbours of those that are not lower
+        values = site.at(grid, records)
+        near = values >= values.max(axis=0) - DEPTH
+        if not np.isfinite(values.max(axis=0)).all():
+            raise NoTable("a value has no density at any parameter")
+        first, last = np.argmax(near, axis=0), len(grid) - 1 - np.argmax(near[::-1], axis=0)
+        low, high = grid[np.maximum(first - 1, 0), every], grid[np.minimum(last + 1, len(grid) - 1), every]
+        if np.all(high - low > 0.7 * (grid[-1] - grid[0])):
             break
-    ends = []
-    for direction, outermost in ((-1, grid[0]), (1, grid[-1])):
-        step, inner, outer, going = right - left, peak.copy(), outermost.copy(), peak != outermost
-        for _ in range(MAX_ROUNDS):  # outwards, in steps twice as long each time
-            where = np.flatnonzero(going)
-            if not len(where):
-                break
-            trial = peak[where] + direction * step[where]
-            trial = direction * np.minimum(direction * trial, direction * outermost[where])
-            low = likelihood.at(trial, where) < highest[where] - DEPTH
-            outer[where[low]], inner[where[~low]] = trial[low], trial[~low]
-            going[where] = ~low & (trial != outermost[where])
-            step = 2 * step
-        for _ in range(HALVINGS):
-            middle = 0.5 * (inner + outer)
-            low = likelihood.at(middle) < highest - DEPTH
-            inner, outer = np.where(low, inner, middle), np.where(low, middle, outer)
-        ends.append(outer)
-        if np.any((direction * (grid - outer) > 0) & (values > highest - DEPTH)):
-            raise NoTable("a log-likelihood has several peaks")
-    return ends[0], ends[1]
+        grid = low + (high - low) * np.linspace(0, 1, GRID)[:, None]
+    return low, high
 
 
 def _interpolated(
-    likelihood: _Likelihood, low: np.ndarray, high: np.ndarray, weights: np.ndarray, kinds: np.ndarray
+    site: TabulatedSite,
+    records: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    weights: np.ndarray,
+    kinds: np.ndarray,
 ) -> tuple[Tables, float]:
-    """Tables between two ends (kinds,), each on as many pieces as it needs, and the sum of their errors by weight."""
+    """Tables of some records between two ends, each on as many pieces as it needs, and the sum of their errors."""
     count = len(low)
     coefficients: list[Any] = [None] * count
     errors, pieces, waiting = np.zeros(count), FIRST_PIECES, np.arange(count)
@@ -335,7 +297,7 @@ def _interpolated(
             raise NoTable(f"a log-likelihood is not a polynomial of degree {DEGREE} on each of {MOST_PIECES} pieces")
         offset = (np.arange(pieces)[:, None] + 0.5 * (1 + np.concatenate([_NODES, _TESTS]))).ravel() / pieces
         points = low[waiting] + (high - low)[waiting] * offset[:, None]
-        values = likelihood.at(points, waiting).reshape(pieces, -1, len(waiting))
+        values = site.at(points, records[waiting]).reshape(pieces, -1, len(waiting))
         made = np.einsum("pnk,nc->kpc", values[:, : DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
         at_tests = np.einsum("kpc,tc->ptk", made, np.vander(_TESTS, DEGREE + 1, increasing=True))
         worst = np.max(np.abs(at_tests - values[:, DEGREE + 1 :]), axis=(0, 1))
@@ -388,7 +350,7 @@ class TabulatedRecords(Surrogate):
         errors, reach = np.zeros(draws), {}
         for name, site in self.sites.items():
             numbers, tables = np.stack([row[name] for row in rows]), self.tables[name]
-            errors += (site.exact(numbers) - np.stack([tables(row) for row in numbers])) @ site.weights
+            errors += (site.at(numbers) - np.stack([tables(row) for row in numbers])) @ site.weights
             low, high = map(np.asarray, tables.ends)
             if np.any((numbers < low) | (numbers > high)):
                 spread = np.ptp(numbers, axis=0)

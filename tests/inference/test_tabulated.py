@@ -57,13 +57,13 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
         tables, certified = site.tables()
         low, high = map(np.asarray, tables.ends)
         x = low + (high - low) * np.linspace(0.003, 0.997, 41)[:, None]
-        exact = site.exact(x)
+        exact = site.at(x)
         errors = np.abs(np.stack([tables(row) for row in x]) - exact)
     assert certified <= _tabulated.TOLERANCE
     # The certificate looks at 7 places a piece, between which an error is at most twice as large.
     assert errors.max(axis=0).sum() <= 2 * certified + 1e-12 * np.abs(exact).max() * AREAS
     # A table ends where its likelihood is negligible, or where its parameter does.
-    ends = site.exact(np.stack([low, high]))
+    ends = site.at(np.stack([low, high]))
     assert np.all(
         (ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH) | (np.stack([low, high]) == np.stack([low, high]))
     )
