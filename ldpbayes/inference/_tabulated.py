@@ -7,7 +7,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import nn
 from jax.scipy.special import logit
-from numpy.polynomial import chebyshev
 from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
@@ -45,28 +44,23 @@ MAX_ROUNDS = 30
 
 _NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
 _TESTS = 0.5 * (_NODES[1:] + _NODES[:-1])  # between the nodes, where the error of a polynomial is largest
-_POWERS = np.stack([np.pad(chebyshev.cheb2poly(row), (0, DEGREE - k)) for k, row in enumerate(np.eye(DEGREE + 1))])
-_COEFFICIENTS = np.linalg.inv(chebyshev.chebvander(_NODES, DEGREE)).T @ _POWERS  # of powers, from values at the nodes
+_COEFFICIENTS = np.linalg.inv(np.vander(_NODES, increasing=True)).T  # of powers, from values at the nodes
 
 
 class NoTable(ValueError):
     """The likelihood is no function of one number a record that a table could hold; the message says why."""
 
 
-# --- the scale of a table -------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Scale:
+class _Scale(NamedTuple):
     """Where a parameter of a law stands in a table: on a scale on which log-likelihoods are nearly parabolas."""
 
     place: Callable[[Any, Any], Any]  # from the parameter and the variance of the noise
     parameter: Callable[[Any, Any], Any]  # its inverse
-    sizes: np.ndarray  # parameters, in ascending order, among which the search for the largest log-likelihood begins
+    sizes: np.ndarray  # parameters, in ascending order, among which the search for the ends of a table begins
 
 
-# Angles of which shares are the squared sines, by their logits: at 34 a share is 1 to rounding.
 def _angle(x: Any, variance: Any) -> jax.Array:
+    """An angle whose squared sine is the share with the logit x: at 34 it is 1 to rounding."""
     return jnp.arctan(jnp.exp(jnp.clip(x, -34.0, 34.0) / 2))
 
 
@@ -74,32 +68,29 @@ def _logit(angle: Any, variance: Any) -> jax.Array:
     return 2 * jnp.log(jnp.clip(jnp.tan(angle), 4e-8, 2e7))
 
 
-_SIZES = 10.0 ** np.linspace(-3.0, 12.0, 31)
-_LOGITS = np.linspace(-20.0, 20.0, 21)
-# A logarithm that goes on to rates of 0: what is less than the variance of the noise looks alike.
-_OF_RATES = _Scale(
-    lambda rate, variance: jnp.log(rate + variance + 0.25),
-    lambda place, variance: jnp.maximum(jnp.exp(place) - variance - 0.25, 1e-15),
-    np.append(1e-15, _SIZES),
-)
-_OF_SHARES = _Scale(
-    lambda share, variance: _angle(logit(jnp.clip(share, 1e-15, 1 - 1e-15)), variance),
-    lambda angle, variance: nn.sigmoid(_logit(angle, variance)),
-    1 / (1 + np.exp(-_LOGITS)),
-)
-_OF_NUMBERS = _Scale(lambda x, _: x, lambda x, _: x, np.concatenate([-_SIZES[::-1], [0.0], _SIZES]))
-_BY_BOUNDS = {(0.0, np.inf): _OF_RATES, (0.0, 1.0): _OF_SHARES, (-np.inf, np.inf): _OF_NUMBERS}
+_SIZES, _LOGITS = 10.0 ** np.linspace(-3.0, 12.0, 31), np.linspace(-20.0, 20.0, 21)
+# By the name of a parameter, or its bounds.
+_SCALES: dict[Any, _Scale] = {
+    "logits": _Scale(_angle, _logit, _LOGITS),
+    (0.0, 1.0): _Scale(
+        lambda share, variance: _angle(logit(jnp.clip(share, 1e-15, 1 - 1e-15)), variance),
+        lambda angle, variance: nn.sigmoid(_logit(angle, variance)),
+        1 / (1 + np.exp(-_LOGITS)),
+    ),
+    # a logarithm that goes on to rates of 0: what is less than the variance of the noise looks alike
+    (0.0, np.inf): _Scale(
+        lambda rate, variance: jnp.log(rate + variance + 0.25),
+        lambda place, variance: jnp.maximum(jnp.exp(place) - variance - 0.25, 1e-15),
+        np.append(1e-15, _SIZES),
+    ),
+    (-np.inf, np.inf): _Scale(lambda x, _: x, lambda x, _: x, np.concatenate([-_SIZES[::-1], [0.0], _SIZES])),
+}
 
 
 def _scale(law: Any, parameter: str) -> _Scale | None:
-    if parameter == "logits":
-        return _Scale(_angle, _logit, _LOGITS)
     constraint = law.arg_constraints[parameter]
     bounds = getattr(constraint, "lower_bound", -np.inf), getattr(constraint, "upper_bound", np.inf)
-    return _BY_BOUNDS.get(bounds) if constraint.event_dim == 0 and not constraint.is_discrete else None
-
-
-# --- tables ---------------------------------------------------------------------------------------------------------
+    return _SCALES.get(parameter, None if constraint.event_dim or constraint.is_discrete else _SCALES.get(bounds))
 
 
 @pytree_dataclass(eq=False)
@@ -315,9 +306,6 @@ def _interpolated(
     rows = np.pad(rows, ((0, (1 << (len(rows) - 1).bit_length()) - len(rows)), (0, 0)))
     of_kinds = low, width, np.cumsum(sizes) - sizes, sizes, below, above
     return Tables(*(jnp.asarray(each[kinds]) for each in of_kinds), jnp.asarray(rows)), float(weights @ errors)
-
-
-# --- the surrogate --------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(eq=False)
