@@ -151,9 +151,8 @@ def plot_areas(
     """
     ax = _axes(ax, "top", "right", "left")
     if labels is None:
-        labels = [
-            str(label) for label in getattr(population, "coords", {}).get(getattr(population, "dims", "-")[-1], [])
-        ]
+        coords, dims = getattr(population, "coords", {}), getattr(population, "dims", ("",))
+        labels = [*map(str, np.asarray(coords[dims[-1]]))] if dims[-1] in coords else []
     raw = np.asarray(raw, float)
     draws = np.asarray(population).reshape(-1, len(raw))
     order = np.argsort(draws.mean(axis=0))
