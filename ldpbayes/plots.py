@@ -158,7 +158,8 @@ def plot_areas(
     order = np.argsort(draws.mean(axis=0))
     row, height = np.arange(len(raw)), min(6.0, 300.0 / len(raw))  # points
     if table is not None:
-        _, low, high = _interval(np.asarray(table).reshape(-1, len(raw))[:, order], level)
+        draws_of_table = np.asarray(table).reshape(-1, len(raw))[:, order]  # of ratios some may not exist
+        low, high = np.nanquantile(draws_of_table, [(1 - level) / 2, (1 + level) / 2], axis=0)
         ax.hlines(row, low, high, color=COLOURS["naive"], alpha=0.35, linewidth=height, label="the table, before noise")
     mean, low, high = _interval(draws[:, order], level)
     ax.hlines(row, low, high, color=COLOURS["noise-aware"], linewidth=height / 3, label="the population")
