@@ -124,8 +124,8 @@ class DiscreteGaussian(_WholeNumbers):
 
     def log_tail(self, distance: jax.Array) -> jax.Array:
         """With g(t) = exp(−t²/(2 s²)), Σ g(t + j) = ∫ g from t + g(t)·E ψ(t/s² + iU), U normal of standard deviation 1/s
-        and ψ(w) = 1/(1 − exp(−w)) − 1/w: g is the characteristic function of U, and the sums are geometric. The poles of
-        ψ, ±2πi and beyond, are so far out that the rule for U is exact to rounding from s = 1.5 on; below, few terms count.
+        and ψ(w) = 1/(1 − exp(−w)) − 1/w: g is the characteristic function of U, and the sums are geometric. The poles
+        of ψ, ±2πi and beyond, are so far out that the rule is exact to rounding from s = 1.5 on; below, few terms count.
         """
         scale, log_whole = jnp.asarray(self.scale), log_theta(jnp, self.scale)
         smooth = scale >= 1.5
