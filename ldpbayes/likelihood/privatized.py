@@ -103,8 +103,8 @@ class Privatized(dist.Distribution):
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
     def cdf(self, value: Any) -> jax.Array:
-        """P(z ≤ value) of numbers under additive noise, or of what a rule prints, NaN being below nothing; TypeError for
-        other mechanisms. The value is concrete where counts are summed without bounds.
+        """P(z ≤ value) under additive noise, or of what a rule prints, where NaN is below nothing; else TypeError. The
+        value is concrete where counts are summed without bounds.
         """
         if not isinstance(self.mechanism, (Additive, Reported)) or self.mechanism.record_shape:
             raise TypeError(f"cdf is of numbers under additive noise, got {type(self.mechanism).__name__}")

@@ -30,7 +30,7 @@ ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number
 class Reported(NumericMechanism, DiscreteMechanism):
     """Base of reporting rules: what is printed of z, which `mechanism`, additive and of numbers, has released, or which
     another rule has printed. A z that is printed as it is keeps its density; any other print has the probability of all
-    z that are printed so, and NaN is a value that is not there. The guarantee is the mechanism's, as only private numbers
+    z that are printed so, and NaN is a value that is not there. The guarantee is the mechanism's, as only its numbers
     are processed. A rule's own parameters are a number or one a value, whole under discrete noise.
     """
 
@@ -100,8 +100,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return jnp.where(point | proper, result, jnp.where(anything, 0.0, -jnp.inf))
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """By Lebesgue's measure where z was released under continuous noise, else the log of a probability, 0 for what is
-        missing at random; for real x under discrete noise as `Additive.log_prob` and `Noise.log_tail`.
+        """By Lebesgue's measure where z was released under continuous noise, else the log of a probability, 0 for what
+        is missing at random; for real x under discrete noise as `Additive.log_prob` and `Noise.log_tail`.
         """
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))

@@ -218,9 +218,9 @@ def _under_laplace(
 def _under_gaussian(
     law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
-    """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat. Those of
-    a negative binomial need not be concave near 0, where their second derivative may exceed 1/k²: all counts up to the
-    first window's end are then summed too.
+    """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat. For a
+    negative binomial all counts up to the first window's end are summed too: near 0, where the second derivative of log
+    masses may exceed 1/k², they need not be concave.
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))

@@ -106,13 +106,23 @@ def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     the density of like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is 1
     under Gaussian noise and 2b·tanh(1/(2b)) = 1 − 1/(12 b²) + ... under Laplace noise, but for exp(−2π²σ²) at most.
     """
-    noise, zero = mechanism.noise, jnp.zeros(1)
-    smooth = unchecked(Laplace if isinstance(noise, laws.DiscreteLaplace) else Gaussian, noise.scale)
+    smooth = _smooth(mechanism.noise)
     like = unchecked(AdditiveMechanism, smooth, mechanism.lower, mechanism.upper, None, None, mechanism.sensitivity)
     form: Any = closed_form(base, like)
-    ratio = noise.continued(zero) - smooth.log_prob(zero)
     z = jnp.asarray(z, jnp.result_type(z, float))
-    return jnp.where(z == jnp.round(z), form(base, like, z) + ratio, -jnp.inf)
+    return jnp.where(z == jnp.round(z), form(base, like, z) + _over_continuous(mechanism.noise), -jnp.inf)
+
+
+def _smooth(noise: Any) -> Any:
+    """The continuous noise whose density the mass of a discrete one is proportional to."""
+    kind = {laws.DiscreteLaplace: Laplace, laws.DiscreteGaussian: Gaussian}.get(type(noise))
+    return unchecked(kind, noise.scale) if kind else noise
+
+
+def _over_continuous(noise: Any) -> jax.Array:
+    """Log ratio of a noise's mass, continued, to the density of its `_smooth` one."""
+    zero = jnp.zeros((*noise.batch_shape, 1))
+    return noise.continued(zero) - _smooth(noise).log_prob(zero)
 
 
 @register_closed_form(dist.Normal, Reported, bounded=False)
@@ -136,12 +146,8 @@ def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.
     if not isinstance(noise, _LAPLACE):
         own = noise.resolution
         total = jnp.sqrt(base.scale**2 + own**2)
-        ratio = (
-            special.log_theta(jnp, total) - jnp.log(total) - special.log_theta(jnp, own) + jnp.log(own)
-            if noise.discrete
-            else 0.0
-        )
-        return unchecked(type(noise), total).log_interval(a, b) + ratio
+        law = unchecked(type(noise), total)
+        return law.log_interval(a, b) + _over_continuous(noise) - _over_continuous(law)
     a, b, tilt = jnp.broadcast_arrays(a / base.scale, b / base.scale, base.scale / noise.resolution)
     step, log_c = (1.0 / noise.resolution if noise.discrete else 0.0), noise.log_tail(jnp.zeros(()))
     below, above = a > -jnp.inf, b < jnp.inf
