@@ -304,8 +304,8 @@ def _interpolated(
     rows = np.concatenate(coefficients)
     # The number of rows is a power of two, so that what is compiled serves other data.
     rows = np.pad(rows, ((0, (1 << (len(rows) - 1).bit_length()) - len(rows)), (0, 0)))
-    of_kinds = low, width, np.cumsum(sizes) - sizes, sizes, below, above
-    return Tables(*(jnp.asarray(each[kinds]) for each in of_kinds), jnp.asarray(rows)), float(weights @ errors)
+    of_records = [each[kinds] for each in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
+    return Tables(*map(jnp.asarray, [*of_records, rows])), float(weights @ errors)
 
 
 @dataclasses.dataclass(eq=False)

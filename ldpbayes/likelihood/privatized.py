@@ -64,10 +64,9 @@ class Privatized(dist.Distribution):
             shape = base_dist.event_shape
             raise ValueError(f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {shape}")
         parts = jax.tree.leaves(base_dist, is_leaf=lambda part: isinstance(part, dist.Delta))
-        law, noisy = unexpanded(base_dist), isinstance(mechanism, (Additive, Reported)) and method in BY_CLOSED_FORM
-        if noisy and isinstance(law, dist.Delta) and not (is_concrete(law.log_density) and np.any(law.log_density)):
-            parts = []
-        if any(isinstance(part, dist.Delta) for part in parts):
+        noisy = isinstance(mechanism, (Additive, Reported)) and method in BY_CLOSED_FORM
+        is_number = noisy and isinstance(unexpanded(base_dist), dist.Delta)
+        if not is_number and any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError("base_dist must have no point masses, got a Delta; if x is known use mechanism.log_prob")
         if method not in BY_CLOSED_FORM + BY_CHANNEL:
             raise ValueError(f"method must be one of auto, closed_form, channel, got {method!r}")
@@ -104,8 +103,8 @@ class Privatized(dist.Distribution):
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
     def cdf(self, value: Any) -> jax.Array:
-        """P(z ≤ value) of numbers under additive noise, in a reporting rule that of what is printed; what is withheld is
-        below no value. TypeError for other mechanisms. The value is concrete where counts are summed without bounds.
+        """P(z ≤ value) under additive noise, or of what a rule prints, where NaN is below nothing; else TypeError. The
+        value is concrete where counts are summed without bounds.
         """
         if not isinstance(self.mechanism, (Additive, Reported)) or self.mechanism.record_shape:
             raise TypeError(f"cdf is of numbers under additive noise, got {type(self.mechanism).__name__}")

@@ -292,8 +292,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """With respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise; where noise may
-        be left out, with a unit mass at clip(x). −inf where a column that is not perturbed differs. Under discrete noise
-        z must be whole, and x may be real: the formula of the noise's mass is then continued (`Noise.continued`).
+        be left out, with a unit mass at clip(x). −inf where a column that is not perturbed differs. Of discrete noise
+        z is whole, else −inf, and x may be real: the formula of the mass is then continued (`Noise.continued`).
         """
         z, x = jnp.asarray(z), jnp.asarray(x)
         dtype = jnp.result_type(z, x, float)

@@ -1,6 +1,8 @@
 """Reporting rules: what an office does to a noisy number before it prints it."""
 
+import abc
 import dataclasses
+import functools
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -26,11 +28,10 @@ ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number
 
 @dataclasses.dataclass(frozen=True)
 class Reported(NumericMechanism, DiscreteMechanism):
-    """Base of reporting rules: what is printed of z, which an additive mechanism of numbers has released, with bounds or
-    without, or another rule has printed. The guarantee is the mechanism's: a rule only processes what is private.
-
-    A z that is printed as it is keeps its density; any other print has the probability of all z that are printed so. NaN
-    is a value that is not there. A rule's numbers are whole under discrete noise.
+    """Base of reporting rules: what is printed of z, which `mechanism`, additive and of numbers, has released, or which
+    another rule has printed. A z that is printed as it is keeps its density; any other print has the probability of all
+    z that are printed so, and NaN is a value that is not there. The guarantee is the mechanism's, as only its numbers
+    are processed. A rule's own parameters are a number or one a value, whole under discrete noise.
     """
 
     mechanism: Mechanism
@@ -40,14 +41,14 @@ class Reported(NumericMechanism, DiscreteMechanism):
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
 
     innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without any rule.")
-    noise, bounded = (property(attrgetter(f"innermost.{name}")) for name in ("noise", "bounded"))
-    linear_tails, resolution = (property(attrgetter(f"innermost.{name}")) for name in ("linear_tails", "resolution"))
-    domain, support = (property(attrgetter(f"innermost.{name}")) for name in ("domain", "support"))
-    guarantee = property(attrgetter("innermost.guarantee"))
+    bounded, domain, guarantee, linear_tails, noise, resolution, support = (
+        property(attrgetter(f"innermost.{name}"))
+        for name in ("bounded", "domain", "guarantee", "linear_tails", "noise", "resolution", "support")
+    )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])
     # a bound on how many whole numbers from 0 on are printed as one value, on the host
-    longest = property(lambda self: max(0.0, *map(np.max, self._numbers), 0) + getattr(self.mechanism, "longest", 1.0))
+    longest = property(lambda self: max([0.0, *map(np.max, self._numbers)]) + getattr(self.mechanism, "longest", 1.0))
 
     def __post_init__(self) -> None:
         kind, inner = type(self).__name__, self.innermost
@@ -60,22 +61,23 @@ class Reported(NumericMechanism, DiscreteMechanism):
         for field in ruled_fields(self) if self.noise.discrete else ():
             self._check(field.name, "a whole number under discrete noise", lambda a: a == np.round(a))
 
+    @abc.abstractmethod
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
         """Which z are printed in an interval, NaN if missing, without its upper end where `short`: such an interval."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _applied(self, z: jax.Array) -> jax.Array:
         """What is printed of z."""
-        return z
 
-    def interval(self, z: ArrayLike) -> tuple[Any, Any]:
+    def interval(self, z: Any) -> tuple[Any, Any]:
         """Least and largest number that `innermost` can have released where z is printed: infinite where there is none,
         low above high where nothing is printed as z. NumPy in, NumPy out; JAX in, JAX out.
         """
         z = array_of(z)
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
         low = high = z.astype(float) if xp is np else floating(z)
-        short, rule = xp.zeros(z.shape, bool), self
+        short: Any = xp.zeros(z.shape, bool)
+        rule: Mechanism = self
         while isinstance(rule, Reported):
             low, high, short = rule._undone(xp, low, high, short)
             rule = rule.mechanism
@@ -85,7 +87,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
             low, high = xp.ceil(low), xp.floor(high)
         return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
 
-    def by_intervals(self, z: ArrayLike, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
+    def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
         """Log-likelihood of z from that of a number that was released, and from that of an interval that it lies in."""
         low, high = self.interval(z)
         xp = np if is_concrete(low, high) else jnp
@@ -98,15 +100,14 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return jnp.where(point | proper, result, jnp.where(anything, 0.0, -jnp.inf))
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """By Lebesgue's measure where z was released under continuous noise, else the log of a probability, 0 for what is
-        missing at random; for real x under discrete noise as `Additive.log_prob` and `Noise.log_tail`.
+        """By Lebesgue's measure where z was released under continuous noise, else the log of a probability, 0 for what
+        is missing at random; for real x under discrete noise as `Additive.log_prob` and `Noise.log_tail`.
         """
-        z, inner = array_of(z), self.innermost
-        x = inner.clipped(jnp.asarray(x, jnp.result_type(z, x, float)))
-        law = self.noise.astype(x.dtype)
-        return self.by_intervals(
-            z, lambda at: inner.log_prob(at, x), lambda low, high: law.log_interval(low - x, high - x)
-        )
+        inner: Any = self.innermost
+        clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
+        between = inner.noise.astype(clipped.dtype).log_interval
+        own = functools.partial(inner.log_prob, x=clipped)
+        return self.by_intervals(z, own, lambda low, high: between(low - clipped, high - clipped))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """What is printed of the mechanism's draws; floating-point numbers where NaN may be among them."""
@@ -114,17 +115,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return self._applied(floating(z) if self.may_be_missing else z)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """The mechanism's, where the rule alters no number; ValueError for other rules."""
-        return self._unaltered("moments").moments(x)
-
-    def unbiased(self, z: ArrayLike) -> jax.Array:
-        return self._unaltered("unbiased values").unbiased(z)
-
-    def _unaltered(self, what: str) -> Mechanism:
-        if "_applied" in vars(type(self)):
-            kind = type(self).__name__
-            raise ValueError(f"{kind} has no {what}: what it prints is not what was released; fit a model, or simulate")
-        return self.mechanism
+        """ValueError: of what is printed they are not known, and where it is withheld there are none."""
+        raise ValueError(f"{type(self).__name__} has no moments: what it prints is not what was released; simulate it")
 
     def breakpoints(self, z: ArrayLike) -> Array:
         ends = self.interval(z)
@@ -155,10 +147,8 @@ class Floored(Reported):
 
     Parameters
     ----------
-    mechanism : Mechanism
+    mechanism, floor
         As for `Reported`.
-    floor : array_like
-        A number, or one a value.
     """
 
     floor: Array = ruled(FINITE, default=0.0)
@@ -177,10 +167,8 @@ class Withheld(Reported):
 
     Parameters
     ----------
-    mechanism : Mechanism
-        As for `Reported`, without missing values.
-    threshold : array_like
-        The least number that is printed: one, or one a value.
+    mechanism, threshold
+        As for `Reported`, without missing values; and the least number that is printed.
     """
 
     threshold: Array = ruled(FINITE)
@@ -201,10 +189,8 @@ class Rounded(Reported):
 
     Parameters
     ----------
-    mechanism : Mechanism
-        As for `Reported`.
-    unit : array_like
-        Positive: a number, or one a value.
+    mechanism, unit
+        As for `Reported`; the unit is positive.
     """
 
     unit: Array = ruled(POSITIVE)
@@ -225,7 +211,7 @@ class Incomplete(Reported):
 
     Parameters
     ----------
-    mechanism : Mechanism
+    mechanism
         As for `Reported`, without missing values.
     """
 
@@ -233,3 +219,9 @@ class Incomplete(Reported):
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
         return xp.where(xp.isnan(low), -np.inf, low), xp.where(xp.isnan(low), np.inf, high), short
+
+    def _applied(self, z: jax.Array) -> jax.Array:
+        return z
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        return self.mechanism.moments(x)

@@ -118,14 +118,14 @@ class DiscreteGaussian(_WholeNumbers):
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Around a real number the sum over the integers is 1 where it is whole, and at least 1 − 4 exp(−2π² scale²)."""
+        """Around a real number the sum over the integers is 1 where that is whole, at least 1 − 4 exp(−2π² scale²)."""
         scale = jnp.asarray(self.scale)[..., None]
         return jnp.sum(-((value / scale) ** 2) / 2 - log_theta(jnp, scale), axis=-1)
 
     def log_tail(self, distance: jax.Array) -> jax.Array:
-        """With g(t) = exp(−t²/(2 s²)), Σ g(t + j) = ∫ g from t + g(t)·E ψ(t/s² + iU), U normal of standard deviation 1/s
-        and ψ(w) = 1/(1 − exp(−w)) − 1/w: g is the characteristic function of U, and the sums are geometric. The poles of
-        ψ, ±2πi and beyond, are so far out that the rule for U is exact to rounding from s = 1.5 on; below, few terms count.
+        """With g(t) = exp(−t²/(2 s²)), Σ g(t + j) = ∫ g from t + g(t)·E ψ(t/s² + iU), U normal of standard deviation
+        1/s and ψ(w) = 1/(1 − exp(−w)) − 1/w: g is U's characteristic function, and the sums are geometric. The poles of
+        ψ, ±2πi and beyond, are so far out that the rule is exact to rounding from s = 1.5 on; below, few terms count.
         """
         scale, log_whole = jnp.asarray(self.scale), log_theta(jnp, self.scale)
         smooth = scale >= 1.5

@@ -76,7 +76,7 @@ class Noise(abc.ABC):
         """Log P(low ≤ noise ≤ high) in one column, −∞ ≤ low ≤ high ≤ ∞ (*batch), accurate in both tails; of discrete
         noise from whole steps between low and high, real as in `log_tail`. By symmetry the nearer tail is subtracted.
         """
-        flip, step = low + high < 0, 1.0 if self.discrete else 0.0
+        flip, step = jnp.add(low, high) < 0, 1.0 if self.discrete else 0.0
         near, far = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
         aside = near >= 0
 

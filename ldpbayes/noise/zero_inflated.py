@@ -60,7 +60,7 @@ class Omitted(Noise):
         return logsumexp(jnp.where((low <= 0) & (high >= 0), absent, -jnp.inf), noisy)
 
     def _weighted(self, noisy: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Log of the probability that a record gets no noise, and the log of a law with noise times that of getting it."""
+        """Log probability that a record gets no noise, and log of a law of noise times that of getting it."""
         absent = jnp.asarray(self.absent, noisy.dtype)
         noisy = noisy + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
         return log_or_nothing(absent), jnp.where(absent < 1, noisy, -jnp.inf)

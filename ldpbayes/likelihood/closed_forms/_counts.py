@@ -192,10 +192,10 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
         # where an interval takes curvature from the noise, it leaves more than a third
         half = math.ceil((1.3 if longest else 1.0) * REACH * np.max(scale)) + 2 + longest
         width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
-    shape, rows = arrays[0].shape, slice(None)
-    if longest and is_concrete(low, high):  # what is not in an interval is not asked for
-        rows = np.flatnonzero(np.broadcast_to(low < high, shape))
-        rows = np.resize(rows, min(1 << (len(rows) - 1).bit_length(), math.prod(shape)))  # few sizes are compiled
+    shape, rows = arrays[0].shape, np.arange(math.prod(arrays[0].shape))
+    if longest and is_concrete(low, high):  # what is not in an interval is not asked for; few sizes are compiled
+        proper = np.flatnonzero(np.broadcast_to(low < high, shape))
+        rows = np.resize(proper, min(1 << (len(proper) - 1).bit_length(), len(rows)))
     log_prob = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[rows] for array in arrays))
     return jnp.zeros(math.prod(shape), dtype).at[rows].set(log_prob).reshape(shape)
 
@@ -242,9 +242,9 @@ def _under_laplace(
 def _under_gaussian(
     law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
-    """A window around the largest term, as log masses are concave, wider by an interval, in which they may be flat. Those
-    of a negative binomial need not be concave near 0, where their second derivative may exceed 1/k²: all counts up to
-    the first window's end are then summed too.
+    """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat. For a
+    negative binomial all counts up to the first window's end are summed too: near 0, where the second derivative of log
+    masses may exceed 1/k², they need not be concave.
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpyro.distributions as dist
 from jax.lax import stop_gradient
 from jax.scipy.linalg import cho_solve, solve_triangular
 
+import ldpbayes.noise as laws
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
@@ -18,25 +20,9 @@ from ldpbayes.likelihood.families import Family, normal_log_density, register_fa
 from ldpbayes.likelihood.registry import closed_form, register_closed_form
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
 from ldpbayes.mechanisms.reporting import Reported
-from ldpbayes.noise import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    Gaussian,
-    IndependentGaussian,
-    Laplace,
-    Noise,
-    SymmetricLaplace,
-)
-from ldpbayes.numerics.special import (
-    log1mexp,
-    log_ndtr,
-    log_normal,
-    log_sum,
-    log_theta,
-    log_tilted_normal,
-    logsumexp,
-    stacked,
-)
+from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
+from ldpbayes.numerics import special
+from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked
 from ldpbayes.numerics.tails import integrated_normal_tail, normal_tails
 
 REACH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
@@ -114,43 +100,54 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
     return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))
 
 
-@register_closed_form(dist.Normal, (DiscreteLaplace, DiscreteGaussian))
-def normal_discrete(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
+@register_closed_form(dist.Normal, (laws.DiscreteLaplace, laws.DiscreteGaussian))
+def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     """Normal numbers, clipped or not, with discrete noise by its formula continued to real numbers (`Noise.continued`):
-    the density of like continuous noise, times the ratio of the normalising constants. Over z it adds up to the mean of
-    the sums that `continued` states, whose distance from 1 a standard deviation σ multiplies by exp(−2π²σ²) at least.
+    the density of like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is 1
+    under Gaussian noise and 2b·tanh(1/(2b)) = 1 − 1/(12 b²) + ... under Laplace noise, but for exp(−2π²σ²) at most.
     """
-    noise, zero = mechanism.noise, jnp.zeros(1)
-    smooth = unchecked(Laplace if isinstance(noise, DiscreteLaplace) else Gaussian, noise.scale)
+    smooth = _smooth(mechanism.noise)
     like = unchecked(AdditiveMechanism, smooth, mechanism.lower, mechanism.upper, None, None, mechanism.sensitivity)
-    form, ratio = closed_form(base, like), noise.continued(zero) - smooth.log_prob(zero)
+    form: Any = closed_form(base, like)
     z = jnp.asarray(z, jnp.result_type(z, float))
-    return jnp.where(z == jnp.round(z), form(base, like, z) + ratio, -jnp.inf)
+    return jnp.where(z == jnp.round(z), form(base, like, z) + _over_continuous(mechanism.noise), -jnp.inf)
+
+
+def _smooth(noise: Any) -> Any:
+    """The continuous noise whose density the mass of a discrete one is proportional to."""
+    kind = {laws.DiscreteLaplace: Laplace, laws.DiscreteGaussian: Gaussian}.get(type(noise))
+    return unchecked(kind, noise.scale) if kind else noise
+
+
+def _over_continuous(noise: Any) -> jax.Array:
+    """Log ratio of a noise's mass, continued, to the density of its `_smooth` one."""
+    zero = jnp.zeros((*noise.batch_shape, 1))
+    return noise.continued(zero) - _smooth(noise).log_prob(zero)
 
 
 @register_closed_form(dist.Normal, Reported, bounded=False)
 def normal_reported(base: dist.Normal, rule: Reported, z: Array) -> jax.Array:
     """A normal statistic with Laplace, Gaussian or such discrete noise, in a reporting rule."""
-    form = closed_form(base, rule.innermost)
-    if form is None or not isinstance(rule.noise, (*_LAPLACE, Gaussian, DiscreteGaussian)):
-        raise ValueError(f"reporting rules for a Normal without bounds need other noise than {rule.noise!r}")
+    form: Any = closed_form(base, rule.innermost)
+    if form is None or not isinstance(rule.noise, (*_LAPLACE, Gaussian, laws.DiscreteGaussian)):
+        raise ValueError(f"a Normal in a reporting rule without bounds is not known under {rule.noise!r}")
     between = functools.partial(_in_interval, base, rule.noise)
     return rule.by_intervals(z, lambda at: form(base, rule.innermost, at), between)
 
 
-_LAPLACE = (Laplace, SymmetricLaplace, DiscreteLaplace)
+_LAPLACE = (Laplace, SymmetricLaplace, laws.DiscreteLaplace)
 
 
-def _in_interval(base: dist.Normal, noise: Noise, low: Array, high: Array) -> jax.Array:
+def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.Array:
     """Log P(low ≤ z ≤ high). Laplace noise in it has the probability T(low − x) − T(high − x) for x below, T(t) = c
     exp(−t/b), and 1 − T(x − low) − T(high − x) inside; discrete noise has these with high + 1, and inside low − 1.
     """
     a, b = low - base.loc, high - base.loc
     if not isinstance(noise, _LAPLACE):
-        (own,) = jax.tree.leaves(noise)
+        own = noise.resolution
         total = jnp.sqrt(base.scale**2 + own**2)
-        ratio = log_theta(jnp, total) - jnp.log(total) - log_theta(jnp, own) + jnp.log(own) if noise.discrete else 0.0
-        return unchecked(type(noise), total).log_interval(a, b) + ratio
+        law = unchecked(type(noise), total)
+        return law.log_interval(a, b) + _over_continuous(noise) - _over_continuous(law)
     a, b, tilt = jnp.broadcast_arrays(a / base.scale, b / base.scale, base.scale / noise.resolution)
     step, log_c = (1.0 / noise.resolution if noise.discrete else 0.0), noise.log_tail(jnp.zeros(()))
     below, above = a > -jnp.inf, b < jnp.inf
@@ -162,10 +159,10 @@ def _in_interval(base: dist.Normal, noise: Noise, low: Array, high: Array) -> ja
         stacked(tilt, 0.0, tilt, -tilt, -tilt),
         stacked(first, 0.0, last, first, last),
     )
-    both = log_c + jnp.where(below & above, log1mexp(-tilt * (last - first) - step), 0.0)
+    both = log_c + jnp.where(below & above, special.log1mexp(-tilt * (last - first) - step), 0.0)
     lost = logsumexp(jnp.where(above, up, -jnp.inf), jnp.where(below, down, -jnp.inf)) + log_c - step
     some = last > first
-    inside += log1mexp(jnp.where(some, lost - jnp.where(some, inside, 0.0), -1.0))
+    inside += special.log1mexp(jnp.where(some, lost - jnp.where(some, inside, 0.0), -1.0))
     return logsumexp(jnp.where(below, both + left, -jnp.inf), inside, jnp.where(above, both + right, -jnp.inf))
 
 

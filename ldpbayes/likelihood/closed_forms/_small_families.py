@@ -144,7 +144,7 @@ class _MixtureGeneral(Family):
 @register_closed_form(dist.Delta, (Additive, Reported))
 def noisy_number(base: dist.Delta, mechanism: Mechanism, z: Array) -> jax.Array:
     """A number that is what it is, with noise."""
-    return mechanism.log_prob(z, base.v)
+    return mechanism.log_prob(z, base.v) + base.log_density
 
 
 def _interior(points: list[Array], law: Any) -> list[Array]:
