@@ -1,4 +1,5 @@
-"""Time of true tables and least squares: seconds of the second call in a process, and its processor time.
+"""Time of true tables, least squares and small areas: seconds and, in brackets, processor time, three calls in a process
+but for those that are made once, cold.
 
 python -m tests.benchmarks.tables                # all rows, about two minutes on two cores
 python -m tests.benchmarks.tables --only ratios  # rows whose name starts so
@@ -9,6 +10,7 @@ import os
 import platform
 import time
 
+import arviz as az
 import numpy as np
 from scipy import sparse
 
@@ -83,7 +85,43 @@ def chains():
     return lambda: true_table(tables, queries="keys", progress_bar=False)
 
 
-ROWS = [ratios, ratios_with_personal_scales, total, least_squares_of_queries, statsmodels_of_queries, chains]
+def areas(count=3_000):
+    """Poisson rates of 3,000 counties in 50 states, log-rates with standard deviations 0.3 and 0.4, populations of
+    median 1,100: 4 chains of 500 + 500. Prints the error of the rates over that of noisy count over population.
+    """
+    state = np.sort(RNG.integers(0, 50, count))
+    people = np.rint(np.exp(RNG.normal(np.log(1100), 1.2, count))).clip(20)
+    rate = np.exp(RNG.normal(np.log(0.02), 0.3, 50)[state] + RNG.normal(0, 0.4, count))
+    table = noisy(RNG.poisson(people * rate), 10.0, state=state, county=np.arange(count))
+
+    def run():
+        options = {"num_warmup": 500, "num_samples": 500, "target_accept_prob": 0.7, "progress_bar": False}
+        posterior = ldp.fit(ldp.models.small_areas(exposure=people), table, **options)["posterior"]
+        estimate = posterior["rate"].mean(("chain", "draw")).values
+        errors = [np.sqrt(np.mean((each - rate) ** 2)) for each in (estimate, table.values / people)]
+        common = posterior[["intercept", "spread_state", "spread_county"]]
+        rhat = [float(each) for each in az.rhat(common).data_vars.values()]
+        print(f"error {errors[0] / errors[1]:.2f} of the naive one, R-hat of what is common {max(rhat):.3f}")
+
+    return run
+
+
+def many_areas():
+    """The same for 30,000 counties."""
+    return areas(30_000)
+
+
+ONCE = [statsmodels_of_queries, areas, many_areas]
+ROWS = [
+    ratios,
+    ratios_with_personal_scales,
+    total,
+    least_squares_of_queries,
+    statsmodels_of_queries,
+    chains,
+    areas,
+    many_areas,
+]
 
 
 def main():
@@ -94,7 +132,7 @@ def main():
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for row in (row for row in ROWS if row.__name__.startswith(arguments.only)):
         run, seconds = row(), []
-        for _ in range(1 if row is statsmodels_of_queries else 3):
+        for _ in range(1 if row in ONCE else 3):
             wall, processor = time.perf_counter(), time.process_time()
             with np.errstate(divide="ignore", invalid="ignore"):
                 run()
