@@ -73,9 +73,8 @@ def small_areas(
         rough_mean, *rough_columns = (np.bincount(cells, informed * column) / total for column in columns)
         estimate = rough_mean - np.reshape(rough_columns, (-1, len(total))).T @ slopes
         with numpyro.plate(key, len(total)):
-            mean = numpyro.sample(
-                f"effect_{key}", Pooled(mean[above] if level else mean, spreads[level], estimate, total)
-            )
+            mean = mean[above] if level else mean
+            mean = numpyro.sample(f"effect_{key}", Pooled(mean, spreads[level], estimate, total))
     mean = (mean[cells] if len(keys) > 1 else mean) + matrix @ slopes
     # Within an area rates are log-normal or gamma, and the coordinates are those in which they are sampled well.
     within = numpyro.sample("concentration", concentration) if gamma else spreads[-1]
@@ -92,9 +91,8 @@ def _areas(table: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
     cells = above = np.zeros(len(table), int)
     for key in list(table.keys)[: level + 1]:
         above = cells
-        _, first, areas = np.unique(
-            np.stack([above, table.levels(key)[1]]), axis=1, return_index=True, return_inverse=True
-        )
+        pairs = np.stack([above, table.levels(key)[1]])
+        _, first, areas = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
         order = np.argsort(first)
         cells = np.argsort(order)[areas.ravel()]
     return cells, above[first[order]]
@@ -134,13 +132,9 @@ def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np
     # A count below what is expected says little of a logarithm: it is drawn to it by the noise's share of the variance.
     pull = variance / (variance + expected)
     counts = np.maximum(np.where(known, values, expected), 0) * (1 - pull) + expected * pull
-    if binomial:
-        counts = np.clip(counts, 0.25, exposure - 0.25)
-        information = counts * (1 - counts / exposure)
-        center = np.log(counts / (exposure - counts))
-    else:
-        counts = np.maximum(counts, 0.25)
-        information, center = counts, np.log(counts / exposure)
+    counts = np.clip(counts, 0.25, exposure - 0.25 if binomial else np.inf)
+    share = binomial * counts / exposure
+    information, center = counts * (1 - share), np.log(counts / exposure) - np.log1p(-share)
     return center, np.where(known, np.square(information) / (information + variance), 0.0)
 
 

@@ -1,5 +1,5 @@
-"""Time of true tables, least squares and small areas: seconds and, in brackets, processor time, three calls in a process
-but for those that are made once, cold.
+"""Time of true tables, least squares and small areas: seconds and, in brackets, processor time, three calls a process,
+or one, cold, of what takes long.
 
 python -m tests.benchmarks.tables                # all rows, about two minutes on two cores
 python -m tests.benchmarks.tables --only ratios  # rows whose name starts so
