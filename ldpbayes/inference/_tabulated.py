@@ -2,7 +2,6 @@
 its log-likelihood is computed once as a function of that number, and looked up ever after.
 """
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -35,7 +34,7 @@ FEW = 50  # latent numbers of a model below which many records are better expand
 LEAST_WORK = 500  # array entries that a value's likelihood reads and writes from which on it is tabulated
 DEGREE = 7  # of the polynomial on each piece of a table
 FIRST_PIECES, MOST_PIECES = 12, 12 << 5  # of a table; it has twice as many until it is exact
-DEPTH = 40.0  # nats below the largest log-likelihood at which a table ends; it goes on in a straight line
+DEPTH = 100.0  # nats below the largest log-likelihood at which a table ends; it goes on in a straight line
 TOLERANCE = 1e-4  # nats: sum of the largest errors of all tables
 CHUNK, SMALL_CHUNK = 1 << 13, 1 << 9  # likelihoods that are computed at once
 DRAWS = 32  # posterior draws at which tables are compared with the likelihood
@@ -188,7 +187,7 @@ class TabulatedSite:
         if np.shape(getattr(base, parameter)) != shape or _scale(base, parameter) is None:
             raise NoTable("records share a parameter of their law")
         scale = 1.0 if site["scale"] is None else site["scale"]
-        weights = np.broadcast_to(np.asarray(keep, float) * np.asarray(scale), shape)
+        weights = np.broadcast_to(np.asarray(keep, float) * np.asarray(scale), shape).copy()
         return cls(base, parameter, law.mechanism, np.asarray(site["value"]), weights)
 
     @property
@@ -214,20 +213,41 @@ class TabulatedSite:
         base = type(law)(**parameters, validate_args=False)
         return Privatized(base, self.mechanism.of_records(self.values.shape, owners), validate_args=False)
 
-    def tables(self, reach: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[Tables, float]:
-        """Tables of the records, one for equal ones, and the sum of their largest errors; `NoTable` if one cannot be
-        made. A table ends where the likelihood is negligible, or not before numbers (low, high) of `reach`.
+    def tables(self) -> tuple[Tables, float]:
+        """Tables of the records, one for equal ones, each on as many pieces as it needs, and the sum of their largest
+        errors; `NoTable` if there is one that cannot be made.
         """
         fixed = [getattr(self.base, name) for name in self.base.arg_constraints if name != self.parameter]
         columns = [np.broadcast_to(leaf, self.values.shape) for leaf in (*fixed, *jax.tree.leaves(self.mechanism))]
         rows = np.stack([self.values, *columns], axis=-1).astype(float)
         _, first, kinds = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        kinds = kinds.ravel()
+        kinds, count = kinds.ravel(), len(first)
         low, high = _ends(self, first)
-        if reach is not None:
-            np.minimum.at(low, kinds, reach[0])
-            np.maximum.at(high, kinds, reach[1])
-        return _interpolated(self, first, low, high, np.bincount(kinds, np.abs(self.weights), len(first)), kinds)
+        weights, errors = np.bincount(kinds, np.abs(self.weights), count), np.zeros(count)
+        polynomials: list[Any] = [None] * count
+        pieces, waiting = FIRST_PIECES, np.arange(count)
+        while len(waiting):
+            if pieces > MOST_PIECES:
+                raise NoTable(f"a log-likelihood is no polynomial of degree {DEGREE} on each of {MOST_PIECES} pieces")
+            offset = (np.arange(pieces)[:, None] + 0.5 * (1 + np.concatenate([_NODES, _TESTS]))).ravel() / pieces
+            points = low[waiting] + (high - low)[waiting] * offset[:, None]
+            values = self.at(points, first[waiting]).reshape(pieces, -1, len(waiting))
+            made = np.einsum("pnk,nc->kpc", values[:, : DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
+            at_tests = np.einsum("kpc,tc->ptk", made, np.vander(_TESTS, DEGREE + 1, increasing=True))
+            errors[waiting] = np.max(np.abs(at_tests - values[:, DEGREE + 1 :]), axis=(0, 1))
+            good = weights[waiting] * errors[waiting] <= TOLERANCE / count
+            for place in np.flatnonzero(good):
+                polynomials[waiting[place]] = made[place]
+            waiting, pieces = waiting[~good], 2 * pieces
+        sizes, powers = np.array([len(each) for each in polynomials]), np.arange(DEGREE + 1)
+        width = (high - low) / sizes
+        below = np.array([each[0] @ (powers * (-1.0) ** (powers + 1)) for each in polynomials]) * 2 / width
+        above = np.array([each[-1] @ powers for each in polynomials]) * 2 / width
+        # The number of rows is a power of two, so that what is compiled serves other data.
+        coefficients = np.zeros((1 << int(sizes.sum() - 1).bit_length(), DEGREE + 1))
+        coefficients[: sizes.sum()] = np.concatenate(polynomials)
+        of_records = [each[kinds] for each in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
+        return Tables(*map(jnp.asarray, [*of_records, coefficients])), float(weights @ errors)
 
     def at(self, numbers: np.ndarray, records: Any = None) -> np.ndarray:
         """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
@@ -271,43 +291,6 @@ def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndar
     return low, high
 
 
-def _interpolated(
-    site: TabulatedSite,
-    records: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    weights: np.ndarray,
-    kinds: np.ndarray,
-) -> tuple[Tables, float]:
-    """Tables of some records between two ends, each on as many pieces as it needs, and the sum of their errors."""
-    count = len(low)
-    coefficients: list[Any] = [None] * count
-    errors, pieces, waiting = np.zeros(count), FIRST_PIECES, np.arange(count)
-    while len(waiting):
-        if pieces > MOST_PIECES:
-            raise NoTable(f"a log-likelihood is not a polynomial of degree {DEGREE} on each of {MOST_PIECES} pieces")
-        offset = (np.arange(pieces)[:, None] + 0.5 * (1 + np.concatenate([_NODES, _TESTS]))).ravel() / pieces
-        points = low[waiting] + (high - low)[waiting] * offset[:, None]
-        values = site.at(points, records[waiting]).reshape(pieces, -1, len(waiting))
-        made = np.einsum("pnk,nc->kpc", values[:, : DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
-        at_tests = np.einsum("kpc,tc->ptk", made, np.vander(_TESTS, DEGREE + 1, increasing=True))
-        worst = np.max(np.abs(at_tests - values[:, DEGREE + 1 :]), axis=(0, 1))
-        good = weights[waiting] * worst <= TOLERANCE / count
-        for place in np.flatnonzero(good):
-            coefficients[waiting[place]] = made[place]
-        errors[waiting] = worst
-        waiting, pieces = waiting[~good], 2 * pieces
-    sizes = np.array([len(each) for each in coefficients])
-    width, powers = (high - low) / sizes, np.arange(DEGREE + 1)
-    below = np.array([each[0] @ (powers * (-1.0) ** (powers + 1)) for each in coefficients]) * 2 / width
-    above = np.array([each[-1] @ powers for each in coefficients]) * 2 / width
-    rows = np.concatenate(coefficients)
-    # The number of rows is a power of two, so that what is compiled serves other data.
-    rows = np.pad(rows, ((0, (1 << (len(rows) - 1).bit_length()) - len(rows)), (0, 0)))
-    of_records = [each[kinds] for each in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
-    return Tables(*map(jnp.asarray, [*of_records, rows])), float(weights @ errors)
-
-
 @dataclasses.dataclass(eq=False)
 class TabulatedRecords(Surrogate):
     """A model in which likelihoods of records are looked up in tables, whose reference are the likelihoods."""
@@ -315,10 +298,9 @@ class TabulatedRecords(Surrogate):
     exact: Density
     sites: dict[str, TabulatedSite]
     records: Callable[..., Surrogate]
-    reach: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        made = {name: site.tables(self.reach.get(name)) for name, site in self.sites.items()}
+        made = {name: site.tables() for name, site in self.sites.items()}
         self.tables, self.certified = {name: each[0] for name, each in made.items()}, sum(e for _, e in made.values())
         self.density = dataclasses.replace(self.exact, model=_LookUp(self.exact.model, self.sites, self.tables))
 
@@ -335,21 +317,14 @@ class TabulatedRecords(Surrogate):
         flat = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), DRAWS) for name, each in positions.items()}
         draws = len(next(iter(flat.values())))
         rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
-        errors, reach = np.zeros(draws), {}
+        errors = np.zeros(draws)
         for name, site in self.sites.items():
             numbers, tables = np.stack([row[name] for row in rows]), self.tables[name]
             errors += (site.at(numbers) - np.stack([tables(row) for row in numbers])) @ site.weights
-            low, high = map(np.asarray, tables.ends)
-            if np.any((numbers < low) | (numbers > high)):
-                spread = np.ptp(numbers, axis=0)
-                reach[name] = numbers.min(axis=0) - spread, numbers.max(axis=0) + spread
         error, count = float(np.max(np.abs(errors))), sum(len(site.values) for site in self.sites.values())
         report = Report("tables", sites=(*self.sites,), count=count, error_nats=error, certified_nats=self.certified)
         if error <= 10 * TOLERANCE:
             return report
-        if reach and not self.reach:
-            with contextlib.suppress(NoTable):
-                return dataclasses.replace(self, reach=reach)
         return self.records(f"tabulated likelihoods are off by {error:.2g} nats at posterior draws", report)
 
 

@@ -1,5 +1,5 @@
-import dataclasses
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -144,22 +144,22 @@ def test_fit_takes_tables_by_itself_and_says_how_far_off_they_are():
     assert max(report["error_nats"], report["certified_nats"]) <= _tabulated.TOLERANCE
 
 
-def test_tables_reach_the_draws_where_the_prior_contradicts_a_value():
-    """One count is 400 by its value, and 20 by a prior that is sure: its table is made again, out to the draws."""
+def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables():
+    """One count is 4,000 by its value, and 20 by a prior that is sure."""
     with jax.enable_x64(True):
-        mechanism = RELEASE.mechanism
-        surprising = ldp.Release(np.where(np.arange(AREAS) == 0, 400, 20), mechanism)
+        surprising = ldp.Release(np.where(np.arange(AREAS) == 0, 4000, 20), RELEASE.mechanism)
         density, site = site_of(areas, surprising, np.full(AREAS, 400.0))
-        given_up = []
-        surrogate = _tabulated.TabulatedRecords(density, {"z": site}, lambda *why: given_up.append(why))
+        surrogate = _tabulated.TabulatedRecords(density, {"z": site}, lambda why, report: (why, report))
         positions = {
             "mean": np.full((1, 8), -3.0),
             "spread": np.full((1, 8), -5.0),
             "effect": np.tile(np.linspace(-3.01, -2.99, 8)[:, None], AREAS)[None],
         }
-        surrogate.prepare(dataclasses.make_dataclass("C", ["example"])({k: v[0, 0] for k, v in positions.items()}))
-        again = surrogate.judge(positions)
-        assert isinstance(again, _tabulated.TabulatedRecords) and not given_up
-        again.prepare(surrogate.chains)
-        report = again.judge(positions)
+        example = {name: each[0, 0] for name, each in positions.items()}
+        surrogate.prepare(types.SimpleNamespace(example=example))
+        why, report = surrogate.judge(positions)
+        assert "at posterior draws" in why and report.error_nats > 1
+        surrogate.sites["z"].weights.setflags(write=True)
+        surrogate.sites["z"].weights[0] = 0  # of the other counts nothing is wrong
+        report = surrogate.judge(positions)
         assert isinstance(report, Report) and report.error_nats <= _tabulated.TOLERANCE
