@@ -186,6 +186,30 @@ def hierarchical():
     return models.hierarchical(), releases, density, points
 
 
+def small_areas():
+    z, people = np.array([7, -1, 12]), np.array([90.0, 40.0, 200.0])
+    keys = {"state": ["A", "A", "B"], "county": ["x", "y", "x"]}
+    counts, noise = np.arange(400), np.exp(-(np.arange(-200.0, 201) ** 2) / 18)
+
+    def density(at):
+        total = stats.norm.logpdf(at["intercept"], 0, 5)
+        total += stats.halfnorm.logpdf(at["spread_state"]) + stats.halfnorm.logpdf(at["spread_county"])
+        total += stats.norm.logpdf(at["effect_state"], at["intercept"], at["spread_state"]).sum()
+        total += stats.norm.logpdf(at["effect"], at["effect_state"][[0, 0, 1]], at["spread_county"]).sum()
+        for each, size, effect in zip(z, people, at["effect"], strict=True):
+            masses = stats.poisson.pmf(counts, size * np.exp(effect))
+            total += np.log(np.sum(masses * np.exp(-((each - counts) ** 2) / 18)) / noise.sum())
+        return total
+
+    spreads = {"spread_state": 0.4, "spread_county": 0.9}
+    points = [
+        spreads | {"intercept": -2.5, "effect_state": np.array([-2.0, -3.1]), "effect": np.array([-2.2, -2.9, -2.6])},
+        spreads | {"intercept": 1.0, "effect_state": np.array([0.5, -1.0]), "effect": np.array([-4.0, -1.0, -3.0])},
+    ]
+    table = ldp.NoisyTable(z, ldp.DiscreteGaussianMechanism(3.0), keys=keys)
+    return models.small_areas(people), table, density, points
+
+
 def label_regression():
     features, z = np.array([[0.5], [-1.0], [2.0], [0.0]]), [-2.5, 0.3, 1.0, 4.0]
 
@@ -387,6 +411,7 @@ CASES = [
     oue_histogram,
     regional_histograms,
     hierarchical,
+    small_areas,
     label_regression,
     multivariate_normal,
     perturbed_covariates,

@@ -257,6 +257,7 @@ TAKES = {
     "oue_histogram": ["categories", "yes-or-no answers"],
     "perturbed_covariates": ["rows"],
     "regional_histograms": ["categories", "yes-or-no answers"],
+    "small_areas": ["numbers"],
     "warner": ["yes-or-no answers"],
 }
 ARGUMENTS = {"label_regression": [np.zeros((5, 1))]}
