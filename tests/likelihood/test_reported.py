@@ -146,7 +146,7 @@ def test_normal_statistics_under_discrete_gaussian_noise_in_rules_are_sums_of_th
 def test_normal_numbers_under_discrete_noise_are_integrals_of_its_formula(noise, bounds):
     mechanism = statistic(noise) if bounds is None else AdditiveMechanism(noise, *bounds)
     z, base = np.array([-30.0, 0.0, 5.0, 5.5]), dist.Normal(1.3, 1.7)
-    got = ldp.Privatized(base, mechanism).log_prob(z)
+    got = jax.jit(lambda z: ldp.Privatized(base, mechanism).log_prob(z))(z)
     cuts = [*z, *(bounds or ())]
     want = [quadrature(base, lambda x, at=at: mechanism.log_prob(at, x), cuts) for at in z[:3]]
     np.testing.assert_allclose(got[:3], want, rtol=1e-10)
@@ -161,14 +161,14 @@ def test_the_errors_of_normal_numbers_under_discrete_noise_are_those_stated(scal
     assert total == pytest.approx(2 * scale * np.tanh(0.5 / scale), abs=ripple + 1e-12)
     assert total == pytest.approx(1 - 1 / (12 * scale**2), abs=1 / (120 * scale**4))
     total = np.exp(ldp.Privatized(dist.Normal(0.3, deviation), statistic(DiscreteGaussian(scale))).log_prob(k)).sum()
-    assert total == pytest.approx(1, abs=ripple + 1e-12)
+    assert total == pytest.approx(1 - 2 * np.exp(-2 * np.pi**2 * scale**2), abs=ripple + 1e-7)
     # a normal number that is rounded before it gets the noise has a variance larger by 1/12
     x = np.arange(-30.0, 31.0)
     law = stats.norm(0.3, deviation)
     masses = law.cdf(x + 0.5) - law.cdf(x - 0.5)
     noise = np.exp(DiscreteGaussian(scale).log_prob((np.arange(-3.0, 4.0)[:, None] - x)[..., None]))
     rounded = ldp.Privatized(dist.Normal(0.3, np.sqrt(deviation**2 + 1 / 12)), statistic(DiscreteGaussian(scale)))
-    np.testing.assert_allclose(np.exp(rounded.log_prob(np.arange(-3.0, 4.0))), noise @ masses, rtol=2e-3)
+    np.testing.assert_allclose(np.exp(rounded.log_prob(np.arange(-3.0, 4.0))), noise @ masses, rtol=5e-3)
 
 
 BOUNDED = [
@@ -272,7 +272,7 @@ def test_the_cdf_is_what_a_threshold_withholds_and_what_a_unit_rounds_off(base, 
     rounded = ldp.Privatized(base, Rounded(mechanism, 4.0)).log_prob(np.array([8.0]))
     ends = (9.0, 5.0) if mechanism.noise.discrete else (10.0, 6.0)
     np.testing.assert_allclose(np.exp(rounded)[0], law.cdf(ends[0]) - law.cdf(ends[1]), rtol=1e-8)
-    values = np.array([-50.0, 0.0, 3.5, 60.0])
+    values = np.array([-500.0, 0.0, 3.5, 600.0])
     cdf = law.cdf(values)
     assert np.all(np.diff(cdf) > 0) and cdf[0] < 1e-5 and cdf[-1] > 1 - 1e-5
     if not mechanism.noise.discrete:  # its derivative is the density
@@ -342,10 +342,10 @@ def test_an_enumerated_whole_number_is_summed_over():
         n = numpyro.sample("n", dist.Binomial(9, 0.3), infer={"enumerate": "parallel"})
         ldp.observe("z", dist.Delta(n), release)
 
-    from numpyro.contrib.funsor import config_enumerate
+    from numpyro.contrib.funsor import config_enumerate, enum
     from numpyro.contrib.funsor import log_density as summed
 
-    got = summed(config_enumerate(model), (), {}, {})[0]
+    got = summed(enum(config_enumerate(model), -2), (), {}, {})[0]
     x = np.arange(10)
     want = special.logsumexp(stats.binom(9, 0.3).logpmf(x) + np.asarray(release.mechanism.log_prob(4.0, x)))
     assert got == pytest.approx(want, rel=1e-10)

@@ -103,8 +103,9 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
 @register_closed_form(dist.Normal, (laws.DiscreteLaplace, laws.DiscreteGaussian))
 def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     """Normal numbers, clipped or not, with discrete noise by its formula continued to real numbers (`Noise.continued`):
-    the density of like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is 1
-    under Gaussian noise and 2b·tanh(1/(2b)) = 1 − 1/(12 b²) + ... under Laplace noise, but for exp(−2π²σ²) at most.
+    the density of like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is,
+    but for 2 exp(−2π²σ²) at most, 1 − 2 exp(−2π²s²) under Gaussian noise of scale s, and 2s·tanh(1/(2s)) = 1 − 1/(12
+    s²) + ... under Laplace noise: numbers that hardly depend on the law, so that a posterior does not see them.
     """
     smooth = _smooth(mechanism.noise)
     like = unchecked(AdditiveMechanism, smooth, mechanism.lower, mechanism.upper, None, None, mechanism.sensitivity)
