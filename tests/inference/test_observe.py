@@ -249,9 +249,8 @@ def test_only_univariate_laws_are_privatized():
     point = dist.MixtureGeneral(
         dist.Categorical(np.array([0.5, 0.5])), [dist.Delta(0.0), dist.Normal(0.0, 1.0)], support=dist.constraints.real
     )
-    for law in (dist.Delta(2.0), point):
-        with pytest.raises(ValueError, match="must have no point masses, got a Delta"):
-            ldp.Privatized(law, LAPLACE)
+    with pytest.raises(ValueError, match="must have no point masses, got a Delta"):
+        ldp.Privatized(point, LAPLACE)
     with pytest.raises(ValueError, match="method must be one of"):
         ldp.Privatized(dist.Normal(0, 1), LAPLACE, method="magic")
     with pytest.raises(ValueError, match="no closed form for StudentT under LaplaceMechanism"):
