@@ -2,15 +2,16 @@
 
 import contextlib
 import csv
-import difflib
 import io
 import itertools
 import math
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from ldpbayes._core.checks import guess
 
 CSV = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
@@ -31,12 +32,6 @@ def naming(source: object) -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise BadInput(f"{source}: {error}") from None
-
-
-def guess(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, to stand behind an unknown one; empty where nothing is close."""
-    close = difflib.get_close_matches(word, known, 1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 class Table:

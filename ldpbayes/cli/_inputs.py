@@ -18,8 +18,8 @@ import numpy as np
 
 import ldpbayes as ldp
 from ldpbayes import Release, Sketch
-from ldpbayes._core.checks import require
-from ldpbayes.cli._csv import CSV, BadInput, Table, guess, naming
+from ldpbayes._core.checks import guess, require
+from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
