@@ -124,15 +124,12 @@ class Table:
         return np.array([cell.strip() for cell in self._cells[name]])
 
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "", gaps: bool = False) -> np.ndarray:
-        """Values of a column, NaN where they may be missing (`gaps`); `levels` are words for 0, 1, ..., and `hint` ends
-        the message on words without levels.
-        """
+        """Values of a column; `levels` are words for 0, 1, ..., `hint` ends the message on others; NaN for `gaps`."""
         codes = {level: float(code) for code, level in enumerate(levels)}
         cells = self._cells[name]
         values = np.array([codes.get(cell.strip(), math.nan) if codes else _number(cell) for cell in cells])
-        wrong = np.flatnonzero(
-            np.isnan(values) & ~np.array([gaps and cell.strip().lower() in MISSING for cell in cells])
-        )
+        allowed = [gaps and cell.strip().lower() in MISSING for cell in cells]
+        wrong = np.flatnonzero(np.isnan(values) & ~np.array(allowed))
         if not len(wrong):
             return values
         self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING])

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -132,7 +132,7 @@ def columns_of(frame: Any) -> dict[str, np.ndarray]:
     return {str(name): _array(series) for name, series in columns.items()}
 
 
-def column(columns: dict[str, np.ndarray], name: str) -> np.ndarray:
+def column(columns: Mapping[str, Any], name: str) -> Any:
     if name not in columns:
         raise ValueError(f"there is no column {name!r}{guess(name, columns)}; the columns are {', '.join(columns)}")
     return columns[name]
