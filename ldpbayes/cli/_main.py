@@ -249,7 +249,7 @@ def _table(args: argparse.Namespace) -> int:
                 part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
         table, rows = next(iter(tables.values())), list[tuple]()
         print(*(f"{name}: {each!r}" for name, each in tables.items()), promises([*tables.values()]), sep="\n")
-        print(f"Intervals of {100 * args.level:g} % for the table before noise was added, not for the population.\n")
+        print(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
         for name in [*tables, *map("/".join, args.ratio)]:
             levels = estimates.tail_probabilities(args.level, "both")
             low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are

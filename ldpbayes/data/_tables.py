@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,9 +66,9 @@ class NoisyTable(Release):
             keys[name] = labels if labels.dtype.kind in "iufbU" else labels.astype(str)
         first = _first_rows(zip(*keys.values(), strict=True))
         for row in np.flatnonzero(first != np.arange(len(first)))[:1]:
-            labels = ", ".join(f"{name} {labels[row]}" for name, labels in keys.items())
+            cell = ", ".join(f"{name} {labels[row]}" for name, labels in keys.items())
             hint = "repeats= names a column that numbers measurements of a cell"
-            raise ValueError(f"rows {first[row]} and {row} are of one cell ({labels}); add a key, or {hint}")
+            raise ValueError(f"rows {first[row]} and {row} are of one cell ({cell}); add a key, or {hint}")
         object.__setattr__(self, "keys", keys)
 
     @classmethod
@@ -129,11 +128,8 @@ class NoisyTable(Release):
         reach = math.inf if sensitivity is None else sensitivity
         mechanism: Any = AdditiveMechanism(law(_scale(law, moment, spreads)), sensitivity=reach)
         possible = f"{'whole' if law.discrete else 'finite'} numbers"
-        for name, rule, limit in (
-            ("unit", Rounded, unit),
-            ("floor", Floored, floor),
-            ("threshold", Withheld, threshold),
-        ):
+        rules: Any = ("unit", Rounded, unit), ("floor", Floored, floor), ("threshold", Withheld, threshold)
+        for name, rule, limit in rules:
             if limit is not None:
                 mechanism, possible = rule(mechanism, limit), f"{possible}, {name} {limit}"
         reported = Incomplete(mechanism) if threshold is None else mechanism
@@ -213,11 +209,12 @@ def _numbers(columns: Mapping[str, Any], name: str, labels: Mapping[str, Any]) -
     cells = column(columns, name)
     if cells.dtype.kind not in "iuf":
         cells = [np.nan if is_missing(each) else each for each in cells]
-        _refuse(np.array([not isinstance(each, Real) for each in cells]), name, cells, labels, "no number")
+        words = np.array([np.asarray(each).dtype.kind not in "iuf" for each in cells])
+        _refuse(words, name, cells, labels, "no number")
     return np.array(cells, float)
 
 
-def _refuse(bad: np.ndarray, column: str, values: Sequence, labels: Mapping[str, Any], problem: str) -> None:
+def _refuse(bad: np.ndarray, column: str, values: Any, labels: Mapping[str, Any], problem: str) -> None:
     """ValueError if any values are bad, with the cell of the first of them."""
     if bad.any():
         row, others = int(np.argmax(bad)), np.count_nonzero(bad) - 1

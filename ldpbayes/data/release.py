@@ -176,7 +176,8 @@ class Release(Holding):
         except json.JSONDecodeError as error:
             raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
         beside = spec.pop("table", {}) if isinstance(spec, dict) else {}
-        return cls(values, mechanism_from_spec(spec), **{name: beside.get(name) for name in cls._beside})
+        options: Any = {name: beside.get(name) for name in cls._beside}
+        return cls(values, mechanism_from_spec(spec), **options)
 
 
 def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Release:

@@ -39,7 +39,7 @@ def test_intervals_of_cells_and_ratios_are_printed_and_written(counts, tmp_path,
     out = tmp_path / "cells.csv"
     code, text, err = run(capsys, counts, *PLAIN, "--ratio", "n/population", "--out", out, "--samples", 4000)
     assert (code, err) == (0, "")
-    assert "Intervals of 90 % for the table before noise was added, not for the population." in text
+    assert "Uncertainty of the table before noise, not of the population: intervals of 90 %." in text
     assert "no sensitivity and no statement of its publisher was given" in text
     assert "\nn\n===" in text and "\nn/population\n===" in text and f"wrote {out}" in text
     rows = written(out)
