@@ -1,10 +1,11 @@
 """Checks of arguments before any work, and the warnings of the package."""
 
+import difflib
 import importlib.util
 import operator
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -130,6 +131,11 @@ def unmasked(values: Any) -> Any:
     if np.ma.is_masked(values):
         raise ValueError(f"values must not be masked, {np.ma.count_masked(values)} are: drop those records")
     return values
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, to stand behind an unknown one; empty where nothing is close."""
+    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(word, known, 1))
 
 
 def missing(need: str, extra: str) -> str:

@@ -66,13 +66,11 @@ class Holding:
 
     mechanism: Any
     doubts: tuple[str, ...] = ()
+    privacy: str | None = None  # what a publisher states in place of the guarantee
 
     def _counts(self) -> dict[str, Any]:
         """Numbers of records, nodes and so on, by a name in the plural; None where a number is not known."""
         return {}
-
-    def _promises(self) -> list[tuple[str, str]]:
-        return _guarantee_rows(self.mechanism)
 
     def _readable_counts(self) -> dict[str, str]:
         try:
@@ -88,7 +86,8 @@ class Holding:
         return f"{type(self).__name__}({', '.join([*counts, ' '.join(repr(self.mechanism).split())])})"
 
     def _repr_html_(self) -> str:
-        mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *self._promises()]
+        promise = [("privacy", self.privacy)] if self.privacy else _guarantee_rows(self.mechanism)
+        mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *promise]
         doubts = [("doubt", doubt) for doubt in self.doubts]
         size = ("in memory", _in_bytes(sum(_array_bytes(self).values())))
         return _table(type(self).__name__, [*self._readable_counts().items(), *mechanism, *doubts, size])

@@ -2,15 +2,16 @@
 
 import contextlib
 import csv
-import difflib
 import io
 import itertools
 import math
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from ldpbayes._core.checks import guess
 
 CSV = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
@@ -31,12 +32,6 @@ def naming(source: object) -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise BadInput(f"{source}: {error}") from None
-
-
-def guess(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, to stand behind an unknown one; empty where nothing is close."""
-    close = difflib.get_close_matches(word, known, 1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 class Table:
@@ -129,15 +124,12 @@ class Table:
         return np.array([cell.strip() for cell in self._cells[name]])
 
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "", gaps: bool = False) -> np.ndarray:
-        """Values of a column, NaN where they may be missing (`gaps`); `levels` are words for 0, 1, ..., and `hint` ends
-        the message on words without levels.
-        """
+        """Values of a column; `levels` are words for 0, 1, ..., `hint` ends the message on others; NaN for `gaps`."""
         codes = {level: float(code) for code, level in enumerate(levels)}
         cells = self._cells[name]
         values = np.array([codes.get(cell.strip(), math.nan) if codes else _number(cell) for cell in cells])
-        wrong = np.flatnonzero(
-            np.isnan(values) & ~np.array([gaps and cell.strip().lower() in MISSING for cell in cells])
-        )
+        allowed = [gaps and cell.strip().lower() in MISSING for cell in cells]
+        wrong = np.flatnonzero(np.isnan(values) & ~np.array(allowed))
         if not len(wrong):
             return values
         self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING])

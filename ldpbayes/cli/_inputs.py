@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import importlib.util
 import inspect
+import itertools
 import json
 import math
 import os
@@ -11,16 +12,17 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 import ldpbayes as ldp
 from ldpbayes import Release, Sketch
-from ldpbayes._core.checks import require
-from ldpbayes.cli._csv import CSV, BadInput, Table, guess, naming
+from ldpbayes._core.checks import guess, require
+from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
+from ldpbayes.data.frames import column
 from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -193,32 +195,26 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
 
 
 def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], dict[str, np.ndarray]]:
-    """Noisy tables of a file by the column of their values; and these values, and what ratios divide them by."""
-    path, values, ratios = args.table, args.value, [ratio.partition("/") for ratio in args.ratio]
-    if wrong := ["".join(ratio) for ratio in ratios if ratio[0] not in values or not ratio[2]]:
-        raise BadInput(f"--ratio {wrong[0]} must be VALUE/COLUMN, with a VALUE of --value {','.join(values)}")
-    moment, spreads = args.spread[0] if args.spread else ("", [])
-    if len(args.spread) != 1 or len(spreads) not in (1, len(values)):
-        moments = "--scale, --standard-deviation and --variance, or of these with -column"
-        raise BadInput(f"give one of {moments}, for all of --value {','.join(values)} or for each")
-    spreads = spreads * (len(values) // len(spreads))
-    public = [ratio[2] for ratio in ratios if ratio[2] not in values]
-    numbers = [*dict.fromkeys([*values, *public, *(each for each in spreads if isinstance(each, str))])]
-    columns = _columns(path, args.keys, numbers)
+    """Noisy tables of a file by the column of their values; and the numbers of which there are ratios, too."""
+    values, spreads = args.value, {name: getattr(args, name) for name in ("scale", "standard_deviation", "variance")}
+    for name, spread in spreads.items():
+        spreads[name] = spread if isinstance(spread, list) else [spread] * len(values)
+        if len(spreads[name]) != len(values):
+            raise BadInput(f"{option(name)} must be one, or one for each of --value {','.join(values)}, got {spread}")
     options = {name: getattr(args, name) for name in ("noise", "sensitivity", "privacy", "unit", "floor", "threshold")}
-    with naming(path):
-        own = [options | {moment: spread} for spread in spreads]
+    names, given = [*values, *itertools.chain(*args.ratio)], itertools.chain(*spreads.values())
+    columns = _columns(
+        args.table, args.keys, dict.fromkeys([*names, *(each for each in given if isinstance(each, str))])
+    )
+    with naming(args.table):
+        own = [options | dict(zip(spreads, each, strict=True)) for each in zip(*spreads.values(), strict=True)]
         pairs = zip(values, own, strict=True)
         tables = {name: ldp.NoisyTable.from_frame(columns, name, args.keys, **each) for name, each in pairs}
-        arrays = {name: np.asarray(columns[name], float) for name in (*values, *public)}
-        for name in public:
-            for cell in tables[values[0]].labels[~((arrays[name] > 0) & (arrays[name] < np.inf))][:1]:
-                raise ValueError(f"column {name!r}, by which a ratio divides, has no positive number for {cell}")
-    return tables, arrays
+        return tables, {name: np.asarray(column(columns, name), float) for name in names}
 
 
-def _columns(path: pathlib.Path, words: Sequence[str], numbers: Sequence[str]) -> dict[str, np.ndarray]:
-    """Columns of a plain CSV or Parquet file."""
+def _columns(path: pathlib.Path, words: Sequence[str], numbers: Iterable[str]) -> dict[str, Any]:
+    """Columns of a CSV file by their names, or all of a Parquet file."""
     if path.suffix in CSV:
         table = Table(path)
         table.read(table.columns([*words, *numbers]))
@@ -230,10 +226,7 @@ def _columns(path: pathlib.Path, words: Sequence[str], numbers: Sequence[str]) -
 
     with naming(path):
         file = pyarrow.parquet.read_table(path)
-    names = file.column_names
-    for name in (name for name in (*words, *numbers) if name not in names):
-        raise BadInput(f"{path} has no column {name!r}{guess(name, names)}; its columns are {', '.join(names)}")
-    return {name: file[name].to_numpy() for name in (*words, *numbers)}
+    return dict(zip(file.column_names, file.columns, strict=True))
 
 
 def load_features(args: argparse.Namespace) -> Features:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import csv
 import inspect
+import itertools
 import json
 import os
 import pathlib
@@ -21,6 +22,7 @@ from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data.release import promises
+from ldpbayes.estimation import estimates
 from ldpbayes.inference.result import ADVICE, summary_table
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.protocol import statements
@@ -228,51 +230,36 @@ def _table(args: argparse.Namespace) -> int:
 
     ldpbayes table counts.csv --value n --keys state,county --noise discrete_gaussian \
         --standard-deviation-column sd --ratio n/population
-    ldpbayes table visits.parquet --value visits,users --keys page --noise gaussian \
-        --variance 100,400 --threshold 50 --ratio visits/users --out visits.csv
+    ldpbayes table visits.parquet --value visits,users --keys page --noise gaussian --variance 100,400 \
+        --ratio visits/users
     """
     _check_out(args.out, ".csv", "cells are written as CSV")
-    with _plain_warnings() as messages, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "All-NaN|Mean of empty|Degrees of freedom", RuntimeWarning)
+    with _plain_warnings() as messages:
+        warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
         tables, values = inputs.load_tables(args)
-        # of a cell that is missing, but was not withheld, nothing is known
         known = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
         with naming(args.table):
             parts = {name: table[known[name]] for name, table in tables.items()}
             posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
-        draws = dict(values)
+        draws = {name: np.tile(each, (args.samples if name in tables else 1, 1)) for name, each in values.items()}
         for name in tables:
-            draws[name] = np.full((args.samples, len(values[name])), np.nan)
-            draws[name][:, known[name]] = np.asarray(posterior[name])[0]
-        for over, _, by in (ratio.partition("/") for ratio in args.ratio):
+            draws[name][:, known[name]] = posterior[name].values[0]
+        for over, by in args.ratio:
             for part in (values, draws):  # without a positive denominator there is no ratio
                 part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
-        table = next(iter(tables.values()))
-        columns, rows = [["", *map(str, table.labels)]], []
-        for name in dict.fromkeys([*tables, *args.ratio]):
-            levels = (1 - args.level) / 2, (1 + args.level) / 2
-            ends = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
-            figures = [values[name], np.nanmean(draws[name], axis=0), np.nanstd(draws[name], axis=0), *ends]
-            whole = np.array_equal(ends, np.round(ends), equal_nan=True)
-            form = "{0:,.0f} [{3:,.0f}, {4:,.0f}]" if whole else "{0:.4g} [{3:.4g}, {4:.4g}]"
-            cells = [*zip(*figures, strict=True)]
-            columns.append(
-                [f"{name} [{100 * args.level:g} %]", *(form.format(*cell).replace("nan", "-") for cell in cells)]
-            )
-            rows += [
-                [*key, name, *cell] for key, cell in zip(zip(*table.keys.values(), strict=True), cells, strict=True)
-            ]
-    for name, each in tables.items():
-        print(f"{name}: {each!r}")
-    about = "what cells were before noise was added, not of the population from which they came"
-    print(f"{promises([*tables.values()])}\nUncertainty of the table: {about}.\n")
-    widths = [max(map(len, column)) for column in columns]
-    for row in zip(*columns, strict=True):
-        print("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]))
+        table, rows = next(iter(tables.values())), list[tuple]()
+        print(*(f"{name}: {each!r}" for name, each in tables.items()), promises([*tables.values()]), sep="\n")
+        print(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
+        for name in [*tables, *map("/".join, args.ratio)]:
+            levels = estimates.tail_probabilities(args.level, "both")
+            low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
+            own = {"value": values[name], "mean": np.nanmean(draws[name], axis=0), "sd": np.nanstd(draws[name], axis=0)}
+            own |= {"lower": low, "upper": high}
+            print(estimates.table(name, [*map(str, table.labels)], estimates.cells(own, ",.6g")))
+            rows += zip(*table.keys.values(), itertools.repeat(name), *own.values())
     if args.out is not None:
         with args.out.open("w", newline="") as file:
-            heads = [*table.keys, "quantity", "value", "mean", "sd", "lower", "upper"]
-            csv.writer(file).writerows([heads, *rows])
+            csv.writer(file).writerows([[*table.keys, "quantity", *own], *rows])
         print(f"wrote {args.out}")
     return DOUBTFUL if messages else OK
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import functools
 import inspect
 import pathlib
 import textwrap
@@ -145,26 +144,19 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--value", "NAME,...", values, _names, required=True)
     _add(table, "--keys", "NAME,...", "columns that say which cell a row is, outermost first", _names, required=True)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
-    for moment in ("scale", "standard_deviation", "variance"):
-        for end, metavar, of in (("", "X,...", float), ("-column", "NAME,...", str)):
-            kind = _kind(f"must be {'names' if end else 'numbers'}", functools.partial(_moment, moment, of), bool)
-            text = f"{moment.replace('_', ' ')} of the noise{', in a column' if end else ''}; or one for each value"
-            _add(table, option(moment) + end, metavar, text, kind, action="append", dest="spread")
+    for name in ("scale", "standard_deviation", "variance"):
+        text = f"{name.replace('_', ' ')} of the noise, a number or in a column; or one for each value"
+        table.add_argument(option(name), f"{option(name)}-column", metavar="X|NAME,...", help=text, type=parameter)
     _add(table, "--sensitivity", "X", "how far one person moves a value; or", float)
     _add(table, "--privacy", "TEXT", "what the publisher states")
     _add(table, "--unit", "X", "values were rounded to multiples of it", float)
     _add(table, "--floor", "X", "values below it were reported as it", float)
     _add(table, "--threshold", "X", "values below it were not reported", float)
-    _add(table, "--ratio", "VALUE/COLUMN", "a value over a public column, or over another value", action="append")
+    _add(table, "--ratio", "A/B", "a ratio of values, or of a value and a public column", _ratio, [], action="append")
     _add(table, "--level", "P", "of the intervals (default: 0.9)", _probability, 0.9)
     _add(table, "--samples", "N", "draws of the table (default: 1000)", _integer(2), 1000)
     _add(table, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
     _add(table, "--out", "FILE.csv", "write them, with means and standard deviations", pathlib.Path)
-    table.set_defaults(spread=[], ratio=[])
-
-
-def _moment(moment: str, of: Callable[[str], Any], text: str) -> tuple[str, list[Any]]:
-    return moment, [of(each.strip()) for each in text.split(",")]
 
 
 def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset()) -> Any:
@@ -180,9 +172,8 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    for name in sorted(
-        {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))} - without - {"mechanism"}
-    ):
+    names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}
+    for name in sorted(names - without - {"mechanism"}):
         group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
     return group
 
@@ -204,6 +195,7 @@ def _integer(least: int) -> Callable[[str], int]:
 
 
 _names = _kind("needs names of columns", lambda text: [name.strip() for name in text.split(",")], all)
+_ratio = _kind("must be names of two columns, as n/population", lambda text: text.partition("/")[::2], all)
 _words = _kind(
     "needs two words or more, all different, with commas between them",
     lambda text: [word.strip() for word in text.split(",")],

@@ -1,6 +1,5 @@
 """Noisy tables: releases whose values are cells with keys, as statistical offices publish them."""
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -8,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.optimize import elementwise
 
-from ldpbayes._core.checks import FINITE, ONE_POSITIVE, checked, warn
-from ldpbayes._core.pytrees import host, pytree_dataclass, static
+from ldpbayes._core.checks import ONE_POSITIVE, checked, guess, warn
+from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
 from ldpbayes._core.types import Array
-from ldpbayes.data.frames import columns_of, is_missing
+from ldpbayes.data.frames import column, columns_of, is_missing
 from ldpbayes.data.release import Release, ReleaseWarning
 from ldpbayes.mechanisms import AdditiveMechanism
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_repeats
@@ -27,9 +26,7 @@ class Keys(dict[str, np.ndarray]):
     """A label a cell (N,), by the name of the key: part of a pytree's structure, so that compiled models know them."""
 
     def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, Keys) or [*self] != [*other]:
-            return self is other
-        return all(np.array_equal(labels, other[name]) for name, labels in self.items())
+        return self is other or (isinstance(other, Keys) and equal((*self.items(),), (*other.items(),)))
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple((name, len(labels)) for name, labels in self.items()))
@@ -47,8 +44,8 @@ class NoisyTable(Release):
         As of `Release`: a value a cell (N,), NaN where it was not reported, and an additive mechanism without bounds,
         which rules of reporting may stand around.
     keys : dict of str to array (N,)
-        Labels of the cells by the name of the key, outermost first: ``{"state": [...], "county": [...]}``. ValueError
-        for missing labels, other than N, or two cells with equal ones.
+        Labels of the cells by the name of the key, outermost first. ValueError for missing labels, other than N, or two
+        cells with equal ones.
     privacy : str, optional
         The publisher's own statement, which then stands wherever the guarantee would.
     """
@@ -60,12 +57,18 @@ class NoisyTable(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        keys = _keys(columns_of(self.keys or {}), self.keys or ())
-        for name, labels in keys.items():
+        keys = Keys()
+        for name, labels in columns_of(dict(self.keys or {})).items():
             if labels.shape != (self.count,):
                 raise ValueError(f"key {name!r} needs a label for each of {self.count} cells, got shape {labels.shape}")
-        if keys:
-            _rows(keys)
+            if gaps := [row for row, label in enumerate(labels.tolist()) if is_missing(label)]:
+                raise ValueError(f"key {name!r} has no label in row {gaps[0]}")
+            keys[name] = labels if labels.dtype.kind in "iufbU" else labels.astype(str)
+        first = _first_rows(zip(*keys.values(), strict=True))
+        for row in np.flatnonzero(first != np.arange(len(first)))[:1]:
+            cell = ", ".join(f"{name} {labels[row]}" for name, labels in keys.items())
+            hint = "repeats= names a column that numbers measurements of a cell"
+            raise ValueError(f"rows {first[row]} and {row} are of one cell ({cell}); add a key, or {hint}")
         object.__setattr__(self, "keys", keys)
 
     @classmethod
@@ -84,7 +87,6 @@ class NoisyTable(Release):
         unit: float | None = None,
         floor: float | None = None,
         threshold: float | None = None,
-        cells: Any = None,
         repeats: str | None = None,
     ) -> "NoisyTable":
         """The table in a data frame or a dict of columns; ValueError, with column and cell, for what is none.
@@ -101,55 +103,43 @@ class NoisyTable(Release):
             How far one record moves a value; or what the publisher states. With neither, no promise is known.
         unit, floor, threshold : float, optional
             What was done to noisy values, in this order: rounded to multiples of the unit; reported as the floor if
-            below it; withheld if below the threshold.
-        cells : data frame or dict, optional
-            Keys of all cells that could have been reported, in the order of the table, with the column of scales. Cells
-            without a value were withheld, if there is a threshold; else they are missing for other reasons.
+            below it; withheld if below the threshold. Without a threshold, values are missing for other reasons.
         repeats : str, optional
             A column that numbers measurements of a cell: the last key. A `ReleaseWarning` says if the measurements
             differ by more or less than their noise does, with probability below 1e-12.
         """
         law, columns = _law(noise), columns_of(frame)
-        stated: dict[str, Any] = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
+        stated = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
         given = [name for name, each in stated.items() if each is not None]
         if len(given) != 1:
             raise ValueError(f"give one of scale, standard_deviation and variance, got {' and '.join(given) or 'none'}")
         moment, names = given[0], [*([keys] if isinstance(keys, str) else keys), *([repeats] if repeats else [])]
-        spread, labels = stated[moment], _keys(columns, names)
-        rows, values = _rows(labels), _numbers(columns, value, labels)
-        number = None if isinstance(spread, str) else checked(moment, spread, *ONE_POSITIVE)
-        spreads = _numbers(columns, spread, labels) if number is None else np.full(len(rows), number)
-        if cells is not None:
-            others = columns_of(cells)
-            labels = _keys(others, names)
-            places, own = _rows(labels), number or (_numbers(others, spread, labels) if spread in others else np.nan)
-            if lost := [", ".join(map(str, key)) for key in rows if key not in places]:
-                raise ValueError(f"cells lacks {len(lost)} cells of the frame, the first {lost[0]}")
-            at = np.array([rows.get(key, -1) for key in places])
-            values, spreads = np.where(at < 0, np.nan, values[at]), np.where(at < 0, own, spreads[at])
+        spread, labels = stated[moment], {name: column(columns, name) for name in names}
+        values = _numbers(columns, value, labels)
         gaps = np.isnan(values)
-        if threshold is None:  # any scale will do where a value is missing
-            spreads = np.where(gaps & np.isnan(spreads), np.nanmax(spreads), spreads)
-        _refuse(~((spreads > 0) & (spreads < np.inf)), str(spread), spreads, labels, f"a {moment} is positive")
-        wrong = np.isinf(values) | (law.discrete & ~gaps & (values != np.round(values)))
-        _refuse(wrong, value, values, labels, f"no {'whole' if law.discrete else 'finite'} number")
-        spreads = spreads[0] if (spreads == spreads[0]).all() else spreads
+        if isinstance(spread, str):
+            spreads = _numbers(columns, spread, labels)
+            if threshold is None:  # any scale will do where a value is missing
+                spreads = np.where(gaps & np.isnan(spreads), np.nanmax(spreads), spreads)
+            _refuse(~((spreads > 0) & (spreads < np.inf)), spread, spreads, labels, f"a {moment} is positive")
+            spreads = spreads[0] if (spreads == spreads[0]).all() else spreads
+        else:
+            spreads = checked(moment, spread, *ONE_POSITIVE)
         reach = math.inf if sensitivity is None else sensitivity
         mechanism: Any = AdditiveMechanism(law(_scale(law, moment, spreads)), sensitivity=reach)
-        rules: Any = ("unit", unit, Rounded), ("floor", floor, Floored), ("threshold", threshold, Withheld)
-        for name, limit, rule in rules:
+        possible = f"{'whole' if law.discrete else 'finite'} numbers"
+        rules: Any = ("unit", Rounded, unit), ("floor", Floored, floor), ("threshold", Withheld, threshold)
+        for name, rule, limit in rules:
             if limit is not None:
-                limit = checked(name, limit, *(ONE_POSITIVE if rule is Rounded else FINITE))
-                steps = limit * np.round(values / limit) if rule is Rounded else np.maximum(values, limit)
-                problem = f"{'no multiple of' if rule is Rounded else 'below'} the {name} {limit:g}"
-                _refuse(np.abs(values - steps) > 1e-9 * np.abs(values), value, values, labels, problem)
-                mechanism = rule(mechanism, limit)
-        mechanism = Incomplete(mechanism) if threshold is None and gaps.any() else mechanism
+                mechanism, possible = rule(mechanism, limit), f"{possible}, {name} {limit}"
+        reported = Incomplete(mechanism) if threshold is None else mechanism
+        low, high = reported.interval(values)
+        _refuse(np.isinf(values) | (low > high), value, values, labels, f"possible are {possible}")
+        mechanism = reported if gaps.any() else mechanism
         table = cls(values, mechanism, keys=labels, privacy=UNSTATED if sensitivity is privacy is None else privacy)
         if repeats and unit is floor is threshold is None:
-            codes: dict[tuple, int] = {}
-            outer = np.array([codes.setdefault(key[:-1], len(codes)) for key in _rows(labels)])
-            verdicts = {name: implausible_repeats(values, law(_scale(law, name, spreads)), outer) for name in stated}
+            cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
+            verdicts = {name: implausible_repeats(values, law(_scale(law, name, spreads)), cells) for name in stated}
             if verdict := verdicts[moment]:
                 fits = " or the ".join(name for name in stated if not verdicts[name]) or "none of the three"
                 problem = f"repeated values differ by {verdict} than noise with {spread!r} as its {moment} does"
@@ -185,9 +175,6 @@ class NoisyTable(Release):
         gaps = 0 if self.values is None else np.count_nonzero(np.isnan(self.values))
         return {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})
 
-    def _promises(self) -> list[tuple[str, str]]:
-        return [("privacy", self.privacy)] if self.privacy else super()._promises()
-
 
 def _law(noise: Any) -> Any:
     """The class of a noise with one parameter."""
@@ -195,67 +182,41 @@ def _law(noise: Any) -> Any:
     if not (isinstance(law, type) and issubclass(law, Noise) and len(getattr(law, "__match_args__", ())) == 1):
         why = "values do not tell it, and intervals depend on it: the publisher's documents name it"
         allowed = f"{', '.join(NOISES)}, or a class of noise with one parameter ({why})"
-        raise ValueError(f"noise must be one of {allowed}, got {noise!r}{_meant(noise, NOISES)}")
+        raise ValueError(f"noise must be one of {allowed}, got {noise!r}{guess(str(noise), NOISES)}")
     return law
 
 
 def _scale(law: Any, moment: str, value: Array) -> Array:
     """The parameter of a noise with this parameter, standard deviation or variance."""
+    if moment == "scale":
+        return value
     deviation = np.sqrt(value) if moment == "variance" else value
-    if moment == "scale" or not law.discrete:
-        return deviation if moment == "scale" else deviation / law(1.0).standard_deviation
+    if not law.discrete:
+        return deviation / law(1.0).standard_deviation
     # Between a tenth of the deviation and, where the noise is hardly ever not 0, a parameter of about 1.
     bracket = deviation / 10, 2 * deviation + 1
     return elementwise.find_root(lambda b, sd: law(b).standard_deviation / sd - 1, bracket, args=(deviation,)).x
 
 
-def _keys(columns: Mapping[str, Any], names: Iterable[str]) -> Keys:
-    """Labels by key; ValueError if one is missing."""
-    keys = Keys()
-    for name in names:
-        labels = _column(columns, name)
-        for row, label in enumerate(labels if labels.dtype.kind in "Of" else ()):
-            if is_missing(label):
-                raise ValueError(f"key {name!r} has no label in row {row}")
-        keys[name] = labels if labels.dtype.kind in "iufbU" else labels.astype(str)
-    return keys
+def _first_rows(cells: Iterable[tuple]) -> np.ndarray:
+    """For each row, by its labels, the first of the same cell."""
+    first: dict[tuple, int] = {}
+    return np.array([first.setdefault(cell, row) for row, cell in enumerate(cells)])
 
 
-def _rows(keys: Keys) -> dict[tuple, int]:
-    """The row of each cell by its labels; ValueError if two rows have the same."""
-    rows: dict[tuple, int] = {}
-    for row, cell in enumerate(zip(*keys.values(), strict=True)):
-        if rows.setdefault(cell, row) != row:
-            labels = ", ".join(f"{name} {label}" for name, label in zip(keys, cell, strict=True))
-            hint = "repeats= names a column that numbers measurements of a cell"
-            raise ValueError(f"rows {rows[cell]} and {row} are of one cell ({labels}); add a key, or {hint}")
-    return rows
-
-
-def _column(columns: Mapping[str, Any], name: str) -> Any:
-    if name not in columns:
-        raise ValueError(f"there is no column {name!r}{_meant(name, columns)}; the columns are {', '.join(columns)}")
-    return columns[name]
-
-
-def _numbers(columns: Mapping[str, Any], name: str, labels: Keys) -> np.ndarray:
+def _numbers(columns: Mapping[str, Any], name: str, labels: Mapping[str, Any]) -> np.ndarray:
     """A column as numbers (N,), NaN where they are missing."""
-    column = _column(columns, name)
-    if column.dtype.kind not in "iuf":
-        gaps = np.array([is_missing(each) for each in column])
-        words = np.array([np.asarray(each).dtype.kind not in "iuf" for each in column])
-        _refuse(words & ~gaps, name, column, labels, "no number")
-        column = np.where(gaps, np.nan, column)
-    return column.astype(float)
+    cells = column(columns, name)
+    if cells.dtype.kind not in "iuf":
+        cells = [np.nan if is_missing(each) else each for each in cells]
+        words = np.array([np.asarray(each).dtype.kind not in "iuf" for each in cells])
+        _refuse(words, name, cells, labels, "no number")
+    return np.array(cells, float)
 
 
-def _refuse(bad: np.ndarray, column: str, values: np.ndarray, labels: Keys, problem: str) -> None:
+def _refuse(bad: np.ndarray, column: str, values: Any, labels: Mapping[str, Any], problem: str) -> None:
     """ValueError if any values are bad, with the cell of the first of them."""
     if bad.any():
         row, others = int(np.argmax(bad)), np.count_nonzero(bad) - 1
         cell = ", ".join(str(each[row]) for each in labels.values()) + (f" and {others:,} cells more" if others else "")
         raise ValueError(f"column {column!r} holds {values[row]!s} for {cell}: {problem}")
-
-
-def _meant(word: Any, known: Iterable[str]) -> str:
-    return "".join(f" (did you mean {close!r}?)" for close in difflib.get_close_matches(str(word), [*known], 1))

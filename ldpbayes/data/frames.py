@@ -2,13 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from jax.tree_util import DictKey, register_pytree_with_keys
 
+from ldpbayes._core.checks import guess
 from ldpbayes._core.types import Array, PyTree
 
 
@@ -125,10 +126,16 @@ def is_missing(value: Any) -> bool:
 
 def columns_of(frame: Any) -> dict[str, np.ndarray]:
     """Columns of a data frame, or of a dict of them, as arrays, with NaN in the places of missing numbers."""
-    table = frame if isinstance(frame, dict) else getattr(_arrays_of(frame), "_columns", None)
-    if table is None:
+    columns = getattr(_arrays_of(frame), "_columns", frame)
+    if not isinstance(columns, dict):
         raise TypeError(f"a table is read from a data frame, or from a dict of columns; got {type(frame).__name__}")
-    return {str(name): _array(column) for name, column in table.items()}
+    return {str(name): _array(series) for name, series in columns.items()}
+
+
+def column(columns: Mapping[str, Any], name: str) -> Any:
+    if name not in columns:
+        raise ValueError(f"there is no column {name!r}{guess(name, columns)}; the columns are {', '.join(columns)}")
+    return columns[name]
 
 
 def _refuse_missing(owner: str, array: Any) -> None:

@@ -176,7 +176,7 @@ class Release(Holding):
         except json.JSONDecodeError as error:
             raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
         beside = spec.pop("table", {}) if isinstance(spec, dict) else {}
-        options = {name: beside[name] for name in cls._beside if name in beside}
+        options: Any = {name: beside.get(name) for name in cls._beside}
         return cls(values, mechanism_from_spec(spec), **options)
 
 
@@ -188,10 +188,9 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
 
 def promises(data: Sequence[Any], others: Sequence[Mechanism] = ()) -> str:
     """What releases and sketches promise, and other mechanisms; of tables, what their publishers state."""
-    stated = dict.fromkeys(getattr(each, "privacy", None) for each in data)
-    plain = [each for each in data if not getattr(each, "privacy", None)]
-    mechanisms = [mechanism for each in plain for mechanism in getattr(each, "mechanisms", (each.mechanism,))]
-    return "\n".join(filter(None, [statements([*mechanisms, *others]), *stated]))
+    stated = dict.fromkeys(each.privacy for each in data)
+    plain = [part for each in data if not each.privacy for part in getattr(each, "mechanisms", (each.mechanism,))]
+    return "\n".join(filter(None, [statements([*plain, *others]), *stated]))
 
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:

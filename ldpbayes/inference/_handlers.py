@@ -72,10 +72,7 @@ def observe(
     law = privatized_law(base_dist, data.mechanism, **options)
     with _CountedOnce(name, data.count):
         law = law.expand(lax.broadcast_shapes(shape, (data.count,)))
-        return numpyro.sample(name, law, obs=data.values, infer=_RELEASED | {"release": data})
-
-
-_RELEASED = {"released": True}  # marks a site whose mechanism is that of a release or a sketch, which `fit` finds
+        return numpyro.sample(name, law, obs=data.values, infer={"released": data})
 
 
 class _MaskedInPlace(dist.MaskedDistribution):
@@ -123,7 +120,9 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
-        return numpyro.sample(name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer=dict(_RELEASED))
+        return numpyro.sample(
+            name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer={"released": True}
+        )
 
 
 def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, options: dict) -> Array | list[Array]:
@@ -257,7 +256,7 @@ class privatize(Messenger):
             if is_concrete(stated, value.mechanism) and stated != value.mechanism:
                 raise ValueError(f"site {name!r}: privatize is given {stated!r}, the release is by {value.mechanism!r}")
             msg["value"], msg["is_observed"] = value.values, value.values is not None
-            msg["infer"] = msg["infer"] | _RELEASED | {"release": value}
+            msg["infer"] = msg["infer"] | {"released": value}
         if stated is not None:
             msg["fn"] = privatized_law(msg["fn"], stated, **self.options)
 

@@ -18,7 +18,7 @@ from numpyro.util import _validate_model
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
-from ldpbayes.data import NoisyTable, Release, Sketch
+from ldpbayes.data import Release, Sketch
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.inference._handlers import check_site
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
@@ -39,7 +39,7 @@ class Site(NamedTuple):
     expanded_constrained: bool = False
     shape: tuple[int, ...] = ()
     mechanism: Mechanism | None = None  # the mechanism of observed values that came without their release
-    table: NoisyTable | None = None  # whose cells are observed
+    release: Any = None  # whose values are observed
 
 
 def _is_data(leaf: object) -> bool:
@@ -177,7 +177,6 @@ def _described(name: str, site: Message) -> Site:
         raise ValueError(f"site {name!r} is privatized and observes nothing: give the model its released values")
     discrete = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
     batch_shape = log_likelihood_shape(site) if observed else ()
-    release = site["infer"].get("release") if observed else None
     return Site(
         latent,
         discrete_base=private and fn.base_dist.support.is_discrete,
@@ -189,7 +188,7 @@ def _described(name: str, site: Message) -> Site:
         expanded_constrained=latent and _has_numbers_or_shares(site["fn"].support),
         shape=shape,
         mechanism=fn.mechanism if observed and private and not site["infer"].get("released") else None,
-        table=release if isinstance(release, NoisyTable) else None,
+        release=site["infer"].get("released") if observed else None,
     )
 
 

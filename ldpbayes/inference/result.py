@@ -12,6 +12,7 @@ import numpyro
 
 from ldpbayes._core.checks import LdpBayesWarning
 from ldpbayes._core.types import Key, Params, PyTree
+from ldpbayes.data import NoisyTable
 from ldpbayes.inference.density import Site
 
 MAX_RHAT = 1.01
@@ -33,13 +34,11 @@ class ConvergenceWarning(LdpBayesWarning):
 def labels(
     dims: Mapping[str, Sequence[str]] | None, coords: Mapping[str, Any] | None, sites: Mapping[str, Site]
 ) -> tuple[dict[str, list[str]], dict[str, np.ndarray], dict[str, tuple[str, np.ndarray]]]:
-    """Names of axes by site, those of plates and tables by default, labels by axis, checked against the model's sites,
-    and the labels of each key of a table along the axis of its cells.
-    """
+    """Names of axes by site, by default of plates and tables; labels by axis; keys of tables along axes of cells."""
     plates = {axis for site in sites.values() for axis in site.dims}
     shapes = {name: site.shape for name, site in sites.items() if name not in plates}
     names = {name: list(sites[name].dims) for name in shapes if sites[name].dims}
-    tables = {name: site.table for name, site in sites.items() if site.table is not None}
+    tables = {name: site.release for name, site in sites.items() if isinstance(site.release, NoisyTable)}
     for name, table in tables.items():
         alike = all(other.dim != table.dim or other.keys == table.keys for other in tables.values())
         names.setdefault(name, [table.dim if alike else f"{name}_{table.dim}"])
@@ -63,8 +62,7 @@ def labels(
             if array.shape != (size,):
                 allowed = f"{size} labels, one a place on that axis of {name!r}"
                 raise ValueError(f"coords of {axis!r} must be {allowed}, got an array of shape {array.shape}")
-    found: dict[str, list[np.ndarray]] = {}
-    keys: dict[str, tuple[str, np.ndarray]] = {}
+    found, keys = dict[str, list[np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
     for name, table in tables.items():
         axis = [*names[name], ""][0]
         for place, places in ((axis, table.labels), *((key, table.levels(key)[0]) for key in table.keys)):
@@ -78,15 +76,9 @@ def labels(
 
 
 def inference_data(
-    groups: dict[str, Params],
-    dims: dict[str, list[str]],
-    coords: Params | None = None,
-    keys: Mapping[str, tuple[str, np.ndarray]] | None = None,
-    numbers: Params | None = None,
+    groups: Params, dims: Params, coords: Params | None = None, keys: Params | None = None, draws: Params | None = None
 ) -> Any:
-    """ArviZ data of groups of arrays (chains, draws, ...), further labels with their axes, and the numbers of the
-    draws where these are not all.
-    """
+    """ArviZ data of groups of arrays (chains, draws, ...), with further labels, and the draws that a group is of."""
     statistics = {ARVIZ_NAMES.get(name, name): values for name, values in groups.get("sample_stats", {}).items()}
     if "lp" in statistics:
         statistics["lp"] = -statistics["lp"]
@@ -99,15 +91,14 @@ def inference_data(
     library = {"inference_library": "numpyro", "inference_library_version": numpyro.__version__}
     for name in {"posterior", "sample_stats"} & set(filled):
         result[name].attrs.update(library)
-    for name, draws in (numbers or {}).items():
-        assign_coords(result, name, {"draw": draws})
     for name in filled:
-        assign_coords(result, name, {key: pair for key, pair in (keys or {}).items() if pair[0] in result[name].dims})
+        own = {key: pair for key, pair in (keys or {}).items() if pair[0] in result[name].dims}
+        assign_coords(result, name, own | ({"draw": draws[name]} if draws and name in draws else {}))
     return result
 
 
 def assign_coords(result: Any, group: str, coords: Mapping[str, Any]) -> None:
-    """Give a group further coordinates, or others, in place."""
+    """Give a group coordinates, in place."""
     if callable(result.groups):  # in ArviZ 0.23
         result.assign_coords(coords, groups=group, inplace=True)
     else:

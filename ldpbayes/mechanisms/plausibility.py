@@ -115,25 +115,24 @@ def implausible_counts(
 
 
 def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> str:
-    """Whether repeated values (N,) of cells with these codes differ by "more" or "less" than their noise does, whatever
-    the cells are, with probability below `LEVEL`; else "".
+    """Whether repeated values (N,) of cells with these codes differ by "more" or "less" than their noise, whatever the
+    cells are, with probability below `LEVEL`; else "".
 
     Two values differ by t or more only if one noise is beyond its share of t, and by no more than t with at most the
     probability that one noise is within t of 0, where its law peaks. Of such p-values of disjoint pairs, Fisher's
     statistic is at most chi-square. Rounded values are on a grid, at most as wide as the least difference of two.
     """
-    known = np.flatnonzero(~np.isnan(values))
-    known = known[np.argsort(cells[known], kind="stable")]
-    cells = cells[known]
+    cells = np.where(np.isnan(values), np.nan, cells)  # of missing values last, and equal to no other
+    order = np.argsort(cells, kind="stable")
+    cells = cells[order]
     even = (np.arange(len(cells)) - np.searchsorted(cells, cells)) % 2 == 0
-    first = np.flatnonzero(even[:-1] & (cells[1:] == cells[:-1]))
-    pairs = known[first], known[first + 1]
-    laws = [jax.tree.map(lambda leaf, at=at: leaf[at] if np.ndim(leaf) else leaf, noise) for at in pairs]
-    distance = np.abs(values[pairs[0]] - values[pairs[1]])
-    grid = np.min(np.diff(np.unique(values[known])), initial=np.ptp(values[known]) if len(known) else 0.0)
-    share = np.maximum(distance - grid, 0) / sum(law.standard_deviation for law in laws)
-    more = np.where(distance > 0, np.minimum(sum(2 * 0.5 ** law.depth(share) for law in laws), 1), 1)
-    less = np.minimum(*(1 - 2 * 0.5 ** law.depth((distance + grid) / law.standard_deviation) for law in laws))
+    pairs = order[np.flatnonzero(even[:-1] & (cells[1:] == cells[:-1])) + [[0], [1]]]
+    law = jax.tree.map(lambda leaf: np.broadcast_to(leaf, values.shape)[pairs], noise)
+    distance, grid = np.abs(np.subtract(*values[pairs])), min(np.diff(np.unique(values[pairs])), default=0.0)
+    deviations = law.standard_deviation
+    share = np.stack([np.maximum(distance - grid, 0) / deviations.sum(axis=0)] * 2)
+    more = np.where(distance > 0, np.minimum((2 * 0.5 ** law.depth(share)).sum(axis=0), 1), 1)
+    less = (1 - 2 * 0.5 ** law.depth((distance + grid) / deviations)).min(axis=0)
     with np.errstate(divide="ignore"):
-        tails = [special.chdtrc(2 * max(len(first), 1), -2 * np.log(p).sum()) for p in (more, less)]
+        tails = [special.chdtrc(2 * max(len(distance), 1), -2 * np.log(p).sum()) for p in (more, less)]
     return "more" if tails[0] < LEVEL / 2 else "less" if tails[1] < LEVEL / 2 else ""

@@ -72,7 +72,8 @@ def refused(capsys, *argv):
 
 
 def test_every_mechanism_is_here():
-    assert {mechanism.name for mechanism, _ in MECHANISMS} == set(ldp.mechanisms.mechanism_names())
+    rules = {"floored", "incomplete", "rounded", "withheld"}  # which stand around a mechanism, in release files only
+    assert {mechanism.name for mechanism, _ in MECHANISMS} | rules == set(ldp.mechanisms.mechanism_names())
 
 
 @pytest.mark.parametrize(("mechanism", "value"), MECHANISMS, ids=lambda part: getattr(part, "name", ""))

@@ -39,9 +39,9 @@ def test_intervals_of_cells_and_ratios_are_printed_and_written(counts, tmp_path,
     out = tmp_path / "cells.csv"
     code, text, err = run(capsys, counts, *PLAIN, "--ratio", "n/population", "--out", out, "--samples", 4000)
     assert (code, err) == (0, "")
-    assert "Uncertainty of the table: what cells were before noise was added, not of the population" in text
+    assert "Uncertainty of the table before noise, not of the population: intervals of 90 %." in text
     assert "no sensitivity and no statement of its publisher was given" in text
-    assert "n [90 %]" in text and "n/population [90 %]" in text and f"wrote {out}" in text
+    assert "\nn\n===" in text and "\nn/population\n===" in text and f"wrote {out}" in text
     rows = written(out)
     assert len(rows) == 8
     row = {
@@ -56,7 +56,7 @@ def test_intervals_of_cells_and_ratios_are_printed_and_written(counts, tmp_path,
     assert ratio == pytest.approx({name: row[name] / 1000 for name in ratio}, rel=1e-12)
     assert float(rows["Ohio", "Allen", "n"]["lower"]) >= 0  # counts
     missing = rows["Iowa", "Adair", "n"]
-    assert missing["value"] == missing["mean"] == "nan" and "Iowa, Adair - [-, -] - [-, -]" in " ".join(text.split())
+    assert missing["value"] == missing["mean"] == "nan" and "Iowa, Adair nan nan nan nan nan" in " ".join(text.split())
 
 
 def test_what_was_withheld_has_an_interval_below_the_threshold_and_some_noise(counts, tmp_path, capsys):
@@ -93,6 +93,16 @@ def test_a_ratio_of_two_noisy_values_has_the_noise_of_both(counts, tmp_path, cap
     assert run(capsys, counts, *values, "--variance", "25", *ratios)[0] == 0
 
 
+def test_a_ratio_without_a_positive_denominator_is_no_number(counts, tmp_path, capsys):
+    counts.write_text(counts.read_text().replace("500,30", "0,30"))
+    out = tmp_path / "cells.csv"
+    assert run(capsys, counts, *PLAIN, "--ratio", "n/population", "--ratio", "population/n", "--out", out)[0] == 0
+    rows = written(out)
+    assert rows["Ohio", "Allen", "n/population"]["mean"] == "nan" != rows["Ohio", "Allen", "n"]["mean"]
+    people_a_case = float(rows["Ohio", "Adams", "population/n"]["mean"])
+    assert abs(people_a_case - 1000 / 101 * (1 + (10 / 101) ** 2)) < 0.2  # to second order, to 6 standard errors
+
+
 def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
     parquet = pytest.importorskip("pyarrow.parquet")
     from pyarrow import csv as reader
@@ -103,7 +113,7 @@ def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
     code, text, _ = run(capsys, path, *PLAIN, "--ratio", "n/population")
     assert code == 0 and text == expected
     code, _, err = run(capsys, path, *PLAIN, "--ratio", "n/populaton")
-    assert code == 2 and "has no column 'populaton' (did you mean population?)" in err
+    assert code == 2 and "there is no column 'populaton' (did you mean population?)" in err
     path.write_bytes(b"no parquet")
     code, _, err = run(capsys, path, *PLAIN)
     assert code == 2 and err.count("\n") == 1
@@ -112,30 +122,28 @@ def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "argv", "message"),
     [
-        (("", ""), PLAIN[:4], "give one of --scale, --standard-deviation and --variance"),
-        (("", ""), [*PLAIN, "--scale", "3"], "give one of --scale"),
+        (("", ""), PLAIN[:6], "give one of scale, standard_deviation and variance, got none"),
+        (("", ""), [*PLAIN, "--scale", "3"], "give one of scale, standard_deviation and variance"),
         (("", ""), [*PLAIN[:4], "--scale", "3"], "noise must be one of"),
-        (("", ""), [*PLAIN[:4], "--noise", "gausian", "--scale", "3"], "(did you mean 'gaussian'?)"),
-        (("", ""), [*PLAIN[:4], "--noise", "laplace", "--scale", "3,4"], "for all of --value n or for each"),
-        (("", ""), [*PLAIN[:4], "--noise", "laplace", "--scale", "x"], "--scale: must be numbers, got 'x'"),
+        (("", ""), [*PLAIN[:4], "--noise", "gausian", "--scale", "3"], "(did you mean gaussian?)"),
         (
             ("", ""),
-            [*PLAIN, "--ratio", "population/n"],
-            "--ratio population/n must be VALUE/COLUMN, with a VALUE of --value n",
+            [*PLAIN[:4], "--noise", "laplace", "--scale", "3,4"],
+            "--scale must be one, or one for each of --value n",
         ),
+        (("", ""), [*PLAIN[:4], "--noise", "laplace", "--scale", "x"], "has no column 'x'"),
         (("", ""), [*PLAIN, "--ratio", "n/pop"], "has no column 'pop'; its columns are"),
-        (("", ""), [*PLAIN, "--ratio", "n"], "must be VALUE/COLUMN"),
+        (("", ""), [*PLAIN, "--ratio", "n"], "--ratio: must be names of two columns, as n/population, got 'n'"),
         (("", ""), ["--value", "m", *PLAIN[2:]], "has no column 'm'"),
         (("Ohio,Allen", "Ohio,Adams"), PLAIN, "rows 0 and 1 are of one cell (state Ohio, county Adams)"),
         (("101,10", "1o1,10"), PLAIN, "line 2: column 'n' holds '1o1', which is no number"),
         (("101,10", "101,0"), PLAIN, "column 'sd' holds 0.0 for Ohio, Adams: a standard_deviation is positive"),
-        (("101,10", "101.5,10"), PLAIN, "column 'n' holds 101.5 for Ohio, Adams: no whole number"),
+        (("101,10", "101.5,10"), PLAIN, "column 'n' holds 101.5 for Ohio, Adams: possible are whole numbers"),
         (
             ("", ""),
             [*PLAIN, "--threshold", "50"],
-            "column 'n' holds -3.0 for Ohio, Allen and 1 cells more: below the threshold",
+            "column 'n' holds -3.0 for Ohio, Allen and 1 cells more: possible are whole numbers, threshold 50.0",
         ),
-        (("500,30", "0,30"), [*PLAIN, "--ratio", "n/population"], "has no positive number for Ohio, Allen"),
         (("", ""), [*PLAIN, "--out", "cells.nc"], "cells are written as CSV"),
     ],
 )
