@@ -14,18 +14,18 @@ from scipy import linalg, sparse
 
 from ldpbayes._core.types import Array
 from ldpbayes.data import NoisyTable
+from ldpbayes.data.release import promises
 from ldpbayes.estimation.estimates import Estimate, cells
 from ldpbayes.inference import fit, observe
 from ldpbayes.mechanisms import Incomplete
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.noise import DiscreteGaussian, Gaussian
 
 SINGULAR = 1e-10  # least share of a cell's own precision that is left when the other cells are accounted for
 FEW = 6  # cells that an error names
 
 
-def estimate_table(tables: Any, queries: Any = None, *, cells: Mapping[str, Any] | None = None) -> "TableEstimate":
+def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
     """Generalised least squares of one table's cells from releases of sums of them: exact, with covariance.
 
     Values are A x + noise of known variances, x the cells: the uncertainty is that of the table, from noise alone.
@@ -37,28 +37,23 @@ def estimate_table(tables: Any, queries: Any = None, *, cells: Mapping[str, Any]
     tables : NoisyTable, or dict of them by name
         Of independent noise. Missing values are left out; TypeError for values floored, withheld or rounded.
     queries : matrix (N, cells), or dict of them by table, optional
-        Matrices A, dense or of SciPy. Default, where there is none: the cells are those of the table with most keys, a
-        table with some of its keys holds sums over the others, and one without keys the sum of all cells. ValueError
-        for a row without cells, and with their names for cells that the queries do not determine.
-    cells : dict of str to array (cells,), optional
-        Keys of the cells, if no table has all of them.
+        Matrices A, dense or of SciPy. Of tables without one, the cells are those of the table with most keys, a table
+        with some of its keys holds sums over the others, and one without keys the sum of all cells. ValueError for a
+        row without cells, and with their names for cells that the queries do not determine.
 
     Returns
     -------
     TableEstimate
         An `ldpbayes.estimation.Estimate`: ``estimate``, ``covariance``, ``interval()``, ``contrast()``, ``summary()``.
     """
-    work = Workload.of(tables, queries, cells)
-    mechanisms = {name: each.mechanism for name, each in work.tables.items()}
-    for name, each in mechanisms.items():
-        if not _unbiased(each):
-            rule = f"{name} is reported by {type(each).__name__}, so that its values have biases"
-            raise TypeError(
-                f"{rule}, and least squares too; true_table(..., queries=...) has the likelihood of the rule"
-            )
+    work = Workload.of(tables, queries)
+    for name, each in work.tables.items():
+        if not _unbiased(each.mechanism):
+            rule = f"{name} is reported by {type(each.mechanism).__name__}, so that its values have biases"
+            way = "true_table(..., queries=...) has the likelihood of the rule"
+            raise TypeError(f"{rule}, and least squares too; {way}")
     estimate, covariance = work.solve()
-    names = list(map(str, cell_names(work.keys, len(estimate))))
-    return TableEstimate(estimate, names, covariance, statements(mechanisms.values()))
+    return TableEstimate(estimate, [*map(str, work.labels)], covariance, promises([*work.tables.values()]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -81,12 +76,6 @@ def _unbiased(mechanism: Any) -> bool:
     return isinstance(mechanism.mechanism if isinstance(mechanism, Incomplete) else mechanism, Additive)
 
 
-def cell_names(keys: Mapping[str, Any], count: int) -> np.ndarray:
-    """A label a cell (count,): that of its only key, those of its keys with commas between them, or its number."""
-    labels = [np.asarray(each) for each in keys.values()] or [np.arange(count)]
-    return labels[0] if len(labels) == 1 else np.array([", ".join(map(str, row)) for row in zip(*labels, strict=True)])
-
-
 def by_name(tables: Any) -> dict[str, Any]:
     """Tables by name, "cells" if there is one without a name."""
     named = dict(tables) if isinstance(tables, Mapping) else {"cells": tables}
@@ -98,28 +87,33 @@ def by_name(tables: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workload:
-    """Releases by name, each of a matrix times the cells of one table; and the keys of these cells."""
+    """Releases by name, each of a matrix times the cells of one table; and this table, if it is there."""
 
     tables: dict[str, Any]
     matrices: dict[str, sparse.csr_array]
-    keys: Mapping[str, np.ndarray]
+    cells: NoisyTable | None
 
     @classmethod
-    def of(cls, tables: Any, queries: Any, keys: Any) -> "Workload":
+    def of(cls, tables: Any, queries: Any) -> "Workload":
         """From the arguments of `estimate_table`; TypeError or ValueError unless they fit together."""
         named, matrices = by_name(tables), {}
         queries = dict(queries or {}) if queries is None or isinstance(tables, Mapping) else {"cells": queries}
-        keys = max((each.keys for each in named.values()), key=len) if keys is None else keys
-        keys = {name: np.asarray(labels) for name, labels in keys.items()}
+        by_keys = [each for name, each in named.items() if queries.get(name) is None]
+        cells = max(by_keys, key=lambda each: len(each.keys), default=None)
         for name, each in named.items():
             query = queries.get(name)
-            matrix = _by_keys(name, each, keys) if query is None else sparse.csr_array(query, dtype=float)
+            matrix = sparse.csr_array(_by_keys(name, each, cells) if query is None else query, dtype=float)
             if matrix.shape[0] != each.count or not np.isfinite(matrix.data).all():
                 raise ValueError(f"queries of {name} must be {each.count} rows of finite numbers, got {matrix.shape}")
             matrices[name] = matrix
         if len(sizes := {matrix.shape[1] for matrix in matrices.values()}) > 1:
             raise ValueError(f"queries must all have a column a cell, got matrices with {sizes} columns")
-        return cls(named, matrices, keys if {len(each) for each in keys.values()} == sizes else {})
+        return cls(named, matrices, cells)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """A label a cell, or its number."""
+        return np.arange(next(iter(self.matrices.values())).shape[1]) if self.cells is None else self.cells.labels
 
     def normal_equations(self) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
         """Reported values and their matrix, over the standard deviation of their noise; and the precision of cells."""
@@ -139,7 +133,7 @@ class Workload:
         if failed or np.diagonal(factor).min() ** 2 < SINGULAR:
             levels, vectors = linalg.eigh(scaled)
             free = vectors[:, levels < SINGULAR * len(levels)]
-            loose = cell_names(self.keys, len(own))[np.sum(free**2, axis=1) > 1e-6]
+            loose = self.labels[np.sum(free**2, axis=1) > 1e-6]
             some = ", ".join(map(str, loose[:FEW])) + (", ..." if len(loose) > FEW else "")
             rank = f"the queries have rank {len(own) - free.shape[1]}, and {len(loose)} of {len(own)} cells"
             raise ValueError(f"{rank} are not determined ({some}); true_table(..., queries=...) at least bounds cells")
@@ -151,21 +145,19 @@ class Workload:
         return estimate, root.T @ root
 
 
-def _by_keys(name: str, release: NoisyTable, keys: Mapping[str, np.ndarray]) -> sparse.csr_array:
-    """The matrix of sums over the cells that have a release's labels, in the keys that the release has."""
-    if not set(release.keys) <= set(keys) or (not release.keys and release.count > 1):
-        have = f"{name} has keys {list(release.keys)}, the cells have {list(keys)}"
-        raise ValueError(f"{have}: give its queries as a matrix, or the keys of all cells, cells={{...}}")
-    count = len(next(iter(keys.values()))) if keys else 1
-    own, all_ = ([each[key].tolist() for key in release.keys] for each in (release.keys, keys))
-    places = {label: row for row, label in enumerate(zip(*own, strict=True) if own else [()])}
-    rows = np.array([places.get(label, -1) for label in (zip(*all_, strict=True) if all_ else [()] * count)])
-    counted = rows >= 0
-    if absent := set(range(release.count)) - set(rows):
-        label = cell_names(release.keys, release.count)[min(absent)]
-        raise ValueError(f"{name}: {len(absent)} of its values are sums of no cell, or listed twice: the first {label}")
-    entries = np.ones(counted.sum()), (rows[counted], np.flatnonzero(counted))
-    return sparse.csr_array(entries, shape=(release.count, count))
+def _by_keys(name: str, release: NoisyTable, cells: Any) -> np.ndarray:
+    """Which cells (N, cells) have a release's labels, in the keys that the release has."""
+    if not set(release.keys) <= set(cells.keys) or (not release.keys and release.count > 1):
+        have = f"{name} has keys {list(release.keys)}, the cells have {list(cells.keys)}"
+        raise ValueError(f"{have}: give its queries as a matrix")
+    inside = np.ones((release.count, cells.count), bool)
+    for key, labels in release.keys.items():
+        inside &= labels[:, None] == cells.keys[key]
+    if (absent := ~inside.any(axis=1)).any():
+        raise ValueError(
+            f"{name}: {absent.sum()} of its values are sums of no cell: the first {release.labels[absent][0]}"
+        )
+    return inside
 
 
 def sample_cells(work: Workload, bounded: bool, draws: int, chains: Any, seed: int, options: dict) -> tuple[Any, dict]:
