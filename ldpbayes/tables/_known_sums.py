@@ -10,7 +10,7 @@ from ldpbayes._core.checks import checked
 from ldpbayes.data import NoisyTable
 
 NEGLIGIBLE = 1e-24  # share of the largest probability below which ends of a sum's law are cut off
-BLOCK = 1 << 22  # probabilities of parts given their sum that are held at once
+BLOCK = 1 << 23  # probabilities of parts given their sum that are held at once
 STEEP = 1e5  # largest slope of log probabilities, a whole number, by which laws are tilted
 WHOLE = "a whole number", lambda a: a == np.round(a)
 
@@ -84,18 +84,14 @@ def draw_given_sums(rng: np.random.Generator, tree: tuple, sums: np.ndarray) -> 
     _, left, right = tree
     if left is None:
         return sums[None]
-    distinct, which, sizes = np.unique(sums, return_inverse=True, return_counts=True)
-    pieces = np.array_split(np.arange(len(distinct)), 1 + len(distinct) * len(left[0][1]) // BLOCK)
-    split = [draw_places(rng, split_weights(left[0], right[0], distinct[piece]), sizes[piece]) for piece in pieces]
-    part = np.empty_like(sums)
-    part[np.lexsort((rng.random(len(sums)), which))] = left[0][0] + np.concatenate(split)
+    if len(sums) > 1 and len(sums) * len(tree[0][1]) > BLOCK:
+        return np.hstack([draw_given_sums(rng, tree, half) for half in np.array_split(sums, 2)])
+    distinct, which = np.unique(sums, return_inverse=True)
+    cumulative = np.cumsum(split_weights(left[0], right[0], distinct), axis=1)
+    cumulative = cumulative / cumulative[:, -1:] + np.arange(len(distinct))[:, None]
+    places = cumulative.ravel().searchsorted(which + rng.random(len(sums)))
+    part = left[0][0] + places - which * cumulative.shape[1]
     return np.concatenate([draw_given_sums(rng, left, part), draw_given_sums(rng, right, sums - part)])
-
-
-def draw_places(rng: np.random.Generator, weights: np.ndarray, sizes: Any) -> np.ndarray:
-    """Draws of places by their weights (n, places), so many of each row: row after row, and in ascending order."""
-    counts = rng.multinomial(sizes, weights / weights.sum(axis=1, keepdims=True))
-    return np.repeat(np.nonzero(counts)[1], counts[counts > 0])
 
 
 def split_weights(a: tuple, b: tuple, sums: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from ldpbayes.inference.density import Site
 from ldpbayes.inference.result import inference_data, labels
 from ldpbayes.likelihood.privatized import law_of_records
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.tables._known_sums import draw_given_sums, draw_places, known_sums, tilted, tree_of_sums
+from ldpbayes.tables._known_sums import draw_given_sums, known_sums, tilted, tree_of_sums
 from ldpbayes.tables._least_squares import Workload, by_name, sample_cells
 
 UNCERTAINTY = "of the table: what the cells were before noise was added; not of a population that they are drawn from"
@@ -42,7 +42,6 @@ def true_table(
     zeros: Any = None,
     queries: Any = None,
     num_samples: int = 1000,
-    num_chains: int | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Any:
@@ -68,8 +67,8 @@ def true_table(
         The tables hold sums of one table's cells, which are drawn: see `estimate_table`. They are real numbers; from
         the normal law of least squares if they have no bounds and all noise is Gaussian (or discrete Gaussian, as an
         approximation), else by chains, with the options of `fit`.
-    num_samples, num_chains, seed : int, optional
-        Draws a chain, chains (default: 4 where any run, else 1 of independent draws), and the seed that fixes draws.
+    num_samples, seed : int, optional
+        Draws, of each chain where chains run, and the seed that fixes them.
 
     Returns
     -------
@@ -78,7 +77,6 @@ def true_table(
         dimension; keys are coordinates. Attributes: ``uncertainty``, ``privacy``, ``mechanisms``, ``seed``.
     """
     num_samples, seed = at_least(1, "num_samples", num_samples), at_least(0, "seed", seed)
-    chains = None if num_chains is None else at_least(1, "num_chains", num_chains)
     about = {"prior": prior, "whole": whole, "total": total, "zeros": zeros, "nonnegative": nonnegative}
     named, statistics = by_name(tables), dict[str, Any]()
 
@@ -89,18 +87,16 @@ def true_table(
     if queries is not None:
         if misplaced := [name for name, value in about.items() if value is not None and name != "nonnegative"]:
             raise ValueError(f"{misplaced[0]} is for tables of cells, and with queries= tables hold sums of cells")
-        work = Workload.of(tables, None if isinstance(queries, str) and queries == "keys" else queries)
-        draws, statistics = sample_cells(work, nonnegative is not False, num_samples, chains, seed, options)
+        work = Workload(tables, None if isinstance(queries, str) and queries == "keys" else queries)
+        draws, statistics = sample_cells(work, nonnegative is not False, num_samples, seed, options)
         result, cells = {"cells": draws}, {"cells": work.cells}
     elif options:
         raise TypeError(f"true_table has no option {', '.join(options)} (those of fit are for chains, with queries=)")
     else:
         laws = [_Law(name, each, **{k: own(value, name) for k, value in about.items()}) for name, each in named.items()]
-        result, cells, shape = {}, named, (-1, chains or 1, num_samples)
         with jax.enable_x64(True), ThreadPoolExecutor() as pool:
-            for number, law in enumerate(laws):
-                values = law.sample([seed, number], shape[1] * num_samples, pool)
-                result[law.name] = np.moveaxis(values.reshape(shape), 0, -1)
+            result = {law.name: law.sample([seed, i], num_samples, pool)[None] for i, law in enumerate(laws)}
+        cells = named
     sites = {
         name: Site(True, False, [] if cells[name] else ["cell"], False, shape=each.shape[2:], table=cells[name])
         for name, each in result.items()
@@ -139,34 +135,34 @@ class _Law:
         self.sums = [] if total is None else known_sums(table, total, self.least, self.most)
 
     def sample(self, seed: list[int], count: int, pool: ThreadPoolExecutor) -> np.ndarray:
-        """Draws (N, count)."""
+        """Draws (count, N)."""
         n = len(self.z)
         plain = isinstance(self.mechanism, Additive) and self.prior is None and not self.whole
         if plain and np.isinf(self.least).all():  # noise is symmetric about 0
             key = jax.random.fold_in(jax.random.key(seed[0]), seed[1])
-            return (self.z - np.asarray(self.noise.sample(key, (count, n, 1), float))[..., 0]).T
+            return self.z - np.asarray(self.noise.sample(key, (count, n, 1), float))[..., 0]
         result = np.empty((n, count), np.int64 if self.whole else float)
         rngs = (np.random.Generator(np.random.SFC64([*seed, part])) for part in itertools.count())
         known = [row for rows, _ in self.sums for row in rows]
         free = np.setdiff1d(np.argsort(self.scale), known, assume_unique=True)  # cells side by side are as wide
         size = min(ROWS, -(-DRAWS // count))
-        chunks = [free[start : start + size] for start in range(0, len(free), size)]
-        list(pool.map(partial(self._draw, result), rngs, chunks))
+
+        def draw(rng: np.random.Generator, rows: np.ndarray) -> None:
+            with jax.enable_x64(True):  # which is an affair of each thread
+                low, step, log_p = self.window(rows)
+            counts = rng.multinomial(count, special.softmax(log_p, axis=1))
+            place = np.repeat(np.nonzero(counts)[1], counts[counts > 0]).reshape(len(rows), count)
+            place, low, step = rng.permuted(place, axis=1), low[:, None], step[:, None]
+            if step.max() > self.whole:  # anywhere in a block
+                place = np.minimum(step * (place + rng.random(place.shape)), self.most[rows, None] - low)
+            result[rows] = low.astype(result.dtype) + place.astype(result.dtype)
+
+        list(pool.map(draw, rngs, (free[start : start + size] for start in range(0, len(free), size))))
         for rows, total in self.sums:
             low, _, log_p = self.window(rows, total)
             tree = tree_of_sums(list(zip(low.astype(int), np.exp(log_p), strict=True)))
             result[rows] = draw_given_sums(next(rngs), tree, np.full(count, total))
-        return result
-
-    def _draw(self, result: np.ndarray, rng: np.random.Generator, rows: np.ndarray) -> None:
-        """Draws of cells that are independent; of blocks, anywhere in them."""
-        with jax.enable_x64(True):  # which is an affair of each thread
-            low, step, log_p = self.window(rows)
-        place = draw_places(rng, special.softmax(log_p, axis=1), result.shape[1]).reshape(len(rows), -1)
-        place, low, step = rng.permuted(place, axis=1), low[:, None], step[:, None]
-        if step.max() > self.whole:
-            place = np.minimum(step * (place + rng.random(place.shape)), self.most[rows, None] - low)
-        result[rows] = low.astype(result.dtype) + place.astype(result.dtype)
+        return result.T
 
     def window(self, rows: np.ndarray, total: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Least numbers and lengths of blocks (n,), and log probabilities (n, blocks), in windows that are moved until
