@@ -26,9 +26,9 @@ def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarra
             keys = ", ".join(table.keys) or "none"
             raise ValueError(f"total names the key {unknown.pop()!r}; the table's keys are {keys}")
         for label, value in sums.items() if isinstance(sums, Mapping) else [((), sums)]:
-            pairs = list(zip(names, label if isinstance(label, tuple) else (label,), strict=True))
-            name = ", ".join(f"{key} = {each!r}" for key, each in pairs) or "all cells"
-            inside = np.all([np.ones(table.count, bool), *(table.keys[key] == each for key, each in pairs)], axis=0)
+            pairs = dict(zip(names, label if isinstance(label, tuple) else (label,), strict=True))
+            name = ", ".join(f"{key} = {each!r}" for key, each in pairs.items()) or "all cells"
+            inside = np.all([np.ones(table.count, bool), *(table.keys[key] == pairs[key] for key in pairs)], axis=0)
             if not inside.any():
                 raise ValueError(f"total of {name}: the table has no such cell")
             known.append((name, inside, int(checked(f"total of {name}", value, *WHOLE))))
@@ -58,14 +58,11 @@ def tilted(log_p: np.ndarray, target: float) -> np.ndarray:
     """Normalised log probabilities (n, places) in proportion to p·exp(θ place), where the mean sum is `target`."""
     places = np.arange(float(log_p.shape[1]))
 
-    def law(theta: float) -> np.ndarray:
-        return special.log_softmax(log_p + theta * places, axis=1)
+    def convex(theta: float) -> float:  # whose derivative is the mean sum less the target
+        return special.logsumexp(log_p + theta * places, axis=1).sum() - theta * target
 
-    def mean(theta: float) -> float:
-        return float(np.sum(np.exp(law(theta)) @ places))
-
-    target = np.clip(target, mean(-STEEP), mean(STEEP))
-    return law(optimize.brentq(lambda theta: mean(theta) - target, -STEEP, STEEP, xtol=1e-6))
+    theta = optimize.minimize_scalar(convex, bounds=(-STEEP, STEEP), method="bounded").x
+    return special.log_softmax(log_p + theta * places, axis=1)
 
 
 def tree_of_sums(laws: list) -> tuple:

@@ -110,9 +110,7 @@ def true_table(
 class _Law:
     """The posterior of one table's cells, independent of each other but for sums that are known."""
 
-    def __init__(
-        self, name: str, table: Any, *, prior: Any, whole: Any, nonnegative: Any, total: Any, zeros: Any
-    ) -> None:
+    def __init__(self, name: str, table: Any, prior: Any, whole: Any, nonnegative: Any, total: Any, zeros: Any) -> None:
         self.name, self.table, self.mechanism, self.prior = name, table, table.mechanism, prior
         self.z, self.noise, shape = np.asarray(table.values, float), table.mechanism.noise, (table.count,)
         if prior is not None and not (isinstance(prior, dist.Distribution) and prior.shape() in ((), shape)):
@@ -199,9 +197,9 @@ class _Law:
             below, above = (first == 0) & (low > least), (end == places) & (high < most)
             lost = ~np.isfinite(peak[:, 0]) | ((below | above) & (span > 2.0**40 * (1 + self.scale[rows])))
             if lost.any():
-                row, why = rows[np.argmax(lost)], "this prior"
-                why = "a flat prior, as nothing limits it: state its law, prior=" if prior is None else why
-                cell = f"cell {str(self.table.labels[row])!r}, reported as {self.z[row]:g},"
+                first = np.argmax(lost)
+                why = "this prior" if prior else "a flat prior, as nothing limits it: state its law, prior="
+                cell = f"cell {str(self.table.labels[rows[first]])!r}, reported as {z[first]:g},"
                 raise ValueError(f"{self.name}: {cell} has no proper posterior under {why}")
             coarse = (step > whole) & (end - first < places // 2)
             if not (below | above | coarse).any():

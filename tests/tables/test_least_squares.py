@@ -131,6 +131,15 @@ def test_chains_of_a_hierarchy_agree_with_rejection_from_the_normal_law():
     assert np.all(np.abs(sample.std(axis=0) / kept.std(axis=0) - 1) < 0.06)
 
 
+def test_chains_of_as_many_cells_as_are_worth_tables_run():
+    cells = NoisyTable(
+        np.arange(200), ldp.DiscreteGaussianMechanism(scale=6.0, sensitivity=1), keys={"county": np.arange(200)}
+    )
+    options = {"num_samples": 3, "num_warmup": 10, "num_chains": 1, "progress_bar": False}
+    result = true_table(cells, queries="keys", **options)
+    assert dict(dataset(result["posterior"])["cells"].sizes) == {"chain": 1, "draw": 3, "county": 200}
+
+
 def test_what_queries_do_not_determine_is_refused_by_name():
     tables = hierarchy()
     gap = NoisyTable([3.0, *[np.nan] * 5], Incomplete(tables["county"].mechanism), keys=tables["county"].keys)

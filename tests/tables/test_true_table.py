@@ -14,7 +14,7 @@ import ldpbayes as ldp
 from ldpbayes import noise
 from ldpbayes.inference.result import dataset
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Rounded, Withheld
-from ldpbayes.tables import NoisyTable, true_table
+from ldpbayes.tables import NoisyTable, estimate_table, true_table
 from ldpbayes.tables._known_sums import split_weights, tilted, tree_of_sums
 from ldpbayes.tables._true_table import _Law
 
@@ -286,6 +286,14 @@ def test_the_result_says_whose_uncertainty_it_is_and_carries_keys_and_privacy():
     assert post["by state"].dims == ("chain", "draw", "state") and (post["n"].sum("cell") == 12).all()
     assert "not of a population" in result.attrs["uncertainty"] and "2 releases" in result.attrs["privacy"]
     assert len(json.loads(result.attrs["mechanisms"])) == 2
+
+
+def test_a_table_with_a_statement_of_its_publisher_is_not_said_to_be_unprotected():
+    stated = NoisyTable(
+        [3, 4], AdditiveMechanism(NOISES["discrete_laplace"], sensitivity=np.inf), privacy="As the law has it."
+    )
+    result = true_table({"n": stated}, num_samples=5)
+    assert result.attrs["privacy"] == estimate_table(stated, np.eye(2)).privacy == "As the law has it."
 
 
 def test_draws_are_a_function_of_the_seed_and_differ_between_tables():
