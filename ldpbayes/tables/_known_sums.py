@@ -9,7 +9,7 @@ from scipy import optimize, signal, special
 from ldpbayes._core.checks import checked
 from ldpbayes.data import NoisyTable
 
-NEGLIGIBLE = 1e-24  # share of the largest probability below which ends of a sum's law are cut off
+NEGLIGIBLE = 1e-15  # share of the largest probability below which ends of a sum's law are cut off
 BLOCK = 1 << 23  # probabilities of parts given their sum that are held at once
 STEEP = 1e5  # largest slope of log probabilities, a whole number, by which laws are tilted
 WHOLE = "a whole number", lambda a: a == np.round(a)
@@ -81,9 +81,9 @@ def draw_given_sums(rng: np.random.Generator, tree: tuple, sums: np.ndarray) -> 
     _, left, right = tree
     if left is None:
         return sums[None]
-    if len(sums) > 1 and len(sums) * len(tree[0][1]) > BLOCK:
-        return np.hstack([draw_given_sums(rng, tree, half) for half in np.array_split(sums, 2)])
     distinct, which = np.unique(sums, return_inverse=True)
+    if 1 < len(distinct) and len(distinct) * len(left[0][1]) > BLOCK:
+        return np.hstack([draw_given_sums(rng, tree, half) for half in np.array_split(sums, 2)])
     cumulative = np.cumsum(split_weights(left[0], right[0], distinct), axis=1)
     cumulative = cumulative / cumulative[:, -1:] + np.arange(len(distinct))[:, None]
     places = cumulative.ravel().searchsorted(which + rng.random(len(sums)))

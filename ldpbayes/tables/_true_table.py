@@ -163,11 +163,8 @@ class _Law:
         return result.T
 
     def window(self, rows: np.ndarray, total: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Least numbers and lengths of blocks (n,), and log probabilities (n, blocks), in windows that are moved until
-        probabilities at their ends are negligible.
-
-        With a known sum p_j(k) becomes p_j(k)·exp(θ k), which changes no law given the sum; where the sum is the mean
-        of this law nothing underflows.
+        """Least numbers and lengths of blocks (n,), and log probabilities (n, blocks) that are negligible at both ends;
+        with a known sum tilted to its mean, which changes no law given the sum: nothing underflows then.
         """
         least, most, whole, z = self.least[rows], self.most[rows], self.whole, self.z[rows]
         padded = partial(np.resize, new_shape=-(-len(rows) // ROWS) * ROWS)  # so that few functions are compiled
@@ -198,7 +195,7 @@ class _Law:
             lost = ~np.isfinite(peak[:, 0]) | ((below | above) & (span > 2.0**40 * (1 + self.scale[rows])))
             if lost.any():
                 first = np.argmax(lost)
-                why = "this prior" if prior else "a flat prior, as nothing limits it: state its law, prior="
+                why = "this prior" if prior is not None else "a flat prior, as nothing limits it: state its law, prior="
                 cell = f"cell {str(self.table.labels[rows[first]])!r}, reported as {z[first]:g},"
                 raise ValueError(f"{self.name}: {cell} has no proper posterior under {why}")
             coarse = (step > whole) & (end - first < places // 2)
