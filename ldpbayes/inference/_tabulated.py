@@ -184,7 +184,7 @@ class TabulatedSite:
         if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
             raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")
         (parameter,) = varying
-        if np.shape(getattr(base, parameter)) != shape or _scale(base, parameter) is None:
+        if np.shape(getattr(base, parameter)) != shape or isinstance(base, dist.Delta) or not _scale(base, parameter):
             raise NoTable("records share a parameter of their law")
         scale = 1.0 if site["scale"] is None else site["scale"]
         weights = np.broadcast_to(np.asarray(keep, float) * np.asarray(scale), shape).copy()

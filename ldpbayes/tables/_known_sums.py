@@ -1,63 +1,68 @@
 """Sums of cells that are known exactly: which there are, and whole numbers given their sum."""
 
-import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy import signal
+from scipy import optimize, signal, special
 
-from ldpbayes._core.checks import FINITE, checked
+from ldpbayes._core.checks import checked
 from ldpbayes.data import NoisyTable
 
-NEGLIGIBLE = 1e-24  # share of the largest probability below which ends of a sum's law are cut off
-BLOCK = 1 << 22  # probabilities of parts given their sum that are held at once
+NEGLIGIBLE = 1e-15  # share of the largest probability below which ends of a sum's law are cut off
+BLOCK = 1 << 23  # probabilities of parts given their sum that are held at once
+STEEP = 1e5  # largest slope of log probabilities, a whole number, by which laws are tilted
 WHOLE = "a whole number", lambda a: a == np.round(a)
 
 
-class KnownSum(NamedTuple):
-    """Cells (rows) whose sum is known, none of which is in another known sum."""
-
-    name: str
-    rows: np.ndarray
-    value: float
-
-
-def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarray, whole: bool) -> list[KnownSum]:
-    """Known sums as sums of disjoint cells: of nested ones, the outer without the inner. ValueError, by key and label,
-    for sums that contradict one another or the cells' bounds, or that overlap without being nested.
+def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """Rows and sum of disjoint cells, of nested sums the outer without the inner; these limit `most` in place.
+    ValueError, by key and label, for sums that contradict one another or the bounds, or overlap and are not nested.
     """
-    requests = []
+    known: list[tuple[str, np.ndarray, int]] = []
     for key, sums in (total if isinstance(total, Mapping) else {None: total}).items():
         names = () if key is None else key if isinstance(key, tuple) else (key,)
         if unknown := set(names) - set(table.keys):
-            raise ValueError(
-                f"total names the key {unknown.pop()!r}; the table's keys are {', '.join(table.keys) or 'none'}"
-            )
+            keys = ", ".join(table.keys) or "none"
+            raise ValueError(f"total names the key {unknown.pop()!r}; the table's keys are {keys}")
         for label, value in sums.items() if isinstance(sums, Mapping) else [((), sums)]:
-            pairs = list(zip(names, label if isinstance(label, tuple) else (label,), strict=True))
-            name = ", ".join(f"{key} = {each!r}" for key, each in pairs) or "all cells"
-            inside = np.all([np.ones(table.count, bool), *(table.keys[key] == each for key, each in pairs)], axis=0)
+            pairs = dict(zip(names, label if isinstance(label, tuple) else (label,), strict=True))
+            name = ", ".join(f"{key} = {each!r}" for key, each in pairs.items()) or "all cells"
+            inside = np.all([np.ones(table.count, bool), *(table.keys[key] == pairs[key] for key in pairs)], axis=0)
             if not inside.any():
                 raise ValueError(f"total of {name}: the table has no such cell")
-            requests.append((name, inside, checked(f"total of {name}", value, *(WHOLE if whole else FINITE))))
-    outer: list[tuple[str, np.ndarray, float]] = []  # disjoint sums so far
-    result = []
-    for name, inside, value in sorted(requests, key=lambda request: np.count_nonzero(request[1])):
-        inner = [each for each in outer if (each[1] & inside).any()]
-        for other in [other for other, cells, _ in inner if (cells & ~inside).any()]:
+            known.append((name, inside, int(checked(f"total of {name}", value, *WHOLE))))
+    known.sort(key=lambda each: np.count_nonzero(each[1]))
+    owner, result = np.full(table.count, -1), []  # the widest known sum so far that a cell is in
+    for number, (name, inside, value) in enumerate(known):
+        inner = np.setdiff1d(owner[inside], -1)
+        if (crossing := np.isin(owner, inner) & ~inside).any():
+            other = known[owner[crossing][0]][0]
             hint = "give such margins as tables of little noise, with queries='keys'"
             raise ValueError(f"total of {name} and total of {other} overlap, and neither is within the other: {hint}")
-        rest = inside & ~np.any([~inside, *(cells for _, cells, _ in inner)], axis=0)
-        left = value - sum(each for _, _, each in inner)
-        low, high, n = least[rest].sum(), most[rest].sum(), int(rest.sum())
-        if not (low <= left <= high or (n == 0 and math.isclose(left, 0, abs_tol=1e-9 * abs(value)))):
-            known = f", of which {value - left:g} in {len(inner)} known sums" if inner else ""
+        rest = np.flatnonzero(inside & (owner < 0))
+        taken = sum(known[each][2] for each in inner)
+        left, low, high = value - taken, least[rest].sum(), most[rest].sum()
+        if not low <= left <= high:
+            parts = f", of which {taken} in {len(inner)} known sums" if len(inner) else ""
             bounds = f"which hold at least {low:g} and at most {high:g}"
-            raise ValueError(f"total of {name} is {value:g}{known}: {left:g} is left for {n} cells, {bounds}")
-        outer = [each for each in outer if not (each[1] & inside).any()] + [(name, inside, value)]
-        result += [KnownSum(name, np.flatnonzero(rest), left)] if n else []
+            raise ValueError(f"total of {name} is {value}{parts}: {left} is left for {len(rest)} cells, {bounds}")
+        owner[inside] = number
+        if np.isfinite(low):
+            most[rest] = np.minimum(most[rest], left - (low - least[rest]))
+        result += [(rest, left)] if len(rest) else []
     return result
+
+
+def tilted(log_p: np.ndarray, target: float) -> np.ndarray:
+    """Normalised log probabilities (n, places) in proportion to p·exp(θ place), where the mean sum is `target`."""
+    places = np.arange(float(log_p.shape[1]))
+
+    def convex(theta: float) -> float:  # whose derivative is the mean sum less the target
+        return special.logsumexp(log_p + theta * places, axis=1).sum() - theta * target
+
+    theta = optimize.minimize_scalar(convex, bounds=(-STEEP, STEEP), method="bounded").x
+    return special.log_softmax(log_p + theta * places, axis=1)
 
 
 def tree_of_sums(laws: list) -> tuple:
@@ -77,13 +82,12 @@ def draw_given_sums(rng: np.random.Generator, tree: tuple, sums: np.ndarray) -> 
     if left is None:
         return sums[None]
     distinct, which = np.unique(sums, return_inverse=True)
-    part, size = np.empty(len(sums), int), max(1, BLOCK // len(left[0][1]))
-    for start in range(0, len(distinct), size):
-        cumulative = np.cumsum(split_weights(left[0], right[0], distinct[start : start + size]), axis=1)
-        cumulative = cumulative / cumulative[:, -1:] + np.arange(len(cumulative))[:, None]
-        (mine,) = np.nonzero((which >= start) & (which < start + size))
-        places = cumulative.ravel().searchsorted(which[mine] - start + rng.random(len(mine)))
-        part[mine] = left[0][0] + places - (which[mine] - start) * cumulative.shape[1]
+    if 1 < len(distinct) and len(distinct) * len(left[0][1]) > BLOCK:
+        return np.hstack([draw_given_sums(rng, tree, half) for half in np.array_split(sums, 2)])
+    cumulative = np.cumsum(split_weights(left[0], right[0], distinct), axis=1)
+    cumulative = cumulative / cumulative[:, -1:] + np.arange(len(distinct))[:, None]
+    places = cumulative.ravel().searchsorted(which + rng.random(len(sums)))
+    part = left[0][0] + places - which * cumulative.shape[1]
     return np.concatenate([draw_given_sums(rng, left, part), draw_given_sums(rng, right, sums - part)])
 
 

@@ -14,18 +14,18 @@ from scipy import linalg, sparse
 
 from ldpbayes._core.types import Array
 from ldpbayes.data import NoisyTable
+from ldpbayes.data.release import promises
 from ldpbayes.estimation.estimates import Estimate, cells
 from ldpbayes.inference import fit, observe
 from ldpbayes.mechanisms import Incomplete
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.noise import DiscreteGaussian, Gaussian
 
 SINGULAR = 1e-10  # least share of a cell's own precision that is left when the other cells are accounted for
 FEW = 6  # cells that an error names
 
 
-def estimate_table(tables: Any, queries: Any = None, *, cells: Mapping[str, Any] | None = None) -> "TableEstimate":
+def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
     """Generalised least squares of one table's cells from releases of sums of them: exact, with covariance.
 
     Values are A x + noise of known variances, x the cells: the uncertainty is that of the table, from noise alone.
@@ -37,28 +37,23 @@ def estimate_table(tables: Any, queries: Any = None, *, cells: Mapping[str, Any]
     tables : NoisyTable, or dict of them by name
         Of independent noise. Missing values are left out; TypeError for values floored, withheld or rounded.
     queries : matrix (N, cells), or dict of them by table, optional
-        Matrices A, dense or of SciPy. Default, where there is none: the cells are those of the table with most keys, a
-        table with some of its keys holds sums over the others, and one without keys the sum of all cells. ValueError
-        for a row without cells, and with their names for cells that the queries do not determine.
-    cells : dict of str to array (cells,), optional
-        Keys of the cells, if no table has all of them.
+        Matrices A, dense or of SciPy. Of tables without one, the cells are those of the table with most keys, a table
+        with some of its keys holds sums over the others, and one without keys the sum of all cells. ValueError for a
+        row without cells, and with their names for cells that the queries do not determine.
 
     Returns
     -------
     TableEstimate
         An `ldpbayes.estimation.Estimate`: ``estimate``, ``covariance``, ``interval()``, ``contrast()``, ``summary()``.
     """
-    work = Workload.of(tables, queries, cells)
-    mechanisms = {name: each.mechanism for name, each in work.tables.items()}
-    for name, each in mechanisms.items():
-        if not _unbiased(each):
-            rule = f"{name} is reported by {type(each).__name__}, so that its values have biases"
-            raise TypeError(
-                f"{rule}, and least squares too; true_table(..., queries=...) has the likelihood of the rule"
-            )
+    work = Workload(tables, queries)
+    for name, each in work.tables.items():
+        if not _unbiased(each.mechanism):
+            rule = f"{name} is reported by {type(each.mechanism).__name__}, so that its values have biases"
+            way = "true_table(..., queries=...) has the likelihood of the rule"
+            raise TypeError(f"{rule}, and least squares too; {way}")
     estimate, covariance = work.solve()
-    names = list(map(str, cell_names(work.keys, len(estimate))))
-    return TableEstimate(estimate, names, covariance, statements(mechanisms.values()))
+    return TableEstimate(estimate, [*map(str, work.labels)], covariance, promises([*work.tables.values()]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -81,12 +76,6 @@ def _unbiased(mechanism: Any) -> bool:
     return isinstance(mechanism.mechanism if isinstance(mechanism, Incomplete) else mechanism, Additive)
 
 
-def cell_names(keys: Mapping[str, Any], count: int) -> np.ndarray:
-    """A label a cell (count,): that of its only key, those of its keys with commas between them, or its number."""
-    labels = [np.asarray(each) for each in keys.values()] or [np.arange(count)]
-    return labels[0] if len(labels) == 1 else np.array([", ".join(map(str, row)) for row in zip(*labels, strict=True)])
-
-
 def by_name(tables: Any) -> dict[str, Any]:
     """Tables by name, "cells" if there is one without a name."""
     named = dict(tables) if isinstance(tables, Mapping) else {"cells": tables}
@@ -96,105 +85,90 @@ def by_name(tables: Any) -> dict[str, Any]:
     return named
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Workload:
-    """Releases by name, each of a matrix times the cells of one table; and the keys of these cells."""
+    """Releases by name, each of a matrix times the cells of one table; and this table, if it is one of them.
 
-    tables: dict[str, Any]
-    matrices: dict[str, sparse.csr_array]
-    keys: Mapping[str, np.ndarray]
+    Of all reported values: their matrix and they themselves, over the standard deviation of their noise, and the
+    precision of the cells. TypeError or ValueError for arguments of `estimate_table` that do not fit together.
+    """
 
-    @classmethod
-    def of(cls, tables: Any, queries: Any, keys: Any) -> "Workload":
-        """From the arguments of `estimate_table`; TypeError or ValueError unless they fit together."""
-        named, matrices = by_name(tables), {}
+    def __init__(self, tables: Any, queries: Any) -> None:
+        self.tables = by_name(tables)
         queries = dict(queries or {}) if queries is None or isinstance(tables, Mapping) else {"cells": queries}
-        keys = max((each.keys for each in named.values()), key=len) if keys is None else keys
-        keys = {name: np.asarray(labels) for name, labels in keys.items()}
-        for name, each in named.items():
-            query = queries.get(name)
-            matrix = _by_keys(name, each, keys) if query is None else sparse.csr_array(query, dtype=float)
-            if matrix.shape[0] != each.count or not np.isfinite(matrix.data).all():
-                raise ValueError(f"queries of {name} must be {each.count} rows of finite numbers, got {matrix.shape}")
-            matrices[name] = matrix
-        if len(sizes := {matrix.shape[1] for matrix in matrices.values()}) > 1:
+        by_keys = [each for name, each in self.tables.items() if queries.get(name) is None]
+        self.cells = max(by_keys, key=lambda each: len(each.keys), default=None)
+        self.matrices, values = list[sparse.csr_array](), []
+        for name, each in self.tables.items():
+            query = _by_keys(name, each, self.cells) if queries.get(name) is None else queries[name]
+            self.matrices.append(sparse.csr_array(query, dtype=float))
+            shape, noise = self.matrices[-1].shape, each.mechanism.noise
+            if shape[0] != each.count or not np.isfinite(self.matrices[-1].data).all():
+                raise ValueError(f"queries of {name} must be {each.count} rows of finite numbers, got {shape}")
+            values.append(np.broadcast_arrays(np.asarray(each.values, float), 1 / noise.standard_deviation))
+        if len(sizes := {matrix.shape[1] for matrix in self.matrices}) > 1:
             raise ValueError(f"queries must all have a column a cell, got matrices with {sizes} columns")
-        return cls(named, matrices, keys if {len(each) for each in keys.values()} == sizes else {})
-
-    def normal_equations(self) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
-        """Reported values and their matrix, over the standard deviation of their noise; and the precision of cells."""
-        z = np.concatenate([np.asarray(each.values, float) for each in self.tables.values()])
-        noises = [(each.mechanism.noise.standard_deviation, each.count) for each in self.tables.values()]
-        weights = 1 / np.concatenate([np.broadcast_to(*noise) for noise in noises])
-        matrix = sparse.diags_array(weights * ~np.isnan(z)) @ sparse.vstack(list(self.matrices.values()), format="csr")
-        return matrix, weights * np.nan_to_num(z), (matrix.T @ matrix).toarray()
+        self.labels = np.arange(max(sizes)) if self.cells is None else self.cells.labels
+        z, weights = np.concatenate(values, axis=1)
+        self.matrix = sparse.diags_array(weights * ~np.isnan(z)) @ sparse.vstack(self.matrices, format="csr")
+        self.values, self.precision = weights * np.nan_to_num(z), (self.matrix.T @ self.matrix).toarray()
 
     def solve(self) -> tuple[np.ndarray, np.ndarray]:
         """Estimate and covariance by least squares; ValueError with the cells that the queries do not determine."""
-        matrix, values, precision = self.normal_equations()
-        own = np.diagonal(precision)
+        own = np.diagonal(self.precision)
         scale = 1 / np.sqrt(np.where(own > 0, own, 1.0))
-        scaled = precision * scale * scale[:, None]
+        scaled = self.precision * scale * scale[:, None]
         factor, failed = linalg.lapack.dpotrf(scaled, lower=True, clean=True)
         if failed or np.diagonal(factor).min() ** 2 < SINGULAR:
             levels, vectors = linalg.eigh(scaled)
             free = vectors[:, levels < SINGULAR * len(levels)]
-            loose = cell_names(self.keys, len(own))[np.sum(free**2, axis=1) > 1e-6]
+            loose = self.labels[np.sum(free**2, axis=1) > 1e-6]
             some = ", ".join(map(str, loose[:FEW])) + (", ..." if len(loose) > FEW else "")
             rank = f"the queries have rank {len(own) - free.shape[1]}, and {len(loose)} of {len(own)} cells"
             raise ValueError(f"{rank} are not determined ({some}); true_table(..., queries=...) at least bounds cells")
         estimate = np.zeros(len(own))
         for _ in range(2):  # the second time corrects rounding errors of the normal equations
-            gradient = scale * (matrix.T @ (values - matrix @ estimate))
+            gradient = scale * (self.matrix.T @ (self.values - self.matrix @ estimate))
             estimate = estimate + scale * linalg.cho_solve((factor, True), gradient)
         root = linalg.solve_triangular(factor, np.diag(scale), lower=True)
         return estimate, root.T @ root
 
 
-def _by_keys(name: str, release: NoisyTable, keys: Mapping[str, np.ndarray]) -> sparse.csr_array:
-    """The matrix of sums over the cells that have a release's labels, in the keys that the release has."""
-    if not set(release.keys) <= set(keys) or (not release.keys and release.count > 1):
-        have = f"{name} has keys {list(release.keys)}, the cells have {list(keys)}"
-        raise ValueError(f"{have}: give its queries as a matrix, or the keys of all cells, cells={{...}}")
-    count = len(next(iter(keys.values()))) if keys else 1
-    own, all_ = ([each[key].tolist() for key in release.keys] for each in (release.keys, keys))
-    places = {label: row for row, label in enumerate(zip(*own, strict=True) if own else [()])}
-    rows = np.array([places.get(label, -1) for label in (zip(*all_, strict=True) if all_ else [()] * count)])
-    counted = rows >= 0
-    if absent := set(range(release.count)) - set(rows):
-        label = cell_names(release.keys, release.count)[min(absent)]
-        raise ValueError(f"{name}: {len(absent)} of its values are sums of no cell, or listed twice: the first {label}")
-    entries = np.ones(counted.sum()), (rows[counted], np.flatnonzero(counted))
-    return sparse.csr_array(entries, shape=(release.count, count))
+def _by_keys(name: str, release: NoisyTable, cells: Any) -> np.ndarray:
+    """Which cells (N, cells) have a release's labels, in the keys that the release has."""
+    if not release.keys.keys() <= cells.keys.keys() or (not release.keys and release.count > 1):
+        have = f"{name} has keys {list(release.keys)}, the cells have {list(cells.keys)}"
+        raise ValueError(f"{have}: give its queries as a matrix")
+    inside = np.ones((release.count, cells.count), bool)
+    for key, labels in release.keys.items():
+        inside &= labels[:, None] == cells.keys[key]
+    if len(absent := release.labels[~inside.any(axis=1)]):
+        raise ValueError(f"{name}: {len(absent)} of its values are sums of no cell: the first {absent[0]}")
+    return inside
 
 
-def sample_cells(work: Workload, bounded: bool, draws: int, chains: Any, seed: int, options: dict) -> tuple[Any, dict]:
-    """Draws (chains, draws, cells), and statistics of chains, where there are bounds, rules, or other noise."""
+def sample_cells(work: Workload, bounded: bool, num_samples: int, seed: int, options: dict) -> tuple[Any, dict]:
+    """Draws (chains, draws, cells); by chains, which may diverge, where there are bounds, rules, or other noise."""
     mechanisms = [each.mechanism for each in work.tables.values()]
-    normal = all(isinstance(each.noise, (Gaussian, DiscreteGaussian)) for each in mechanisms)
-    if normal and not bounded and all(map(_unbiased, mechanisms)):
+    if not bounded and all(_unbiased(m) and isinstance(m.noise, (Gaussian, DiscreteGaussian)) for m in mechanisms):
         estimate, covariance = work.solve()
-        numbers = np.random.default_rng(seed).standard_normal((chains or 1, draws, len(estimate)))
+        numbers = np.random.default_rng(seed).standard_normal((1, num_samples, len(estimate)))
         return estimate + numbers @ linalg.cholesky(covariance), {}
-    matrix, values, precision = work.normal_equations()
     # a little more precision, for cells that are determined by their bounds alone
-    widest = 1 + max(float(np.max(np.abs(np.nan_to_num(each.values)))) for each in work.tables.values())
-    covariance = linalg.inv(precision + np.eye(len(precision)) / widest**2)
+    widest = 1 + max(np.abs(np.nan_to_num(each.values)).max() for each in work.tables.values())
+    covariance = linalg.inv(work.precision + np.eye(len(work.labels)) / widest**2)
     scale = np.sqrt(np.diagonal(covariance))
     # x = scale·softplus(v), or scale·v: v is whitened by its precision where the cells are estimated to be
-    above = covariance @ (matrix.T @ values) / scale
+    above = covariance @ (work.matrix.T @ work.values) / scale
     above = np.maximum(above, 0.5) if bounded else above
     slope = -np.expm1(-above) if bounded else np.ones(len(scale))
-    centre = above + np.log(slope)
-    bent = precision * (slope * scale) * (slope * scale)[:, None] + np.diag(slope * (1 - slope) + 1e-6)
+    bent = work.precision * np.outer(slope * scale, slope * scale) + np.diag(slope * (1 - slope) + 1e-6)
     whitening = linalg.solve_triangular(linalg.cholesky(bent), np.eye(len(scale)))
-    matrices = [(each.data, *sparse.coo_array(each).coords) for each in work.matrices.values()]
+    matrices = [(each.data, *sparse.coo_array(each).coords) for each in work.matrices]
     start = numpyro.infer.init_to_value(values={"whitened": np.zeros(len(scale))})
-    options = {"init_strategy": start, "num_samples": draws, "num_chains": chains or 4, "seed": seed} | options
-    arguments = list(work.tables.values()), matrices, centre, scale, whitening
-    posterior = fit(partial(_model, bounded), *arguments, **options)
-    statistics = {name: each.values for name, each in posterior["sample_stats"].data_vars.items()}
-    return posterior["posterior"]["cells"].values, statistics
+    arguments = list(work.tables.values()), matrices, above + np.log(slope), scale, whitening
+    options = {"init_strategy": start, "num_samples": num_samples, "seed": seed} | options
+    result = fit(partial(_model, bounded), *arguments, **options)
+    return result["posterior"]["cells"].values, {"diverging": result["sample_stats"]["diverging"].values}
 
 
 def _model(bounded: bool, releases: list, matrices: list, centre: Array, scale: Array, whitening: Array) -> None:
