@@ -82,7 +82,7 @@ def draw_given_sums(rng: np.random.Generator, tree: tuple, sums: np.ndarray) -> 
     if left is None:
         return sums[None]
     distinct, which = np.unique(sums, return_inverse=True)
-    if 1 < len(distinct) and len(distinct) * len(left[0][1]) > BLOCK:
+    if len(distinct) > 1 and len(distinct) * len(left[0][1]) > BLOCK:
         return np.hstack([draw_given_sums(rng, tree, half) for half in np.array_split(sums, 2)])
     cumulative = np.cumsum(split_weights(left[0], right[0], distinct), axis=1)
     cumulative = cumulative / cumulative[:, -1:] + np.arange(len(distinct))[:, None]
