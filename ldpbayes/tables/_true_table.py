@@ -98,7 +98,7 @@ def true_table(
             result = {law.name: law.sample([seed, i], num_samples, pool)[None] for i, law in enumerate(laws)}
         cells = named
     sites = {
-        name: Site(True, False, [] if cells[name] else ["cell"], False, shape=each.shape[2:], table=cells[name])
+        name: Site(True, False, [] if cells[name] else ["cell"], False, shape=each.shape[2:], release=cells[name])
         for name, each in result.items()
     }
     data = inference_data({"posterior": result, "sample_stats": statistics}, *labels(None, None, sites))
