@@ -59,7 +59,10 @@ NOISES = {
 }
 
 
-@pytest.mark.parametrize(("noise", "law"), SUMS)
+@pytest.mark.parametrize(
+    ("noise", "law"),
+    [pytest.param(*case, marks=() if number in (0, 3) else pytest.mark.slow) for number, case in enumerate(SUMS)],
+)
 def test_sums_over_all_counts_in_rules_are_exact_and_have_their_gradients(noise, law):
     base, log_mass = COUNTS[law]
     rule = Withheld(Rounded(statistic(NOISES[noise]), 4.0), 12.0)
@@ -105,7 +108,10 @@ def quadrature(base, function, cuts):
 NORMALS = [Gaussian(4.0), Laplace(3.0), SymmetricLaplace(60.0), DiscreteLaplace(3.0), DiscreteLaplace(60.0)]
 
 
-@pytest.mark.parametrize("noise", NORMALS, ids=lambda noise: type(noise).__name__)
+@pytest.mark.parametrize(
+    "noise",
+    [pytest.param(noise, marks=() if number == 3 else pytest.mark.slow) for number, noise in enumerate(NORMALS)],
+)
 def test_normal_statistics_in_rules_are_integrals(noise):
     rule = Withheld(Rounded(statistic(noise), 5.0), 20.0)
     z = np.array([np.nan, 20.0, 100.0])
@@ -128,6 +134,7 @@ def test_normal_statistics_in_rules_are_integrals(noise):
         np.testing.assert_allclose(slopes(at), numeric, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_normal_statistics_under_discrete_gaussian_noise_in_rules_are_sums_of_their_masses():
     mechanism, base, k = (
         statistic(DiscreteGaussian(4.0)),
@@ -180,7 +187,13 @@ BOUNDED = [
 ]
 
 
-@pytest.mark.parametrize("mechanism", BOUNDED, ids=lambda mechanism: type(mechanism).__name__)
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        pytest.param(mechanism, id=type(mechanism).__name__, marks=() if number == 0 else pytest.mark.slow)
+        for number, mechanism in enumerate(BOUNDED)
+    ],
+)
 def test_clipped_records_in_rules_are_integrals(mechanism):
     base, z = dist.Normal(0.4, 1.3), np.array([np.nan, 2.5, 7.0])
     rule = Rounded(Withheld(mechanism, 1.2), 0.5)
@@ -204,6 +217,7 @@ def test_clipped_records_in_rules_are_integrals(mechanism):
     )
 
 
+@pytest.mark.slow
 def test_clipped_counts_in_rules_are_sums_and_a_sketch_of_them_says_as_much():
     rule = Withheld(ldp.DiscreteLaplaceMechanism(2.0, 0, 10), 3.0)
     z = np.asarray(rule.randomize(jax.random.key(0), np.random.default_rng(0).poisson(4, 300)))
@@ -224,7 +238,10 @@ MECHANISMS += [ldp.LaplaceMechanism(1.0, 0, 8), ldp.DiscreteGaussianMechanism(2.
 MECHANISMS += [Withheld(MECHANISMS[3], 3.0), Floored(ldp.LaplaceMechanism(1.0, 0, 8), 5.0), Incomplete(MECHANISMS[0])]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: type(mechanism).__name__)
+@pytest.mark.parametrize(
+    "mechanism",
+    [pytest.param(each, marks=() if number in (3, 7) else pytest.mark.slow) for number, each in enumerate(MECHANISMS)],
+)
 def test_a_number_that_is_what_it_is_has_the_mechanisms_own_density(mechanism):
     z = np.array([5.0, 9.0])
     law = ldp.Privatized(dist.Delta(4.3), mechanism)
@@ -263,7 +280,10 @@ CDFS = [
 ]
 
 
-@pytest.mark.parametrize(("base", "mechanism"), CDFS)
+@pytest.mark.parametrize(
+    ("base", "mechanism"),
+    [pytest.param(*case, marks=() if number == 2 else pytest.mark.slow) for number, case in enumerate(CDFS)],
+)
 def test_the_cdf_is_what_a_threshold_withholds_and_what_a_unit_rounds_off(base, mechanism):
     law, threshold = ldp.Privatized(base, mechanism), 6.0
     before = threshold - 1 if mechanism.noise.discrete else np.nextafter(threshold, -np.inf)
@@ -280,6 +300,7 @@ def test_the_cdf_is_what_a_threshold_withholds_and_what_a_unit_rounds_off(base, 
         np.testing.assert_allclose(slope, np.exp(law.log_prob(values[1:3])), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_cdf_and_moments_are_refused_where_there_are_none():
     with pytest.raises(TypeError, match="cdf is of numbers under additive noise, got RandomizedResponse"):
         ldp.Privatized(dist.Bernoulli(0.5), ldp.RandomizedResponse(1.0)).cdf(0)
@@ -290,6 +311,7 @@ def test_cdf_and_moments_are_refused_where_there_are_none():
         ldp.Privatized(dist.StudentT(3.0), Floored(statistic(Laplace(1.0))))
 
 
+@pytest.mark.slow
 def test_noise_that_is_left_out_keeps_its_atoms_in_rules():
     mechanism = ZeroInflatedLaplaceMechanism(0.3, 1.0, 0.0, 4.0)
     base, z = dist.Normal(1.0, 2.0), np.array([0.0, 1.7, 4.0])
@@ -335,6 +357,7 @@ def test_a_fixed_number_is_fitted_under_a_flat_prior(mechanism):
     assert draws.std() == pytest.approx(deviation, rel=0.4)
 
 
+@pytest.mark.slow
 def test_an_enumerated_whole_number_is_summed_over():
     release = ldp.Release([4.0], statistic(DiscreteGaussian(2.0)))
 

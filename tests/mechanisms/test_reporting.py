@@ -60,8 +60,17 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("noise", [DiscreteGaussian(3.0), DiscreteLaplace(0.8)], ids=["gaussian", "laplace"])
+SHORT = {"withheld": DiscreteLaplace, "rounded, then withheld": DiscreteGaussian}  # others are slow
+
+
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    [
+        pytest.param(name, noise, id=name, marks=() if SHORT.get(name) is type(noise) else pytest.mark.slow)
+        for name in RULES
+        for noise in (DiscreteGaussian(3.0), DiscreteLaplace(0.8))
+    ],
+)
 def test_probabilities_are_those_of_all_numbers_that_are_reported_alike(name, noise):
     make, reported = RULES[name]
     rule, x = make(AdditiveMechanism(noise, sensitivity=1.0)), 7
@@ -92,7 +101,13 @@ INTERVALS = np.array(
 )
 
 
-@pytest.mark.parametrize("noise", CONTINUOUS, ids=lambda noise: type(noise).__name__)
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(noise, id=type(noise).__name__, marks=() if isinstance(noise, Gaussian) else pytest.mark.slow)
+        for noise in CONTINUOUS
+    ],
+)
 def test_intervals_of_continuous_noise_have_the_integral_of_its_density_and_its_derivative(noise):
     inner = getattr(noise, "noise", noise)
     jumps = np.concatenate([3 * np.arange(15) + 0.9, [0.0]])
@@ -120,7 +135,7 @@ def test_intervals_of_continuous_noise_have_the_integral_of_its_density_and_its_
 
 
 @pytest.mark.parametrize("law", [DiscreteLaplace, DiscreteGaussian])
-@pytest.mark.parametrize("scale", [0.3, 1.4999, 1.5001, 20.0])
+@pytest.mark.parametrize("scale", [1.4999, 1.5001, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.3, 20.0))])
 def test_tails_of_discrete_noise_are_sums_of_its_formula_from_any_real_number_on(law, scale):
     noise, start = law(scale), np.array([0.0, 0.4, 1.0, 6.6, 35.0])
     away = start[:, None] + np.arange(1500)
@@ -218,6 +233,7 @@ def test_values_that_cannot_be_are_impossible_where_they_are_traced():
     assert np.isneginf(log_prob[:2]).all() and np.isfinite(log_prob[2]) and np.isfinite(slope).all()
 
 
+@pytest.mark.slow
 def test_what_is_missing_at_random_says_nothing():
     rule = Incomplete(Floored(WHOLE, 2.0))
     log_prob, slope = jax.jvp(lambda x: rule.log_prob(np.array([NAN, 2.0]), x), (1.5,), (1.0,))
