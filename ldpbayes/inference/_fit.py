@@ -21,7 +21,7 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
-from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.release import promises
 from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
@@ -30,7 +30,14 @@ from ldpbayes.inference._tabulated import tabulated_records
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
-from ldpbayes.inference.result import ADVICE, ConvergenceWarning, convergence_problems, inference_data, labels
+from ldpbayes.inference.result import (
+    ADVICE,
+    UNCERTAINTY,
+    ConvergenceWarning,
+    convergence_problems,
+    inference_data,
+    labels,
+)
 from ldpbayes.inference.surrogates import ExpansionWarning, Records, Report, Surrogate, sample
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.arrays import evenly_spaced
@@ -108,8 +115,9 @@ def fit(
         posterior_predictive its released values, if it has kept them), and on request posterior_predictive and
         log_likelihood (of evenly spaced draws, if all would take more than 256 MiB). Attributes: ``privacy``, what was
         promised, in words; and as JSON ``mechanisms``, ``certificates`` (the largest error of the sketches at posterior
-        draws, in nats, and their panels), ``expansion`` (what ran, why, and its errors, or null; of equal records how
-        many rows stood for how many), ``release_warnings``, ``convergence_warnings``.
+        draws, in nats, and their panels), ``expansion`` (what ran in place of the records, an expansion or
+        tables of likelihoods, why, and its errors, or null; of equal records how many rows stood for how many),
+        ``release_warnings``, ``convergence_warnings``. With a table, ``uncertainty``: of the table or the population.
 
     Warns
     -----
@@ -177,6 +185,9 @@ def fit(
         convergence_warnings=json.dumps(problems),
         seed=int(seed),
     )
+    of_tables = [site.fixed for site in sites.values() if isinstance(site.release, NoisyTable)]
+    if of_tables:
+        result.attrs["uncertainty"] = UNCERTAINTY[all(of_tables)]
     if problems:
         warn("; ".join(problems) + ADVICE, ConvergenceWarning)
     return result

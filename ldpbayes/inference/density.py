@@ -21,6 +21,7 @@ from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.inference._handlers import check_site
+from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.mechanisms import Mechanism
 
@@ -40,6 +41,7 @@ class Site(NamedTuple):
     shape: tuple[int, ...] = ()
     mechanism: Mechanism | None = None  # the mechanism of observed values that came without their release
     release: Any = None  # whose values are observed
+    fixed: bool = False  # whether it is privatized, with records that are numbers, not draws of a law
 
 
 def _is_data(leaf: object) -> bool:
@@ -189,6 +191,7 @@ def _described(name: str, site: Message) -> Site:
         shape=shape,
         mechanism=fn.mechanism if observed and private and not site["infer"].get("released") else None,
         release=site["infer"].get("released") if observed else None,
+        fixed=private and isinstance(unexpanded(fn.base_dist), dist.Delta),
     )
 
 

@@ -25,6 +25,11 @@ ARVIZ_NAMES = {
     "num_steps": "n_steps",
     "accept_prob": "acceptance_rate",
 }
+# What intervals are of, where noisy tables are among the data: by whether cells are numbers, not draws of a law.
+UNCERTAINTY = {
+    True: "of the table: what the cells were before noise was added; not of a population that they are drawn from",
+    False: "of the population: parameters of a law that the cells were drawn from; not only of noise in the table",
+}
 
 
 class ConvergenceWarning(LdpBayesWarning):

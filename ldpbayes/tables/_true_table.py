@@ -19,13 +19,12 @@ from ldpbayes._core.types import Array
 from ldpbayes.data import NoisyTable
 from ldpbayes.data.release import promises
 from ldpbayes.inference.density import Site
-from ldpbayes.inference.result import inference_data, labels
+from ldpbayes.inference.result import UNCERTAINTY, inference_data, labels
 from ldpbayes.likelihood.privatized import law_of_records
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.tables._known_sums import draw_given_sums, known_sums, tilted, tree_of_sums
 from ldpbayes.tables._least_squares import Workload, by_name, sample_cells
 
-UNCERTAINTY = "of the table: what the cells were before noise was added; not of a population that they are drawn from"
 PLACES = 1 << 14  # numbers of a cell whose probabilities are listed; of more, and of real numbers, equal blocks are
 DROP = 42.0  # nats by which a cell's log probability has fallen at the ends of its window: e^-42 is 6e-19
 ROWS = 128  # cells whose probabilities are evaluated at once
@@ -103,7 +102,7 @@ def true_table(
     }
     data = inference_data({"posterior": result, "sample_stats": statistics}, *labels(None, None, sites))
     specs = json.dumps([each.mechanism.spec() for each in named.values()])
-    data.attrs.update(uncertainty=UNCERTAINTY, privacy=promises([*named.values()]), mechanisms=specs, seed=seed)
+    data.attrs.update(uncertainty=UNCERTAINTY[True], privacy=promises([*named.values()]), mechanisms=specs, seed=seed)
     return data
 
 

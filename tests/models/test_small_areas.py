@@ -104,6 +104,7 @@ def test_areas_have_their_labels_and_a_missing_count_has_a_rate():
     others = np.delete(rates.std("sample").values / rates.mean("sample").values, 7)
     assert rates.std("sample").values[7] / rates.mean("sample").values[7] > np.median(others)
     assert '"ran": "tables"' in result.attrs["expansion"]
+    assert result.attrs["uncertainty"].startswith("of the population")
 
 
 def test_a_noisy_exposure_widens_the_rates():
