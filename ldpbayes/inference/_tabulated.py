@@ -25,7 +25,7 @@ from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trac
 from ldpbayes.inference.density import Density, Site, given
 from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
 from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.privatized import Privatized, law_of_records, unwrapped
+from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.likelihood.registry import closed_form
 from ldpbayes.numerics.arrays import evenly_spaced
 
@@ -177,15 +177,18 @@ class TabulatedSite:
         if not isinstance(law, Privatized) or len(shape) != 1 or site["fn"].batch_shape != shape or law.event_dim:
             raise NoTable("the values are not privatized numbers, one a record")
         base = _law(site)
-        if closed_form(base, law.mechanism) is None and getattr(law.mechanism, "bounded", True):
-            raise NoTable("a channel takes longer to build than tables save")
+        channel = closed_form(base, law.mechanism) is None and getattr(law.mechanism, "bounded", True)
+        if channel or isinstance(base, dist.Delta):
+            raise NoTable("a channel takes longer to build than tables save, and a number with noise is quick itself")
         varying = [each for each in base.arg_constraints if depends(lambda _, law: getattr(law, each))]  # noqa: B023
         others = depends(lambda site, _: (unwrapped(site["fn"])[0].mechanism, site["value"], site["scale"]))
         if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
             raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")
         (parameter,) = varying
-        if np.shape(getattr(base, parameter)) != shape or isinstance(base, dist.Delta) or not _scale(base, parameter):
-            raise NoTable("records share a parameter of their law")
+        arrays = {each: jnp.asarray(getattr(base, each)) for each in base.arg_constraints}
+        if any(each.ndim > 1 for each in arrays.values()) or _scale(base, parameter) is None:
+            raise NoTable("a parameter of the law of a record is no number")
+        base = type(base)(**{each: jnp.broadcast_to(array, shape) for each, array in arrays.items()})
         scale = 1.0 if site["scale"] is None else site["scale"]
         weights = np.broadcast_to(np.asarray(keep, float) * np.asarray(scale), shape).copy()
         return cls(base, parameter, law.mechanism, np.asarray(site["value"]), weights)
@@ -202,23 +205,23 @@ class TabulatedSite:
 
     def numbers(self, message: Message) -> jax.Array:
         """The numbers (records,) in a run of the model, on the scale of the tables."""
-        number = self.scale.place(getattr(_law(message), self.parameter), jnp.asarray(self.variances))
+        parameter = jnp.broadcast_to(getattr(_law(message), self.parameter), self.values.shape)
+        number = self.scale.place(parameter, jnp.asarray(self.variances))
         return jnp.clip(number, -1e30, 1e30)  # finite, since it is multiplied by slopes that may be 0
 
     def law_of(self, numbers: Array, owners: np.ndarray) -> Privatized:
         """The law of the values of some records at numbers on the scale of the tables."""
-        law = law_of_records(self.base, owners)
-        parameters = {name: getattr(law, name) for name in law.arg_constraints}
+        parameters = {name: getattr(self.base, name)[owners] for name in self.base.arg_constraints}
         parameters[self.parameter] = self.scale.parameter(numbers, self.variances[owners])
-        base = type(law)(**parameters, validate_args=False)
+        base = type(self.base)(**parameters, validate_args=False)
         return Privatized(base, self.mechanism.of_records(self.values.shape, owners), validate_args=False)
 
     def tables(self) -> tuple[Tables, float]:
         """Tables of the records, one for equal ones, each on as many pieces as it needs, and the sum of their largest
         errors; `NoTable` if there is one that cannot be made.
         """
-        fixed = [getattr(self.base, name) for name in self.base.arg_constraints if name != self.parameter]
-        columns = [np.broadcast_to(leaf, self.values.shape) for leaf in (*fixed, *jax.tree.leaves(self.mechanism))]
+        columns = [getattr(self.base, name) for name in self.base.arg_constraints if name != self.parameter]
+        columns += [np.broadcast_to(leaf, self.values.shape) for leaf in jax.tree.leaves(self.mechanism)]
         rows = np.stack([self.values, *columns], axis=-1).astype(float)
         _, first, kinds = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         kinds, count = kinds.ravel(), len(first)

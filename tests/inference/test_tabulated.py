@@ -35,6 +35,7 @@ def site_of(model, *args):
 
 
 LAWS = {
+    "Poisson, a common rate": (lambda n, x: dist.Poisson(300 * jnp.exp(x.mean())), RELEASE.mechanism),
     "Poisson, discrete Gaussian": (lambda n, x: dist.Poisson(n * jnp.exp(x)), RELEASE.mechanism),
     "Poisson, personal scales": (
         lambda n, x: dist.Poisson(n * jnp.exp(x)),
@@ -124,10 +125,10 @@ def latent_noise(release, exposure):
     "model",
     [
         latent_noise,
-        lambda release, exposure: areas(release, exposure, lambda n, x: dist.Normal(x.mean(), 1.0)),
+        lambda release, exposure: areas(release, exposure, lambda n, x: dist.Normal(x.mean(), jnp.exp(x))),
         lambda release, exposure: areas(release, exposure, lambda n, x: dist.Normal(x, jnp.exp(x))),
     ],
-    ids=["noise that is not known", "a common rate", "two numbers a record"],
+    ids=["noise that is not known", "a common mean and a scale a record", "two numbers a record"],
 )
 def test_likelihoods_of_other_numbers_have_no_table(model):
     release = ldp.Release(Z, ldp.GaussianMechanism.from_standard_deviation(6.0, sensitivity=1.0))
