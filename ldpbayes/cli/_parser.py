@@ -150,7 +150,8 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    for name in sorted({name for each in mechanism_names() for name in parameters_of(mechanism_class(each))} - without):
+    names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}
+    for name in sorted(names - {"mechanism", *without}):  # a rule's own mechanism is no option
         group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
     return group
 
