@@ -175,6 +175,8 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
         meant = f"{args.mechanism!r}{guess(args.mechanism, names)}"
         raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
     values, fields = dict(typed), parameters_of(cls)
+    if "mechanism" in fields:
+        raise BadInput(f"{args.mechanism} is a rule around another mechanism: make a release file of it (Release.save)")
     if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
         fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}

@@ -173,7 +173,7 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}
-    for name in sorted(names - without - {"mechanism"}):
+    for name in sorted(names - without - {"mechanism"}):  # a rule's own mechanism is no option
         group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
     return group
 

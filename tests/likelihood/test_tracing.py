@@ -24,6 +24,10 @@ MECHANISMS = [
     ldp.DiscreteGaussianMechanism(2.0),
     ldp.RPWithPrior(1.0, (-5, 5), 2.0),
     ldp.StaircaseMechanism(1.0, -5, 5),
+    ldp.mechanisms.Floored(ldp.DiscreteLaplaceMechanism(2.0), 1.0),
+    ldp.mechanisms.Withheld(ldp.DiscreteGaussianMechanism(2.0), 1.0),
+    ldp.mechanisms.Rounded(ldp.DiscreteLaplaceMechanism(2.0), 2.0),
+    ldp.mechanisms.Incomplete(ldp.DiscreteLaplaceMechanism(2.0)),
     ldp.RROnBins(1.0, [-5, -1, 2, 5], [-3.0, 0.5, 3.0]),
     ldp.UnbiasedRandomizer.optimal(([-5, 5], [0.1]), 1.0, nodes=4),
     ldp.RandomizedResponse(1.0),
@@ -33,8 +37,8 @@ MECHANISMS = [
     ldp.LocalHashing(1.0, 2, 2),
     ldp.HadamardResponse(1.0, 2),
 ]
-KNOWN = {"discrete_gaussian"}
-"""Mechanisms that must be known before tracing, since a scale says how many terms a sum has: their data are traced."""
+KNOWN = {"discrete_gaussian", "floored", "withheld", "rounded", "incomplete"}
+"""Mechanisms that must be known before tracing, since a number says how many terms a sum has: their data are traced."""
 
 
 REGRESSIONS = [
@@ -58,7 +62,7 @@ def total(data, parameter, mechanism=None):
     mechanism = data.mechanism if mechanism is None else mechanism
     if not mechanism.domain.is_discrete:
         base = dist.Normal(parameter, 2.0)
-    elif isinstance(mechanism, Additive):
+    elif isinstance(getattr(mechanism, "innermost", mechanism), Additive):
         base = dist.Poisson(jnp.exp(parameter))
     else:
         base = dist.Bernoulli(jax.nn.sigmoid(parameter))

@@ -598,7 +598,8 @@ ESTIMATORS = {"sufficient_statistics": sufficient_statistics}
 
 def test_every_mechanism_of_the_package_is_drawn():
     own = {name for name, kind in _registry._registry.items() if kind.__module__.startswith("ldpbayes.")}
-    assert own == set(DRAWN)
+    # reporting rules only process what their mechanism has released
+    assert own - {"floored", "incomplete", "rounded", "withheld"} == set(DRAWN)
 
 
 @pytest.mark.parametrize("name", [*DRAWN, *ESTIMATORS])

@@ -121,6 +121,11 @@ def _mechanisms():
         "discrete Laplace, a statistic": mechanisms.DiscreteLaplaceMechanism(2.0, sensitivity=1.0),
         "discrete Gaussian": mechanisms.DiscreteGaussianMechanism(3.0, 0, 10),
         "discrete Gaussian, rows": mechanisms.DiscreteGaussianMechanism(3.0, 0, 2, names, ("age", "ill")),
+        "floored": mechanisms.Floored(ldp.LaplaceMechanism(1.5, -2, 3), -1.0),
+        "withheld, rounded": mechanisms.Rounded(
+            mechanisms.Withheld(mechanisms.DiscreteGaussianMechanism(3.0), [5, 10.0]), 5
+        ),
+        "incomplete": mechanisms.Incomplete(mechanisms.AdditiveMechanism(noise.Laplace(2.0), sensitivity=1.0)),
         "staircase": mechanisms.StaircaseMechanism(2.0, -1.0, 2.0),
         "staircase, gamma given": mechanisms.StaircaseMechanism(budgets, -1.0, 2.0, 0.8),
         "linear records": mechanisms.LinearRecordsMechanism(2.0, 1e-4, 1.0, 1.5, names),
