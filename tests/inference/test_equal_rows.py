@@ -95,7 +95,12 @@ def collapsed(model, args, kwargs=None):
     return density, *equal_rows_once(density, sites_of(density), init_to_uniform, jax.random.key(0))
 
 
-@pytest.mark.parametrize("case", CASES)
+SHORT = ("personal budgets, and arguments by name", "a data frame", "masks, weights and factors")  # others are slow
+
+
+@pytest.mark.parametrize(
+    "case", [each if each in SHORT else pytest.param(each, marks=pytest.mark.slow) for each in CASES]
+)
 def test_the_log_density_of_kinds_and_their_numbers_is_that_of_all_records(case, x64):
     model, args, kwargs, kinds = CASES[case]
     with warnings.catch_warnings():

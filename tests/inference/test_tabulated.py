@@ -50,7 +50,12 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+DEFAULT = ("Poisson, personal scales", "binomial, shares")
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in DEFAULT else pytest.param(each, marks=pytest.mark.slow) for each in LAWS]
+)
 def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name):
     law, mechanism = LAWS[name]
     with jax.enable_x64(True):
@@ -84,6 +89,7 @@ def test_beyond_its_ends_a_table_is_a_straight_line_with_finite_slopes():
         assert np.isfinite(slope(jnp.full(AREAS, -1e30))).all() and np.isfinite(slope(jnp.full(AREAS, 1e30))).all()
 
 
+@pytest.mark.slow
 def test_the_model_with_tables_has_the_log_density_of_the_model():
     with jax.enable_x64(True):
         density, site = site_of(areas, RELEASE, EXPOSURE)

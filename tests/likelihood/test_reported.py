@@ -160,7 +160,7 @@ def test_normal_numbers_under_discrete_noise_are_integrals_of_its_formula(noise,
     assert np.isneginf(got[3])
 
 
-@pytest.mark.parametrize(("scale", "deviation"), [(3.0, 1.7), (0.7, 0.9)])
+@pytest.mark.parametrize(("scale", "deviation"), [(3.0, 1.7), pytest.param(0.7, 0.9, marks=pytest.mark.slow)])
 def test_the_errors_of_normal_numbers_under_discrete_noise_are_those_stated(scale, deviation):
     k = np.arange(-600.0, 600.0)
     ripple = 2 * np.exp(-2 * np.pi**2 * deviation**2)
