@@ -65,9 +65,9 @@ class Reported(NumericMechanism, DiscreteMechanism):
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
         """Which z are printed in an interval, NaN if missing, without its upper end where `short`: such an interval."""
 
-    @abc.abstractmethod
     def _applied(self, z: jax.Array) -> jax.Array:
-        """What is printed of z."""
+        """What is printed of z: here all of it."""
+        return z
 
     def interval(self, z: Any) -> tuple[Any, Any]:
         """Least and largest number that `innermost` can have released where z is printed: infinite where there is none,
@@ -218,9 +218,6 @@ class Incomplete(Reported):
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
         return xp.where(xp.isnan(low), -np.inf, low), xp.where(xp.isnan(low), np.inf, high), short
-
-    def _applied(self, z: jax.Array) -> jax.Array:
-        return z
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         return self.mechanism.moments(x)
