@@ -76,7 +76,8 @@ def distinct_rows(columns: list[np.ndarray], count: int) -> tuple[np.ndarray, np
     """Positions (m,) of rows of arrays (count, ...), how many equal rows each stands for, and the number of different
     rows; ValueError if these are too many. Some are there twice: few m then occur, each of which is compiled once.
     """
-    words = [word for column in columns for word in _words(column)]
+    tables = [np.ascontiguousarray(column.reshape(count, -1)).view(np.uint8) for column in columns]
+    words = [word for table in tables for word in np.pad(table, ((0, 0), (0, -table.shape[1] % 8))).view(np.uint64).T]
     marks = np.zeros(count, np.uint64)
     for word in words:
         marks = (marks ^ word) * np.uint64(0x9E3779B97F4A7C15)
@@ -93,13 +94,6 @@ def distinct_rows(columns: list[np.ndarray], count: int) -> tuple[np.ndarray, np
     weights[first] = copies - np.bincount(kinds[again], minlength=rows)
     index = np.sort(np.concatenate([first, again]))  # a model may know how its data are sorted
     return index, weights[index], rows
-
-
-def _words(column: np.ndarray) -> np.ndarray:
-    """The bytes of each row as numbers (words, rows); TypeError for Python objects."""
-    table = np.ascontiguousarray(column.reshape(len(column), -1)).view(np.uint8)
-    missing = -table.shape[1] % 8
-    return (np.pad(table, ((0, 0), (0, missing))) if missing else table).view(np.uint64).T
 
 
 class _Weighted(Messenger):

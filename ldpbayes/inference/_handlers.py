@@ -154,8 +154,8 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
 
 def _kind(data: Any) -> Hashable:
     """A key that is equal for the data of groups which can be one site."""
-    mechanism = getattr(data.mechanism, "innermost", data.mechanism)
-    structure = type(data), jax.tree.structure((data.mechanism, getattr(data, "polynomial", None)))
+    mechanism = data.mechanism
+    structure = type(data), jax.tree.structure((mechanism, getattr(data, "polynomial", None)))
     if not isinstance(mechanism, Additive) or not (mechanism.columns or isinstance(mechanism.noise, Omitted)):
         return structure
     # Bounds of these mechanisms are shared by all records, so that groups with different bounds cannot be one site.

@@ -106,9 +106,10 @@ class Privatized(dist.Distribution):
         """P(z ≤ value) under additive noise, or of what a rule prints, where NaN is below nothing; else TypeError. The
         value is concrete where counts are summed without bounds.
         """
-        if not isinstance(self.mechanism, (Additive, Reported)) or self.mechanism.record_shape:
-            raise TypeError(f"cdf is of numbers under additive noise, got {type(self.mechanism).__name__}")
-        below = unchecked(Floored, self.mechanism, value)  # prints all that is no larger as the value
+        mechanism = self.mechanism
+        if not isinstance(mechanism, (Additive, Reported)) or mechanism.record_shape or mechanism.has_atoms:
+            raise TypeError(f"cdf is of numbers under additive noise without atoms, got {type(mechanism).__name__}")
+        below = unchecked(Floored, mechanism, value)  # prints all that is no larger as the value
         law = Privatized(self.base_dist, below, method=self.method, panels=self.panels, validate_args=False)
         return jnp.exp(law.log_prob(value))
 

@@ -81,9 +81,6 @@ def for_all_records(form: Callable) -> Callable:
     def mixed(base: dist.Distribution, mechanism: Any, z: Array, **options: Any) -> jax.Array:
         if not isinstance(getattr(mechanism, "noise", None), Omitted):
             return form(base, mechanism, z, **options)
-        if isinstance(mechanism, Reported):
-            own = functools.partial(mixed, base, mechanism.innermost, **options)
-            return mechanism.by_intervals(z, own, lambda low, high: form(base, mechanism, z, **options))
         return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z, **options))
 
     return mixed

@@ -20,7 +20,6 @@ from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
-from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.arrays import snapped
 
 ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number, but for rounding
@@ -52,8 +51,9 @@ class Reported(NumericMechanism, DiscreteMechanism):
 
     def __post_init__(self) -> None:
         kind, inner = type(self).__name__, self.innermost
-        if not isinstance(inner, Additive) or inner.columns is not None:
-            raise TypeError(f"{kind} takes an additive mechanism of numbers, or one in a rule, got {self.mechanism!r}")
+        if not isinstance(inner, Additive) or inner.columns is not None or inner.has_atoms:
+            kinds = "an additive mechanism of numbers, or one in a rule, of noise that no record can be without"
+            raise TypeError(f"{kind} takes {kinds}, got {self.mechanism!r}")
         if self.silent and self.mechanism.may_be_missing:
             hint = "leave values that are missing for other reasons out of the release"
             raise ValueError(f"NaN would have two reasons under {kind} of {self.mechanism!r}; {hint}")
@@ -65,9 +65,9 @@ class Reported(NumericMechanism, DiscreteMechanism):
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
         """Which z are printed in an interval, NaN if missing, without its upper end where `short`: such an interval."""
 
-    @abc.abstractmethod
     def _applied(self, z: jax.Array) -> jax.Array:
-        """What is printed of z."""
+        """What is printed of z: here all of it."""
+        return z
 
     def interval(self, z: Any) -> tuple[Any, Any]:
         """Least and largest number that `innermost` can have released where z is printed: infinite where there is none,
@@ -121,9 +121,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
     def breakpoints(self, z: ArrayLike) -> Array:
         ends = self.interval(z)
         xp = np if is_concrete(ends) else jnp
-        ends = tuple(xp.where(xp.isfinite(end), end, 0.0) for end in ends)
-        jumps = [end[..., None] for end in ends if isinstance(self.noise, Omitted)]
-        return xp.concatenate([*map(self.innermost.breakpoints, ends), *jumps], axis=-1)
+        kinks = [self.innermost.breakpoints(xp.where(xp.isfinite(end), end, 0.0)) for end in ends]
+        return xp.concatenate(kinks, axis=-1)
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         return np.where(np.isnan(z), np.iinfo(np.int64).min, np.nan_to_num(z)).astype(np.int64)[:, None]
@@ -219,9 +218,6 @@ class Incomplete(Reported):
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
         return xp.where(xp.isnan(low), -np.inf, low), xp.where(xp.isnan(low), np.inf, high), short
-
-    def _applied(self, z: jax.Array) -> jax.Array:
-        return z
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         return self.mechanism.moments(x)

@@ -14,7 +14,6 @@ from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.numerics.special import log_or_nothing, logsumexp
 from ldpbayes.privacy import Tradeoff, ZeroInflatedTradeoff
 
 
@@ -52,18 +51,11 @@ class Omitted(Noise):
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density with respect to Lebesgue's measure and a unit mass at zero."""
-        absent, noisy = self._weighted(self.present.log_prob(value))
-        return jnp.where(jnp.all(value == 0, axis=-1), jnp.where(absent > -jnp.inf, absent, noisy), noisy)
-
-    def log_interval(self, low: Array, high: Array) -> jax.Array:
-        absent, noisy = self._weighted(self.present.log_interval(low, high))
-        return logsumexp(jnp.where((low <= 0) & (high >= 0), absent, -jnp.inf), noisy)
-
-    def _weighted(self, noisy: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Log probability that a record gets no noise, and log of a law of noise times that of getting it."""
-        absent = jnp.asarray(self.absent, noisy.dtype)
-        noisy = noisy + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
-        return log_or_nothing(absent), jnp.where(absent < 1, noisy, -jnp.inf)
+        absent = jnp.asarray(self.absent, value.dtype)
+        noisy = self.present.log_prob(value) + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
+        noisy = jnp.where(absent < 1, noisy, -jnp.inf)
+        atom = jnp.where(absent > 0, jnp.log(jnp.where(absent > 0, absent, 1.0)), noisy)
+        return jnp.where(jnp.all(value == 0, axis=-1), atom, noisy)
 
     @property
     def variance(self) -> Array:

@@ -129,9 +129,9 @@ def _over_continuous(noise: Any) -> jax.Array:
 @register_closed_form(dist.Normal, Reported, bounded=False)
 def normal_reported(base: dist.Normal, rule: Reported, z: Array) -> jax.Array:
     """A normal statistic with Laplace, Gaussian or such discrete noise, in a reporting rule."""
-    form: Any = closed_form(base, rule.innermost)
-    if form is None or not isinstance(rule.noise, (*_LAPLACE, Gaussian, laws.DiscreteGaussian)):
+    if not isinstance(rule.noise, (*_LAPLACE, Gaussian, laws.DiscreteGaussian)):
         raise ValueError(f"a Normal in a reporting rule without bounds is not known under {rule.noise!r}")
+    form: Any = closed_form(base, rule.innermost)
     between = functools.partial(_in_interval, base, rule.noise)
     return rule.by_intervals(z, lambda at: form(base, rule.innermost, at), between)
 
@@ -145,9 +145,7 @@ def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.
     """
     a, b = low - base.loc, high - base.loc
     if not isinstance(noise, _LAPLACE):
-        own = noise.resolution
-        total = jnp.sqrt(base.scale**2 + own**2)
-        law = unchecked(type(noise), total)
+        law = unchecked(type(noise), jnp.sqrt(base.scale**2 + noise.resolution**2))
         return law.log_interval(a, b) + _over_continuous(noise) - _over_continuous(law)
     a, b, tilt = jnp.broadcast_arrays(a / base.scale, b / base.scale, base.scale / noise.resolution)
     step, log_c = (1.0 / noise.resolution if noise.discrete else 0.0), noise.log_tail(jnp.zeros(()))
@@ -162,8 +160,7 @@ def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.
     )
     both = log_c + jnp.where(below & above, special.log1mexp(-tilt * (last - first) - step), 0.0)
     lost = logsumexp(jnp.where(above, up, -jnp.inf), jnp.where(below, down, -jnp.inf)) + log_c - step
-    some = last > first
-    inside += special.log1mexp(jnp.where(some, lost - jnp.where(some, inside, 0.0), -1.0))
+    inside += special.log1mexp(lost - jnp.where(last > first, inside, jnp.inf))
     return logsumexp(jnp.where(below, both + left, -jnp.inf), inside, jnp.where(above, both + right, -jnp.inf))
 
 
