@@ -53,6 +53,23 @@ class Pooled(dist.Normal):
         super().__init__(loc, scale, validate_args=False)
 
 
+class Located(dist.Distribution):
+    """A law on the real line, sampled in the coordinates (x − center)/scale: chains start near the center."""
+
+    support: Any = constraints.real
+    pytree_data_fields = ("law", "support")
+
+    def __init__(self, law: dist.Distribution, center: float, scale: float) -> None:
+        self.law, self.support = law, Coordinates(jnp.asarray(center), jnp.asarray(scale))
+        super().__init__(law.batch_shape, validate_args=False)
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        return self.law.sample(key, sample_shape)
+
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> jax.Array:
+        return self.law.log_prob(value)
+
+
 class FlatPositive(dist.ImproperUniform):
     """A flat law on the positive numbers, sampled in the coordinate (log x − log center)/error, for estimates ± error
     (relative).

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 from ldpbayes import NoisyTable, Release, observe
 from ldpbayes.models._factory import factory
-from ldpbayes.models._pooled import FlatPositive, Pooled, PooledGamma
+from ldpbayes.models._pooled import FlatPositive, Located, Pooled, PooledGamma
 
 ROUGH_SPREAD = 0.5  # of cells within an area, for the coordinates in which areas are sampled
 
@@ -60,6 +60,9 @@ def small_areas(
     size, rough = _exposures(exposure, count, binomial)
     center, precision = _rough_effects(table, rough, binomial)
     matrix = _matrix(covariates, count)
+    if intercept.support is dist.constraints.real and precision.any():
+        # Far from it chains may lose themselves where spreads are nearly 0, whatever their values are.
+        intercept = Located(intercept, np.average(center, weights=precision), ROUGH_SPREAD)
     mean = numpyro.sample("intercept", intercept)
     slopes = numpyro.sample("slopes", slope.expand([matrix.shape[1]]).to_event(1)) if matrix.shape[1] else jnp.zeros(0)
     gamma = response == "negative_binomial"
