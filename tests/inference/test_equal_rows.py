@@ -246,6 +246,7 @@ def fitted():
     return quiet_fit(survey, REGION, AGE, RELEASE, coords={"region": list("abcdefghijkl")}, **EXTRAS)
 
 
+@pytest.mark.slow
 def test_a_fit_has_all_that_a_fit_of_the_records_has(fitted, monkeypatch):
     monkeypatch.setattr(_fit, "equal_rows_once", lambda density, sites, *_: (density, sites, {}))
     records = quiet_fit(survey, REGION, AGE, RELEASE, coords={"region": list("abcdefghijkl")}, **EXTRAS)
@@ -261,6 +262,7 @@ def test_a_fit_has_all_that_a_fit_of_the_records_has(fitted, monkeypatch):
     assert all(fitted.attrs[name] == records.attrs[name] for name in ("mechanisms", "privacy", "release_warnings"))
 
 
+@pytest.mark.slow
 def test_other_answers_of_as_many_kinds_need_no_other_program(fitted, monkeypatch):
     built = []
     monkeypatch.setattr(_programs, "Program", lambda *args, **_: built.append(args))
@@ -268,6 +270,7 @@ def test_other_answers_of_as_many_kinds_need_no_other_program(fitted, monkeypatc
     assert said(other)["rows"] == 72 and not built
 
 
+@pytest.mark.slow
 def test_an_expansion_on_request_is_made_of_the_kinds():
     report = said(quiet_fit(line, X, RELEASE, expand=True))
     assert report["ran"].startswith("expansion") and report["rows"] == 6 and report["records"] == report["count"] == N

@@ -149,6 +149,7 @@ def test_normal_statistics_under_discrete_gaussian_noise_in_rules_are_sums_of_th
 
 @pytest.mark.parametrize("bounds", [None, (-2.0, 6.0)], ids=["statistic", "clipped"])
 @pytest.mark.parametrize("noise", [DiscreteLaplace(3.0), DiscreteGaussian(0.6)], ids=["laplace", "gaussian"])
+@pytest.mark.slow
 def test_normal_numbers_under_discrete_noise_are_integrals_of_its_formula(noise, bounds):
     mechanism = statistic(noise) if bounds is None else AdditiveMechanism(noise, *bounds)
     z, base = np.array([-30.0, 0.0, 5.0, 5.5]), dist.Normal(1.3, 1.7)
@@ -160,6 +161,7 @@ def test_normal_numbers_under_discrete_noise_are_integrals_of_its_formula(noise,
 
 
 @pytest.mark.parametrize(("scale", "deviation"), [(3.0, 1.7), pytest.param(0.7, 0.9, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_errors_of_normal_numbers_under_discrete_noise_are_those_stated(scale, deviation):
     k = np.arange(-600.0, 600.0)
     ripple = 2 * np.exp(-2 * np.pi**2 * deviation**2)
@@ -191,6 +193,7 @@ BOUNDED = [
         for number, mechanism in enumerate(BOUNDED)
     ],
 )
+@pytest.mark.slow
 def test_clipped_records_in_rules_are_integrals(mechanism):
     base, z = dist.Normal(0.4, 1.3), np.array([np.nan, 2.5, 7.0])
     rule = Rounded(Withheld(mechanism, 1.2), 0.5)

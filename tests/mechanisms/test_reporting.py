@@ -130,6 +130,7 @@ def test_intervals_of_continuous_noise_have_the_integral_of_its_density_and_its_
 
 @pytest.mark.parametrize("law", [DiscreteLaplace, DiscreteGaussian])
 @pytest.mark.parametrize("scale", [1.4999, 1.5001, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.3, 20.0))])
+@pytest.mark.slow
 def test_tails_of_discrete_noise_are_sums_of_its_formula_from_any_real_number_on(law, scale):
     noise, start = law(scale), np.array([0.0, 0.4, 1.0, 6.6, 35.0])
     away = start[:, None] + np.arange(1500)

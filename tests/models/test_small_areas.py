@@ -108,6 +108,7 @@ def test_areas_have_their_labels_and_a_missing_count_has_a_rate():
     assert result.attrs["uncertainty"].startswith("of the population")
 
 
+@pytest.mark.slow
 def test_a_noisy_exposure_widens_the_rates():
     exposure = ldp.NoisyTable(EXPOSURE + 60.0, ldp.LaplaceMechanism.from_scale(80.0, sensitivity=1), keys=KEYS)
     model = small_areas(exposure, **PRIORS)

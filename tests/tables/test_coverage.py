@@ -128,6 +128,7 @@ def test_intervals_of_cells_totals_and_shares_cover():
     assert all(band(n)[0] <= rate <= band(n)[1] for n, rate in ((1200, cells), (100, total), (100, share)))
 
 
+@pytest.mark.slow
 def test_what_is_withheld_must_not_be_left_out():
     # Two rates and 1 % each, and rates far below the level.
     withheld, ignored, left_out, cells, count = study_of_withheld(100, 400)

@@ -131,6 +131,7 @@ def test_chains_of_a_hierarchy_agree_with_rejection_from_the_normal_law():
     assert np.all(np.abs(sample.std(axis=0) / kept.std(axis=0) - 1) < 0.06)
 
 
+@pytest.mark.slow
 def test_chains_of_as_many_cells_as_are_worth_tables_run():
     cells = NoisyTable(
         np.arange(200), ldp.DiscreteGaussianMechanism(scale=6.0, sensitivity=1), keys={"county": np.arange(200)}

@@ -94,6 +94,7 @@ def test_cells_have_the_law_that_enumeration_gives(name):
 
 
 @pytest.mark.parametrize("name", NOISES)
+@pytest.mark.slow
 def test_floored_withheld_rounded_and_missing_cells_have_theirs(name):
     discrete = NOISES[name].discrete
     z = np.array([0.0, 7.0, 12.0])
