@@ -201,7 +201,7 @@ def _surrogate_of(
     def records(why: str | None = None, report: Report | None = None) -> Surrogate:
         reports = () if why is None else (dataclasses.replace(report or Report(), ran="records", why=why),)
         if why is not None:
-            warn(f"no expansion is sampled, but the data as they are: {why}", ExpansionWarning)
+            warn(f"the data are sampled as they are: {why}", ExpansionWarning)
         exact = density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
         return Records(exact, any(site.discrete_base for site in sites.values()), sampler.outside is None, reports)
 

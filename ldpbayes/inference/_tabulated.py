@@ -2,11 +2,13 @@
 its log-likelihood is computed once as a function of that number, and looked up ever after.
 """
 
+import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +43,8 @@ DRAWS = 32  # posterior draws at which tables are compared with the likelihood
 GRID = 16  # numbers at which the ends of a table are sought, in each of at most so many rounds
 MAX_ROUNDS = 30
 
-_NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
-_TESTS = 0.5 * (_NODES[1:] + _NODES[:-1])  # between the nodes, where the error of a polynomial is largest
+_NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))  # of Chebyshev
+_TESTS = np.cos(np.pi * np.arange(DEGREE + 2) / (DEGREE + 1))  # where the error of a smooth function is largest
 _COEFFICIENTS = np.linalg.inv(np.vander(_NODES, increasing=True)).T  # of powers, from values at the nodes
 
 
@@ -137,14 +139,14 @@ class LookedUp(dist.Distribution):
 class _LookUp(Messenger):
     """A model in which tables by site stand for likelihoods."""
 
-    def __init__(self, model: Callable, sites: dict[str, "TabulatedSite"], tables: dict[str, Tables]) -> None:
-        self.sites, self.tables = sites, tables
+    def __init__(self, model: Callable, tabulated: "Tabulated") -> None:
+        self.tabulated = tabulated
         super().__init__(model)
 
     def process_message(self, msg: Message) -> None:
-        name = msg["name"]
-        if msg["type"] == "sample" and name in self.tables:
-            msg["fn"] = LookedUp(self.tables[name], self.sites[name].numbers(msg), unwrapped(msg["fn"])[1])
+        if msg["type"] == "sample" and msg["name"] in self.tabulated:
+            site, tables, _ = self.tabulated[msg["name"]]
+            msg["fn"] = LookedUp(tables, site.numbers(msg), unwrapped(msg["fn"])[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,14 +192,14 @@ class TabulatedSite:
             raise NoTable("a parameter of the law of a record is no number")
         base = type(base)(**{each: jnp.broadcast_to(array, shape) for each, array in arrays.items()})
         scale = 1.0 if site["scale"] is None else site["scale"]
-        weights = np.broadcast_to(np.asarray(keep, float) * np.asarray(scale), shape).copy()
+        weights = np.broadcast_to(np.asarray(keep, float) * np.asarray(scale), shape)
         return cls(base, parameter, law.mechanism, np.asarray(site["value"]), weights)
 
-    @property
+    @functools.cached_property
     def scale(self) -> _Scale:
         return _scale(self.base, self.parameter)  # type: ignore[return-value]  # `of` has seen that it is there
 
-    @property
+    @functools.cached_property
     def variances(self) -> np.ndarray:
         """Of the noise (records,)."""
         deviations = getattr(getattr(self.mechanism, "noise", None), "standard_deviation", 1.0)
@@ -294,25 +296,27 @@ def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndar
     return low, high
 
 
+# By the name of a site: the site, its tables and the sum of their errors.
+Tabulated: TypeAlias = dict[str, tuple[TabulatedSite, Tables, float]]
+
+
 @dataclasses.dataclass(eq=False)
 class TabulatedRecords(Surrogate):
     """A model in which likelihoods of records are looked up in tables, whose reference are the likelihoods."""
 
     exact: Density
-    sites: dict[str, TabulatedSite]
+    tabulated: Tabulated
     records: Callable[..., Surrogate]
 
     def __post_init__(self) -> None:
-        made = {name: site.tables() for name, site in self.sites.items()}
-        self.tables, self.certified = {name: each[0] for name, each in made.items()}, sum(e for _, e in made.values())
-        self.density = dataclasses.replace(self.exact, model=_LookUp(self.exact.model, self.sites, self.tables))
+        self.density = dataclasses.replace(self.exact, model=_LookUp(self.exact.model, self.tabulated))
 
     def prepare(self, chains: Any) -> None:
         super().prepare(chains)
 
         def numbers(parameters: Params) -> dict[str, Array]:
             trace = self.exact.trace(given(self.exact.model, parameters, parameters))
-            return {name: site.numbers(trace[name]) for name, site in self.sites.items()}
+            return {name: site.numbers(trace[name]) for name, (site, *_) in self.tabulated.items()}
 
         self._numbers = program_of("numbers", numbers, chains.example)
 
@@ -320,12 +324,16 @@ class TabulatedRecords(Surrogate):
         flat = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), DRAWS) for name, each in positions.items()}
         draws = len(next(iter(flat.values())))
         rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
-        errors = np.zeros(draws)
-        for name, site in self.sites.items():
-            numbers, tables = np.stack([row[name] for row in rows]), self.tables[name]
+        errors, count, certified = np.zeros(draws), 0, 0.0
+        for name, (site, tables, error) in self.tabulated.items():
+            numbers, count, certified = (
+                np.stack([row[name] for row in rows]),
+                count + len(site.values),
+                certified + error,
+            )
             errors += (site.at(numbers) - np.stack([tables(row) for row in numbers])) @ site.weights
-        error, count = float(np.max(np.abs(errors))), sum(len(site.values) for site in self.sites.values())
-        report = Report("tables", sites=(*self.sites,), count=count, error_nats=error, certified_nats=self.certified)
+        error = float(np.max(np.abs(errors)))
+        report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
         if error <= 10 * TOLERANCE:
             return report
         return self.records(f"tabulated likelihoods are off by {error:.2g} nats at posterior draws", report)
@@ -340,16 +348,12 @@ def tabulated_records(
         return None
     parameters = jax.tree.map(np.asarray, density.start(sampler.key, sampler.kernel._init_strategy))
     few = sum(np.size(each) for each in parameters.values()) < FEW
-    tabulated = {}
+    tabulated: Tabulated = {}
     for name in candidates:
         traced, _ = trace(lambda _, u, name=name: density.log_likelihood(u, u, [name]), parameters)
         if traced.work < LEAST_WORK * sites[name].rows or (few and sites[name].records >= WORTHWHILE_RECORDS):
             continue
-        try:
-            tabulated[name] = TabulatedSite.of(density, name, parameters)
-        except NoTable:
-            continue
-    try:
-        return TabulatedRecords(density, tabulated, records) if tabulated else None
-    except NoTable:
-        return None
+        with contextlib.suppress(NoTable):
+            site = TabulatedSite.of(density, name, parameters)
+            tabulated[name] = site, *site.tables()
+    return TabulatedRecords(density, tabulated, records) if tabulated else None

@@ -36,7 +36,7 @@ class Report:
     outside: float = np.nan  # share of the draws that are far from where an expansion was made
     error_sd_nats: float = np.nan
     error_nats: float = np.nan
-    certified_nats: float = np.nan  # largest possible error of tables, wherever draws lie between their ends
+    certified_nats: float = np.nan  # error of tables between their ends, wherever draws lie: largest at test points
     tail_error: float = np.nan
     pareto_k: float = np.nan
     effective_share: float = np.nan
