@@ -15,7 +15,7 @@ from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.models._factory import factory
-from ldpbayes.models._pooled import Pooled
+from ldpbayes.models._pooled import pooled
 
 
 def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tuple[Any, Any]:
@@ -76,5 +76,5 @@ def hierarchical(
     within = numpyro.sample("sigma", sigma)
     with numpyro.plate("group", len(releases)):
         # This is Normal(population_mean, spread): the rest says in which coordinates it is sampled well.
-        theta = numpyro.sample("theta", Pooled(population_mean, spread, *rough_means(releases, within)))
+        theta = numpyro.sample("theta", pooled(population_mean, spread, *rough_means(releases, within)))
     observe("z", dist.Normal(theta, within), list(releases))

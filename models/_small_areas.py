@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 from ldpbayes import NoisyTable, Release, observe
 from ldpbayes.models._factory import factory
-from ldpbayes.models._pooled import FlatPositive, Located, Pooled, PooledGamma
+from ldpbayes.models._pooled import FlatPositive, Located, pooled, pooled_gamma
 
 ROUGH_SPREAD = 0.5  # of cells within an area, for the coordinates in which areas are sampled
 
@@ -34,9 +34,9 @@ def small_areas(
     (cells,) and ``total`` (cells,), the expected count; and ``z``. Keys are nested in their order: an area is told by
     its label and those of the keys before. A release without keys has one, "area".
 
-    ``rate`` and ``total`` are of the population from which the counts are a sample, and their uncertainty is larger
-    than that of what was counted, the true table (`ldpbayes.tables.true_table`). ValueError for exposures or covariates
-    of another number of cells, or that are not positive or finite.
+    ``rate`` and ``total`` are of the population from which the counts are a sample: not what was counted, the true
+    table (`ldpbayes.tables.true_table`). ValueError for exposures or covariates of another number of cells, or that are
+    not positive or finite.
 
     Parameters
     ----------
@@ -56,49 +56,57 @@ def small_areas(
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
     binomial, count = response == "binomial", len(table)
-    keys = list(getattr(table, "keys", None) or {"area": np.arange(count)})
+    keys, gamma = list(getattr(table, "keys", None) or ["area"]), response == "negative_binomial"
     size, rough = _exposures(exposure, count, binomial)
     center, precision = _rough_effects(table, rough, binomial)
     matrix = _matrix(covariates, count)
-    if intercept.support is dist.constraints.real and precision.any():
-        # Far from it chains may lose themselves where spreads are nearly 0, whatever their values are.
-        intercept = Located(intercept, np.average(center, weights=precision), ROUGH_SPREAD)
-    mean = numpyro.sample("intercept", intercept)
+    # All coordinates depend on rough estimates of effects and spreads, and no law does: with coordinates of one scale,
+    # near the posterior, chains need no long trees before they know the scales.
+    informed = 1 / (1 / np.maximum(precision, 1e-12) + ROUGH_SPREAD**2)
+    known = np.sum(np.square(informed * ROUGH_SPREAD**2))  # number of cells that would tell as much without noise
+    overall = np.average(center, weights=informed)
+    mean = numpyro.sample("intercept", _located(intercept, overall, ROUGH_SPREAD))
     slopes = numpyro.sample("slopes", slope.expand([matrix.shape[1]]).to_event(1)) if matrix.shape[1] else jnp.zeros(0)
-    gamma = response == "negative_binomial"
-    spreads = [numpyro.sample(f"spread_{key}", spread) for key in (keys[:-1] if gamma else keys)]
-    for level, key in enumerate(keys[:-1]):
-        cells, above = _areas(table, level)
-        # Only coordinates depend on these rough means of areas, so that they need not know the spreads.
-        informed = 1 / (1 / np.maximum(precision, 1e-12) + ROUGH_SPREAD**2)
+    cells = np.zeros(count, int)
+    for key in keys[:-1]:
+        cells, above = _areas(table, key, cells)
         total = np.bincount(cells, informed)
         columns = np.stack([center, *matrix.T])
         rough_mean, *rough_columns = (np.bincount(cells, informed * column) / total for column in columns)
         estimate = rough_mean - np.reshape(rough_columns, (-1, len(total))).T @ slopes
+        between = numpyro.sample(f"spread_{key}", _located(spread, ROUGH_SPREAD, 1 / np.sqrt(2 * len(total))))
         with numpyro.plate(key, len(total)):
-            mean = mean[above] if level else mean
-            mean = numpyro.sample(f"effect_{key}", Pooled(mean, spreads[level], estimate, total))
-    mean = (mean[cells] if len(keys) > 1 else mean) + matrix @ slopes
-    # Within an area rates are log-normal or gamma, and the coordinates are those in which they are sampled well.
-    within = numpyro.sample("concentration", concentration) if gamma else spreads[-1]
+            mean = numpyro.sample(
+                f"effect_{key}", pooled(mean[above] if jnp.ndim(mean) else mean, between, estimate, total)
+            )
+    mean = (mean[cells] if jnp.ndim(mean) else mean) + matrix @ slopes
+    # Within an area rates are log-normal, or gamma with a variance of 1/concentration.
+    error = 1 / np.sqrt(2 * max(known, 1.0))
+    if gamma:
+        within = numpyro.sample("concentration", _located(concentration, ROUGH_SPREAD**-2, 2 * error))
+    else:
+        within = numpyro.sample(f"spread_{keys[-1]}", _located(spread, ROUGH_SPREAD, error))
     with numpyro.plate(getattr(table, "dim", "area"), count):
-        law = (PooledGamma if gamma else Pooled)(mean, within, center, precision)
+        law = (pooled_gamma if gamma else pooled)(mean, within, center, precision)
         effect = numpyro.sample("effect", law)
         rate = numpyro.deterministic("rate", jax.nn.sigmoid(effect) if binomial else jnp.exp(effect))
         numpyro.deterministic("total", size * rate)
     observe("z", dist.BinomialLogits(effect, size) if binomial else dist.Poisson(size * rate), table)
 
 
-def _areas(table: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
-    """The area (cells,) of each cell on a level of keys, and the area above (areas,) of each area."""
-    cells = above = np.zeros(len(table), int)
-    for key in list(table.keys)[: level + 1]:
-        above = cells
-        pairs = np.stack([above, table.levels(key)[1]])
-        _, first, areas = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        cells = np.argsort(order)[areas.ravel()]
-    return cells, above[first[order]]
+def _located(law: dist.Distribution, center: float, scale: float) -> dist.Distribution:
+    """A prior of a number, or of a positive one (with a relative scale), sampled near a center; others as they are."""
+    if law.support is dist.constraints.positive:
+        return Located(law, np.log(center), scale, positive=True)
+    return Located(law, center, scale) if law.support is dist.constraints.real else law
+
+
+def _areas(table: Any, key: str, above: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The area (cells,) of each cell by a key within areas above (cells,), and that of each area (areas,)."""
+    pairs = np.stack([above, table.levels(key)[1]])
+    _, first, areas = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return np.argsort(order)[areas.ravel()], above[first[order]]
 
 
 def _exposures(exposure: Any, count: int, binomial: bool) -> tuple[Any, np.ndarray]:

@@ -67,7 +67,7 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
         exact = site.at(x)
         errors = np.abs(np.stack([tables(row) for row in x]) - exact)
     assert certified <= _tabulated.TOLERANCE
-    # The certificate looks where Chebyshev's polynomial has its extremes: an error is that polynomial times a derivative
+    # The certificate looks at the extremes of Chebyshev's polynomial: an error is that polynomial times a derivative
     # that varies over a piece, by less than a half.
     assert errors.max(axis=0).sum() <= 1.5 * certified + 1e-12 * np.abs(exact).max() * AREAS
     # A table ends where its likelihood is negligible, or where its parameter does.

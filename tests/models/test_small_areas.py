@@ -11,7 +11,7 @@ from scipy import stats
 import ldpbayes as ldp
 from ldpbayes.mechanisms.reporting import Incomplete, Withheld
 from ldpbayes.models import small_areas
-from ldpbayes.models._pooled import FlatPositive, PooledGamma
+from ldpbayes.models._pooled import FlatPositive, pooled_gamma
 from ldpbayes.studies import binomial_band
 
 STATES, COUNTIES = 4, 60
@@ -81,7 +81,7 @@ def test_the_log_density_is_that_of_the_model_written_out(response):
 def test_gamma_rates_make_counts_negative_binomial():
     k, size = 3.0, 40_000
     with jax.enable_x64(True):
-        law = PooledGamma(jnp.zeros(size), k, jnp.zeros(size), jnp.zeros(size))
+        law = pooled_gamma(jnp.zeros(size), k, jnp.zeros(size), jnp.zeros(size))
         rates = 7.0 * np.exp(law.sample(jax.random.key(0)))
         np.testing.assert_allclose(law.log_prob(0.3)[0], stats.loggamma(k, scale=1).logpdf(0.3 + np.log(k)), rtol=1e-12)
     counts = np.random.default_rng(0).poisson(rates)
