@@ -393,11 +393,16 @@ def statements(mechanisms: Iterable[Mechanism]) -> str:
 
 
 def _with_extremes(mechanism: Mechanism) -> Mechanism:
-    """With the extremes of a personal parameter, in which promises are monotone: those of all records take seconds."""
-    personal = mechanism.personal_parameters()
-    if len(personal) != 1 or not np.all((np.asarray(personal[0]) > 0) & np.isfinite(personal[0])):
+    """With the values of a personal parameter that can be the worst, since promises of thousands take seconds.
+
+    This package's promises are monotone in it, so that these are its extremes. Discrete Gaussian noise is an exception.
+    """
+    personal, noise = mechanism.personal_parameters(), getattr(mechanism, "noise", None)
+    own = all(type(part).__module__.startswith("ldpbayes.") for part in (mechanism, noise) if part is not None)
+    if not own or len(personal) != 1 or not np.all((np.asarray(personal[0]) > 0) & np.isfinite(personal[0])):
         return mechanism
-    return mechanism._map_personal(lambda leaf: np.array([np.min(leaf), np.max(leaf)]))
+    every = isinstance(noise, ldpbayes.noise.DiscreteGaussian)
+    return mechanism._map_personal(lambda leaf: np.unique(leaf) if every else np.array([np.min(leaf), np.max(leaf)]))
 
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:

@@ -11,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import xarray as xr
 from numpyro.infer import NUTS, SA
 from scipy import integrate
 
@@ -295,7 +296,7 @@ def test_chains_that_did_not_converge_are_named_and_recorded_in_one_warning_at_t
 
 def test_a_number_is_printed_with_as_many_decimals_as_show_that_it_is_above_the_limit(monkeypatch, rng):
     worst = {"a": 1.0104, "b": 1.03, "c": 1.01 + 1e-9, "d": 1.0}
-    monkeypatch.setattr(az, "rhat", lambda _: az.convert_to_dataset({name: [[each]] for name, each in worst.items()}))
+    monkeypatch.setattr(az, "rhat", lambda _: xr.Dataset(worst))
     draws = {name: rng.normal(size=(2, 100)) for name in worst}
     problem, *_ = convergence_problems(inference_data({"posterior": draws}, {}))
     assert problem == "R-hat is above 1.01: a 1.0104, b 1.030, c 1.010000001"
