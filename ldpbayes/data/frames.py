@@ -49,6 +49,13 @@ class Table:
         """The table of the columns that have been read so far; of all, if none has."""
         return Table({name: part for name, part in self._columns.items() if name in self._read} or self._columns)
 
+    def ordered(self, names: list[Any] | None) -> "Table":
+        """The table of columns of these names, in their order; itself for None. ValueError if one is missing."""
+        missing = [name for name in names or () if name not in self._columns]
+        if missing:
+            raise ValueError(f"new data lack the column {missing[0]!r} of the fit; their columns are {self.columns}")
+        return self if names is None else Table({name: self._columns[name] for name in names})
+
     @property
     def values(self) -> Array:
         """All columns as a matrix (rows, columns), of NumPy unless they are being traced."""

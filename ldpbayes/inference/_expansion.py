@@ -23,7 +23,7 @@ from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.data import ExpandedSketch
 from ldpbayes.inference.chains import Sampler, flat_rows
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
-from ldpbayes.inference.density import Density, Site, density_of, given, sites_of
+from ldpbayes.inference.density import Density, Site, density_of, given, prepared, sites_of
 from ldpbayes.inference.result import smoothed_weights
 from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
 from ldpbayes.likelihood.nodes import ExpandedLaw
@@ -433,6 +433,7 @@ def expand(
     """
     if order not in (None, *ORDERS):
         raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
+    args, kwargs, _ = prepared(model, args, kwargs)
     density, key = density_of(model, args, kwargs), jax.random.key(seed)
     with jax.enable_x64(True):
         split = SplitModel(density, sites_of(density), init_to_uniform, key, REQUESTED_RECORDS)

@@ -29,7 +29,7 @@ from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference._tabulated import tabulated_records
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
-from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
+from ldpbayes.inference.density import Density, Site, density_of, given, leaves, prepared, sample_sites, sites_of
 from ldpbayes.inference.result import (
     ADVICE,
     UNCERTAINTY,
@@ -138,6 +138,7 @@ def fit(
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth)
     _check_call(model, args, kwargs)
+    args, kwargs, entries = prepared(model, args, kwargs)
     density = density_of(model, args, kwargs)
     if any(isinstance(data, Release) and data.values is None for data in density.data):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
@@ -145,7 +146,7 @@ def fit(
         sites = sites_of(density)
         if not any(site.latent for site in sites.values()):
             raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
-        data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites)
+        data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
         mechanisms = mechanisms_of(data, sites)
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
@@ -184,6 +185,7 @@ def fit(
         release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
         seed=int(seed),
+        **entries,
     )
     of_tables = [site.fixed for site in sites.values() if isinstance(site.release, NoisyTable)]
     if of_tables:

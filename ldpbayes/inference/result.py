@@ -37,9 +37,14 @@ class ConvergenceWarning(LdpBayesWarning):
 
 
 def labels(
-    dims: Mapping[str, Sequence[str]] | None, coords: Mapping[str, Any] | None, sites: Mapping[str, Site]
+    dims: Mapping[str, Sequence[str]] | None,
+    coords: Mapping[str, Any] | None,
+    sites: Mapping[str, Site],
+    arguments: PyTree = (),
 ) -> tuple[dict[str, list[str]], dict[str, np.ndarray], dict[str, tuple[str, np.ndarray]]]:
-    """Names of axes by site, by default of plates and tables; labels by axis; keys of tables along axes of cells."""
+    """Names of axes by site, by default of plates and tables; labels by axis, by default the `coords` of arguments,
+    dicts, where they fit; keys of tables along axes of cells.
+    """
     plates = {axis for site in sites.values() for axis in site.dims}
     shapes = {name: site.shape for name, site in sites.items() if name not in plates}
     names = {name: list(sites[name].dims) for name in shapes if sites[name].dims}
@@ -76,8 +81,16 @@ def labels(
         if len(table.keys) > 1:
             taken = {*sizes, *(key for key, (along, _) in keys.items() if along != axis)}
             keys |= {f"{key}_of_{axis}" if key in taken else key: (axis, each) for key, each in table.keys.items()}
+    for part in jax.tree.leaves(arguments, is_leaf=_has_coords):
+        for axis, places in part.coords.items() if _has_coords(part) else ():
+            if set(sizes.get(axis, {}).values()) == {len(places)}:
+                found.setdefault(axis, []).append(np.asarray(places))
     own = {axis: each[0] for axis, each in found.items() if all(np.array_equal(each[0], other) for other in each)}
     return names, own | arrays, keys
+
+
+def _has_coords(part: Any) -> bool:
+    return isinstance(getattr(part, "coords", None), dict)
 
 
 def inference_data(
