@@ -14,7 +14,7 @@ from ldpbayes._core.checks import LdpBayesWarning
 from ldpbayes._core.compiling import keep_compiled_code
 from ldpbayes.data import NoisyTable, Release, Sketch
 from ldpbayes.estimation import frequencies, losses, m_estimate
-from ldpbayes.inference import expand, fit, observe, privatize
+from ldpbayes.inference import expand, fit, observe, predict, privatize
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import (
     DiscreteGaussianMechanism,
@@ -74,6 +74,7 @@ __all__ = [
     "m_estimate",
     "observe",
     "parametric_bootstrap",
+    "predict",
     "privatize",
 ]
 

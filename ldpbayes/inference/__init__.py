@@ -3,6 +3,7 @@
 from ldpbayes.inference._expansion import Expansion, expand
 from ldpbayes.inference._fit import fit
 from ldpbayes.inference._handlers import observe, privatize
+from ldpbayes.inference._predict import predict
 from ldpbayes.inference.result import ConvergenceWarning
 from ldpbayes.inference.surrogates import ExpansionWarning, SketchWarning
 
@@ -14,5 +15,6 @@ __all__ = [
     "expand",
     "fit",
     "observe",
+    "predict",
     "privatize",
 ]

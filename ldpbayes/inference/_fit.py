@@ -23,13 +23,14 @@ from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.release import promises
+from ldpbayes.inference._arguments import plans_of, prepared
 from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference._tabulated import tabulated_records
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
-from ldpbayes.inference.density import Density, Site, density_of, given, leaves, prepared, sample_sites, sites_of
+from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
 from ldpbayes.inference.result import (
     ADVICE,
     UNCERTAINTY,
@@ -138,6 +139,7 @@ def fit(
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth)
     _check_call(model, args, kwargs)
+    plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     args, kwargs, entries = prepared(model, args, kwargs)
     density = density_of(model, args, kwargs)
     if any(isinstance(data, Release) and data.values is None for data in density.data):
@@ -150,7 +152,8 @@ def fit(
         mechanisms = mechanisms_of(data, sites)
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
-        generated = {name: generator(name, function(density), density) for name, function in requested.items()}
+        values = jax.eval_shape(density.values, jax.random.key(0)) if requested else {}
+        generated = {name: generator(name, function(density), values) for name, function in requested.items()}
         key, made = jax.random.key(seed), factory(model) if callable(factory) else factory
         plain = type(made) in (HMC, NUTS) and made.model is not None and all(site.plain for site in sites.values())
         outside = None if plain else factory
@@ -185,7 +188,7 @@ def fit(
         release_warnings=json.dumps(doubts),
         convergence_warnings=json.dumps(problems),
         seed=int(seed),
-        **entries,
+        **(plans | entries),
     )
     of_tables = [site.fixed for site in sites.values() if isinstance(site.release, NoisyTable)]
     if of_tables:
@@ -292,9 +295,10 @@ def _data_groups(density: Density) -> dict[str, Params]:
     return {"observed_data": jax.device_get(observing(arrays, key)), "constant_data": weights}
 
 
-def generator(name: str, function: _Generate, density: Density) -> Callable[[Key, Params], tuple[Params, np.ndarray]]:
-    """``function`` at samples (chains, draws, ...), and at which draws: evenly spaced, if all exceed `MAX_BYTES`."""
-    example = jax.eval_shape(density.values, jax.random.key(0))
+def generator(name: str, function: _Generate, example: Params) -> Callable[[Key, Params], tuple[Params, np.ndarray]]:
+    """``function``, of values as in the example, at samples (chains, draws, ...), and at which draws: evenly spaced, if
+    all exceed `MAX_BYTES`.
+    """
     shapes = jax.eval_shape(function, jax.random.key(0), example)
     if not shapes:
         raise ValueError(f"{name} is of data, and the model observes none")

@@ -1,10 +1,8 @@
 """A NumPyro model as plain functions of its unconstrained parameters, and the description of its sites."""
 
-import inspect
-import json
 import math
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,7 +19,6 @@ from numpyro.util import _validate_model
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.data import Release, Sketch
-from ldpbayes.data.frames import Table, arrays_of_frames
 from ldpbayes.inference._handlers import check_site
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
@@ -48,10 +45,6 @@ class Site(NamedTuple):
 
 def _is_data(leaf: object) -> bool:
     return isinstance(leaf, (Release, Sketch))
-
-
-def _is_table(leaf: object) -> bool:
-    return isinstance(leaf, Table)
 
 
 def leaves(tree: PyTree) -> list[Any]:
@@ -143,25 +136,8 @@ class Density:
         return sum(parts)
 
 
-def prepared(
-    model: Model, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None
-) -> tuple[tuple, dict[str, Any], dict[str, str]]:
-    """A user's arguments as a model reads them, data frames as arrays, and entries for the attributes of a result; or,
-    for new data, as the fit with the result of these attributes had them. A model may `prepare` its arguments itself.
-    """
-    if hasattr(model, "prepare"):
-        return model.prepare(args, kwargs, attrs)
-    call = inspect.signature(getattr(model, "fn", model)).bind_partial(*args, **kwargs)
-    places, structure = jax.tree_util.tree_flatten_with_path(arrays_of_frames(dict(call.arguments)), is_leaf=_is_table)
-    names = {jax.tree_util.keystr(path): part.columns for path, part in places if _is_table(part)}
-    fitted = json.loads((attrs or {}).get("columns", "{}"))
-    parts = [part.ordered(fitted.get(jax.tree_util.keystr(path))) if _is_table(part) else part for path, part in places]
-    call.arguments.update(jax.tree.unflatten(structure, parts))
-    return call.args, call.kwargs, {"columns": json.dumps(names)} if names else {}
-
-
 def density_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> Density:
-    """The density of a model with arguments that are `prepared`: NumPy arrays become views."""
+    """The density of a model with its `prepared` arguments: NumPy arrays become views."""
     # JAX 0.10 to 0.12 remember that an array, by its identity, was a constant in double precision, and would afterwards
     # refuse the caller's own array in single precision.
     views = jax.tree.map(lambda leaf: leaf.view() if isinstance(leaf, np.ndarray) else leaf, (args, kwargs))

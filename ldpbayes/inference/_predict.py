@@ -1,0 +1,127 @@
+"""`predict`: original answers of new people, what their mean is, and what a mechanism would release of them."""
+
+import json
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import xarray as xr
+from numpyro.primitives import Messenger
+
+from ldpbayes._core.checks import ONE_INSIDE_0_1, checked
+from ldpbayes._core.types import Array, Key, Message, Model, Params
+from ldpbayes.inference._arguments import prepared, with_plans
+from ldpbayes.inference._fit import generator
+from ldpbayes.inference.density import density_of, given, sample_sites, sites_of
+from ldpbayes.inference.result import dataset, inference_data, labels
+from ldpbayes.likelihood.privatized import Privatized, unwrapped
+
+KINDS = ("original", "mean", "released")
+
+
+def predict(
+    posterior: Any,
+    model: Model,
+    *args: Any,
+    kind: Literal["original", "mean", "released"] = "original",
+    interval: float | None = None,
+    seed: int = 0,
+    **kwargs: Any,
+) -> Any:
+    """Predict original answers of new people at the draws of a posterior, before any mechanism changed them.
+
+    Parameters
+    ----------
+    posterior : arviz.InferenceData or xarray.DataTree
+        What `fit` returned for this model.
+    model, *args, **kwargs
+        The model and its arguments, with new data in the place of those of the fit. Releases may be left out: the model
+        gets plans without values, of as many records as the new data have rows (one, if there are no data). Columns of
+        data frames are found by name. ValueError if a column of the fit is missing, or a site of the posterior has
+        another shape with the new data, as one with a value for each record has.
+    kind : {"original", "mean", "released"}
+        Original answers; their expectations given the parameters (shares, of categories); or what the mechanism of the
+        fit would release of such answers.
+    interval : float, optional
+        Probability: summaries in place of draws, with the ends of equal-tailed intervals.
+    seed : int
+        Of the draws.
+
+    Returns
+    -------
+    xarray.Dataset
+        Each site that the posterior has no draws of, with dimensions (chain, draw, *those of the site), at evenly
+        spaced draws if all would take more than 256 MiB. With ``interval`` (*those of the site, summary), with the
+        labels mean, sd, lower and upper.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    level = None if interval is None else float(checked("interval", interval, *ONE_INSIDE_0_1))
+    args, kwargs = with_plans(model, args, kwargs, json.loads(posterior.attrs.get("releases", "{}")), kind)
+    args, kwargs, _ = prepared(model, args, kwargs, posterior.attrs)
+    draws = {str(name): np.asarray(each) for name, each in dataset(posterior["posterior"]).data_vars.items()}
+    observed = set(dataset(posterior["observed_data"]).data_vars if "observed_data" in posterior else ())
+    with jax.enable_x64(True):
+        density = density_of(_NewAnswers(model, kind, observed), args, kwargs)
+        sites = sites_of(density_of(_NewAnswers(model, "original", observed), args, kwargs))
+        known = [name for name, site in sites.items() if site.latent and name in draws and name not in observed]
+        for name in known:
+            if sites[name].shape != draws[name].shape[2:]:
+                shapes = (
+                    f"has shape {draws[name].shape[2:]} in the posterior, and {sites[name].shape} with the new data"
+                )
+                raise ValueError(f"site {name!r} {shapes}: its values are of the old records or groups")
+
+        def answers(key: Key, values: Params) -> Params:
+            trace = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), False)
+            return {name: site["value"] for name, site in trace.items() if name not in values}
+
+        values = {name: jax.ShapeDtypeStruct(draws[name].shape[2:], draws[name].dtype) for name in known}
+        predictions, numbers = generator("a prediction", answers, values)(jax.random.key(seed), draws)
+        axes = labels(None, None, sites, (args, kwargs))
+        result = inference_data({"predictions": predictions}, *axes, {"predictions": numbers})
+    result = dataset(result["predictions"])
+    lacking = [name for name, each in result.data_vars.items() if np.isnan(each).all()]
+    if lacking:
+        raise ValueError(f"the law of site {lacking[0]!r} has no {kind} value")
+    result.attrs.update(kind=kind, privacy=posterior.attrs.get("privacy", ""))
+    return result if level is None else _summary(result, level)
+
+
+def _summary(draws: Any, level: float) -> Any:
+    """Mean, standard deviation and the ends of an equal-tailed interval of draws, along an axis of these names."""
+    over = ("chain", "draw")
+    ends = [draws.quantile((1 + side * level) / 2, over).drop_vars("quantile") for side in (-1, 1)]
+    parts = xr.concat([draws.mean(over), draws.std(over), *ends], "summary").transpose(..., "summary")
+    return parts.assign_coords(summary=["mean", "sd", "lower", "upper"]).assign_attrs(draws.attrs, interval=level)
+
+
+class _NewAnswers(Messenger):
+    """Lets observed sites be drawn: of privatized laws the original record, or its expectation."""
+
+    def __init__(self, model: Model, kind: str, observed: set) -> None:
+        self.kind, self.observed = kind, observed
+        super().__init__(model)
+
+    def process_message(self, msg: Message) -> None:
+        if msg["type"] != "sample" or isinstance(msg["fn"], dist.Unit):
+            return
+        law, _ = unwrapped(msg["fn"])
+        private = isinstance(law, Privatized)
+        if msg["is_observed"]:
+            msg["value"], msg["is_observed"] = None, False
+        if private and self.kind != "released":
+            msg["fn"] = law.base_dist.expand(msg["fn"].batch_shape)
+        if self.kind == "mean" and (private or msg["name"] in self.observed):
+            msg["value"] = _expectation(msg["fn"])
+
+
+def _expectation(law: dist.Distribution) -> Array:
+    """Of numbers the mean, of categories their shares, along a last axis."""
+    inner, _ = unwrapped(law)
+    if isinstance(inner, (dist.CategoricalProbs, dist.CategoricalLogits)):
+        return jnp.broadcast_to(inner.probs, (*law.batch_shape, inner.probs.shape[-1]))
+    return law.mean
