@@ -23,6 +23,7 @@ from ldpbayes.learning._objectives import (
     poisson_labels,
     student_t_labels,
 )
+from ldpbayes.learning._prediction import Prediction
 
 __all__ = [
     "CrossValidation",
@@ -37,6 +38,7 @@ __all__ = [
     "NetworkPredictor",
     "Objective",
     "Penalty",
+    "Prediction",
     "SquaredError",
     "UnbiasedLabels",
     "bernoulli_labels",

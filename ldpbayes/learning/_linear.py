@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from ldpbayes._core.checks import NOT_NEGATIVE, at_least, checked, warn
+from ldpbayes._core.checks import NOT_NEGATIVE, ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._objectives import LearningWarning, Objective, label_range, plausible_labels
+from ldpbayes.learning._objectives import LearningWarning, MarginalLikelihood, Objective, label_range, plausible_labels
+from ldpbayes.learning._prediction import Prediction, predicted
 from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
 from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, Minimum, minimise_on_host
 
@@ -333,15 +334,28 @@ class LinearPredictor(Estimate):
     def estimate(self) -> dict[str, float]:
         return dict(zip(self.names, self.params.tolist(), strict=True))
 
-    def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
+    def predict(
+        self, features: Array, *, bounds: tuple[float, float] | None = None, interval: float | None = None
+    ) -> np.ndarray | Prediction:
         """Expected labels, shape (m,), of features (m, d) in the columns of the fit.
 
         Labels are clipped at the bounds, such as those of the mechanism; by default predictions may be any numbers.
+        With a probability as ``interval``, a `Prediction`; the ends of a label are NaN if its law has no cdf, and
+        ValueError if the fit has a loss in place of a law.
         """
         matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
-        prediction = self.intercept + matrix @ self.coefficients
+        prediction, ends = self.intercept + matrix @ self.coefficients, labels.checked_bounds(bounds)
         with jax.enable_x64(True):
-            return np.asarray(self.objective.mean(prediction, self.scale, labels.checked_bounds(bounds)))
+            if interval is None:
+                return np.asarray(self.objective.mean(prediction, self.scale, ends))
+            if not isinstance(self.objective, MarginalLikelihood):
+                raise ValueError(f"intervals need a law of labels, and {type(self.objective).__name__} has none")
+            level = float(checked("interval", interval, *ONE_INSIDE_0_1))
+            scale, rows = self.scale or 1.0, np.zeros((len(matrix), 2, len(self.params)))
+            rows[:, 0, self._features], rows[:, 0, : int(self._intercept)] = matrix, 1.0
+            rows[:, 1, len(self.params) - self.objective.scaled :] = 1 / scale  # of its logarithm
+            inputs = np.stack([prediction, np.full(len(matrix), np.log(scale))], axis=1)
+            return predicted(self.objective, inputs, rows @ self.covariance @ rows.mT, ends, level)
 
     def _quantile(self, probability: float) -> np.ndarray:
         ends, z = super()._quantile(probability), special.ndtri(probability)

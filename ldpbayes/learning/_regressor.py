@@ -1,6 +1,7 @@
 """Regression on released labels in two lines, for those who know scikit-learn."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -74,11 +75,18 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
             raise TypeError(f"model must be a LinearModel or a Network, got {model!r}")
         return self
 
-    def predict(self, X: Array) -> np.ndarray:
-        """Expected labels, shape (m,), for features X (m, d) in the columns of the fit."""
+    def predict(self, X: Array, return_std: bool = False) -> Any:
+        """Expected labels, shape (m,), for features X (m, d) in the columns of the fit; with `return_std` also standard
+        deviations (m,) of new labels, of a linear model with a likelihood, else ValueError.
+        """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False)
-        return self.fit_.predict(np.asarray(X, float), bounds=self.bounds)
+        X = np.asarray(validate_data(self, X, reset=False), float)
+        if not return_std:
+            return self.fit_.predict(X, bounds=self.bounds)
+        if not isinstance(self.fit_, LinearPredictor):
+            raise ValueError("return_std is for linear models: a network has no standard errors")
+        prediction: Any = self.fit_.predict(X, bounds=self.bounds, interval=0.95)
+        return prediction.mean, prediction.label_sd
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import mpmath as mp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes.likelihood.closed_forms._counts import noisy_count
@@ -486,3 +486,18 @@ def test_a_model_of_a_noisy_count_takes_the_closed_form():
         forms = ldp.Privatized(base, mechanism).log_prob, lambda z, b=base, m=mechanism: noisy_count(b, m, z)
         observed, count = jax.jit(lambda z, forms=forms: [form(z) for form in forms])(1234)
         assert float(observed) == pytest.approx(float(count), rel=1e-14)
+
+
+@pytest.mark.parametrize(("law", "trials"), [(dist.BernoulliLogits, 1), (lambda eta: dist.Binomial(5, logits=eta), 5)])
+def test_derivatives_at_log_odds_of_0_are_those_of_the_sum(law, trials):
+    """Where NumPyro's own are wrong, and many fits start: Σ_k C(n, k) p(z | k) σ^k (1 − σ)^(n − k), by hand."""
+    mechanism = ldp.LaplaceMechanism(1.0, 0, trials)
+    k, z = np.arange(trials + 1), 0.3
+    kernel = np.asarray(mechanism.log_prob(z, k))
+    weights = np.exp(kernel - kernel.max()) * special.comb(trials, k)
+    weights /= weights.sum()  # of k given z, at σ = 1/2
+    mean = weights @ k
+    slope, bend = mean - trials / 2, weights @ (k - mean) ** 2 - trials / 4
+    log_prob = lambda eta: ldp.Privatized(law(eta), mechanism).log_prob(z)  # noqa: E731
+    assert jax.grad(log_prob)(0.0) == pytest.approx(slope, abs=1e-12)
+    assert jax.grad(jax.grad(log_prob))(0.0) == pytest.approx(bend, abs=1e-12)

@@ -30,11 +30,21 @@ from ldpbayes.numerics.tails import (
 )
 
 
-@register_family(dist.BinomialProbs, dist.BinomialLogits, dist.BetaBinomial)
+@register_family(dist.BinomialProbs, dist.BetaBinomial)
 class _Counts(Family):
     def log_mass(self, counts: Array) -> jax.Array:
         """NumPyro's own, which has single precision for integers."""
         return self.law.log_prob(counts.astype(float))
+
+
+@register_family(dist.BernoulliLogits, dist.BinomialLogits)
+class _LogOdds(Family):
+    def log_mass(self, counts: Array) -> jax.Array:
+        """NumPyro's own is not differentiable at log-odds of 0: its derivatives there are wrong."""
+        success, failure = nn.log_sigmoid(self.law.logits), nn.log_sigmoid(-self.law.logits)
+        if isinstance(self.law, dist.BernoulliLogits):
+            return jnp.where(counts == 1, success, failure)
+        return binomial_log_mass(counts.astype(float), self.law.total_count, success, failure)
 
 
 @register_family(dist.Poisson)
