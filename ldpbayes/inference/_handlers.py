@@ -29,7 +29,7 @@ from ldpbayes.noise.zero_inflated import Omitted
 
 
 def observe(
-    name: str, base_dist: dist.Distribution, data: Release | Sketch | Sequence[Release | Sketch], **options: Any
+    name: str, base_dist: dist.Distribution, data: Release | Sketch | Sequence[Release | Sketch] | None, **options: Any
 ) -> Array | list[Array]:
     """Condition a NumPyro model on a release whose latent records follow ``base_dist``.
 
@@ -42,11 +42,11 @@ def observe(
         regression on public covariates), (G,) for G groups; ValueError for others. Plates and masks are respected;
         enumerated latent variables may add axes on the left.
     data : Release or Sketch, or sequence of them
-        A release without values is simulated. A sequence has one entry a group, with budgets and bounds of its own.
-        Groups become one site, or sites ``name_0``, ``name_1``, ... if they differ in kind: releases and sketches,
-        classes of mechanisms, and, where rows are perturbed or noise may be left out, bounds. ValueError if there is no
-        group, if an entry is a sketch of several groups, if only some have values, or if groups of numbers have a law
-        that cannot be indexed by its parameters (a mixture).
+        A release without values is simulated; without a release (None) the original record is. A sequence has one entry
+        a group, with budgets and bounds of its own. Groups become one site, or sites ``name_0``, ``name_1``, ... if
+        they differ in kind: releases and sketches, classes of mechanisms, and, where rows are perturbed or noise may be
+        left out, bounds. ValueError if there is no group, if an entry is a sketch of several groups, if only some have
+        values, or if groups of numbers have a law that cannot be indexed by its parameters (a mixture).
     **options
         ``method`` and ``panels`` of `Privatized`.
 
@@ -55,6 +55,8 @@ def observe(
     Array or list of Array
         The released values, a sketch's nodes, or an expansion's number of records, joined over groups; one a site.
     """
+    if data is None:
+        return numpyro.sample(name, base_dist, infer={"original": True})
     if isinstance(data, Sketch):
         if base_dist.batch_shape != data.law_shape:
             laws = "one common law" if data.law_shape == () else f"{data.law_shape[0]} groups"

@@ -17,7 +17,7 @@ from ldpbayes.inference._arguments import prepared, with_plans
 from ldpbayes.inference._fit import generator
 from ldpbayes.inference.density import density_of, given, sample_sites, sites_of
 from ldpbayes.inference.result import dataset, inference_data, labels
-from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.likelihood.privatized import Grouped, Privatized, unwrapped
 
 KINDS = ("original", "mean", "released")
 
@@ -86,7 +86,7 @@ def predict(
     result = dataset(result["predictions"])
     lacking = [name for name, each in result.data_vars.items() if np.isnan(each).all()]
     if lacking:
-        raise ValueError(f"the law of site {lacking[0]!r} has no {kind} value")
+        raise ValueError(f"the law of site {lacking[0]!r} has no {kind}; take another kind")
     result.attrs.update(kind=kind, privacy=posterior.attrs.get("privacy", ""))
     return result if level is None else _summary(result, level)
 
@@ -120,8 +120,13 @@ class _NewAnswers(Messenger):
 
 
 def _expectation(law: dist.Distribution) -> Array:
-    """Of numbers the mean, of categories their shares, along a last axis."""
+    """Of numbers the mean, NaN if there is none; of categories their shares, along a last axis."""
     inner, _ = unwrapped(law)
+    if isinstance(inner, Grouped):
+        return _expectation(inner.base_dist)[inner.groups]
     if isinstance(inner, (dist.CategoricalProbs, dist.CategoricalLogits)):
         return jnp.broadcast_to(inner.probs, (*law.batch_shape, inner.probs.shape[-1]))
-    return law.mean
+    try:
+        return law.mean
+    except NotImplementedError:
+        return jnp.full(law.shape(), jnp.nan)

@@ -173,7 +173,7 @@ def _described(name: str, site: Message) -> Site:
     # A value computed inside a plate need not have the plate's shape: no axis of it then belongs to the plate.
     shape, sizes = np.shape(site["value"]), tuple(frame.size for frame in frames)
     fits = shape[: len(sizes)] == sizes and (sampled or len(shape) == len(sizes))
-    if latent and private:
+    if latent and (private or site["infer"].get("original")):
         raise ValueError(f"site {name!r} is privatized and observes nothing: give the model its released values")
     discrete = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
     batch_shape = log_likelihood_shape(site) if observed else ()

@@ -1,0 +1,198 @@
+"""Predictions: original answers of new people against NumPyro's own, for frames in any order, and their coverage."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.infer import Predictive
+from scipy import stats
+
+import ldpbayes as ldp
+
+COUNT, REGIONS = 60, 3
+LAPLACE = ldp.LaplaceMechanism(epsilon=2.0, lower=-10, upper=10)
+SHORT = {"num_warmup": 200, "num_samples": 500, "num_chains": 2, "progress_bar": False}
+
+
+def linear(frame, release=None):
+    level = numpyro.sample("level", dist.Normal(0, 2))
+    slopes = numpyro.sample("slopes", dist.Normal(0, 1).expand([2]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(2))
+    ldp.observe("y", dist.Normal(level + frame[["age", "score"]] @ slopes, sigma), release)
+
+
+def people(rng, count):
+    columns = {
+        "age": rng.normal(size=count),
+        "score": rng.normal(size=count),
+        "region": rng.integers(0, REGIONS, count),
+    }
+    return pd.DataFrame(columns)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(3)
+    frame = people(rng, COUNT)
+    answers = 1 + frame["age"] - frame["score"] + rng.normal(size=COUNT)
+    release = ldp.Release(np.asarray(LAPLACE.randomize(jax.random.key(0), answers.to_numpy())), LAPLACE)
+    return frame, release, ldp.fit(linear, frame, release, **SHORT)
+
+
+@pytest.fixture(scope="module")
+def new():
+    return people(np.random.default_rng(4), 4)
+
+
+def test_predictions_are_those_of_numpyro_for_the_ordinary_model(fitted, new):
+    """Two-sample Kolmogorov-Smirnov tests of each answer of 1,000 draws, at 1e-5 all together; means to rounding."""
+
+    def ordinary(frame, y=None):
+        level, slopes = (
+            numpyro.sample("level", dist.Normal(0, 2)),
+            numpyro.sample("slopes", dist.Normal(0, 1).expand([2])),
+        )
+        mean = numpyro.deterministic("mean", level + frame[["age", "score"]] @ slopes)
+        numpyro.sample("y", dist.Normal(mean, numpyro.sample("sigma", dist.HalfNormal(2))), obs=y)
+
+    posterior = fitted[2]
+    flat = {name: np.concatenate(np.asarray(posterior["posterior"][name])) for name in ("level", "slopes", "sigma")}
+    with jax.enable_x64(True):
+        arrays = ldp.data.arrays_of_frames((new,))
+        theirs = Predictive(ordinary, flat)(jax.random.key(1), *arrays)
+        # with no release the model simulates original records in NumPyro's own machinery too
+        ours = Predictive(linear, flat)(jax.random.key(2), *arrays)["y"]
+    draws = ldp.predict(posterior, linear, new)["y"]
+    assert draws.dims == ("chain", "draw", "y_dim_0") and draws.shape == (2, 500, 4)
+    means = ldp.predict(posterior, linear, new, kind="mean")["y"]
+    np.testing.assert_allclose(np.concatenate(means), theirs["mean"], rtol=1e-13, atol=1e-13)
+    for person in range(4):
+        for each in (np.concatenate(draws)[:, person], np.asarray(ours)[:, person]):
+            assert stats.ks_2samp(each, np.asarray(theirs["y"])[:, person]).pvalue > 1e-5 / 8
+
+
+def test_columns_are_found_by_name_and_releases_by_position(fitted, new):
+    _, release, posterior = fitted
+    expected = ldp.predict(posterior, linear, new)["y"]
+    shuffled = new[["region", "score", "age"]].assign(name=list("abcd"))
+    plan = ldp.Release(None, LAPLACE, 4)
+    for args, kwargs in (
+        ((shuffled,), {}),
+        ((), {"frame": shuffled}),
+        ((shuffled, plan), {}),
+        ((shuffled, release), {}),
+    ):
+        np.testing.assert_array_equal(ldp.predict(posterior, linear, *args, **kwargs)["y"], expected)
+    with pytest.raises(ValueError, match="new data lack the column 'score' of the fit; their columns are"):
+        ldp.predict(posterior, linear, new.drop(columns="score"))
+
+
+def test_whole_tables_are_put_in_the_order_of_the_fit(fitted, new):
+    frame, release, _ = fitted
+
+    def model(table, release):
+        slopes = numpyro.sample("slopes", dist.Normal(0, 1).expand([2]).to_event(1))
+        ldp.observe("y", dist.Normal(table @ slopes, 1.0), release)
+
+    posterior = ldp.fit(model, frame[["age", "score"]], release, **SHORT)
+    expected = ldp.predict(posterior, model, new[["age", "score"]])["y"]
+    np.testing.assert_array_equal(ldp.predict(posterior, model, new)["y"], expected)
+
+
+def test_summaries_are_those_of_the_draws_and_released_values_have_the_noise(fitted, new):
+    posterior = fitted[2]
+    draws, summary = (ldp.predict(posterior, linear, new, interval=level)["y"] for level in (None, 0.8))
+    flat = np.concatenate(draws)
+    expected = np.stack([flat.mean(0), flat.std(0), *np.quantile(flat, [0.1, 0.9], axis=0)], axis=-1)
+    np.testing.assert_allclose(summary, expected, rtol=1e-12)
+    assert summary.dims == ("y_dim_0", "summary") and list(summary["summary"].values) == [
+        "mean",
+        "sd",
+        "lower",
+        "upper",
+    ]
+    released = np.concatenate(ldp.predict(posterior, linear, new, kind="released")["y"])
+    # Laplace noise of scale 10 has the variance 200; 4,000 draws of kurtosis below 6 tell its root to 2 %, five times.
+    assert np.sqrt(released.var(axis=0).mean() - flat.var(axis=0).mean()) == pytest.approx(200**0.5, rel=0.1)
+
+
+def test_models_without_new_data_predict_one_record_or_one_a_group():
+    shares = np.array([0.3, 0.7])
+    mechanism = ldp.RandomizedResponse(1.0, 2)
+    release = ldp.Release(np.repeat([0, 1], [60, 40]), mechanism)
+    model = ldp.models.warner()
+    posterior = ldp.fit(model, release.sketch(), **SHORT)
+    site = next(iter(ldp.predict(posterior, model, kind="mean").data_vars))
+    mean = ldp.predict(posterior, model, kind="mean", interval=0.9)[site]
+    share = next(each for each in posterior["posterior"].data_vars.values() if each.ndim == 2)
+    assert mean.shape == (1, 4) and float(mean[0, 0]) == pytest.approx(float(share.mean()))
+    assert set(np.unique(ldp.predict(posterior, model)[site])) == {0, 1}
+
+    def categories(parts):
+        theta = numpyro.sample("theta", dist.Dirichlet(jnp.ones(2)).expand([2]))
+        ldp.observe("z", dist.Categorical(theta), parts)
+
+    parts = [ldp.Release(np.repeat([0, 1], [50, count]), mechanism) for count in (20, 50)]
+    posterior = ldp.fit(categories, parts, **SHORT)
+    of_groups = ldp.predict(posterior, categories, kind="mean")["z"]
+    np.testing.assert_allclose(of_groups, posterior["posterior"]["theta"], rtol=1e-12)
+    assert shares.shape == of_groups.shape[2:3]
+
+
+def test_privatized_models_and_saved_posteriors_predict(fitted, new, tmp_path):
+    def ordinary(age, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(slope * age, 1.0), obs=y)
+
+    frame, release, _ = fitted
+    model = ldp.privatize(ordinary, {"y": LAPLACE})
+    age = frame["age"].to_numpy()
+    posterior = ldp.fit(model, age, release.values, **SHORT)
+    means = ldp.predict(posterior, model, np.array([2.0, 3.0]), kind="mean")["y"]
+    np.testing.assert_allclose(means, np.asarray(posterior["posterior"]["slope"])[..., None] * [2.0, 3.0], rtol=1e-13)
+    posterior.to_netcdf(tmp_path / "posterior.nc")
+    az = ldp.inference.result.arviz()
+    saved = az.from_netcdf(tmp_path / "posterior.nc")
+    np.testing.assert_array_equal(ldp.predict(saved, model, np.array([2.0, 3.0]), kind="mean")["y"], means)
+    assert json.loads(saved.attrs["releases"]) == {}
+
+
+def test_what_cannot_be_predicted_is_said(fitted, new):
+    frame, release, posterior = fitted
+    with pytest.raises(ValueError, match="kind must be one of original, mean, released, got 'latent'"):
+        ldp.predict(posterior, linear, new, kind="latent")
+    with pytest.raises(ValueError, match="interval must be a number between 0 and 1, exclusive, got 90"):
+        ldp.predict(posterior, linear, new, interval=90)
+    with pytest.raises(ValueError, match="site 'y' is privatized and observes nothing"):
+        ldp.fit(linear, frame, **SHORT)
+
+    def own_values(frame, release):
+        with numpyro.plate("people", len(frame)):
+            each = numpyro.sample("each", dist.Normal(0, 1))
+        ldp.observe("y", dist.Normal(each, 1.0), release)
+
+    posterior = ldp.fit(own_values, frame, release, **SHORT)
+    with pytest.raises(
+        ValueError, match=r"site 'each' has shape \(60,\) in the posterior, and \(4,\) with the new data"
+    ):
+        ldp.predict(posterior, own_values, new)
+
+    def cauchy(release):
+        ldp.observe("y", dist.Cauchy(numpyro.sample("x", dist.Normal(0, 1)), 1.0), release)
+
+    posterior = ldp.fit(cauchy, release, **SHORT)
+    with pytest.raises(ValueError, match="the law of site 'y' has no mean"):
+        ldp.predict(posterior, cauchy, kind="mean")
+
+    personal = ldp.LaplaceMechanism(epsilon=np.linspace(1, 2, COUNT), lower=-10, upper=10)
+    posterior = ldp.fit(linear, frame, ldp.Release(release.values, personal), **SHORT)
+    assert ldp.predict(posterior, linear, new)["y"].shape == (2, 500, 4)
+    with pytest.raises(ValueError, match="release had a budget for each record: pass release=Release"):
+        ldp.predict(posterior, linear, new, kind="released")
+    plan = ldp.Release(None, ldp.LaplaceMechanism(epsilon=np.ones(4), lower=-10, upper=10), 4)
+    assert ldp.predict(posterior, linear, new, release=plan, kind="released")["y"].shape == (2, 500, 4)
