@@ -4,6 +4,7 @@ A factory takes priors, NumPyro distributions, and returns a model of a release 
 another kind with a TypeError. Default priors are of the families that [KJKH] uses, where it states them.
 """
 
+from ldpbayes.models._formula import regression
 from ldpbayes.models._hierarchical import hierarchical
 from ldpbayes.models._records import (
     clipped_counts,
@@ -34,6 +35,7 @@ __all__ = [
     "oue_histogram",
     "perturbed_covariates",
     "regional_histograms",
+    "regression",
     "small_areas",
     "warner",
 ]
