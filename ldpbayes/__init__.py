@@ -27,11 +27,9 @@ from ldpbayes.mechanisms import (
     RandomizedResponse,
     RPWithPrior,
     RROnBins,
-    StaircaseMechanism,
     SubsetSelection,
     SymmetricLaplaceMechanism,
     SymmetricUnaryEncoding,
-    UnbiasedRandomizer,
     ZeroInflatedLaplaceMechanism,
 )
 
@@ -60,11 +58,9 @@ __all__ = [
     "RandomizedResponse",
     "Release",
     "Sketch",
-    "StaircaseMechanism",
     "SubsetSelection",
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
-    "UnbiasedRandomizer",
     "ZeroInflatedLaplaceMechanism",
     "expand",
     "fit",

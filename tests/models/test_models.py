@@ -232,7 +232,7 @@ OF_KIND = {
         ldp.ZeroInflatedLaplaceMechanism(0.2, 1.0, 0, 20),
         ldp.mechanisms.IndependentLaplaceMechanism(1.0, 0, 20),
         ldp.RPWithPrior(1.0, (0, 20), 5.0),
-        ldp.StaircaseMechanism(1.0, 0, 20),
+        ldp.mechanisms.StaircaseMechanism(1.0, 0, 20),
         ldp.RROnBins(1.0, [0, 5, 20], [3.0, 12.0]),
     ],
     "categories": [make(1.0, 3) for make in PROTOCOLS.values()],
