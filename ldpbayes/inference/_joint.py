@@ -53,6 +53,7 @@ def observe_jointly(
         raise TypeError(f"parts must be {form}, got {parts!r}")
     (first, (_, whole)), *others = parts.items()
     values: dict[str, Any] = {}
+    data: Any
     for name, (law, data) in parts.items():
         laws = _laws(name, law, data, logits.shape[-1])
         if values:
@@ -62,8 +63,8 @@ def observe_jointly(
             values[name] = observe(name, _mixture(logits, laws), data)
         if isinstance(data, Release):
             logits = logits + last.log_prob_by_class(laws)
-        elif others and name == first:
-            logits = logits + log_prob_by_class(laws, whole.mechanism, np.arange(len(_sizes(others[0][1][1]))))
+        elif others and _counts_codes(data):
+            logits = logits + log_prob_by_class(laws, data.mechanism, np.arange(_groups(others[0][1][1])))
     return values
 
 
@@ -88,14 +89,16 @@ def _logits(classes: dist.Distribution) -> jax.Array:
     """Logs (*batch, classes) of the probabilities of classes, −inf where they are 0."""
     law, _ = unwrapped(classes)
     if isinstance(law, dist.CategoricalProbs):
-        return log_or_nothing(law.probs)
-    if isinstance(law, dist.CategoricalLogits):
-        return jax.nn.log_softmax(law.logits)
-    if isinstance(law, dist.BernoulliProbs):
-        return log_or_nothing(jnp.stack([1 - law.probs, law.probs], axis=-1))
-    if isinstance(law, dist.BernoulliLogits):
-        return jax.nn.log_sigmoid(jnp.stack([-law.logits, law.logits], axis=-1))
-    raise TypeError(f"classes must be a Categorical or Bernoulli law, got {type(law).__name__}")
+        logs = log_or_nothing(law.probs)
+    elif isinstance(law, dist.CategoricalLogits):
+        logs = jax.nn.log_softmax(law.logits)
+    elif isinstance(law, dist.BernoulliProbs):
+        logs = log_or_nothing(jnp.stack([1 - law.probs, law.probs], axis=-1))
+    elif isinstance(law, dist.BernoulliLogits):
+        logs = jax.nn.log_sigmoid(jnp.stack([-law.logits, law.logits], axis=-1))
+    else:
+        raise TypeError(f"classes must be a Categorical or Bernoulli law, got {type(law).__name__}")
+    return jnp.broadcast_to(logs, (*classes.batch_shape, logs.shape[-1]))
 
 
 def _laws(name: str, law: dist.Distribution | None, data: Data, classes: int) -> dist.Distribution:
@@ -126,14 +129,6 @@ def _mixture(logits: Array, laws: dist.Distribution) -> dist.Distribution:
     return MixtureOverClasses(logits, laws)
 
 
-def _sizes(groups: Any) -> np.ndarray:
-    """Numbers of people in groups, in a sequence or in a sketch of several."""
-    if isinstance(groups, CountSketch) and groups.groups is not None:
-        return np.bincount(groups.groups, groups.weights)
-    groups = groups if isinstance(groups, Sequence) else ()
-    return np.array([each.size if isinstance(each, Sketch) else each.count for each in groups], float)
-
-
 def _of_the_same(first: str, whole: Any, name: str, data: Any, others: int) -> Any:
     """The data of a further part, in the order of the people of the first; ValueError if those are other people."""
     if isinstance(data, Sequence) and isinstance(whole, Release) and all(isinstance(each, Release) for each in data):
@@ -147,8 +142,7 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, others: int) -> A
             got = f"{data.count} records" if isinstance(data, Release) else f"a {type(data).__name__}"
             raise ValueError(f"site {name!r}: {first!r} is a release of {whole.count} records, and here is {got}")
         return data
-    codes = isinstance(whole, CountSketch) and not (whole.law_shape or whole.mechanism.batch_shape)
-    if others > 1 or not codes or whole.mechanism.event_shape:
+    if others > 1 or not _counts_codes(whole):
         needs = "sketches serve two parts, the first a count of codes under one budget"
         raise ValueError(f"site {name!r}: {needs}; give the releases of all parts")
     if is_concrete(whole, data):
@@ -157,10 +151,24 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, others: int) -> A
 
 
 def _check_sizes(first: str, codes: Array, weights: Array | None, name: str, data: Any) -> None:
-    sizes = _sizes(data)
-    counts = np.bincount(np.asarray(codes, int), weights, minlength=len(sizes))
+    """ValueError unless the groups are those of the people who released each code."""
+    if isinstance(data, CountSketch):
+        sizes = np.bincount(data.groups, data.weights, _groups(data)) if _groups(data) else np.empty(0)
+    else:
+        parts = data if isinstance(data, Sequence) else ()
+        sizes = np.array([getattr(each, "count", None) or each.size for each in parts])
+    counts = np.bincount(np.asarray(codes, int), weights, len(sizes))
     if counts.shape != sizes.shape or not np.allclose(counts, sizes):
         needs = (
-            f"{counts.tolist()} people released the codes 0, 1, ... at {first!r}, and a sketch of each group is needed"
+            f"{first!r} counts {counts.tolist()} people with the codes 0, 1, ...: a sketch of each such group is needed"
         )
         raise ValueError(f"site {name!r}: {needs}; got groups of {sizes.tolist()}")
+
+
+def _counts_codes(data: Any) -> bool:
+    mechanism = getattr(data, "mechanism", None)
+    return isinstance(data, CountSketch) and not (data.law_shape or mechanism.batch_shape or mechanism.event_shape)
+
+
+def _groups(data: Any) -> int:
+    return len(data) if isinstance(data, Sequence) else getattr(data, "num_groups", None) or 0
