@@ -1,7 +1,7 @@
 """`observe_jointly`: several releases of the same people, whose records are independent given a latent class."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,10 @@ from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.numerics.special import log_or_nothing
 
-Data = Release | Sketch | Sequence[Release | Sketch]
+CATEGORICAL = (dist.CategoricalProbs, dist.CategoricalLogits)
 
 
-def observe_jointly(
-    classes: dist.Distribution, parts: Mapping[str, tuple[dist.Distribution | None, Data]]
-) -> dict[str, Any]:
+def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:
     """Condition a NumPyro model on several releases of the same people, in the same order.
 
     Each person has a latent class, over which the likelihood is summed exactly; given the class, the person's records
@@ -47,24 +45,20 @@ def observe_jointly(
         What `observe` returns, by site.
     """
     logits = _logits(classes)
-    pairs = isinstance(parts, Mapping) and all(isinstance(part, tuple) and len(part) == 2 for part in parts.values())
-    if not pairs or not parts:
-        form = 'a dict of pairs by site, as in {"answer": (None, answers), "income": (law, incomes)}'
-        raise TypeError(f"parts must be {form}, got {parts!r}")
-    (first, (_, whole)), *others = parts.items()
-    values: dict[str, Any] = {}
-    data: Any
+    if not isinstance(parts, Mapping) or not parts or {len(part) for part in parts.values()} != {2}:
+        raise TypeError(f"parts must be a dict by site of pairs, a law (or None) and a release; got {parts!r}")
+    first, (_, whole) = next(iter(parts.items()))
+    values, laws = dict[str, Any](), cast(Any, None)
     for name, (law, data) in parts.items():
-        laws = _laws(name, law, data, logits.shape[-1])
         if values:
-            data = _of_the_same(first, whole, name, data, len(others))
-        last = _Last()
+            data = _of_the_same(first, whole, name, data, len(parts) == 2)
+            if isinstance(whole, Sketch):
+                logits = logits + log_prob_by_class(laws, whole.mechanism, np.arange(len(data)))
+        laws, last = _laws(name, law, data, logits.shape[-1]), _Last()
         with last:
             values[name] = observe(name, _mixture(logits, laws), data)
         if isinstance(data, Release):
             logits = logits + last.log_prob_by_class(laws)
-        elif others and _counts_codes(data):
-            logits = logits + log_prob_by_class(laws, data.mechanism, np.arange(_groups(others[0][1][1])))
     return values
 
 
@@ -88,34 +82,26 @@ class _Last(Messenger):
 def _logits(classes: dist.Distribution) -> jax.Array:
     """Logs (*batch, classes) of the probabilities of classes, −inf where they are 0."""
     law, _ = unwrapped(classes)
-    if isinstance(law, dist.CategoricalProbs):
-        logs = log_or_nothing(law.probs)
-    elif isinstance(law, dist.CategoricalLogits):
-        logs = jax.nn.log_softmax(law.logits)
-    elif isinstance(law, dist.BernoulliProbs):
-        logs = log_or_nothing(jnp.stack([1 - law.probs, law.probs], axis=-1))
+    if isinstance(law, dist.BernoulliProbs):
+        law = dist.Categorical(probs=jnp.stack([1 - law.probs, law.probs], axis=-1), validate_args=False)
     elif isinstance(law, dist.BernoulliLogits):
-        logs = jax.nn.log_sigmoid(jnp.stack([-law.logits, law.logits], axis=-1))
-    else:
+        law = dist.Categorical(logits=jnp.stack([0 * law.logits, law.logits], axis=-1), validate_args=False)
+    if not isinstance(law, CATEGORICAL):
         raise TypeError(f"classes must be a Categorical or Bernoulli law, got {type(law).__name__}")
+    logs = log_or_nothing(law.probs) if isinstance(law, dist.CategoricalProbs) else jax.nn.log_softmax(law.logits)
     return jnp.broadcast_to(logs, (*classes.batch_shape, logs.shape[-1]))
 
 
-def _laws(name: str, law: dist.Distribution | None, data: Data, classes: int) -> dist.Distribution:
+def _laws(name: str, law: Any, data: Any, classes: int) -> dist.Distribution:
     """The laws (*batch, classes) of a part's records; ValueError for others."""
-    mechanism = getattr(data[0] if isinstance(data, Sequence) and data else data, "mechanism", None)
     if law is None:
+        mechanism = getattr(data[0] if isinstance(data, Sequence) else data, "mechanism", None)
         if mechanism is not None and not (isinstance(mechanism, PureProtocol) and mechanism.categories >= classes):
-            needs = f"None says that its records are the {classes} classes, which the mechanism does not take"
-            raise ValueError(f"site {name!r}: {needs}: {mechanism!r}; give the law of the records in each class")
+            raise ValueError(f"site {name!r}: None says that records are the {classes} classes, not for {mechanism!r}")
         return dist.Categorical(probs=jnp.eye(classes), validate_args=False)
-    if not isinstance(law, dist.Distribution):
-        raise TypeError(f"site {name!r}: the law of its records must be a distribution or None, got {law!r}")
-    if law.batch_shape[-1:] != (classes,):
-        needs = f"a law of batch shape ({classes},) or (N, {classes}), an entry a class"
-        raise ValueError(f"site {name!r}: {classes} classes need {needs}; got {law.batch_shape}")
-    if not law.event_shape and any(np.ndim(end) for end in ends_of(law.support)):
-        raise ValueError(f"site {name!r}: the records of all classes must have one support, got {law.support}")
+    fits = isinstance(law, dist.Distribution) and law.batch_shape[-1:] == (classes,)
+    if not fits or (not law.event_shape and any(np.ndim(end) for end in ends_of(law.support))):
+        raise ValueError(f"site {name!r}: needs None or laws (..., {classes}) of classes, of one support; got {law!r}")
     return law
 
 
@@ -123,52 +109,33 @@ def _mixture(logits: Array, laws: dist.Distribution) -> dist.Distribution:
     """The law of a record whose class has log weights, of which all may be −inf where no class is possible."""
     logits = jnp.where(jnp.any(logits > -jnp.inf, axis=-1, keepdims=True), logits, 0.0)
     own, _ = unwrapped(laws)
-    if isinstance(own, (dist.CategoricalProbs, dist.CategoricalLogits)):
-        shares = jnp.sum(jax.nn.softmax(logits)[..., None] * own.probs, axis=-2)
-        return dist.Categorical(probs=shares, validate_args=False)
+    if isinstance(own, CATEGORICAL):
+        return dist.Categorical(jnp.sum(jax.nn.softmax(logits)[..., None] * own.probs, -2), validate_args=False)
     return MixtureOverClasses(logits, laws)
 
 
-def _of_the_same(first: str, whole: Any, name: str, data: Any, others: int) -> Any:
+def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> Any:
     """The data of a further part, in the order of the people of the first; ValueError if those are other people."""
-    if isinstance(data, Sequence) and isinstance(whole, Release) and all(isinstance(each, Release) for each in data):
-        if whole.values is None:  # a plan of what sketches may have been made of
-            return Release(None, data[0].mechanism, whole.count)
-        _check_sizes(first, whole.values, None, name, data)
-        values = np.concatenate([each.values for each in data])[np.argsort(np.argsort(whole.values, kind="stable"))]
-        return unchecked(Release, values, data[0].mechanism, whole.count, ())
-    if isinstance(whole, Release):
-        if not isinstance(data, Release) or data.count != whole.count:
-            got = f"{data.count} records" if isinstance(data, Release) else f"a {type(data).__name__}"
-            raise ValueError(f"site {name!r}: {first!r} is a release of {whole.count} records, and here is {got}")
-        return data
-    if others > 1 or not _counts_codes(whole):
-        needs = "sketches serve two parts, the first a count of codes under one budget"
-        raise ValueError(f"site {name!r}: {needs}; give the releases of all parts")
-    if is_concrete(whole, data):
-        _check_sizes(first, whole.nodes, whole.weights, name, data)
-    return data
-
-
-def _check_sizes(first: str, codes: Array, weights: Array | None, name: str, data: Any) -> None:
-    """ValueError unless the groups are those of the people who released each code."""
-    if isinstance(data, CountSketch):
-        sizes = np.bincount(data.groups, data.weights, _groups(data)) if _groups(data) else np.empty(0)
+    grouped, sketched = isinstance(data, Sequence), isinstance(whole, Sketch)
+    if sketched:
+        shapes = whole.law_shape + whole.mechanism.batch_shape + whole.mechanism.event_shape
+        fits = grouped and alone and isinstance(whole, CountSketch) and not shapes
     else:
-        parts = data if isinstance(data, Sequence) else ()
-        sizes = np.array([getattr(each, "count", None) or each.size for each in parts])
-    counts = np.bincount(np.asarray(codes, int), weights, len(sizes))
-    if counts.shape != sizes.shape or not np.allclose(counts, sizes):
-        needs = (
-            f"{first!r} counts {counts.tolist()} people with the codes 0, 1, ...: a sketch of each such group is needed"
-        )
-        raise ValueError(f"site {name!r}: {needs}; got groups of {sizes.tolist()}")
-
-
-def _counts_codes(data: Any) -> bool:
-    mechanism = getattr(data, "mechanism", None)
-    return isinstance(data, CountSketch) and not (data.law_shape or mechanism.batch_shape or mechanism.event_shape)
-
-
-def _groups(data: Any) -> int:
-    return len(data) if isinstance(data, Sequence) else getattr(data, "num_groups", None) or 0
+        releases = all(isinstance(each, Release) for each in (whole, *(data if grouped else [data])))
+        fits = releases and (grouped or data.count == whole.count)
+    if not fits:
+        wanted = "a list of sketches, and counts of codes under one budget" if sketched else "as many records released"
+        raise ValueError(f"site {name!r}: beside {whole!r} at {first!r} must stand {wanted}; got {data!r}")
+    if not grouped or not is_concrete(whole, data):
+        return data
+    if not sketched and whole.values is None:  # plans of what sketches were made of
+        return Release(None, data[0].mechanism, whole.count)
+    codes, weights = (whole.nodes, whole.weights) if sketched else (whole.values, None)
+    sizes = np.array([each.size if isinstance(each, Sketch) else each.count for each in data])
+    counts = np.bincount(np.asarray(codes, int), weights, len(data))
+    if len(counts) != len(sizes) or not np.allclose(counts, sizes):
+        raise ValueError(f"site {name!r}: {first!r} counts {counts} people by code, and here are {sizes} people")
+    if sketched:
+        return data
+    values = np.concatenate([each.values for each in data])[np.argsort(np.argsort(codes, kind="stable"))]
+    return unchecked(Release, values, data[0].mechanism, whole.count, ())

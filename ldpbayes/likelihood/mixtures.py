@@ -17,17 +17,15 @@ from ldpbayes.numerics.special import log_sum
 class MixtureOverClasses(dist.MixtureSameFamily):
     """A mixture with log weights (*batch, classes) of laws (*batch, classes), which may have any support in common."""
 
-    def __init__(self, logits: Array, laws: Any, *, validate_args: bool | None = None) -> None:
+    def __init__(self, logits: Array, laws: Any) -> None:
         self._mixing_distribution = dist.Categorical(logits=logits, validate_args=False)
         self._component_distribution, self._mixture_size = laws, logits.shape[-1]
         batch_shape = lax.broadcast_shapes(logits.shape[:-1], laws.batch_shape[:-1])
-        dist.Distribution.__init__(self, batch_shape, laws.event_shape, validate_args=validate_args)
+        dist.Distribution.__init__(self, batch_shape, laws.event_shape, validate_args=False)
 
 
 def log_prob_by_class(laws: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
-    """Log p(z | class), shape (*batch, classes), of released values (*batch, *event) whose records follow these laws
-    (*batch, classes).
-    """
+    """Log p(z | class), (*batch, classes), of released values whose records follow these laws (*batch, classes)."""
     law = Privatized(laws, mechanism._map_personal(lambda leaf: leaf[..., None]), validate_args=False)
     return law.log_prob(array_of(z)[(..., None, *[slice(None)] * len(mechanism.event_shape))])
 

@@ -86,7 +86,6 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
     # move a kink, which cuts panels anew each time
     formula = panels > MAX_CHANNEL_PANELS or own
     formula |= bool(family_of(base_dist).breaks()) and closed_form(base_dist, sketch.mechanism) is not None
-    # nor do a few classes' forms cost much, whose laws may be narrow beside the noise and its panels
-    if isinstance(base_dist, MixtureOverClasses):
+    if isinstance(base_dist, MixtureOverClasses):  # whose laws may be narrow beside the panels
         formula |= closed_form(base_dist.component_distribution, sketch.mechanism) is not None
     return {"method": "auto" if formula else "channel", "panels": panels}
