@@ -14,7 +14,7 @@ from ldpbayes._core.checks import LdpBayesWarning
 from ldpbayes._core.compiling import keep_compiled_code
 from ldpbayes.data import NoisyTable, Release, Sketch
 from ldpbayes.estimation import frequencies, losses, m_estimate
-from ldpbayes.inference import expand, fit, observe, predict, privatize
+from ldpbayes.inference import expand, fit, observe, observe_jointly, predict, privatize
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import (
     DiscreteGaussianMechanism,
@@ -69,6 +69,7 @@ __all__ = [
     "losses",
     "m_estimate",
     "observe",
+    "observe_jointly",
     "parametric_bootstrap",
     "predict",
     "privatize",

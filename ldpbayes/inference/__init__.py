@@ -3,6 +3,7 @@
 from ldpbayes.inference._expansion import Expansion, expand
 from ldpbayes.inference._fit import fit
 from ldpbayes.inference._handlers import observe, privatize
+from ldpbayes.inference._joint import observe_jointly
 from ldpbayes.inference._predict import predict
 from ldpbayes.inference.result import ConvergenceWarning
 from ldpbayes.inference.surrogates import ExpansionWarning, SketchWarning
@@ -15,6 +16,7 @@ __all__ = [
     "expand",
     "fit",
     "observe",
+    "observe_jointly",
     "predict",
     "privatize",
 ]

@@ -116,7 +116,7 @@ class _NewAnswers(Messenger):
         if private and self.kind != "released":
             msg["fn"] = law.base_dist.expand(msg["fn"].batch_shape)
         if self.kind == "mean" and (private or msg["name"] in self.observed):
-            msg["value"] = _expectation(msg["fn"])
+            msg["value"], msg["infer"] = _expectation(msg["fn"]), msg["infer"] | {"expectation": True}
 
 
 def _expectation(law: dist.Distribution) -> Array:

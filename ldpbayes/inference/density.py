@@ -22,14 +22,14 @@ from ldpbayes.data import Release, Sketch
 from ldpbayes.inference._handlers import check_site
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
-from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms import Mechanism, NumericMechanism
 
 RUNNING = threading.RLock()  # held while a model runs, because all threads share NumPyro's stack of handlers
 
 
 class Site(NamedTuple):
     latent: bool  # whether it is sampled
-    discrete_base: bool  # whether it is privatized, with records that are whole numbers
+    discrete_base: bool  # whether it is privatized, with records that are whole numbers, not categories
     dims: list[str]  # names of the plates that the first axes of its values belong to
     plain: bool  # whether a sampler of unconstrained parameters takes it as it is
     records: int = 0  # number of observed records: concrete weights of a sketch's nodes count
@@ -179,7 +179,7 @@ def _described(name: str, site: Message) -> Site:
     batch_shape = log_likelihood_shape(site) if observed else ()
     return Site(
         latent,
-        discrete_base=private and fn.base_dist.support.is_discrete,
+        discrete_base=private and fn.base_dist.support.is_discrete and isinstance(fn.mechanism, NumericMechanism),
         dims=[frame.name for frame in frames] if fits else [],
         plain=site["type"] in ("sample", "deterministic", "control_flow") and not discrete,
         records=_record_count(site, batch_shape) if observed else 0,

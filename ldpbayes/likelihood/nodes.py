@@ -15,6 +15,7 @@ from ldpbayes.data.category_sketches import SideBySide
 from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
 from ldpbayes.likelihood.families import family_of, unexpanded
+from ldpbayes.likelihood.mixtures import MixtureOverClasses
 from ldpbayes.likelihood.privatized import Privatized, law_of_records
 from ldpbayes.likelihood.registry import closed_form, is_own
 
@@ -85,4 +86,6 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
     # move a kink, which cuts panels anew each time
     formula = panels > MAX_CHANNEL_PANELS or own
     formula |= bool(family_of(base_dist).breaks()) and closed_form(base_dist, sketch.mechanism) is not None
+    if isinstance(base_dist, MixtureOverClasses):  # whose laws may be narrow beside the panels
+        formula |= closed_form(base_dist.component_distribution, sketch.mechanism) is not None
     return {"method": "auto" if formula else "channel", "panels": panels}

@@ -1,0 +1,141 @@
+"""`observe_jointly`: several releases of the same people, whose records are independent given a latent class."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.primitives import Messenger
+
+from ldpbayes._core.pytrees import unchecked
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Message
+from ldpbayes.data import CountSketch, Release, Sketch
+from ldpbayes.inference._handlers import observe
+from ldpbayes.likelihood.families import ends_of
+from ldpbayes.likelihood.mixtures import MixtureOverClasses, log_prob_by_class
+from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.mechanisms import PureProtocol
+from ldpbayes.numerics.special import log_or_nothing
+
+CATEGORICAL = (dist.CategoricalProbs, dist.CategoricalLogits)
+
+
+def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:
+    """Condition a NumPyro model on several releases of the same people, in the same order.
+
+    Each person has a latent class, over which the likelihood is summed exactly; given the class, the person's records
+    are independent. Each part is a site: the law of a released value given those of the parts before.
+
+    Parameters
+    ----------
+    classes : numpyro.distributions.Distribution
+        Law of the class: Categorical or Bernoulli, of batch shape () or (N,); TypeError for others.
+    parts : dict
+        By name of a site, a pair of the law of its records and their release. The law has an entry a class on its last
+        batch axis: batch shape (C,) or (N, C). None says that the record is the class, a category. Either all parts are
+        releases of N values; or there are two, of any number of people: the sketch of a release of codes 0, ..., K − 1,
+        then a sequence of K sketches, one of the people who released each code. Else ValueError or TypeError.
+
+    Returns
+    -------
+    dict
+        What `observe` returns, by site.
+    """
+    logits = _logits(classes)
+    if not isinstance(parts, Mapping) or not parts or {len(part) for part in parts.values()} != {2}:
+        raise TypeError(f"parts must be a dict by site of pairs, a law (or None) and a release; got {parts!r}")
+    first, (_, whole) = next(iter(parts.items()))
+    values, laws = dict[str, Any](), cast(Any, None)
+    for name, (law, data) in parts.items():
+        if values:
+            data = _of_the_same(first, whole, name, data, len(parts) == 2)
+            if isinstance(whole, Sketch):
+                logits = logits + log_prob_by_class(laws, whole.mechanism, np.arange(len(data)))
+        laws, last = _laws(name, law, data, logits.shape[-1]), _Last()
+        with last:
+            values[name] = observe(name, _mixture(logits, laws), data)
+        if isinstance(data, Release):
+            logits = logits + last.log_prob_by_class(laws)
+    return values
+
+
+class _Last(Messenger):
+    """Keeps the site that is sampled, as all handlers have left it."""
+
+    def postprocess_message(self, msg: Message) -> None:
+        if msg["type"] == "sample":
+            self.site = msg
+
+    def log_prob_by_class(self, laws: dist.Distribution) -> Array:
+        """Of the site's values: released ones, or where a handler has taken the mechanism away, original ones."""
+        law, value = unwrapped(self.site["fn"])[0], self.site["value"]
+        if self.site["infer"].get("expectation"):
+            return 0.0  # it says nothing about a person's class
+        if isinstance(law, Privatized):
+            return log_prob_by_class(laws, law.mechanism, value)
+        return laws.log_prob(jnp.expand_dims(value, -1 - law.event_dim))
+
+
+def _logits(classes: dist.Distribution) -> jax.Array:
+    """Logs (*batch, classes) of the probabilities of classes, −inf where they are 0."""
+    law, _ = unwrapped(classes)
+    if isinstance(law, dist.BernoulliProbs):
+        law = dist.Categorical(probs=jnp.stack([1 - law.probs, law.probs], axis=-1), validate_args=False)
+    elif isinstance(law, dist.BernoulliLogits):
+        law = dist.Categorical(logits=jnp.stack([0 * law.logits, law.logits], axis=-1), validate_args=False)
+    if not isinstance(law, CATEGORICAL):
+        raise TypeError(f"classes must be a Categorical or Bernoulli law, got {type(law).__name__}")
+    logs = log_or_nothing(law.probs) if isinstance(law, dist.CategoricalProbs) else jax.nn.log_softmax(law.logits)
+    return jnp.broadcast_to(logs, (*classes.batch_shape, logs.shape[-1]))
+
+
+def _laws(name: str, law: Any, data: Any, classes: int) -> dist.Distribution:
+    """The laws (*batch, classes) of a part's records; ValueError for others."""
+    if law is None:
+        mechanism = getattr(data[0] if isinstance(data, Sequence) else data, "mechanism", None)
+        if mechanism is not None and not (isinstance(mechanism, PureProtocol) and mechanism.categories >= classes):
+            raise ValueError(f"site {name!r}: None says that records are the {classes} classes, not for {mechanism!r}")
+        return dist.Categorical(probs=jnp.eye(classes), validate_args=False)
+    fits = isinstance(law, dist.Distribution) and law.batch_shape[-1:] == (classes,)
+    if not fits or (not law.event_shape and any(np.ndim(end) for end in ends_of(law.support))):
+        raise ValueError(f"site {name!r}: needs None or laws (..., {classes}) of classes, of one support; got {law!r}")
+    return law
+
+
+def _mixture(logits: Array, laws: dist.Distribution) -> dist.Distribution:
+    """The law of a record whose class has log weights, of which all may be −inf where no class is possible."""
+    logits = jnp.where(jnp.any(logits > -jnp.inf, axis=-1, keepdims=True), logits, 0.0)
+    own, _ = unwrapped(laws)
+    if isinstance(own, CATEGORICAL):
+        return dist.Categorical(jnp.sum(jax.nn.softmax(logits)[..., None] * own.probs, -2), validate_args=False)
+    return MixtureOverClasses(logits, laws)
+
+
+def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> Any:
+    """The data of a further part, in the order of the people of the first; ValueError if those are other people."""
+    grouped, sketched = isinstance(data, Sequence), isinstance(whole, Sketch)
+    if sketched:
+        shapes = whole.law_shape + whole.mechanism.batch_shape + whole.mechanism.event_shape
+        fits = grouped and alone and isinstance(whole, CountSketch) and not shapes
+    else:
+        releases = all(isinstance(each, Release) for each in (whole, *(data if grouped else [data])))
+        fits = releases and (grouped or data.count == whole.count)
+    if not fits:
+        wanted = "a list of sketches, and counts of codes under one budget" if sketched else "as many records released"
+        raise ValueError(f"site {name!r}: beside {whole!r} at {first!r} must stand {wanted}; got {data!r}")
+    if not grouped or not is_concrete(whole, data):
+        return data
+    if not sketched and whole.values is None:  # plans of what sketches were made of
+        return Release(None, data[0].mechanism, whole.count)
+    codes, weights = (whole.nodes, whole.weights) if sketched else (whole.values, None)
+    sizes = np.array([each.size if isinstance(each, Sketch) else each.count for each in data])
+    counts = np.bincount(np.asarray(codes, int), weights, len(data))
+    if len(counts) != len(sizes) or not np.allclose(counts, sizes):
+        raise ValueError(f"site {name!r}: {first!r} counts {counts} people by code, and here are {sizes} people")
+    if sketched:
+        return data
+    values = np.concatenate([each.values for each in data])[np.argsort(np.argsort(codes, kind="stable"))]
+    return unchecked(Release, values, data[0].mechanism, whole.count, ())

@@ -1,0 +1,382 @@
+"""`observe_jointly`: several releases of the same people, with their latent class summed out."""
+
+import functools
+import json
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+from numpyro.infer.util import log_density
+
+import ldpbayes as ldp
+from ldpbayes.likelihood import Privatized
+
+N = 40
+CLASSES = np.arange(N) % 3
+KEYS = jax.random.split(jax.random.key(0), 20)
+BUDGETS = 0.5 + np.arange(N) / N
+INCOME = ldp.LaplaceMechanism(1.0, 0, 200)
+
+
+def released(mechanism, records, key=KEYS[0]):
+    with jax.enable_x64(True):
+        return ldp.Release(np.asarray(mechanism.randomize(key, records)), mechanism)
+
+
+def log_joint(classes, parts):
+    with jax.enable_x64(True):
+        return float(jax.jit(lambda: log_density(lambda: ldp.observe_jointly(classes, parts), (), {}, {})[0])())
+
+
+def brute_force(shares, parts):
+    """Σ over people of log Σ over classes, each part by the law of one class."""
+    total = np.log(np.broadcast_to(shares, (N, np.shape(shares)[-1])))
+    for law, data in parts.values():
+        for c in range(total.shape[1]):
+            if law is None:
+                log_prob = functools.partial(data.mechanism.log_prob, data.values, c)
+            else:
+                ranks = {name: constraint.event_dim for name, constraint in law.arg_constraints.items()}
+                own = {n: getattr(law, n)[(..., c, *[slice(None)] * ranks[n])] for n in ranks if n != "logits"}
+                log_prob = functools.partial(Privatized(type(law)(**own), data.mechanism).log_prob, data.values)
+            with jax.enable_x64(True):
+                total[:, c] += jax.jit(log_prob)()
+    return scipy.special.logsumexp(total, axis=1).sum()
+
+
+with jax.enable_x64(True):
+    SHARES, MEANS = jnp.array([0.5, 0.3, 0.2]), jnp.array([20.0, 60.0, 140.0])
+    PARTS = {
+        "class": (None, released(ldp.RandomizedResponse(1.0, 3), CLASSES)),
+        "bits": (None, released(ldp.OptimalUnaryEncoding(1.0, 3), CLASSES, KEYS[1])),
+        "personal": (None, released(ldp.RandomizedResponse(BUDGETS, 4), CLASSES, KEYS[2])),
+        "income": (dist.Normal(MEANS, jnp.array([5.0, 10.0, 30.0])), released(INCOME, 50.0 * CLASSES, KEYS[3])),
+        "own": (
+            dist.Normal(MEANS + np.arange(N)[:, None], 10 * jnp.ones((N, 3))),
+            released(ldp.LaplaceMechanism(BUDGETS, 0, 200), 50.0 * CLASSES, KEYS[4]),
+        ),
+        "hours": (
+            dist.Exponential(1 / MEANS),
+            released(ldp.GaussianMechanism(1.0, 1e-5, 0, 100), 30.0 * CLASSES, KEYS[5]),
+        ),
+        "visits": (dist.Poisson(MEANS / 20), released(ldp.DiscreteLaplaceMechanism(1.0, 0, 10), 3 * CLASSES, KEYS[6])),
+        "job": (
+            dist.Categorical(probs=jnp.array([[0.7, 0.2, 0.1, 0.0], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]])),
+            released(ldp.SymmetricUnaryEncoding(BUDGETS, 4), CLASSES, KEYS[7]),
+        ),
+        "smoker": (dist.Bernoulli(jnp.array([0.1, 0.5, 0.9])), released(ldp.RandomizedResponse(1.0, 2), CLASSES // 2)),
+        "student": (dist.Gamma(MEANS / 10, jnp.full(3, 0.5)), released(INCOME, 10.0 * CLASSES, KEYS[8])),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "personal"),
+    [("class income", False), ("bits own visits", True), ("hours personal", True), ("smoker student job", False)],
+)
+def test_the_log_density_is_that_of_the_sum_over_classes(names, personal):
+    """To 1e-10, relatively: both sum the same terms of double precision, some hundreds of them."""
+    parts = {name: PARTS[name] for name in names.split()}
+    shares = np.random.default_rng(1).dirichlet(np.ones(3), N) if personal else np.asarray(SHARES, float)
+    shares = shares / shares.sum(-1, keepdims=True)
+    with jax.enable_x64(True):
+        law = dist.Categorical(jnp.asarray(shares))
+    assert log_joint(law, parts) == pytest.approx(brute_force(shares, parts), rel=1e-10)
+
+
+def test_classes_may_be_a_bernoulli_law_or_have_logits():
+    parts = {
+        "class": (None, released(ldp.RandomizedResponse(1.0, 2), CLASSES // 2)),
+        "income": (dist.Normal(MEANS[:2], 9.0 * jnp.ones(2)), PARTS["income"][1]),
+    }
+    expected = brute_force([0.7, 0.3], parts)
+    logit = np.log(0.3 / 0.7)
+    laws = dist.Bernoulli(0.3), dist.Bernoulli(logits=logit), dist.Categorical(logits=jnp.array([0.0, logit]))
+    for law in (*laws, dist.Categorical(jnp.array([0.7, 0.3])).expand([N])):
+        assert log_joint(law, parts) == pytest.approx(expected, rel=1e-6)  # logits in single precision
+
+
+def model(answers, incomes, prior=1.0):
+    share = numpyro.sample("share", dist.Dirichlet(prior * jnp.ones(2)))
+    with numpyro.plate("group", 2):
+        mu = numpyro.sample("mu", dist.Normal(50, 30))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(20))
+    parts = {"answer": (None, answers), "income": (dist.Normal(mu, sigma), incomes)}
+    ldp.observe_jointly(dist.Categorical(share), parts)
+
+
+@functools.cache
+def survey(count, epsilon=1.0):
+    kind = np.random.default_rng(2).random(count) < 0.4
+    incomes = np.where(kind, 120.0, 40.0) + 10 * np.random.default_rng(3).normal(size=count)
+    answers = released(ldp.RandomizedResponse(epsilon, 2), kind.astype(int), KEYS[9])
+    return answers, released(ldp.LaplaceMechanism(epsilon, 0, 200), incomes, KEYS[10])
+
+
+def by_code(answers, incomes):
+    groups = (ldp.Release(incomes.values[answers.values == code], incomes.mechanism) for code in range(2))
+    return answers.sketch(), [group.sketch(panels=60) for group in groups]
+
+
+@pytest.mark.parametrize("share", [[1.0, 0.0], [0.0, 1.0], [1e-300, 1.0], [0.4, 0.6]])
+@pytest.mark.parametrize(("mu", "sigma"), [([40.0, 1e6], 1e-6), ([-1e6, 100.0], 1e6), ([30.0, 30.0], 5.0)])
+def test_gradients_are_finite_at_the_boundary(share, mu, sigma):
+    answers, incomes = survey(200)
+    for data in ((answers, incomes), by_code(answers, incomes)):
+
+        def log_likelihood(share, mu, sigma, data=data):
+            parts = {"answer": (None, data[0]), "income": (dist.Normal(mu, sigma), data[1])}
+            return log_density(lambda: ldp.observe_jointly(dist.Categorical(share), parts), (), {}, {})[0]
+
+        with jax.enable_x64(True), numpyro.validation_enabled(False):
+            arguments = jnp.array(share), jnp.array(mu), jnp.array(sigma)
+            value, slopes = jax.jit(jax.value_and_grad(log_likelihood, (0, 1, 2)))(*arguments)
+        assert np.isfinite(value)
+        assert all(np.isfinite(slope).all() for slope in slopes)
+
+
+def test_an_impossible_class_for_all_parts_leaves_no_nan():
+    """Exact answers 0 and 1 of a class that is 0 for certain: −inf, and gradients of 0 or of the other part alone."""
+    answers = ldp.Release(np.array([0, 1, 0]), ldp.RandomizedResponse(np.inf, 2))
+    incomes = ldp.Release(np.array([10.0, 20.0, 30.0]), INCOME)
+
+    def log_likelihood(mu):
+        parts = {"answer": (None, answers), "income": (dist.Normal(mu, 1.0), incomes)}
+        return log_density(lambda: ldp.observe_jointly(dist.Categorical(jnp.array([1.0, 0.0])), parts), (), {}, {})[0]
+
+    value, slope = jax.value_and_grad(log_likelihood)(jnp.array([10.0, 20.0]))
+    assert not np.isnan(value)
+    assert np.isfinite(slope).all()
+
+
+def test_releases_may_be_arguments_of_jit_and_vmap():
+    answers, incomes = survey(50)
+    values = {"share": jnp.array([0.6, 0.4]), "mu": jnp.array([40.0, 120.0]), "sigma": 9.0}
+
+    def log_joint_of(answers, incomes, mu):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # JAX tells that sketches are of double precision
+            return log_density(model, (answers, incomes), {}, values | {"mu": mu})[0]
+
+    means = jnp.array([[40.0, 120.0], [30.0, 90.0]])
+    alone = [log_joint_of(answers, incomes, mean) for mean in means]
+    together = jax.jit(jax.vmap(log_joint_of, in_axes=(None, None, 0)))(answers, incomes, means)
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+    sketches = by_code(answers, incomes)
+    np.testing.assert_allclose(jax.jit(log_joint_of)(*sketches, means[0]), alone[0], rtol=1e-4)
+
+
+def test_sketches_by_released_code_have_the_density_of_the_releases():
+    """To 1e-3 nats in all, the tolerance of sketches in `fit`; here with sixty panels."""
+    data = survey(2000)
+    sketches = by_code(*data)
+    with jax.enable_x64(True):
+        for sigma in (0.01, 10.0, 40.0):
+            values = {"share": jnp.array([0.6, 0.4]), "mu": jnp.array([41.0, 110.0]), "sigma": sigma}
+            exact, sketched = (float(log_density(model, args, {}, values)[0]) for args in (data, sketches))
+            assert sketched == pytest.approx(exact, abs=1e-3)
+
+
+def test_simulated_parts_have_their_joint_law():
+    """Chi square of counts in 2 · 3 · 4 cells; a right simulator fails with probability 1e-4."""
+    count = 20_000
+    laws = dist.Categorical(jnp.array([[0.8, 0.1, 0.1], [0.1, 0.2, 0.7]])), dist.Normal(jnp.array([40.0, 130.0]), 20.0)
+    mechanisms = ldp.RandomizedResponse(2.0, 2), ldp.RandomizedResponse(2.0, 3), ldp.LaplaceMechanism(4.0, 0, 200)
+    plans = [ldp.Release(None, mechanism, count) for mechanism in mechanisms]
+    parts = dict(zip(("answer", "job", "income"), zip((None, *laws), plans, strict=True), strict=True))
+    drawn = numpyro.handlers.seed(lambda: ldp.observe_jointly(dist.Categorical(jnp.array([0.6, 0.4])), parts), 0)()
+    edges = np.array([30.0, 80.0, 140.0])
+    cells = np.ravel_multi_index((drawn["answer"], drawn["job"], np.searchsorted(edges, drawn["income"])), (2, 3, 4))
+    expected = np.zeros((2, 3, 4))
+    for c, share in enumerate((0.6, 0.4)):
+        answer = np.exp(mechanisms[0].log_prob(np.arange(2), c))
+        job = np.exp(Privatized(dist.Categorical(laws[0].probs[c]), mechanisms[1]).log_prob(np.arange(3)))
+        below = Privatized(dist.Normal(laws[1].loc[c], 20.0), mechanisms[2]).cdf(edges)
+        income = np.diff(below, prepend=0.0, append=1.0)
+        expected += share * answer[:, None, None] * job[:, None] * income
+    counts = np.bincount(np.asarray(cells), minlength=24)
+    assert scipy.stats.chisquare(counts, count * expected.ravel() / expected.sum()).pvalue > 1e-4
+
+
+@functools.cache
+def posterior(sketched):
+    data = survey(400, 3.0)
+    data = by_code(*data) if sketched else data
+    options = {"num_warmup": 200, "num_samples": 200, "num_chains": 2, "posterior_predictive": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of chains that are short
+        return ldp.fit(model, *data, **options, log_likelihood=not sketched, seed=0)
+
+
+@pytest.mark.parametrize("sketched", [False, True])
+def test_a_fit_keeps_what_was_released_of_every_part(sketched):
+    result, (answers, incomes) = posterior(sketched), survey(400, 3.0)
+    observed = result["observed_data"]
+    kinds = [spec["mechanism"] for spec in json.loads(result.attrs["mechanisms"])]
+    assert set(kinds) == {"randomized_response", "laplace"}
+    assert "epsilon = 3" in result.attrs["privacy"]
+    pairs = lambda answer, income: sorted(zip(np.asarray(answer), np.asarray(income), strict=True))  # noqa: E731
+    assert pairs(observed["answer"], observed["income"]) == pairs(answers.values, incomes.values)
+    if not sketched:
+        assert result["log_likelihood"]["answer"].shape == result["log_likelihood"]["income"].shape == (2, 200, 400)
+
+
+@pytest.mark.parametrize("sketched", [False, True])
+def test_replicates_are_released_values_of_people_with_one_class(sketched):
+    """Means of incomes by answer, as in the data: the difference is several standard errors of either."""
+    result, (answers, incomes) = posterior(sketched), survey(400, 3.0)
+    draws = result["posterior_predictive"]
+    answer, income = np.asarray(draws["answer"]).ravel(), np.asarray(draws["income"]).ravel()
+    gap = income[answer == 1].mean() - income[answer == 0].mean()
+    own = incomes.values[answers.values == 1].mean() - incomes.values[answers.values == 0].mean()
+    noise = np.sqrt(2) * 200 / 3
+    assert abs(gap - own) < 4 * noise * np.sqrt(1 / np.sum(answers.values == 1) + 1 / np.sum(answers.values == 0))
+
+
+@pytest.mark.parametrize("sketched", [False, True])
+def test_predictions_are_original_records_of_people_with_one_class(sketched):
+    drawn = ldp.predict(posterior(sketched), model)
+    answer, income = (np.asarray(drawn[name]).ravel() for name in ("answer", "income"))
+    mu = np.asarray(posterior(sketched)["posterior"]["mu"])
+    share = np.asarray(posterior(sketched)["posterior"]["share"])
+    mu, share = mu[:, :, None] if mu.ndim == 2 else mu, share
+    for code in range(2):
+        error = income[answer == code].std() / np.sqrt(np.sum(answer == code))
+        assert income[answer == code].mean() == pytest.approx(np.mean(mu[..., code]), abs=5 * error)
+    means = ldp.predict(posterior(sketched), model, kind="mean")
+    expected = (share * mu.reshape(share.shape)).sum(-1)
+    np.testing.assert_allclose(np.asarray(means["income"])[..., 0], expected, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(means["answer"])[..., 0, :], share, rtol=1e-6)
+
+
+def test_predictive_with_plans_simulates_all_parts():
+    plans = [ldp.Release(None, mechanism, 7) for mechanism in (ldp.RandomizedResponse(1.0, 2), INCOME)]
+    drawn = numpyro.infer.Predictive(model, num_samples=3)(jax.random.key(0), *plans)
+    assert drawn["answer"].shape == drawn["income"].shape == (3, 7)
+
+
+ANSWERS, INCOMES = survey(30)
+LAW = dist.Normal(MEANS[:2], 1.0)
+TWO = dist.Categorical(jnp.array([0.5, 0.5]))
+SKETCHES = by_code(ANSWERS, INCOMES)
+
+
+@pytest.mark.parametrize(
+    ("classes", "parts", "error", "message"),
+    [
+        (
+            dist.Poisson(1.0),
+            {"a": (None, ANSWERS)},
+            TypeError,
+            "classes must be a Categorical or Bernoulli law, got Poi",
+        ),
+        (TWO, {}, TypeError, "parts must be a dict by site of pairs"),
+        (TWO, {"a": ANSWERS}, TypeError, "parts must be a dict by site of pairs"),
+        (TWO, {"a": (3.0, ANSWERS)}, ValueError, "site 'a': needs None or laws"),
+        (TWO, {"a": (None, 3.0)}, TypeError, "site 'a': observe takes a Release or a Sketch"),
+        (TWO, {"b": (None, INCOMES)}, ValueError, "site 'b': None says that records are the 2 classes, not for Lap"),
+        (
+            dist.Categorical(SHARES),
+            {"a": (None, ANSWERS)},
+            ValueError,
+            "site 'a': None says that records are the 3",
+        ),
+        (
+            TWO,
+            {"a": (None, ANSWERS), "b": (dist.Normal(MEANS, 1.0), INCOMES)},
+            ValueError,
+            r"site 'b': needs None or laws \(..., 2\) of classes",
+        ),
+        (TWO, {"a": (None, ANSWERS), "b": (dist.Normal(0.0, 1.0), INCOMES)}, ValueError, "needs None or laws"),
+        (
+            TWO,
+            {"a": (None, ANSWERS), "b": (dist.Uniform(0.0, MEANS[:2]), INCOMES)},
+            ValueError,
+            "of one support; got <numpyro.*Uniform",
+        ),
+        (
+            TWO,
+            {"a": (None, ANSWERS), "b": (LAW, survey(31)[1])},
+            ValueError,
+            "at 'a' must stand as many records released; got Release",
+        ),
+        (
+            TWO,
+            {"a": (None, ANSWERS), "b": (LAW, SKETCHES[1])},
+            ValueError,
+            "at 'a' must stand as many records released; got",
+        ),
+        (
+            TWO,
+            {"a": (None, SKETCHES[0]), "b": (LAW, INCOMES)},
+            ValueError,
+            "at 'a' must stand a list of sketches",
+        ),
+        (
+            TWO,
+            {"a": (None, SKETCHES[0]), "b": (LAW, SKETCHES[1][::-1])},
+            ValueError,
+            "'a' counts \\[18. 12.\\] people by code, and here are \\[12. 18.\\]",
+        ),
+        (
+            TWO,
+            {"a": (None, SKETCHES[0]), "b": (LAW, SKETCHES[1]), "c": (LAW, SKETCHES[1])},
+            ValueError,
+            "site 'b': .* must stand a list of sketches",
+        ),
+        (
+            dist.Categorical(SHARES).expand([29]),
+            {"a": (None, released(ldp.RandomizedResponse(1.0, 3), np.arange(30) % 3))},
+            ValueError,
+            "site 'a': base_dist has batch shape",
+        ),
+    ],
+)
+def test_other_parts_are_refused(classes, parts, error, message):
+    with pytest.raises(error, match=message):
+        log_joint(classes, parts)
+
+
+def test_impossible_values_of_any_part_are_refused():
+    wrong = ldp.Release(np.array([0.0] * 30), INCOME)
+    object.__setattr__(wrong, "values", np.full(30, np.nan))
+    with pytest.raises(ValueError, match="values must be finite"):
+        log_joint(TWO, {"a": (None, ANSWERS), "b": (LAW, wrong)})
+
+
+@pytest.mark.slow
+def test_a_chain_with_each_persons_class_and_income_finds_the_same_posterior():
+    """Gibbs steps of the classes between steps of NUTS. Means agree to 5 Monte Carlo standard errors of both."""
+    import arviz as az
+
+    answers, incomes = survey(25, 4.0)
+    keep = float(np.exp(answers.mechanism.log_prob(0, 0)))
+
+    def explicit():
+        share = numpyro.sample("share", dist.Dirichlet(2 * jnp.ones(2)))
+        with numpyro.plate("group", 2):
+            mu = numpyro.sample("mu", dist.Normal(50, 30))
+        sigma = numpyro.sample("sigma", dist.HalfNormal(20))
+        with numpyro.plate("people", answers.count):
+            kind = numpyro.sample("kind", dist.Categorical(share))
+            income = mu[kind] + sigma * numpyro.sample("u", dist.Normal(0, 1))
+            numpyro.sample("answer", dist.Bernoulli(jnp.where(kind == 1, keep, 1 - keep)), obs=answers.values)
+            numpyro.sample("income", dist.Laplace(jnp.clip(income, 0, 200), 50.0), obs=incomes.values)
+
+    with jax.enable_x64(True):
+        kernel = numpyro.infer.DiscreteHMCGibbs(numpyro.infer.NUTS(explicit, target_accept_prob=0.9))
+        chain = numpyro.infer.MCMC(kernel, num_warmup=2000, num_samples=15_000, num_chains=2, progress_bar=False)
+        chain.run(jax.random.key(0))
+        samples = chain.get_samples(group_by_chain=True)
+    result = ldp.fit(model, answers, incomes, 2.0, num_samples=4000, num_chains=2, seed=0, expand=False)
+    for name in ("share", "mu", "sigma"):
+        ours = np.asarray(result["posterior"][name])
+        theirs = np.asarray(samples[name])
+        for index in np.ndindex(ours.shape[2:]):
+            one, other = ours[(..., *index)], theirs[(..., *index)]
+            error = np.hypot(float(az.mcse(one)), float(az.mcse(other)))
+            assert one.mean() == pytest.approx(other.mean(), abs=5 * error)

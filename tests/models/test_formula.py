@@ -1,0 +1,191 @@
+"""Models of formulas: designs against statsmodels', coefficients against its fits, new data, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import patsy
+import pytest
+import statsmodels.api as sm
+from numpyro.infer import Predictive
+
+import ldpbayes as ldp
+from ldpbayes.models import regression
+
+COUNT = 400
+EXACT = ldp.mechanisms.AdditiveMechanism(ldp.noise.Gaussian(1e-3), sensitivity=np.inf)  # next to no noise
+SHORT = {"num_warmup": 300, "num_samples": 500, "num_chains": 2, "progress_bar": False, "expand": False}
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng = np.random.default_rng(5)
+    columns = {"age": rng.uniform(20, 70, COUNT), "education": rng.choice(["high", "low", "mid"], COUNT)}
+    return pd.DataFrame(columns | {"region": rng.choice(list("ESW"), COUNT), "kind": rng.integers(0, 3, COUNT)})
+
+
+def design(formula, frame, attrs=None, **options):
+    (prepared, _), _, entries = regression(formula, answer=(50, 10), **options).prepare((frame,), {}, attrs)
+    return prepared, entries
+
+
+@pytest.mark.parametrize(
+    ("right", "theirs"),
+    [
+        ("age + education", None),
+        ("age * education + C(kind)", None),
+        ("bs(age, df=4) + education:age", "bs(age, df=4, include_intercept=False) + education:age"),
+        ("0 + age + np.log(age)", None),
+        ("poly(age, 2)", None),
+    ],
+)
+def test_designs_are_those_of_patsy_also_for_new_data_with_a_level_missing(people, right, theirs):
+    """Up to standardisation; of polynomials, which patsy has not, the column space."""
+    ours, entries = design(f"income ~ {right}", people)
+    new = people[people["education"] != "mid"].iloc[:7][["kind", "education", "region", "age"]]
+    again, _ = design(f"income ~ {right}", new, entries)
+    if "poly" in right:
+        both = np.column_stack([np.ones(COUNT), people["age"], people["age"] ** 2, ours.columns])
+        assert np.linalg.matrix_rank(both / np.linalg.norm(both, axis=0), tol=1e-8) == 3
+        np.testing.assert_allclose(again.columns, ours.columns[new.index], atol=1e-10)
+        return
+    matrix = patsy.dmatrix(theirs or right, people)
+    (fresh,) = patsy.build_design_matrices([matrix.design_info], new)
+    for made, reference in ((ours, matrix), (again, fresh)):
+        raw = made.columns * made.unit + made.centre
+        expected = np.asarray(reference)[:, "Intercept" in matrix.design_info.column_names :]
+        order = [
+            np.argmin(
+                np.abs(np.asarray(matrix)[:, -expected.shape[1] :] - column).max(axis=0)
+                if False
+                else [np.abs(expected[:, j] - column).max() for j in range(expected.shape[1])]
+            )
+            for column in raw.T
+        ]
+        assert sorted(order) == list(range(expected.shape[1]))
+        np.testing.assert_allclose(raw, expected[:, order], atol=1e-9)
+
+
+def test_designs_are_arguments_under_jit_and_vmap(people):
+    prepared, _ = design("income ~ age + (1 | region)", people)
+    total = lambda part: part.columns.sum() + part.codes["region"].sum() + len(part) + part.unit.sum()  # noqa: E731
+    assert jax.jit(total)(prepared) == pytest.approx(total(prepared), rel=1e-5)
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), prepared)
+    np.testing.assert_allclose(jax.vmap(total)(stacked), total(prepared), rtol=1e-5)
+    assert prepared.coords == {"coefficient": ["age"], "region": ["E", "S", "W"]}
+
+
+@pytest.fixture(scope="module")
+def fitted(people):
+    rng, own = np.random.default_rng(6), {"high": 8.0, "low": -5.0, "mid": 0.0}
+    answers = 30 + 0.5 * people["age"] + people["education"].map(own) + rng.normal(0, 5, COUNT)
+    model = regression("income ~ age + education", answer=(50, 20))
+    return answers, model, ldp.fit(model, people, ldp.Release(answers.to_numpy(), EXACT), **SHORT)
+
+
+def test_coefficients_without_noise_are_those_of_least_squares(people, fitted):
+    """Means of 1,000 draws, whose effective number is above 200: five standard errors are 0.36 posterior deviations; the
+    priors, of 200 and more times the precision, and Student's degrees of freedom move less than 0.04 more.
+    """
+    answers, _, posterior = fitted
+    reference = sm.OLS(answers, np.asarray(patsy.dmatrix("age + education", people))).fit()
+    names = ["Intercept", "education[T.low]", "education[T.mid]", "age"]
+    posterior = posterior["posterior"]
+    estimates = {"Intercept": posterior["intercept"]}
+    estimates |= {name: posterior["coefficients"].sel(coefficient=name) for name in names[1:]}
+    for name, value, error in zip(names, reference.params, reference.bse, strict=True):
+        assert float(estimates[name].mean()) == pytest.approx(value, abs=0.4 * error), name
+        assert float(estimates[name].std()) == pytest.approx(error, rel=0.25), name
+
+
+def test_new_data_are_read_as_those_of_the_fit(people, fitted):
+    _, model, posterior = fitted
+    new = people.iloc[:3].assign(education=["low", "low", "high"])
+    draws = ldp.predict(posterior, model, new)["income"]
+    shuffled = new[["kind", "education", "age"]]
+    np.testing.assert_array_equal(ldp.predict(posterior, model, shuffled)["income"], draws)
+    unfitted = regression("income ~ age + education", answer=(50, 20))  # what it needs is in the posterior
+    np.testing.assert_array_equal(ldp.predict(posterior, unfitted, frame=new)["income"], draws)
+    means = ldp.predict(posterior, model, new, kind="mean")["income"]
+    group = posterior["posterior"]
+    own = group["coefficients"].sel(coefficient="age") * new["age"].iloc[2] + group["intercept"]
+    np.testing.assert_allclose(means[..., 2], own, rtol=1e-10)
+    flat = {name: np.concatenate(np.asarray(group[name])) for name in ("at_means", "coefficients", "sigma")}
+    with jax.enable_x64(True):
+        theirs = Predictive(model, flat)(jax.random.key(0), new)["income"]  # NumPyro's own, with the data frame
+    # of 1,000 draws with a deviation of 5: five standard errors, 1.1
+    np.testing.assert_allclose(theirs.mean(axis=0), np.concatenate(draws).mean(axis=0), atol=1.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "link", "law"),
+    [("poisson", sm.families.Poisson(), "poisson"), ("bernoulli", sm.families.Binomial(), "binomial")],
+)
+def test_generalised_linear_models_without_noise_are_those_of_statsmodels(people, family, link, law):
+    """As for least squares; priors have 1/8 of a coefficient's range, and move them by at most 0.1 errors."""
+    rng, age = np.random.default_rng(7), (people["age"] - 45) / 15
+    eta = 0.5 + 0.6 * age
+    poisson = law == "poisson"
+    answers = rng.poisson(np.exp(eta)) if poisson else rng.binomial(1, 1 / (1 + np.exp(-eta)))
+    mechanism = ldp.DiscreteGaussianMechanism(scale=0.1) if poisson else ldp.RandomizedResponse(30.0, 2)
+    release = ldp.Release(answers, mechanism)
+    posterior = ldp.fit(regression("y ~ age", family=family), people, release, **SHORT)["posterior"]
+    reference = sm.GLM(answers, sm.add_constant(people["age"]), family=link).fit()
+    for draws, value, error in zip(
+        (posterior["intercept"], posterior["coefficients"][..., 0]), reference.params, reference.bse, strict=True
+    ):
+        assert float(draws.mean()) == pytest.approx(value, abs=0.5 * error)
+        assert float(draws.std()) == pytest.approx(error, rel=0.25)
+
+
+@pytest.mark.slow
+def test_groups_share_a_spread_and_robust_families_and_own_priors_run(people):
+    rng = np.random.default_rng(8)
+    mechanism = ldp.LaplaceMechanism(epsilon=8.0, lower=0, upper=100)
+    effects = people["region"].map({"E": -8.0, "S": 0.0, "W": 8.0})
+    answers = 50 + effects + 5 * rng.standard_t(4, COUNT)
+    release = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(0), answers.to_numpy())), mechanism)
+    priors = {
+        "age": dist.Laplace(0, 0.1),
+        "tau": dist.HalfNormal(20),
+        "sigma": dist.HalfNormal(10),
+        "nu": dist.Gamma(4, 1),
+    }
+    model = regression("income ~ age + (1 | region)", family="student_t", priors=priors)
+    posterior = ldp.fit(model, people, release, **SHORT | {"num_warmup": 500, "target_accept_prob": 0.95})["posterior"]
+    means = posterior["by_region"].mean(("chain", "draw"))
+    assert list(means["region"].values) == ["E", "S", "W"]
+    # errors of region means are below 1; five of them
+    np.testing.assert_allclose(means - means.sel(region="S"), [-8, 0, 8], atol=5)
+
+
+def test_what_a_formula_cannot_be_is_said(people):
+    for text, message in (
+        ("income", "formula must be 'answer ~ columns', with a name on the left"),
+        ("log(income) ~ age", "formula must be 'answer ~ columns', with a name on the left"),
+        ("income ~ age + (age | region)", r"groups are written \(1 \| column\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            regression(text)
+    with pytest.raises(ValueError, match="family must be one of normal, student_t, poisson, bernoulli, got 'gamma'"):
+        regression("income ~ age", family="gamma")
+    with pytest.raises(ValueError, match="no column 'agee', did you mean 'age'|the data have no column 'agee'"):
+        design("income ~ agee", people)
+    with pytest.raises(ValueError, match="there is no 'ages' to give a prior"):
+        design("income ~ age", people, priors={"ages": dist.Normal(0, 1)})
+    with pytest.raises(ValueError, match="column 'age' has 1 missing values, the first in row 3: drop these rows"):
+        design("income ~ age", people.assign(age=people["age"].where(people.index != 3)))
+    with pytest.raises(ValueError, match="no bounds say how large answers are"):
+        regression("income ~ age").prepare((people, ldp.Release(np.zeros(COUNT), EXACT)), {})
+    _, entries = design("income ~ age + education + (1 | region)", people)
+    for column, message in (
+        ("education", "'education' has the level 'new'; in the fit it had 'high'"),
+        ("region", "'region' has"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            design("income ~ age + education + (1 | region)", people.assign(**{column: "new"}), entries)
+    release = ldp.Release(None, ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=100), 7)
+    with pytest.raises(ValueError, match="the data frame has 400 rows, and the release 7 answers"):
+        Predictive(regression("income ~ age"), num_samples=1)(jax.random.key(0), people, release)
