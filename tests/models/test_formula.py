@@ -52,19 +52,14 @@ def test_designs_are_those_of_patsy_also_for_new_data_with_a_level_missing(peopl
         return
     matrix = patsy.dmatrix(theirs or right, people)
     (fresh,) = patsy.build_design_matrices([matrix.design_info], new)
-    for made, reference in ((ours, matrix), (again, fresh)):
-        raw = made.columns * made.unit + made.centre
-        expected = np.asarray(reference)[:, "Intercept" in matrix.design_info.column_names :]
-        order = [
-            np.argmin(
-                np.abs(np.asarray(matrix)[:, -expected.shape[1] :] - column).max(axis=0)
-                if False
-                else [np.abs(expected[:, j] - column).max() for j in range(expected.shape[1])]
-            )
-            for column in raw.T
-        ]
-        assert sorted(order) == list(range(expected.shape[1]))
-        np.testing.assert_allclose(raw, expected[:, order], atol=1e-9)
+    first = "Intercept" in matrix.design_info.column_names
+    raw, expected = (ours.columns * ours.unit + ours.centre).T, np.asarray(matrix)[:, first:].T
+    order = [int(np.argmin(np.abs(expected - column).max(axis=1))) for column in raw]  # the two name columns otherwise
+    assert sorted(order) == list(range(len(expected)))
+    np.testing.assert_allclose(raw, expected[order], atol=1e-9)
+    np.testing.assert_allclose(
+        again.columns * again.unit + again.centre, np.asarray(fresh)[:, first:][:, order], atol=1e-9
+    )
 
 
 def test_designs_are_arguments_under_jit_and_vmap(people):
@@ -85,8 +80,8 @@ def fitted(people):
 
 
 def test_coefficients_without_noise_are_those_of_least_squares(people, fitted):
-    """Means of 1,000 draws, whose effective number is above 200: five standard errors are 0.36 posterior deviations; the
-    priors, of 200 and more times the precision, and Student's degrees of freedom move less than 0.04 more.
+    """Means of 1,000 draws, whose effective number is above 200: five standard errors are 0.36 posterior deviations.
+    Priors, with less than 1/200 of the precision, and Student's degrees of freedom move them by less than 0.04 more.
     """
     answers, _, posterior = fitted
     reference = sm.OLS(answers, np.asarray(patsy.dmatrix("age + education", people))).fit()
@@ -171,7 +166,7 @@ def test_what_a_formula_cannot_be_is_said(people):
             regression(text)
     with pytest.raises(ValueError, match="family must be one of normal, student_t, poisson, bernoulli, got 'gamma'"):
         regression("income ~ age", family="gamma")
-    with pytest.raises(ValueError, match="no column 'agee', did you mean 'age'|the data have no column 'agee'"):
+    with pytest.raises(ValueError, match="the data have no column 'agee'"):
         design("income ~ agee", people)
     with pytest.raises(ValueError, match="there is no 'ages' to give a prior"):
         design("income ~ age", people, priors={"ages": dist.Normal(0, 1)})
