@@ -66,7 +66,6 @@ class Holding:
 
     mechanism: Any
     doubts: tuple[str, ...] = ()
-    promises: Any = property()  # of a subclass
     privacy: str | None = None  # what a publisher states in place of the guarantee
 
     def _counts(self) -> dict[str, Any]:
@@ -87,7 +86,7 @@ class Holding:
         return f"{type(self).__name__}({', '.join([*counts, ' '.join(repr(self.mechanism).split())])})"
 
     def _repr_html_(self) -> str:
-        promise = [("privacy", self.privacy)] if self.privacy else _guarantee_rows(self.promises[0])
+        promise = [("privacy", self.privacy)] if self.privacy else _guarantee_rows(self.mechanism)
         mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *promise]
         doubts = [("doubt", doubt) for doubt in self.doubts]
         size = ("in memory", _in_bytes(sum(_array_bytes(self).values())))

@@ -128,7 +128,7 @@ def _fit(args: argparse.Namespace) -> int:
     with _plain_warnings():
         releases = inputs.load_releases(args)
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
-        promises = statements(promise for _, _, release in releases for promise in release.promises)
+        promises = statements(release.mechanism for _, _, release in releases)
         say(few(f"  {line}" for line in promises.splitlines()))
         whole = args.no_sketch or args.features
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]

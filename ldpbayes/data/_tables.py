@@ -55,8 +55,8 @@ class NoisyTable(Release):
 
     _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy")
 
-    def __post_init__(self, persons: Any = None) -> None:
-        super().__post_init__(persons)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         keys = Keys()
         for name, labels in columns_of(dict(self.keys or {})).items():
             if labels.shape != (self.count,):

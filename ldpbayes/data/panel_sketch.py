@@ -139,7 +139,7 @@ class PanelSketch(Sketch):
             return None
         panels = 4 * (len(self.edges) - 1)
         finer: Any = sum(PanelSketch.of(values, self.mechanism, panels, lattice) for values in self.records)
-        return dataclasses.replace(finer, doubts=self.doubts, added=self.promises)
+        return dataclasses.replace(finer, doubts=self.doubts, added=self.added)
 
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "nodes": len(self.nodes)}

@@ -23,8 +23,7 @@ from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansi
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
-from ldpbayes.mechanisms.protocol import Promise, statements
-from ldpbayes.privacy import Guarantee
+from ldpbayes.mechanisms.protocol import statements
 
 SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata of a Parquet file
 
@@ -51,23 +50,16 @@ class Release(Holding):
         arrays of shape (N,); ValueError for another shape.
     count : int, optional
         Number of records; only without values.
-    times : int
-        How many of the values are about one person, at most: promises are then about all of them.
-    persons : array_like (N,), optional
-        Whom each value is about, in place of ``times``, which becomes the largest number of values of one person. It is
-        not kept.
     """
 
     values: Any
     mechanism: Mechanism
     count: int = static(default=None)
     doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
-    times: int = host(default=1)
-    persons: dataclasses.InitVar[ArrayLike | None] = None
 
     _beside: ClassVar[tuple[str, ...]] = ()  # fields that a file holds beside values and mechanism
 
-    def __post_init__(self, persons: ArrayLike | None = None) -> None:
+    def __post_init__(self) -> None:
         kind = type(self.mechanism).__name__
         if not isinstance(self.mechanism, Mechanism):
             hint = "one for all records: make a release for each protocol"
@@ -89,24 +81,11 @@ class Release(Holding):
         if self.mechanism.batch_shape not in ((), (1,), (count,)):
             shape, hint = self.mechanism.batch_shape, "give one budget, or one a record"
             raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {count} records: {hint}")
-        at_least(1, "times", self.times)
-        if persons is not None:
-            if np.shape(persons) != (count,) or self.times != 1:
-                got = f"persons of shape {np.shape(persons)} and times={self.times}"
-                raise ValueError(f"persons must name whom each of {count} values is about, without times; got {got}")
-            object.__setattr__(self, "times", int(np.unique(np.asarray(persons), return_counts=True)[1].max()))
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
             problem = doubts_about(self.mechanism, self.values)
             if problem:
                 object.__setattr__(self, "doubts", (problem,))
                 warn(problem, ReleaseWarning)
-
-    promises = property(lambda self: (Promise(self.mechanism, self.times),))
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What the release promises to a person, ``times`` of whose values are in it."""
-        return self.promises[0].guarantee
 
     def _counts(self) -> dict[str, Any]:
         return {"records" if self.values is not None else "records to simulate": self.count}
@@ -165,15 +144,14 @@ class Release(Holding):
             sketch = MomentSketch.of(values, mechanism)
         else:
             sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
-        return dataclasses.replace(sketch, doubts=self.doubts, times=self.times)
+        return dataclasses.replace(sketch, doubts=self.doubts)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
         path, values, beside = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
-        entries = ({"table": beside} if beside else {}) | ({"times": self.times} if self.times > 1 else {})
-        spec = json.dumps(self.mechanism.spec() | entries, default=np.ndarray.tolist)
+        spec = json.dumps(self.mechanism.spec() | ({"table": beside} if beside else {}), default=np.ndarray.tolist)
         if _is_npz(path):
             np.savez(path, values=values, mechanism=np.array(spec))
         else:
@@ -185,8 +163,7 @@ class Release(Holding):
     def load(cls, path: str | os.PathLike) -> "Release":
         """Read a release file; ValueError where it has another form or is damaged, or its release is invalid.
 
-        ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string, in which
-        ``times`` may stand, too.
+        ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string.
         ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
         schema metadata under ``ldpbayes.mechanism``.
         """
@@ -200,8 +177,7 @@ class Release(Holding):
             raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
         beside = spec.pop("table", {}) if isinstance(spec, dict) else {}
         options: Any = {name: beside.get(name) for name in cls._beside}
-        times = spec.pop("times", 1) if isinstance(spec, dict) else 1
-        return cls(values, mechanism_from_spec(spec), times=times, **options)
+        return cls(values, mechanism_from_spec(spec), **options)
 
 
 def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Release:
@@ -213,7 +189,7 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
 def promises(data: Sequence[Any], others: Sequence[Mechanism] = ()) -> str:
     """What releases and sketches promise, and other mechanisms; of tables, what their publishers state."""
     stated = dict.fromkeys(each.privacy for each in data)
-    plain = [promise for each in data if not each.privacy for promise in each.promises]
+    plain = [part for each in data if not each.privacy for part in getattr(each, "mechanisms", (each.mechanism,))]
     return "\n".join(filter(None, [statements([*plain, *others]), *stated]))
 
 

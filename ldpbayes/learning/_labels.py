@@ -129,7 +129,7 @@ def checked_data(
 
 
 def privacy_of(release: Release) -> str:
-    statement = dataclasses.replace(release.guarantee, unit="label").statement()
+    statement = dataclasses.replace(release.mechanism.guarantee, unit="label").statement()
     others = "The budget of whatever else was released of these labels, such as a prior, adds to that of this release"
     return f"{statement} {others}. Features are public: nothing protects them."
 

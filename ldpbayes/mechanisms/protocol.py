@@ -4,7 +4,7 @@ import abc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -367,23 +367,11 @@ class _OneOf(constraints.Constraint):
         return (self.numbers,), (("numbers",), {})
 
 
-class Promise(NamedTuple):
-    """What a release promises to a person whom up to so many of its values are about."""
-
-    mechanism: Mechanism
-    times: int = 1
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return _with_extremes(self.mechanism).guarantee.repeated(self.times)
-
-
-def statements(releases: Iterable[Mechanism | Promise]) -> str:
+def statements(mechanisms: Iterable[Mechanism]) -> str:
     """What releases promise together, whether or not they are about the same people: the sum of their budgets, then
     each promise with its number of releases.
     """
-    promised = (each if isinstance(each, Promise) else Promise(each) for each in releases)
-    guarantees = [promise.guarantee for promise in promised]
+    guarantees = [_with_extremes(mechanism).guarantee for mechanism in mechanisms]
     promises = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
         return "".join(promises)
@@ -396,10 +384,9 @@ def statements(releases: Iterable[Mechanism | Promise]) -> str:
     if budget[1] == np.inf or delta[1] >= 1:
         sum_of_budgets = "may be promised nothing in all"
     unit = min(guarantee.unit for guarantee in guarantees)  # a promise to a record is one to its attributes and label
-    also = "(or as many as are said below) " if max(guarantee.reports for guarantee in guarantees) > 1 else ""
     heading = (
         f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with one "
-        f"{unit} {also}in each {sum_of_budgets}. What each promises by itself:"
+        f"{unit} in each {sum_of_budgets}. What each promises by itself:"
     )
     lines = (f"{count} releases, each: {promise}" if count > 1 else promise for promise, count in promises.items())
     return "\n".join([heading, *lines])

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import PROBABILITY, at_least
+from ldpbayes._core.checks import PROBABILITY
 from ldpbayes._core.pytrees import check_fields, optional
 from ldpbayes._core.types import Array
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Tradeoff, approximate_tradeoff
+from ldpbayes.privacy.tradeoffs import Tradeoff
 
 SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
@@ -30,8 +30,6 @@ class Guarantee:
         inputs are given away with some probability, that probability, rounded up in the fourth decimal.
     exposed : tuple of str
         Columns that are released as they are: neighbours agree in them, and nothing protects them.
-    reports : int
-        Number of units about one person in which neighbours may differ at once; see `repeated`.
     """
 
     tradeoff: Tradeoff
@@ -39,7 +37,6 @@ class Guarantee:
     trust_model: str = "local"
     stated_delta: Array = optional(PROBABILITY)
     exposed: tuple[str, ...] = ()
-    reports: int = 1
 
     def __post_init__(self) -> None:
         for name, allowed in (("unit", ("record", "attribute", "label")), ("trust_model", ("local", "central"))):
@@ -52,21 +49,6 @@ class Guarantee:
 
     def epsilon(self, delta: ArrayLike) -> Array:
         return self.tradeoff.epsilon(delta)
-
-    def repeated(self, times: int) -> "Guarantee":
-        """The promise to a person with up to `times` releases under this one: of Gaussian noise its exact curve, else
-        that of basic composition, by the stated pair, which is never too small.
-        """
-        at_least(1, "times", times)
-        if times == 1:
-            return self
-        if isinstance(self.tradeoff, GaussianTradeoff):
-            tradeoff: Tradeoff = GaussianTradeoff(np.sqrt(times) * np.asarray(self.tradeoff.mu))
-            return dataclasses.replace(self, tradeoff=tradeoff, reports=times * self.reports)
-        epsilon, delta = (times * part for part in self.stated_pair)
-        epsilon, delta = np.where(delta < 1, epsilon, np.inf), np.where(delta < 1, delta, 0.0)
-        tradeoff = approximate_tradeoff(epsilon, delta)
-        return dataclasses.replace(self, tradeoff=tradeoff, stated_delta=delta, reports=times * self.reports)
 
     @property
     def stated_pair(self) -> tuple[np.ndarray, np.ndarray]:
@@ -87,24 +69,19 @@ class Guarantee:
         if given_away.all():
             return f"No {self.unit} is protected: the budget is infinite."
         kind = "data sets that differ in" if self.trust_model == "central" else "possible values of"
-        several = self.reports > 1
-        units = f"these {self.unit}s" if several else f"one {self.unit}"
         exposed = " and ".join(self.exposed)
         aside = f", {exposed} aside, " if exposed else " "
         protected = (
             f"is protected by {self.trust_model} differential privacy with "
             f"epsilon {quoted(budget[~given_away])} and delta {quoted(delta[~given_away])}: "
-            f"no test between two {kind} {units} that raises a false alarm 5% of the time "
+            f"no test between two {kind} one {self.unit} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
-        if np.any(self.tradeoff.zero_probability) and not several:
+        if np.any(self.tradeoff.zero_probability):
             share = quoted(self.tradeoff.zero_probability, "")
             protected += f" With probability {share} it is released exactly as it is."
         if exposed:
             protected += f" Nothing protects {exposed}."
-        if several:
-            holder = f"A person with up to {self.reports} {self.unit}s"
-            return f"{holder}{aside}{protected}" + " One of infinite budget is not protected." * bool(given_away.any())
         if given_away.any():
             return f"Each {self.unit}{aside}of finite budget {protected} One of infinite budget is not protected."
         return f"Each {self.unit}{aside}{protected}"

@@ -287,19 +287,16 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
         return np.where(rest >= 0, self.tradeoff.epsilon(np.maximum(rest, 0.0)), np.inf)
 
 
-TINY = 1e-300  # delta of one among several curves that has none
-
-
-def approximate_tradeoff(epsilon: ArrayLike, delta: ArrayLike = 0.0) -> Tradeoff:
+def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     """f_{ε,δ}: the curve below which no (epsilon, delta)-differentially private mechanism goes, delta in [0, 1).
 
     It is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4): the curve of randomized
     response between two answers that gives the true one away with probability δ.
     """
-    epsilon = checked("epsilon", epsilon, "non-negative", lambda a: a >= 0)
+    epsilon = checked("epsilon", epsilon, *NOT_NEGATIVE)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
     response = PureProtocolTradeoff(epsilon, 1 / (1 + np.exp(-np.asarray(epsilon))))
-    return response if np.all(np.equal(delta, 0)) else ZeroInflatedTradeoff(response, np.maximum(delta, TINY))
+    return response if np.all(np.equal(delta, 0)) else ZeroInflatedTradeoff(response, delta)
 
 
 STEEPEST = 700.0  # largest log slope of a tangent: exp(700) is nearly the largest float
