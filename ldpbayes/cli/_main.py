@@ -23,14 +23,21 @@ from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
-from ldpbayes.inference.result import ADVICE, summary_table
+from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"  # `ADVICE`, in options of the command line
+ADVISED = {  # names in the advice of `fit`, as options of the command line
+    "run longer chains": "give more --warmup and --samples",
+    "target_accept_prob": "--target-accept",
+    "max_tree_depth": "--max-tree-depth",
+    "dense_mass=True": "--dense-mass",
+    ", try": ", or try",
+    ", or reparametrise": "",
+}
 LINES = 8  # of notes on releases that are printed
 FAMILIES = {
     "bernoulli": "Bernoulli",
@@ -329,7 +336,9 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str) -> None:
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
-    return options if args.target_accept is None else options | {"target_accept_prob": args.target_accept}
+    given = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
+    given["dense_mass"] = args.dense_mass or None
+    return options | {name: value for name, value in given.items() if value is not None}
 
 
 @contextlib.contextmanager
@@ -340,7 +349,9 @@ def _plain_warnings() -> Iterator[set[str]]:
         show = warnings.showwarning
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
-            text = str(message).replace(ADVICE, TYPED_ADVICE)
+            text = str(message)
+            for name, typed in ADVISED.items() if issubclass(category, ldp.inference.ConvergenceWarning) else ():
+                text = text.replace(name, typed)
             if not issubclass(category, ldp.LdpBayesWarning):
                 show(message, category, *args, **kwargs)
             elif text not in messages:

@@ -85,6 +85,8 @@ def _add_sampler_options(parser: argparse.ArgumentParser) -> None:
     _add(group, "--samples", "N", "draws kept a chain (default: 1000)", _integer(1), 1000)
     target = "acceptance that warm-up aims at (default: 0.8); nearer to 1 where draws diverge"
     _add(group, "--target-accept", "P", target, _probability)
+    _add(group, "--max-tree-depth", "N", "doublings of a trajectory (default: 10)", _integer(1))
+    _add_switch(group, "--dense-mass", "mass matrix of all parameters, not of each: where they are correlated")
     cache = "do not keep compiled code in $XDG_CACHE_HOME/ldpbayes (or set LDPBAYES_NO_CACHE=1)"
     _add_switch(group, "--no-cache", cache)
 

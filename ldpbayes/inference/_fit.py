@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +33,9 @@ from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
 from ldpbayes.inference.result import (
-    ADVICE,
     UNCERTAINTY,
     ConvergenceWarning,
+    advice,
     convergence_problems,
     inference_data,
     labels,
@@ -66,6 +67,7 @@ def fit(
     init_strategy: Callable | None = None,
     target_accept_prob: float | None = None,
     max_tree_depth: int | tuple[int, int] | None = None,
+    dense_mass: bool | Sequence[tuple[str, ...]] | None = None,
     progress_bar: bool = True,
     expand: bool | Expansion | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -93,8 +95,9 @@ def fit(
         Iterations of a chain that adapt it and are discarded, iterations that are kept, and number of chains.
     chain_method : {"threads", "vectorized"}, optional
         How chains of HMC and NUTS run, with equal draws to rounding. Default: threads on a CPU, else vectorised.
-    init_strategy, target_accept_prob, max_tree_depth : optional
-        Of the kernel; NumPyro's default to `init_to_uniform`, 0.8 and 10. A pair of depths: of warm-up and draws.
+    init_strategy, target_accept_prob, max_tree_depth, dense_mass : optional
+        Of the kernel; NumPyro's default to `init_to_uniform`, 0.8, 10 and False. A pair of depths: of warm-up and
+        draws. Mass matrices are dense over all parameters, or each over those of a tuple: ``[("mu", "sigma")]``.
     progress_bar : bool
         Whether a bar on stderr (lines, if it is a file) counts the iterations.
     expand : bool or Expansion, optional
@@ -137,7 +140,7 @@ def fit(
         raise ValueError(f"chain_method must be 'threads', 'vectorized' or None, got {chain_method!r}")
     if not isinstance(expand, Expansion) and expand not in (None, True, False):
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
-    factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth)
+    factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth, dense_mass)
     _check_call(model, args, kwargs)
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     args, kwargs, entries = prepared(model, args, kwargs)
@@ -146,6 +149,10 @@ def fit(
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
         sites = sites_of(density)
+        for name in itertools.chain(*(dense_mass if isinstance(dense_mass, Sequence) else ())):
+            if not (name in sites and sites[name].latent):
+                sampled = ", ".join(name for name, site in sites.items() if site.latent)
+                raise ValueError(f"dense_mass names {name!r}, and the sampled sites of the model are {sampled}")
         if not any(site.latent for site in sites.values()):
             raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
@@ -194,7 +201,8 @@ def fit(
     if of_tables:
         result.attrs["uncertainty"] = UNCERTAINTY[all(of_tables)]
     if problems:
-        warn("; ".join(problems) + ADVICE, ConvergenceWarning)
+        depth = np.ravel(made._max_tree_depth)[-1] if isinstance(made, NUTS) else np.inf
+        warn("; ".join(problems) + advice(result, depth), ConvergenceWarning)
     return result
 
 
@@ -221,9 +229,9 @@ def _surrogate_of(
     return tables or expanded_records(density, sites, sampler, expand, records) or records()
 
 
-def _with_options(kernel: Any, start: Any, accept: Any, depth: Any) -> Any:
+def _with_options(kernel: Any, start: Any, accept: Any, depth: Any, dense: Any) -> Any:
     """A kernel or its factory, with the options of `fit` that are passed on to it."""
-    options = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth}
+    options = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth, "dense_mass": dense}
     options = {name: value for name, value in options.items() if value is not None}
     if options and not callable(kernel):
         raise ValueError(f"{' and '.join(options)} is for a kernel that fit makes; this one has been made")
@@ -231,6 +239,10 @@ def _with_options(kernel: Any, start: Any, accept: Any, depth: Any) -> Any:
         checked("target_accept_prob", accept, *ONE_INSIDE_0_1)
     for each in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
         at_least(1, "max_tree_depth", each)
+    if not isinstance(dense, (bool, type(None))):
+        if not (isinstance(dense, (list, tuple)) and dense and all(isinstance(block, tuple) for block in dense)):
+            raise ValueError(f'dense_mass must be True, False or a list such as [("mu", "sigma")], got {dense!r}')
+        options["dense_mass"] = list(dense)
     return functools.partial(kernel, **options) if options else kernel
 
 
