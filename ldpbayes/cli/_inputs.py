@@ -29,6 +29,7 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 
 FILES = (".npz", ".parquet")
 TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
+ABOUT = ("times", "persons")  # options on how many values are about one person
 COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 # Names of the axes of ``theta``, by model, and models of several releases with the name of their plate of releases.
@@ -78,7 +79,7 @@ class Named(NamedTuple):
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
     parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
-    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name)]
+    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by", *ABOUT) if getattr(args, name)]
     options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
@@ -115,14 +116,15 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         for name, value in parameters.items()
         if isinstance(value, str) and value.startswith(COLUMN)
     }
-    by = table.columns([args.by] if args.by else [])
-    others = [name for name in table.names if name not in {*personal.values(), *by}]
+    by, persons = (table.columns([name] if name else []) for name in (args.by, args.persons))
+    others = [name for name in table.names if name not in {*personal.values(), *by, *persons}]
     columns = table.columns(args.column) if args.column else others
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
-    table.read([*columns, *personal.values(), *by])
+    table.read([*columns, *personal.values(), *by, *persons])
+    people = {name: table.words(name) for name in persons if table.groups(name)}  # which refuses missing ones
     arrays = {name: table.numbers(column) for name, column in personal.items()}
     groups = table.groups(by[0]) if by else {path.stem: np.arange(len(table.lines))}
     single = sum(len(records) == 1 for records in groups.values())
@@ -152,7 +154,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     for word, records in groups.items():
         name = f"{path}, {by[0]} {word}" if by else str(path)
         with naming(name):
-            releases.append(Named(name, word, Release(values[records], mechanisms[word])))
+            about = {"times": args.times, "persons": people[persons[0]][records] if people else None}
+            releases.append(Named(name, word, Release(values[records], mechanisms[word], **about)))
     return releases
 
 

@@ -25,19 +25,13 @@ from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
 from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import mechanism_names
-from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-ADVISED = {  # names in the advice of `fit`, as options of the command line
-    "run longer chains": "give more --warmup and --samples",
-    "target_accept_prob": "--target-accept",
-    "max_tree_depth": "--max-tree-depth",
-    "dense_mass=True": "--dense-mass",
-    ", try": ", or try",
-    ", or reparametrise": "",
-}
+# names in the advice of `fit`, as options of the command line
+ADVISED = {"run longer chains": "give more --warmup and --samples", "target_accept_prob": "--target-accept"}
+ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-mass", ", reparametrise": ""}
 LINES = 8  # of notes on releases that are printed
 FAMILIES = {
     "bernoulli": "Bernoulli",
@@ -135,8 +129,8 @@ def _fit(args: argparse.Namespace) -> int:
     with _plain_warnings():
         releases = inputs.load_releases(args)
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
-        promises = statements(release.mechanism for _, _, release in releases)
-        say(few(f"  {line}" for line in promises.splitlines()))
+        said = promises([release for _, _, release in releases])
+        say(few(f"  {line}" for line in said.splitlines()))
         whole = args.no_sketch or args.features
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:

@@ -10,7 +10,7 @@ from ldpbayes._core.checks import is_integer
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import array_of
-from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
 ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
@@ -21,15 +21,15 @@ class Sketch(Holding):
     """Weighted nodes that stand for the ``size`` records of a release; an `ExpandedSketch` has a polynomial instead.
 
     Each node (nodes, *event), a released value, stands for as many records as its weight (nodes,) says. Weights can be
-    negative: they integrate polynomials. ``doubts`` are warnings about the release; a sum of sketches has the
-    mechanisms of all in ``added``, which is else empty.
+    negative: they integrate polynomials. ``doubts`` are warnings about the release; ``added`` has the promises of all
+    releases of a sum of sketches, and of one release with several reports a person; it is else empty.
     """
 
     mechanism: Any
     _: dataclasses.KW_ONLY
     num_groups: int | None = static(default=None)
     doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
+    added: tuple[Promise, ...] = host(default=())
 
     if TYPE_CHECKING:  # fields or properties of a subclass
         nodes = weights = property()
@@ -42,9 +42,9 @@ class Sketch(Holding):
         return () if self.num_groups is None else (self.num_groups,)
 
     @property
-    def mechanisms(self) -> tuple[Mechanism, ...]:
+    def promises(self) -> tuple[Promise, ...]:
         """Of the releases, one each, as their privacy statement needs them."""
-        return self.added or (self.mechanism,)
+        return self.added or (Promise(self.mechanism),)
 
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "groups": self.num_groups}
@@ -62,7 +62,7 @@ class Sketch(Holding):
             return NotImplemented
         if not (self._common() == other._common()):
             raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
-        both = {"doubts": self.doubts + other.doubts, "added": self.mechanisms + other.mechanisms}
+        both = {"doubts": self.doubts + other.doubts, "added": self.promises + other.promises}
         return dataclasses.replace(self._plus(other), **both)
 
     def __radd__(self, other: Any) -> Any:

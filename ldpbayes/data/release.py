@@ -6,6 +6,7 @@ import os
 import pathlib
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,10 +21,12 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
 from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
+from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.protocol import Promise, statements
+from ldpbayes.privacy import Guarantee
 
 SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata of a Parquet file
 
@@ -50,16 +53,22 @@ class Release(Holding):
         arrays of shape (N,); ValueError for another shape.
     count : int, optional
         Number of records; only without values.
+    times : int, optional
+        At most so many values are about one person (default: 1): `guarantee` and privacy statements are of them.
+    persons : array_like (N,), optional
+        Whom each value is about, from which ``times`` is counted; the array is not kept.
     """
 
     values: Any
     mechanism: Mechanism
     count: int = static(default=None)
     doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
+    times: int | None = host(default=None, kw_only=True)
+    persons: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
 
-    _beside: ClassVar[tuple[str, ...]] = ()  # fields that a file holds beside values and mechanism
+    _beside: ClassVar[tuple[str, ...]] = ("times",)  # fields that a file holds beside values and mechanism
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, persons: Any = None) -> None:
         kind = type(self.mechanism).__name__
         if not isinstance(self.mechanism, Mechanism):
             hint = "one for all records: make a release for each protocol"
@@ -81,6 +90,13 @@ class Release(Holding):
         if self.mechanism.batch_shape not in ((), (1,), (count,)):
             shape, hint = self.mechanism.batch_shape, "give one budget, or one a record"
             raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {count} records: {hint}")
+        if persons is not None:
+            counts = Counter(np.asarray(persons).tolist())
+            if self.times is not None or counts.total() != count or any(map(is_missing, counts)):
+                raise ValueError(f"persons is given in place of times, and names one for each of the {count} values")
+            object.__setattr__(self, "times", max(counts.values()))
+        if self.times is not None:
+            object.__setattr__(self, "times", at_least(1, "times", self.times))
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
             problem = doubts_about(self.mechanism, self.values)
             if problem:
@@ -88,10 +104,18 @@ class Release(Holding):
                 warn(problem, ReleaseWarning)
 
     def _counts(self) -> dict[str, Any]:
-        return {"records" if self.values is not None else "records to simulate": self.count}
+        name = "records" if self.values is not None else "records to simulate"
+        return {name: self.count, "reports a person": self.times}
+
+    promises = property(lambda self: (Promise(self.mechanism, self.times),))
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised to a person with up to ``times`` reports, of the largest of personal budgets if several."""
+        return self.promises[0].guarantee
 
     def sketch(
         self,
@@ -144,14 +168,17 @@ class Release(Holding):
             sketch = MomentSketch.of(values, mechanism)
         else:
             sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
-        return dataclasses.replace(sketch, doubts=self.doubts)
+        added = (Promise(sketch.mechanism, self.times),) if self.times else ()
+        return dataclasses.replace(sketch, doubts=self.doubts, added=added)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
-        path, values, beside = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
-        spec = json.dumps(self.mechanism.spec() | ({"table": beside} if beside else {}), default=np.ndarray.tolist)
+        path, values, own = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
+        beside = {name: value for name, value in own.items() if value is not None}
+        beside = {"table" if "keys" in beside else "release": beside} if beside else {}
+        spec = json.dumps(self.mechanism.spec() | beside, default=np.ndarray.tolist)
         if _is_npz(path):
             np.savez(path, values=values, mechanism=np.array(spec))
         else:
@@ -165,7 +192,7 @@ class Release(Holding):
 
         ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string.
         ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
-        schema metadata under ``ldpbayes.mechanism``.
+        schema metadata under ``ldpbayes.mechanism``. The spec may have ``"release": {"times": 30}`` beside parameters.
         """
         path = pathlib.Path(path)
         if not path.exists():
@@ -175,7 +202,7 @@ class Release(Holding):
             spec = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
-        beside = spec.pop("table", {}) if isinstance(spec, dict) else {}
+        beside = {**spec.pop("table", {}), **spec.pop("release", {})} if isinstance(spec, dict) else {}
         options: Any = {name: beside.get(name) for name in cls._beside}
         return cls(values, mechanism_from_spec(spec), **options)
 
@@ -189,8 +216,13 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
 def promises(data: Sequence[Any], others: Sequence[Mechanism] = ()) -> str:
     """What releases and sketches promise, and other mechanisms; of tables, what their publishers state."""
     stated = dict.fromkeys(each.privacy for each in data)
-    plain = [part for each in data if not each.privacy for part in getattr(each, "mechanisms", (each.mechanism,))]
-    return "\n".join(filter(None, [statements([*plain, *others]), *stated]))
+    plain = promised([each for each in data if not each.privacy])
+    return "\n".join(filter(None, [statements([*plain, *map(Promise, others)]), *stated]))
+
+
+def promised(data: Sequence[Any]) -> list[Promise]:
+    """The promises of releases and sketches; that of a release once, if its groups were sketched apart and share it."""
+    return [*{(place, id(each)): each for part in data for place, each in enumerate(part.promises)}.values()]
 
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:

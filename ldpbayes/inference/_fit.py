@@ -5,7 +5,6 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
-from ldpbayes.data.release import promises
+from ldpbayes.data.release import promised, promises
 from ldpbayes.inference._arguments import plans_of, prepared
 from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
@@ -149,10 +148,10 @@ def fit(
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
         sites = sites_of(density)
-        for name in itertools.chain(*(dense_mass if isinstance(dense_mass, Sequence) else ())):
-            if not (name in sites and sites[name].latent):
-                sampled = ", ".join(name for name, site in sites.items() if site.latent)
-                raise ValueError(f"dense_mass names {name!r}, and the sampled sites of the model are {sampled}")
+        sampled = {name for name, site in sites.items() if site.latent}
+        if isinstance(dense_mass, Sequence) and not all(isinstance(b, tuple) and {*b} <= sampled for b in dense_mass):
+            allowed = f"True, False or a list of tuples of the sites {', '.join(sorted(sampled))}"
+            raise ValueError(f"dense_mass must be {allowed}, got {dense_mass!r}")
         if not any(site.latent for site in sites.values()):
             raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
@@ -239,10 +238,6 @@ def _with_options(kernel: Any, start: Any, accept: Any, depth: Any, dense: Any) 
         checked("target_accept_prob", accept, *ONE_INSIDE_0_1)
     for each in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
         at_least(1, "max_tree_depth", each)
-    if not isinstance(dense, (bool, type(None))):
-        if not (isinstance(dense, (list, tuple)) and dense and all(isinstance(block, tuple) for block in dense)):
-            raise ValueError(f'dense_mass must be True, False or a list such as [("mu", "sigma")], got {dense!r}')
-        options["dense_mass"] = list(dense)
     return functools.partial(kernel, **options) if options else kernel
 
 
@@ -267,8 +262,7 @@ def data_of(model: Model, data: PyTree) -> list[Any]:
 def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
     """Mechanisms of releases and sketches, and of a model's sites without one."""
     of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    of_releases = [getattr(each, "mechanisms", (each.mechanism,)) for each in data]
-    return [mechanism for mechanisms in of_releases for mechanism in mechanisms] + of_sites
+    return [promise.mechanism for promise in promised(data)] + of_sites
 
 
 def _variables(model: Model) -> list[Any]:
@@ -398,4 +392,4 @@ def _release(data: Release | Sketch) -> Release | None:
         values = np.concatenate(sketch.records)
     else:
         return None
-    return unchecked(Release, values, data.mechanism, len(values), ())
+    return unchecked(Release, values, data.mechanism, len(values), (), None)

@@ -170,7 +170,7 @@ def _joined_release(name: str, groups: list[int], releases: list[Release]) -> Re
         raise ValueError(f"site {name!r}: the release of group {missing[0]} has no values, and others have")
     mechanism = joined_mechanism([release.mechanism for release in releases], counts)
     joined = None if missing else (np if is_concrete(values) else jnp).concatenate(values)
-    return unchecked(Release, joined, mechanism, sum(counts), ())
+    return unchecked(Release, joined, mechanism, sum(counts), (), None)
 
 
 def _laws(

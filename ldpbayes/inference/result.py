@@ -155,7 +155,7 @@ def advice(result: Any, depth: float) -> str:
     full = np.mean(steps >= 2**depth - 1)
     ways = ["run longer chains"] + ["raise target_accept_prob (to 0.9, say)"] * bool(np.any(diverging))
     ways += [f"raise max_tree_depth, at which {100 * full:.2g}% of the draws stopped"] * bool(full)
-    return f"; {', '.join(ways)}, try dense_mass=True if parameters are correlated, or reparametrise"
+    return f"; {', '.join(ways)}, reparametrise, or try dense_mass=True if parameters are correlated"
 
 
 MAX_PARETO_K = 0.7  # Pareto shape beyond which importance weights are not to be trusted ([VSGYG])

@@ -406,3 +406,25 @@ def test_a_release_file_says_itself_what_released_it(tmp_path, capsys):
 )
 def test_an_output_of_another_form_is_refused_before_anything_is_read(command, ending, capsys):
     assert f"give the name of a file that ends in {ending}" in refused(capsys, *command)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--persons", "who"], "up to 2 reports"),
+        (["--times", "3"], "up to 3 reports"),
+        (["--persons", "whom"], "has no column 'whom' (did you mean who?)"),
+    ],
+)
+def test_promises_are_to_persons_who_report_several_times(options, said, tmp_path):
+    (tmp_path / "days.csv").write_text("who,answer\nann,1\nbob,0\nann,0\ncleo,1\n")
+    mechanism = ["--mechanism", "randomized_response", "--epsilon", "1", "--column", "answer"]
+    args = parser(cli.COMMANDS).parse_args(
+        ["fit", str(tmp_path / "days.csv"), "--model", "warner", *mechanism, *options]
+    )
+    try:
+        ((_, _, release),) = load_releases(args)
+        text = release.guarantee.statement()
+    except BadInput as error:
+        text = str(error)
+    assert said in text

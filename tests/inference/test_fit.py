@@ -1,5 +1,6 @@
 """`fit`: posteriors, what they carry, and what is said when something is wrong."""
 
+import dataclasses
 import functools
 import json
 import warnings
@@ -272,6 +273,10 @@ def test_a_kernel_made_by_the_caller_keeps_its_options():
     given = {"target_accept_prob": 0.9, "max_tree_depth": 2, "dense_mass": [("theta",)]}
     of_fit = quiet_fit(warner(), sketch, **given, **SMALLEST)
     np.testing.assert_array_equal(draws(of_fit, "theta"), draws(of_kernel, "theta"))
+    many = dataclasses.replace(sketch, added=ldp.Release(np.arange(1000) < 430, sketch.mechanism, times=30).promises)
+    stated = quiet_fit(warner(), many, **given, **SMALLEST).attrs
+    assert stated["privacy"].startswith("A person with up to 30 reports is protected")
+    assert json.loads(stated["mechanisms"]) == [sketch.mechanism.spec()]
 
 
 def test_advice_names_the_settings_that_can_help():
@@ -279,7 +284,7 @@ def test_advice_names_the_settings_that_can_help():
     result = inference_data({"posterior": {"mu": np.ones((1, 4))}, "sample_stats": {"num_steps": steps}}, {})
     assert advice(result, 3) == (
         "; run longer chains, raise max_tree_depth, at which 75% of the draws stopped, "
-        "try dense_mass=True if parameters are correlated, or reparametrise"
+        "reparametrise, or try dense_mass=True if parameters are correlated"
     )
     assert "depth" not in advice(result, 4) and "target_accept_prob" not in advice(result, 4)
     result["sample_stats"]["diverging"] = ("chain", "draw"), diverged
