@@ -94,7 +94,7 @@ def oue_histogram(release: Release | Sketch, theta: dist.Distribution | None = N
     observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
 
 
-@factory("categories", groups=True)
+@factory("categories", groups="region")
 def regional_histograms(
     regions: Any, mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
 ) -> None:
@@ -120,5 +120,5 @@ def regional_histograms(
         with numpyro.plate("region", count):
             # The parametrisation is non-centred, since privacy noise often leaves little to tell regions apart.
             offset = numpyro.sample("offset", dist.Normal(0, 1))
-    theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
+            theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
     observe("z", dist.Categorical(theta), regions if grouped else list(regions))

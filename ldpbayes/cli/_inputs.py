@@ -2,11 +2,13 @@
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import inspect
 import itertools
 import json
 import math
+import operator
 import os
 import pathlib
 import re
@@ -24,6 +26,7 @@ from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
 from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
+from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
@@ -328,14 +331,21 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
     return release
 
 
-def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) -> dict[str, Any]:
-    """Options ``dims`` and ``coords`` of `ldpbayes.fit`: groups have their words, the first categories the `levels`."""
-    axes: Sequence[str] = AXES.get(model, ())
-    coords: dict[str, list[str]] = {}
-    if model in GROUPED:
-        words = [release.word for release in releases]
-        coords[GROUPED[model]] = words if len(set(words)) == len(words) else [release.name for release in releases]
-    if "category" in axes and levels:
-        count = getattr(releases[0].release.mechanism, "categories", 0)
-        coords["category"] = [*levels, *map(str, range(len(levels), count))][:count]
-    return {"dims": {"theta": list(axes)}, "coords": coords} if coords else {}
+def as_one(parts: list[Any], releases: Sequence[Named]) -> Any:
+    """Parts of one release: their sketches, added, or else their values, joined."""
+    with contextlib.suppress(TypeError, ValueError):
+        return functools.reduce(operator.add, parts)
+    with naming("--add"):
+        joined = [each.release for each in releases]
+        mechanism = joined_mechanism([each.mechanism for each in joined], [each.count for each in joined])
+        times = sum(each.times or 1 for each in joined)  # parts may be about the same people
+        return Release(np.concatenate([each.values for each in joined]), mechanism, times=times)
+
+
+def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
+    """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
+    if "category" not in AXES.get(model, ()) or not levels:
+        return {}
+    count = getattr(first.release.mechanism, "categories", 0)
+    names = [*levels, *map(str, range(len(levels), count))][:count]
+    return {"dims": {"theta": list(AXES[model])}, "coords": {"category": names}}

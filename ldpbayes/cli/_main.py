@@ -101,7 +101,8 @@ def _fit(args: argparse.Namespace) -> int:
 
     ldpbayes fit visits.npz --model clipped_counts --out visits.nc
     ldpbayes fit answers.parquet --model warner
-    ldpbayes fit north.npz south.npz --model hierarchical
+    ldpbayes fit north.npz south.npz --by file --model hierarchical
+    ldpbayes fit monday.npz tuesday.npz --add --model warner
     ldpbayes fit telemetry.npz --model oue_histogram
     ldpbayes fit labels.npz --model label_regression --features features.csv
     ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))
@@ -114,9 +115,14 @@ def _fit(args: argparse.Namespace) -> int:
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
     model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
-    several = len(args.release) > 1 or args.by
+    files = len(args.release)
+    if files > 1 and args.add == bool(args.by):
+        raise BadInput(
+            f"{files} RELEASEs: give --by file if each is a group, or --add if they are parts of one release"
+        )
+    several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
     if args.model in inputs.GROUPED and not several:
-        raise BadInput(f"--model {args.model} needs several RELEASEs, one a group, or one .csv file with --by COLUMN")
+        raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
     if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
         advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
@@ -128,6 +134,10 @@ def _fit(args: argparse.Namespace) -> int:
     notes: list[str] = []
     with _plain_warnings():
         releases = inputs.load_releases(args)
+        if files > 1:
+            say(
+                f"{files} files, {'parts of one release' if args.add else 'with groups in them' if args.by else 'each a group'}"
+            )
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
         said = promises([release for _, _, release in releases])
         say(few(f"  {line}" for line in said.splitlines()))
@@ -135,13 +145,16 @@ def _fit(args: argparse.Namespace) -> int:
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:
             say(notes[0])
+        words = [word for _, word, _ in releases]
+        words = words if len({*words}) == len(words) else [name for name, _, _ in releases]
+        given = ldp.data.Groups(tuple(data), tuple(words)) if several else inputs.as_one(data, releases)
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
-        options = _sampler_options(args) | inputs.place_names(args.model, releases, args.levels)
+        options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
         options["progress_bar"] = not (args.no_progress or args.quiet)
         with inputs.blaming(args.model):
-            result = ldp.fit(model, data if several else data[0], **options)
+            result = ldp.fit(model, given, **options)
         say("")
         shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(args.model, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size

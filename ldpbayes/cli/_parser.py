@@ -94,11 +94,12 @@ def _add_sampler_options(parser: argparse.ArgumentParser) -> None:
 def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     releases = ".npz, .parquet or .csv file; see docs/command_line.md"
     _add(fit, "release", "RELEASE", releases, pathlib.Path, nargs="+")
-    by = "groups: the model gets a list with a release for each value in this column"
+    by = "groups: the model gets a release for each value in this column, or of several files, --by file, for each file"
     _add(_add_csv_options(fit), "--by", "COLUMN", by)
+    _add_switch(fit, "--add", "several RELEASEs are parts of one")
     model = (
         "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
-        "with several RELEASEs the model gets a list"
+        "with groups the model gets a sequence"
     )
     _add(fit, "--model", "NAME_OR_FILE", model, required=True)
     _add(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ", pathlib.Path)

@@ -40,7 +40,7 @@ class CountSketch(Sketch):
     def of(cls, values: ArrayLike, mechanism: Any, by: ArrayLike | None = None) -> "CountSketch":
         """Count released values (N, *event) of each kind, with the options and errors of `Release.sketch`."""
         array = np.asarray(values)
-        groups, num_groups = _group_numbers(by, len(array))
+        groups, num_groups = group_numbers(by, len(array))
         return cls(mechanism, array, np.ones(len(array)), groups, num_groups=num_groups)._compressed()
 
     def _counts(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _distinct(words: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nd
     return first[order], total[order]
 
 
-def _group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int | None]:
+def group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int | None]:
     """Groups of the n records and the number of groups, or None twice."""
     if by is None:
         return None, None
@@ -146,7 +146,7 @@ class ExpandedSketch(Sketch):
         log-likelihood plus Σ log θ_k, the mode in softmax coordinates, near the posterior's mean even for small shares.
         """
         array = np.asanyarray(values)
-        groups, num_groups = _group_numbers(by, len(array))
+        groups, num_groups = group_numbers(by, len(array))
         why_not = _hindrance(mechanism)
         if why_not:
             raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
@@ -202,7 +202,7 @@ def expansion_pays(values: ArrayLike, mechanism: Any, by: ArrayLike | None) -> b
     if _hindrance(mechanism) or mechanism.categories > UNASKED:
         return False
     array = np.asanyarray(values)
-    groups, _ = _group_numbers(by, len(array))
+    groups, _ = group_numbers(by, len(array))
     fewest = len(array) if groups is None else np.bincount(groups).min()
     if (mechanism.categories - 1) ** 2 > NARROW * fewest:
         return False

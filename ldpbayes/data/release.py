@@ -7,20 +7,19 @@ import pathlib
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import LdpBayesWarning, at_least, missing, warn
 from ldpbayes._core.printing import Holding
-from ldpbayes._core.pytrees import host, pytree_dataclass, static
+from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
-from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
-from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
+from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
+from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays, group_numbers
 from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
@@ -123,10 +122,10 @@ class Release(Holding):
         panels: int | None = None,
         lattice: bool | None = None,
         keep_records: bool = True,
-        by: ArrayLike | None = None,
+        by: Any = None,
         expand: bool | None = None,
         at: ExpandedSketch | None = None,
-    ) -> Sketch:
+    ) -> Any:
         """Compress to weighted nodes or an expansion, so that a posterior costs no more for more records.
 
         A `PanelSketch` is of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories with many
@@ -143,8 +142,9 @@ class Release(Holding):
             Default: where at most 128 integers lie between the bounds.
         keep_records : bool
             Keep a reference to ``values``: `fit` can then refine a coarse sketch, and check an expansion.
-        by : array of int (N,), optional
-            Of discrete outputs: group of each record, 0, ..., G − 1; the records' law then has batch shape (G,).
+        by : array_like (N,), optional
+            Level of each record's group: strings, or whatever can be sorted; a series names the axis. Integers are codes
+            0, ..., G − 1. Of discrete outputs in one sketch, of laws of batch shape (G,); else `Groups` of sketches.
         expand : bool, optional
             Of categories under a pure protocol: keep the log-likelihood as a polynomial of the shares, not a count of
             each kind of output. Default: for thousands of kinds, and records enough for it to be as good.
@@ -155,13 +155,18 @@ class Release(Holding):
             raise ValueError("a release without values cannot be sketched; simulate first")
         if expand is False and at is not None:
             raise ValueError("at= is for expansions, and expand is False")
-        values, mechanism = self.values, self.mechanism
+        values, mechanism, names = self.values, self.mechanism, dict[str, Any]()
+        if by is not None:
+            by, names["levels"], names["axis"] = levels_of(by, getattr(at, "levels", None))
         if expand or at is not None or (expand is None and expansion_pays(values, mechanism, by)):
             sketch: Any = ExpandedSketch.of(values, mechanism, by, at, keep_records)
         elif mechanism.support.is_discrete:
             sketch = CountSketch.of(values, mechanism, by)
         elif by is not None:
-            raise ValueError("by= is for releases with discrete outputs; make one sketch a group")
+            options: Any = {"panels": panels, "lattice": lattice, "keep_records": keep_records}
+            promises = self.promises  # of the groups together
+            parts = (dataclasses.replace(part.sketch(**options), added=promises) for part in self._of_groups(by))
+            return Groups(tuple(parts), **names)
         elif isinstance(mechanism, StatisticsMechanism):
             sketch = TotalSketch.of(values, mechanism)
         elif mechanism.record_shape:
@@ -169,7 +174,18 @@ class Release(Holding):
         else:
             sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
         added = (Promise(sketch.mechanism, self.times),) if self.times else ()
-        return dataclasses.replace(sketch, doubts=self.doubts, added=added)
+        return dataclasses.replace(sketch, doubts=self.doubts, added=added, **names)
+
+    def _of_groups(self, codes: Any) -> "Iterator[Release]":
+        """A release a group, each with the promise of the whole one; personal budgets that agree are one number."""
+        codes, _ = group_numbers(codes, self.count)
+        places, doubts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1]), self.doubts
+        for code, rows in enumerate(places):
+            if not len(rows):
+                raise ValueError(f"by: group {code} has no record, and no sketch")
+            mechanism = self.mechanism.of_records((self.count,), rows)
+            mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
+            yield unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0), self.times)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""

@@ -141,8 +141,8 @@ def fit(
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth, dense_mass)
     _check_call(model, args, kwargs)
-    plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     args, kwargs, entries = prepared(model, args, kwargs)
+    plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     density = density_of(model, args, kwargs)
     if any(isinstance(data, Release) and data.values is None for data in density.data):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
