@@ -1,6 +1,5 @@
 """What all factories share: priors and releases are checked, and a model shows the call that makes it."""
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -12,7 +11,6 @@ from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, mechanisms
 from ldpbayes._core.printing import FEW, readable, shown
-from ldpbayes.data import Groups
 
 KINDS: dict[str, Callable[[Any], bool]] = {
     "numbers": lambda m: not m.record_shape and not isinstance(m, mechanisms.PureProtocol),
@@ -31,10 +29,10 @@ P = ParamSpec("P")
 
 
 def factory(
-    kind: str, groups: str = "", **default: str
+    kind: str, groups: bool = False, **default: str
 ) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, Callable[[D], None]]]:
     """Decorator of a model, a function of data and options, that makes a factory of it: from options to a `Model` of
-    one release, or sketch, of a `kind`, a key of `KINDS`, or of one for each group, whose plate `groups` names. `default` has texts for
+    one release, or sketch, of a `kind`, a key of `KINDS`, or of one for each of some `groups`. `default` has texts for
     options where None means a prior; others that are None or False by default are shown only if they are not.
     """
 
@@ -88,7 +86,7 @@ class Model:
     """A model that refuses releases of another kind, and shows its factory with the texts of its options."""
 
     def __init__(
-        self, model: functools.partial, data: inspect.Parameter, kind: str, groups: str, shown: dict[str, str]
+        self, model: functools.partial, data: inspect.Parameter, kind: str, groups: bool, shown: dict[str, str]
     ) -> None:
         self.__wrapped__, self.__name__, self.__signature__ = model, "model", inspect.Signature([data])
         self.factory, self.kind, self.groups, self.shown = model.func.__name__, kind, groups, shown
@@ -98,14 +96,6 @@ class Model:
             for release in self._groups(data) if self.groups else [data]:
                 self._check(release)
         self.__wrapped__(*args, **kwargs)
-
-    def prepare(self, args: Any, kwargs: Any, attrs: Any = None) -> tuple[tuple, dict[str, Any], dict[str, str]]:
-        """A dict of releases as groups with its names, and names of groups on the axis that they have in the model."""
-        call = self.__signature__.bind_partial(*args, **kwargs)
-        for name, data in call.arguments.items() if self.groups else ():
-            data = Groups(tuple(data.values()), tuple(data)) if isinstance(data, dict) else data
-            call.arguments[name] = dataclasses.replace(data, axis=self.groups) if hasattr(data, "axis") else data
-        return call.args, call.kwargs, {}
 
     def __repr__(self) -> str:
         return f"{self.factory}({', '.join(f'{name}={text}' for name, text in self.shown.items())})"
@@ -129,7 +119,8 @@ class Model:
             return data
         takes = "a sketch made with by=, or a sequence" if self.kind == "categories" else "a sequence"
         got = "an empty one" if isinstance(data, Sequence) else f"a {type(data).__name__}"
-        raise TypeError(f"{self.factory} takes {takes} of releases, one a group, got {got}")
+        advice = ": pass ldpbayes.data.Groups([*d.values()], {'group': tuple(d)})" if isinstance(data, dict) else ""
+        raise TypeError(f"{self.factory} takes {takes} of releases, one a group, got {got}{advice}")
 
 
 class _Unquoted(str):

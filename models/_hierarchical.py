@@ -50,7 +50,7 @@ def _sum_and_size(data: Release | Sketch) -> tuple[jax.Array, jax.Array]:
     return jnp.sum(jnp.asarray(data.values, float)), jnp.asarray(data.count, float)
 
 
-@factory("numbers", groups="group")
+@factory("numbers", groups=True)
 def hierarchical(
     releases: Sequence[Release | Sketch],
     mu: dist.Distribution = dist.Normal(0, 5),
@@ -61,8 +61,8 @@ def hierarchical(
 
     Returns model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
     ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for anything but
-    numbers. The axis of ``theta`` is called ``group``, with the names of groups that ``release.sketch(by=names)`` or a
-    dict of releases has, or ``coords={"group": names}`` of `fit`.
+    numbers. The axis of ``theta`` is called ``group``: ``release.sketch(by=names)`` brings the names of groups along,
+    or they are given to `fit` as ``coords={"group": names}``.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def oue_histogram(release: Release | Sketch, theta: dist.Distribution | None = N
     observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
 
 
-@factory("categories", groups="region")
+@factory("categories", groups=True)
 def regional_histograms(
     regions: Any, mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
 ) -> None:

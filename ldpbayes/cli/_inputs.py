@@ -2,13 +2,11 @@
 
 import argparse
 import contextlib
-import functools
 import importlib.util
 import inspect
 import itertools
 import json
 import math
-import operator
 import os
 import pathlib
 import re
@@ -26,18 +24,15 @@ from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
 from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
-from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
 FILES = (".npz", ".parquet")
 TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
-ABOUT = ("times", "persons")  # options on how many values are about one person
 COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
-# Names of the axes of ``theta``, by model, and models of several releases with the name of their plate of releases.
-AXES = {"hierarchical": ("group",), "regional_histograms": ("region", "category"), "oue_histogram": ("category",)}
-GROUPED = {name: axes[0] for name, axes in AXES.items() if axes[0] != "category"}
+AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
+GROUPED = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
 INNER = {"regional_histograms": {"offset"}}  # sites that are coordinates of the sampler only, and no parameters
 
 
@@ -82,7 +77,7 @@ class Named(NamedTuple):
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
     parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
-    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by", *ABOUT) if getattr(args, name)]
+    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by", "times") if getattr(args, name)]
     options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
@@ -119,15 +114,14 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         for name, value in parameters.items()
         if isinstance(value, str) and value.startswith(COLUMN)
     }
-    by, persons = (table.columns([name] if name else []) for name in (args.by, args.persons))
-    others = [name for name in table.names if name not in {*personal.values(), *by, *persons}]
+    by = table.columns([args.by] if args.by else [])
+    others = [name for name in table.names if name not in {*personal.values(), *by}]
     columns = table.columns(args.column) if args.column else others
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
-    table.read([*columns, *personal.values(), *by, *persons])
-    people = {name: table.words(name) for name in persons if table.groups(name)}  # which refuses missing ones
+    table.read([*columns, *personal.values(), *by])
     arrays = {name: table.numbers(column) for name, column in personal.items()}
     groups = table.groups(by[0]) if by else {path.stem: np.arange(len(table.lines))}
     single = sum(len(records) == 1 for records in groups.values())
@@ -157,8 +151,7 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     for word, records in groups.items():
         name = f"{path}, {by[0]} {word}" if by else str(path)
         with naming(name):
-            about = {"times": args.times, "persons": people[persons[0]][records] if people else None}
-            releases.append(Named(name, word, Release(values[records], mechanisms[word], **about)))
+            releases.append(Named(name, word, Release(values[records], mechanisms[word], times=args.times)))
     return releases
 
 
@@ -331,21 +324,9 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
     return release
 
 
-def as_one(parts: list[Any], releases: Sequence[Named]) -> Any:
-    """Parts of one release: their sketches, added, or else their values, joined."""
-    with contextlib.suppress(TypeError, ValueError):
-        return functools.reduce(operator.add, parts)
-    with naming("--add"):
-        joined = [each.release for each in releases]
-        mechanism = joined_mechanism([each.mechanism for each in joined], [each.count for each in joined])
-        times = sum(each.times or 1 for each in joined)  # parts may be about the same people
-        return Release(np.concatenate([each.values for each in joined]), mechanism, times=times)
-
-
 def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
     """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
-    if "category" not in AXES.get(model, ()) or not levels:
-        return {}
     count = getattr(first.release.mechanism, "categories", 0)
     names = [*levels, *map(str, range(len(levels), count))][:count]
-    return {"dims": {"theta": list(AXES[model])}, "coords": {"category": names}}
+    axes = AXES.get(model, ()) if levels else ()
+    return {"dims": {"theta": axes}, "coords": {"category": names}} if axes else {}

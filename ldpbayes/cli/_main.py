@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import csv
+import functools
 import inspect
 import itertools
 import json
+import operator
 import os
 import pathlib
 import re
@@ -117,9 +119,7 @@ def _fit(args: argparse.Namespace) -> int:
     model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
     files = len(args.release)
     if files > 1 and args.add == bool(args.by):
-        raise BadInput(
-            f"{files} RELEASEs: give --by file if each is a group, or --add if they are parts of one release"
-        )
+        raise BadInput(f"{files} RELEASEs need --by file, if each is a group, or --add, if they are parts of one")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
     if args.model in inputs.GROUPED and not several:
         raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
@@ -134,27 +134,28 @@ def _fit(args: argparse.Namespace) -> int:
     notes: list[str] = []
     with _plain_warnings():
         releases = inputs.load_releases(args)
-        if files > 1:
-            say(
-                f"{files} files, {'parts of one release' if args.add else 'with groups in them' if args.by else 'each a group'}"
-            )
+        kind = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
+        say(f"{files} files, {kind}") if files > 1 else None
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
+        with naming("--add"):
+            added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
+        releases = [inputs.Named("--add", "", added)] if added else releases
         said = promises([release for _, _, release in releases])
         say(few(f"  {line}" for line in said.splitlines()))
         whole = args.no_sketch or args.features
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:
             say(notes[0])
-        words = [word for _, word, _ in releases]
-        words = words if len({*words}) == len(words) else [name for name, _, _ in releases]
-        given = ldp.data.Groups(tuple(data), tuple(words)) if several else inputs.as_one(data, releases)
+        words = tuple(release.word for release in releases)
+        words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
+        groups = ldp.data.Groups(data, {inputs.GROUPED.get(args.model, "group"): words})
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
         options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
         options["progress_bar"] = not (args.no_progress or args.quiet)
         with inputs.blaming(args.model):
-            result = ldp.fit(model, given, **options)
+            result = ldp.fit(model, groups if several else data[0], **options)
         say("")
         shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(args.model, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size

@@ -173,7 +173,6 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     _add(group, "--mechanism", "NAME", "what released the values")
     _add(group, "--column", "NAME", column, action="append")
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
-    _add(group, "--persons", "NAME", "column that says whom a value is about: promises are then to persons; or", str)
     _add(group, "--times", "N", "at most so many values are about one person (default: 1)", _integer(1))
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}

@@ -1,7 +1,6 @@
 """Sketches: their common base, moments of normal rows, and totals of statistics."""
 
 import dataclasses
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +32,7 @@ class Sketch(Holding):
     num_groups: int | None = static(default=None)
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Promise, ...] = host(default=())
-    levels: tuple[Any, ...] | None = host(default=None)  # names of the groups, along an axis of the name `axis`
-    axis: str = host(default="group")
-    coords = property(lambda self: {} if self.levels is None else {self.axis: list(self.levels)})
+    coords: dict[str, tuple] | None = host(default=None)  # names of the groups, along axes of these names
 
     if TYPE_CHECKING:  # fields or properties of a subclass
         nodes = weights = property()
@@ -66,12 +63,10 @@ class Sketch(Holding):
     def __add__(self, other: Any) -> Any:
         if type(self) is not type(other):
             return NotImplemented
-        if not (self._common() == other._common() and self.levels == other.levels):
-            what = "mechanisms" if self.levels == other.levels else "groups"
-            raise ValueError(f"sketches of different {what} do not add: {self.mechanism} and {other.mechanism}")
+        if not (self._common() == other._common() and self.coords == other.coords):
+            raise ValueError(f"sketches of different mechanisms or groups do not add: {self} and {other}")
         both: Any = {"doubts": self.doubts + other.doubts, "added": self.promises + other.promises}
-        both |= {"levels": self.levels, "axis": self.axis}
-        return dataclasses.replace(self._plus(other), **both)
+        return dataclasses.replace(self._plus(other), coords=self.coords, **both)
 
     def __radd__(self, other: Any) -> Any:
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
@@ -79,12 +74,10 @@ class Sketch(Holding):
 
 @pytree_dataclass(eq=False)
 class Groups(Sequence):
-    """Sketches or releases, one a group, for `observe` and models of groups, with names of the groups."""
+    """Sketches or releases, one a group, for `observe` and models of groups; ``coords`` are names by axis, or None."""
 
-    parts: tuple[Any, ...]
-    levels: tuple[Any, ...] | None = host(default=None)
-    axis: str = host(default="group")
-    coords = Sketch.coords
+    parts: Sequence[Any]
+    coords: dict[str, tuple] | None = host(default=None)
 
     def __getitem__(self, place: Any) -> Any:
         return self.parts[place]
@@ -92,31 +85,21 @@ class Groups(Sequence):
     def __len__(self) -> int:
         return len(self.parts)
 
-    def __add__(self, other: "Groups") -> "Groups":
-        if self.levels != other.levels or len(self) != len(other):
-            raise ValueError(f"sketches of different groups do not add: {self.levels} and {other.levels}")
-        return dataclasses.replace(self, parts=tuple(map(operator.add, self, other)))
 
-    __radd__ = Sketch.__radd__
-
-
-def levels_of(by: Any, known: Sequence[Any] | None = None) -> tuple[np.ndarray, tuple[Any, ...] | None, str]:
-    """Codes (N,) of groups, their levels, sorted or in the order of a categorical or those `known`, and the name of
-    their axis. Integers are codes already, without levels.
-    """
-    array, order = np.asarray(by), getattr(getattr(by, "cat", by), "categories", known)
-    axis = str(getattr(by, "name", None) or "group")
-    if array.dtype.kind in "iu" and order is None:
-        return array, None, axis
-    words = array.tolist() if array.ndim == 1 else [*by]
+def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
+    """Codes (n,) of groups, and their levels in order, by the names of an axis; integers are codes, without levels."""
+    array, order = np.asarray(by), getattr(getattr(by, "cat", by), "categories", None)
+    integers, words = array.dtype.kind in "iu" and order is None, array.tolist() if array.ndim == 1 else [*by]
+    if len(words) != n or (integers and min(words) < 0):
+        raise ValueError(f"by must hold a level for each of the {n} records, or an integer ≥ 0; got {shown(array)}")
+    if integers:
+        return array, None
     found = dict.fromkeys(words)
     if missing := [word for word in found if is_missing(word)]:
         raise ValueError(f"by has no level in row {words.index(missing[0])}: {missing[0]!r}")
-    levels = known or (sorted(found) if order is None else [each for each in order if each in found])
-    codes = {level: code for code, level in enumerate(levels)}
-    if beyond := [word for word in found if word not in codes]:
-        raise ValueError(f"by holds {beyond[0]!r}, which is none of the levels {shown(levels)}")
-    return np.array([codes[word] for word in words]), tuple(levels), axis
+    levels = tuple(sorted(found) if order is None else [each for each in order if each in found])
+    codes, axis = {level: code for code, level in enumerate(levels)}, getattr(by, "name", None) or "group"
+    return np.array([codes[word] for word in words]), {"group": levels, str(axis): levels}
 
 
 @pytree_dataclass(eq=False, repr=False)

@@ -19,13 +19,12 @@ from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
-from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays, group_numbers
+from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
-from ldpbayes.mechanisms.protocol import Promise, statements
-from ldpbayes.privacy import Guarantee
+from ldpbayes.mechanisms.protocol import Promise, joined_mechanism, statements
 
 SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata of a Parquet file
 
@@ -53,7 +52,7 @@ class Release(Holding):
     count : int, optional
         Number of records; only without values.
     times : int, optional
-        At most so many values are about one person (default: 1): `guarantee` and privacy statements are of them.
+        At most so many values are about one person (default: 1): ``guarantee`` and privacy statements are of them.
     persons : array_like (N,), optional
         Whom each value is about, from which ``times`` is counted; the array is not kept.
     """
@@ -103,18 +102,19 @@ class Release(Holding):
                 warn(problem, ReleaseWarning)
 
     def _counts(self) -> dict[str, Any]:
-        name = "records" if self.values is not None else "records to simulate"
-        return {name: self.count, "reports a person": self.times}
+        return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}
 
     promises = property(lambda self: (Promise(self.mechanism, self.times),))
+    guarantee = property(lambda self: self.mechanism.guarantee.composed(self.times or 1))  # to a person
 
     def __len__(self) -> int:
         return self.count
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """What is promised to a person with up to ``times`` reports, of the largest of personal budgets if several."""
-        return self.promises[0].guarantee
+    def __add__(self, other: "Release") -> "Release":
+        """Values of both, of which those about one person may be in both; ValueError for other kinds of mechanisms."""
+        mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
+        values, times = np.concatenate([self.values, other.values]), (self.times or 1) + (other.times or 1)
+        return Release(values, mechanism, times=times)
 
     def sketch(
         self,
@@ -143,8 +143,8 @@ class Release(Holding):
         keep_records : bool
             Keep a reference to ``values``: `fit` can then refine a coarse sketch, and check an expansion.
         by : array_like (N,), optional
-            Level of each record's group: strings, or whatever can be sorted; a series names the axis. Integers are codes
-            0, ..., G − 1. Of discrete outputs in one sketch, of laws of batch shape (G,); else `Groups` of sketches.
+            Each record's group: strings, or whatever can be sorted; a series names the axis. Integers are codes 0, ...,
+            G − 1. Discrete outputs give one sketch, of laws of batch shape (G,); others `Groups`, a sketch each.
         expand : bool, optional
             Of categories under a pure protocol: keep the log-likelihood as a polynomial of the shares, not a count of
             each kind of output. Default: for thousands of kinds, and records enough for it to be as good.
@@ -155,18 +155,15 @@ class Release(Holding):
             raise ValueError("a release without values cannot be sketched; simulate first")
         if expand is False and at is not None:
             raise ValueError("at= is for expansions, and expand is False")
-        values, mechanism, names = self.values, self.mechanism, dict[str, Any]()
-        if by is not None:
-            by, names["levels"], names["axis"] = levels_of(by, getattr(at, "levels", None))
+        values, mechanism = self.values, self.mechanism
+        by, coords = (None, None) if by is None else levels_of(by, self.count)
         if expand or at is not None or (expand is None and expansion_pays(values, mechanism, by)):
             sketch: Any = ExpandedSketch.of(values, mechanism, by, at, keep_records)
         elif mechanism.support.is_discrete:
             sketch = CountSketch.of(values, mechanism, by)
         elif by is not None:
-            options: Any = {"panels": panels, "lattice": lattice, "keep_records": keep_records}
-            promises = self.promises  # of the groups together
-            parts = (dataclasses.replace(part.sketch(**options), added=promises) for part in self._of_groups(by))
-            return Groups(tuple(parts), **names)
+            options = {"panels": panels, "lattice": lattice, "keep_records": keep_records}
+            return Groups(tuple(self._of_groups(by, options)), coords)
         elif isinstance(mechanism, StatisticsMechanism):
             sketch = TotalSketch.of(values, mechanism)
         elif mechanism.record_shape:
@@ -174,18 +171,19 @@ class Release(Holding):
         else:
             sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
         added = (Promise(sketch.mechanism, self.times),) if self.times else ()
-        return dataclasses.replace(sketch, doubts=self.doubts, added=added, **names)
+        return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
 
-    def _of_groups(self, codes: Any) -> "Iterator[Release]":
-        """A release a group, each with the promise of the whole one; personal budgets that agree are one number."""
-        codes, _ = group_numbers(codes, self.count)
-        places, doubts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1]), self.doubts
+    def _of_groups(self, codes: np.ndarray, options: Any) -> Iterator[Any]:
+        """A sketch a group, with the promise of all groups together; personal budgets that agree are one number."""
+        places = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+        promises, doubts = self.promises, self.doubts
         for code, rows in enumerate(places):
             if not len(rows):
                 raise ValueError(f"by: group {code} has no record, and no sketch")
             mechanism = self.mechanism.of_records((self.count,), rows)
             mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
-            yield unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0), self.times)
+            part = unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0), None)
+            yield dataclasses.replace(part.sketch(**options), added=promises)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""

@@ -150,8 +150,7 @@ def fit(
         sites = sites_of(density)
         sampled = {name for name, site in sites.items() if site.latent}
         if isinstance(dense_mass, Sequence) and not all(isinstance(b, tuple) and {*b} <= sampled for b in dense_mass):
-            allowed = f"True, False or a list of tuples of the sites {', '.join(sorted(sampled))}"
-            raise ValueError(f"dense_mass must be {allowed}, got {dense_mass!r}")
+            raise ValueError(f"dense_mass must be True, False or tuples of {sorted(sampled)}, got {dense_mass!r}")
         if not any(site.latent for site in sites.values()):
             raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))

@@ -152,8 +152,8 @@ def advice(result: Any, depth: float) -> str:
     """Ends the warning of `fit`, by its options' names, which the command line replaces; `depth` limits trees."""
     statistics = dataset(result["sample_stats"]) if "sample_stats" in result else {}
     diverging, steps = (np.asarray(statistics.get(name, 0)) for name in ("diverging", "n_steps"))
-    full = np.mean(steps >= 2**depth - 1)
-    ways = ["run longer chains"] + ["raise target_accept_prob (to 0.9, say)"] * bool(np.any(diverging))
+    full, ways = np.mean(steps >= 2**depth - 1), ["run longer chains"]
+    ways += ["raise target_accept_prob (to 0.9, say)"] * bool(np.any(diverging))
     ways += [f"raise max_tree_depth, at which {100 * full:.2g}% of the draws stopped"] * bool(full)
     return f"; {', '.join(ways)}, reparametrise, or try dense_mass=True if parameters are correlated"
 

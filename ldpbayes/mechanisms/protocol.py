@@ -373,16 +373,12 @@ class Promise(NamedTuple):
     mechanism: Mechanism
     times: int | None = None
 
-    @property
-    def guarantee(self) -> Guarantee:
-        return self.mechanism.guarantee.composed(self.times or 1)
-
 
 def statements(promises: Iterable[Promise]) -> str:
     """What releases promise together, whether or not they are about the same people: the sum of their budgets, then
     each promise with its number of releases.
     """
-    guarantees = [Promise(_with_extremes(mechanism), times).guarantee for mechanism, times in promises]
+    guarantees = [_with_extremes(mechanism).guarantee.composed(times or 1) for mechanism, times in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
         return "".join(texts)

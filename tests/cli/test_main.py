@@ -225,7 +225,7 @@ def test_advice_on_divergences_is_of_options(capsys):
 
 
 def test_several_releases_for_a_model_of_one_are_refused(answers, capsys):
-    code, err = refused(capsys, "fit", answers, answers, "--model", "warner")
+    code, err = refused(capsys, "fit", answers, answers, "--by", "file", "--model", "warner")
     assert code == 2
     assert "--model warner is not for groups: give it one RELEASE" in err
 
