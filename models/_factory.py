@@ -119,7 +119,7 @@ class Model:
             return data
         takes = "a sketch made with by=, or a sequence" if self.kind == "categories" else "a sequence"
         got = "an empty one" if isinstance(data, Sequence) else f"a {type(data).__name__}"
-        advice = ": pass list(d.values()), and the names as coords={'group': list(d)}" if isinstance(data, dict) else ""
+        advice = ": pass ldpbayes.data.Groups([*d.values()], {'group': tuple(d)})" if isinstance(data, dict) else ""
         raise TypeError(f"{self.factory} takes {takes} of releases, one a group, got {got}{advice}")
 
 

@@ -61,8 +61,8 @@ def hierarchical(
 
     Returns model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
     ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for anything but
-    numbers. The axis of ``theta`` is called ``group``: names of the groups are given to `fit` as
-    ``coords={"group": names}``.
+    numbers. The axis of ``theta`` is called ``group``: ``release.sketch(by=names)`` brings the names of groups along,
+    or they are given to `fit` as ``coords={"group": names}``.
 
     Parameters
     ----------

@@ -120,5 +120,5 @@ def regional_histograms(
         with numpyro.plate("region", count):
             # The parametrisation is non-centred, since privacy noise often leaves little to tell regions apart.
             offset = numpyro.sample("offset", dist.Normal(0, 1))
-    theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
+            theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
     observe("z", dist.Categorical(theta), regions if grouped else list(regions))

@@ -86,7 +86,7 @@ class Holding:
         return f"{type(self).__name__}({', '.join([*counts, ' '.join(repr(self.mechanism).split())])})"
 
     def _repr_html_(self) -> str:
-        promise = [("privacy", self.privacy)] if self.privacy else _guarantee_rows(self.mechanism)
+        promise = [("privacy", self.privacy)] if self.privacy else _guarantee_rows(self)
         mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *promise]
         doubts = [("doubt", doubt) for doubt in self.doubts]
         size = ("in memory", _in_bytes(sum(_array_bytes(self).values())))
@@ -120,7 +120,7 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _guarantee_rows(mechanism: Any) -> list[tuple[str, str]]:
-    """The guarantee of a mechanism as a row of a `_table`; none where it has no guarantee."""
+    """The guarantee of a mechanism or a release as a row of a `_table`; none where it has no guarantee."""
     if not is_concrete(mechanism):
         return []
     try:

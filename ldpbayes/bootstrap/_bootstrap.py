@@ -329,8 +329,9 @@ def parametric_bootstrap(
     _warn(bool(estimate.outside), outside.mean(), targets)
     error = None if errors is None else np.asarray(estimate.standard_error)
     outsiders = bool(estimate.outside), int(outside.sum())
+    privacy = release.guarantee.statement() if getattr(release, "times", None) else private.privacy
     return BootstrapEstimate(
-        reported, params, names_of(reported), targets, error, errors, *outsiders, uncorrected, kind, private.privacy
+        reported, params, names_of(reported), targets, error, errors, *outsiders, uncorrected, kind, privacy
     )
 
 

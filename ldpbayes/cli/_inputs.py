@@ -31,9 +31,8 @@ FILES = (".npz", ".parquet")
 TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
 COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
-# Names of the axes of ``theta``, by model, and models of several releases with the name of their plate of releases.
-AXES = {"hierarchical": ("group",), "regional_histograms": ("region", "category"), "oue_histogram": ("category",)}
-GROUPED = {name: axes[0] for name, axes in AXES.items() if axes[0] != "category"}
+AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
+GROUPED = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
 INNER = {"regional_histograms": {"offset"}}  # sites that are coordinates of the sampler only, and no parameters
 
 
@@ -78,7 +77,7 @@ class Named(NamedTuple):
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
     parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
-    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by") if getattr(args, name)]
+    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by", "times") if getattr(args, name)]
     options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
@@ -152,7 +151,7 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     for word, records in groups.items():
         name = f"{path}, {by[0]} {word}" if by else str(path)
         with naming(name):
-            releases.append(Named(name, word, Release(values[records], mechanisms[word])))
+            releases.append(Named(name, word, Release(values[records], mechanisms[word], times=args.times)))
     return releases
 
 
@@ -325,14 +324,9 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
     return release
 
 
-def place_names(model: str, releases: Sequence[Named], levels: Sequence[str]) -> dict[str, Any]:
-    """Options ``dims`` and ``coords`` of `ldpbayes.fit`: groups have their words, the first categories the `levels`."""
-    axes: Sequence[str] = AXES.get(model, ())
-    coords: dict[str, list[str]] = {}
-    if model in GROUPED:
-        words = [release.word for release in releases]
-        coords[GROUPED[model]] = words if len(set(words)) == len(words) else [release.name for release in releases]
-    if "category" in axes and levels:
-        count = getattr(releases[0].release.mechanism, "categories", 0)
-        coords["category"] = [*levels, *map(str, range(len(levels), count))][:count]
-    return {"dims": {"theta": list(axes)}, "coords": coords} if coords else {}
+def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
+    """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
+    count = getattr(first.release.mechanism, "categories", 0)
+    names = [*levels, *map(str, range(len(levels), count))][:count]
+    axes = AXES.get(model, ()) if levels else ()
+    return {"dims": {"theta": axes}, "coords": {"category": names}} if axes else {}

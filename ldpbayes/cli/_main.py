@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import csv
+import functools
 import inspect
 import itertools
 import json
+import operator
 import os
 import pathlib
 import re
@@ -23,14 +25,15 @@ from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
-from ldpbayes.inference.result import ADVICE, summary_table
+from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import mechanism_names
-from ldpbayes.mechanisms.protocol import statements
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-TYPED_ADVICE = "; give more --warmup and --samples, or --target-accept 0.9"  # `ADVICE`, in options of the command line
+# names in the advice of `fit`, as options of the command line
+ADVISED = {"run longer chains": "give more --warmup and --samples", "target_accept_prob": "--target-accept"}
+ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-mass", ", reparametrise": ""}
 LINES = 8  # of notes on releases that are printed
 FAMILIES = {
     "bernoulli": "Bernoulli",
@@ -100,7 +103,8 @@ def _fit(args: argparse.Namespace) -> int:
 
     ldpbayes fit visits.npz --model clipped_counts --out visits.nc
     ldpbayes fit answers.parquet --model warner
-    ldpbayes fit north.npz south.npz --model hierarchical
+    ldpbayes fit north.npz south.npz --by file --model hierarchical
+    ldpbayes fit monday.npz tuesday.npz --add --model warner
     ldpbayes fit telemetry.npz --model oue_histogram
     ldpbayes fit labels.npz --model label_regression --features features.csv
     ldpbayes fit visits.npz --model my_model.py     (a file that defines model(release))
@@ -113,9 +117,12 @@ def _fit(args: argparse.Namespace) -> int:
     if (args.features is None) != (args.model != "label_regression"):
         raise BadInput("--features is for --model label_regression, and that model needs it")
     model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
-    several = len(args.release) > 1 or args.by
+    files = len(args.release)
+    if files > 1 and args.add == bool(args.by):
+        raise BadInput(f"{files} RELEASEs need --by file, if each is a group, or --add, if they are parts of one")
+    several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
     if args.model in inputs.GROUPED and not several:
-        raise BadInput(f"--model {args.model} needs several RELEASEs, one a group, or one .csv file with --by COLUMN")
+        raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
     if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
         advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
@@ -127,20 +134,28 @@ def _fit(args: argparse.Namespace) -> int:
     notes: list[str] = []
     with _plain_warnings():
         releases = inputs.load_releases(args)
+        kind = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
+        say(f"{files} files, {kind}") if files > 1 else None
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
-        promises = statements(release.mechanism for _, _, release in releases)
-        say(few(f"  {line}" for line in promises.splitlines()))
+        with naming("--add"):
+            added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
+        releases = [inputs.Named("--add", "", added)] if added else releases
+        said = promises([release for _, _, release in releases])
+        say(few(f"  {line}" for line in said.splitlines()))
         whole = args.no_sketch or args.features
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:
             say(notes[0])
+        words = tuple(release.word for release in releases)
+        words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
+        groups = ldp.data.Groups(data, {inputs.GROUPED.get(args.model, "group"): words})
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
-        options = _sampler_options(args) | inputs.place_names(args.model, releases, args.levels)
+        options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
         options["progress_bar"] = not (args.no_progress or args.quiet)
         with inputs.blaming(args.model):
-            result = ldp.fit(model, data if several else data[0], **options)
+            result = ldp.fit(model, groups if several else data[0], **options)
         say("")
         shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(args.model, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
@@ -329,7 +344,9 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str) -> None:
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
-    return options if args.target_accept is None else options | {"target_accept_prob": args.target_accept}
+    given = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
+    given["dense_mass"] = args.dense_mass or None
+    return options | {name: value for name, value in given.items() if value is not None}
 
 
 @contextlib.contextmanager
@@ -340,7 +357,9 @@ def _plain_warnings() -> Iterator[set[str]]:
         show = warnings.showwarning
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
-            text = str(message).replace(ADVICE, TYPED_ADVICE)
+            text = str(message)
+            for name, typed in ADVISED.items() if issubclass(category, ldp.inference.ConvergenceWarning) else ():
+                text = text.replace(name, typed)
             if not issubclass(category, ldp.LdpBayesWarning):
                 show(message, category, *args, **kwargs)
             elif text not in messages:

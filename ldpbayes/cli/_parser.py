@@ -85,6 +85,8 @@ def _add_sampler_options(parser: argparse.ArgumentParser) -> None:
     _add(group, "--samples", "N", "draws kept a chain (default: 1000)", _integer(1), 1000)
     target = "acceptance that warm-up aims at (default: 0.8); nearer to 1 where draws diverge"
     _add(group, "--target-accept", "P", target, _probability)
+    _add(group, "--max-tree-depth", "N", "doublings of a trajectory (default: 10)", _integer(1))
+    _add_switch(group, "--dense-mass", "mass matrix of all parameters, not of each: where they are correlated")
     cache = "do not keep compiled code in $XDG_CACHE_HOME/ldpbayes (or set LDPBAYES_NO_CACHE=1)"
     _add_switch(group, "--no-cache", cache)
 
@@ -92,11 +94,12 @@ def _add_sampler_options(parser: argparse.ArgumentParser) -> None:
 def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     releases = ".npz, .parquet or .csv file; see docs/command_line.md"
     _add(fit, "release", "RELEASE", releases, pathlib.Path, nargs="+")
-    by = "groups: the model gets a list with a release for each value in this column"
+    by = "groups: the model gets a release for each value in this column, or of several files, --by file, for each file"
     _add(_add_csv_options(fit), "--by", "COLUMN", by)
+    _add_switch(fit, "--add", "several RELEASEs are parts of one")
     model = (
         "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
-        "with several RELEASEs the model gets a list"
+        "with groups the model gets a sequence"
     )
     _add(fit, "--model", "NAME_OR_FILE", model, required=True)
     _add(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ", pathlib.Path)
@@ -170,6 +173,7 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     _add(group, "--mechanism", "NAME", "what released the values")
     _add(group, "--column", "NAME", column, action="append")
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
+    _add(group, "--times", "N", "at most so many values are about one person (default: 1)", _integer(1))
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}

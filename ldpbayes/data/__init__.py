@@ -1,6 +1,6 @@
 """What was released: releases, their files, and sketches of them; no likelihood."""
 
-from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
+from ldpbayes.data._sketches import Groups, MomentSketch, Sketch, TotalSketch
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.frames import arrays_of_frames
@@ -10,6 +10,7 @@ from ldpbayes.data.release import Release, ReleaseWarning
 __all__ = [
     "CountSketch",
     "ExpandedSketch",
+    "Groups",
     "MomentSketch",
     "NoisyTable",
     "PanelSketch",

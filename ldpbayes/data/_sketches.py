@@ -1,16 +1,18 @@
 """Sketches: their common base, moments of normal rows, and totals of statistics."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import is_integer
-from ldpbayes._core.printing import Holding
+from ldpbayes._core.printing import Holding, shown
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import array_of
-from ldpbayes.mechanisms import Mechanism
+from ldpbayes.data.frames import is_missing
+from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
 ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
@@ -21,15 +23,16 @@ class Sketch(Holding):
     """Weighted nodes that stand for the ``size`` records of a release; an `ExpandedSketch` has a polynomial instead.
 
     Each node (nodes, *event), a released value, stands for as many records as its weight (nodes,) says. Weights can be
-    negative: they integrate polynomials. ``doubts`` are warnings about the release; a sum of sketches has the
-    mechanisms of all in ``added``, which is else empty.
+    negative: they integrate polynomials. ``doubts`` are warnings about the release; ``added`` has the promises of all
+    releases of a sum of sketches, and of one release with several reports a person; it is else empty.
     """
 
     mechanism: Any
     _: dataclasses.KW_ONLY
     num_groups: int | None = static(default=None)
     doubts: tuple[str, ...] = host(default=())
-    added: tuple[Any, ...] = host(default=())
+    added: tuple[Promise, ...] = host(default=())
+    coords: dict[str, tuple] | None = host(default=None)  # names of the groups, along axes of these names
 
     if TYPE_CHECKING:  # fields or properties of a subclass
         nodes = weights = property()
@@ -42,9 +45,9 @@ class Sketch(Holding):
         return () if self.num_groups is None else (self.num_groups,)
 
     @property
-    def mechanisms(self) -> tuple[Mechanism, ...]:
+    def promises(self) -> tuple[Promise, ...]:
         """Of the releases, one each, as their privacy statement needs them."""
-        return self.added or (self.mechanism,)
+        return self.added or (Promise(self.mechanism),)
 
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "groups": self.num_groups}
@@ -60,13 +63,43 @@ class Sketch(Holding):
     def __add__(self, other: Any) -> Any:
         if type(self) is not type(other):
             return NotImplemented
-        if not (self._common() == other._common()):
-            raise ValueError(f"sketches of different mechanisms do not add: {self.mechanism} and {other.mechanism}")
-        both = {"doubts": self.doubts + other.doubts, "added": self.mechanisms + other.mechanisms}
-        return dataclasses.replace(self._plus(other), **both)
+        if not (self._common() == other._common() and self.coords == other.coords):
+            raise ValueError(f"sketches of different mechanisms or groups do not add: {self} and {other}")
+        both: Any = {"doubts": self.doubts + other.doubts, "added": self.promises + other.promises}
+        return dataclasses.replace(self._plus(other), coords=self.coords, **both)
 
     def __radd__(self, other: Any) -> Any:
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
+
+
+@pytree_dataclass(eq=False)
+class Groups(Sequence):
+    """Sketches or releases, one a group, for `observe` and models of groups; ``coords`` are names by axis, or None."""
+
+    parts: Sequence[Any]
+    coords: dict[str, tuple] | None = host(default=None)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.parts[place]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
+    """Codes (n,) of groups, and their levels in order, by the names of an axis; integers are codes, without levels."""
+    array, order = np.asarray(by), getattr(getattr(by, "cat", by), "categories", None)
+    integers, words = array.dtype.kind in "iu" and order is None, array.tolist() if array.ndim == 1 else [*by]
+    if len(words) != n or (integers and min(words) < 0):
+        raise ValueError(f"by must hold a level for each of the {n} records, or an integer ≥ 0; got {shown(array)}")
+    if integers:
+        return array, None
+    found = dict.fromkeys(words)
+    if missing := [word for word in found if is_missing(word)]:
+        raise ValueError(f"by has no level in row {words.index(missing[0])}: {missing[0]!r}")
+    levels = tuple(sorted(found) if order is None else [each for each in order if each in found])
+    codes, axis = {level: code for code, level in enumerate(levels)}, getattr(by, "name", None) or "group"
+    return np.array([codes[word] for word in words]), {"group": levels, str(axis): levels}
 
 
 @pytree_dataclass(eq=False, repr=False)

@@ -53,10 +53,10 @@ class NoisyTable(Release):
     keys: Mapping[str, Any] = static(default=None)
     privacy: str | None = host(default=None)
 
-    _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy")
+    _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy", *Release._beside)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __post_init__(self, persons: Any = None) -> None:
+        super().__post_init__(persons)
         keys = Keys()
         for name, labels in columns_of(dict(self.keys or {})).items():
             if labels.shape != (self.count,):

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.printing import shown
 from ldpbayes._core.pytrees import host, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
@@ -37,11 +36,11 @@ class CountSketch(Sketch):
     groups: Any = None  # of each node (nodes,), from 0 to num_groups - 1, in a sketch made with ``by=``
 
     @classmethod
-    def of(cls, values: ArrayLike, mechanism: Any, by: ArrayLike | None = None) -> "CountSketch":
+    def of(cls, values: ArrayLike, mechanism: Any, by: np.ndarray | None = None) -> "CountSketch":
         """Count released values (N, *event) of each kind, with the options and errors of `Release.sketch`."""
         array = np.asarray(values)
-        groups, num_groups = _group_numbers(by, len(array))
-        return cls(mechanism, array, np.ones(len(array)), groups, num_groups=num_groups)._compressed()
+        num_groups = None if by is None else int(np.max(by)) + 1
+        return cls(mechanism, array, np.ones(len(array)), by, num_groups=num_groups)._compressed()
 
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups}
@@ -102,16 +101,6 @@ def _distinct(words: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nd
     return first[order], total[order]
 
 
-def _group_numbers(by: ArrayLike | None, n: int) -> tuple[np.ndarray | None, int | None]:
-    """Groups of the n records and the number of groups, or None twice."""
-    if by is None:
-        return None, None
-    groups = np.asarray(by)
-    if groups.shape != (n,) or groups.dtype.kind not in "iu" or groups.min() < 0:
-        raise ValueError(f"by must hold a group number for each of the {n} records, integers ≥ 0; got {shown(groups)}")
-    return groups, int(groups.max()) + 1
-
-
 FOURTH_ORDER = 24  # categories up to which the fourth order, d⁴/4 numbers a gradient, costs little
 THIRD_ORDER = 256  # categories up to which the third order, d³/2 numbers, is kept: 67 MB; no expansion beyond
 UNASKED = 128  # categories up to which an expansion is the default
@@ -138,7 +127,7 @@ class ExpandedSketch(Sketch):
         cls,
         values: ArrayLike,
         mechanism: Any,
-        by: ArrayLike | None = None,
+        by: np.ndarray | None = None,
         at: "ExpandedSketch | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
@@ -146,13 +135,13 @@ class ExpandedSketch(Sketch):
         log-likelihood plus Σ log θ_k, the mode in softmax coordinates, near the posterior's mean even for small shares.
         """
         array = np.asanyarray(values)
-        groups, num_groups = _group_numbers(by, len(array))
+        num_groups = None if by is None else int(np.max(by)) + 1
         why_not = _hindrance(mechanism)
         if why_not:
             raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
         if at is not None and not isinstance(at, ExpandedSketch):
             raise ValueError(f"at must be an ExpandedSketch, of release.sketch(expand=True); got {type(at).__name__}")
-        records = CategoryRecords(array, mechanism, groups)
+        records = CategoryRecords(array, mechanism, by)
         if at is None:
             order = 4 if mechanism.categories <= FOURTH_ORDER else 3
             frame = _frame_at_mode(records, () if num_groups is None else (num_groups,))
@@ -197,13 +186,12 @@ class ExpandedSketch(Sketch):
         return ExpandedSketch(mechanism, polynomial, count, records, num_groups=self.num_groups)
 
 
-def expansion_pays(values: ArrayLike, mechanism: Any, by: ArrayLike | None) -> bool:
+def expansion_pays(values: ArrayLike, mechanism: Any, by: np.ndarray | None) -> bool:
     """Whether an expansion is the default: counting hardly shortens the release, and the expansion is accurate."""
     if _hindrance(mechanism) or mechanism.categories > UNASKED:
         return False
     array = np.asanyarray(values)
-    groups, _ = _group_numbers(by, len(array))
-    fewest = len(array) if groups is None else np.bincount(groups).min()
+    fewest = len(array) if by is None else np.bincount(by).min()
     if (mechanism.categories - 1) ** 2 > NARROW * fewest:
         return False
     probe = CategoryRecords(array, mechanism).thinned(PROBED_RECORDS)

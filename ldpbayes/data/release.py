@@ -6,24 +6,25 @@ import os
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import LdpBayesWarning, at_least, missing, warn
 from ldpbayes._core.printing import Holding
-from ldpbayes._core.pytrees import host, pytree_dataclass, static
+from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
-from ldpbayes.data._sketches import MomentSketch, Sketch, TotalSketch
+from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
+from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.protocol import Promise, joined_mechanism, statements
 
 SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata of a Parquet file
 
@@ -50,16 +51,22 @@ class Release(Holding):
         arrays of shape (N,); ValueError for another shape.
     count : int, optional
         Number of records; only without values.
+    times : int, optional
+        At most so many values are about one person (default: 1): ``guarantee`` and privacy statements are of them.
+    persons : array_like (N,), optional
+        Whom each value is about, from which ``times`` is counted; the array is not kept.
     """
 
     values: Any
     mechanism: Mechanism
     count: int = static(default=None)
     doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
+    times: int | None = host(default=None, kw_only=True)
+    persons: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
 
-    _beside: ClassVar[tuple[str, ...]] = ()  # fields that a file holds beside values and mechanism
+    _beside: ClassVar[tuple[str, ...]] = ("times",)  # fields that a file holds beside values and mechanism
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, persons: Any = None) -> None:
         kind = type(self.mechanism).__name__
         if not isinstance(self.mechanism, Mechanism):
             hint = "one for all records: make a release for each protocol"
@@ -81,6 +88,13 @@ class Release(Holding):
         if self.mechanism.batch_shape not in ((), (1,), (count,)):
             shape, hint = self.mechanism.batch_shape, "give one budget, or one a record"
             raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {count} records: {hint}")
+        if persons is not None:
+            counts = Counter(np.asarray(persons).tolist())
+            if self.times is not None or counts.total() != count or any(map(is_missing, counts)):
+                raise ValueError(f"persons is given in place of times, and names one for each of the {count} values")
+            object.__setattr__(self, "times", max(counts.values()))
+        if self.times is not None:
+            object.__setattr__(self, "times", at_least(1, "times", self.times))
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
             problem = doubts_about(self.mechanism, self.values)
             if problem:
@@ -88,10 +102,19 @@ class Release(Holding):
                 warn(problem, ReleaseWarning)
 
     def _counts(self) -> dict[str, Any]:
-        return {"records" if self.values is not None else "records to simulate": self.count}
+        return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}
+
+    promises = property(lambda self: (Promise(self.mechanism, self.times),))
+    guarantee = property(lambda self: self.mechanism.guarantee.composed(self.times or 1))  # to a person
 
     def __len__(self) -> int:
         return self.count
+
+    def __add__(self, other: "Release") -> "Release":
+        """Values of both, of which those about one person may be in both; ValueError for other kinds of mechanisms."""
+        mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
+        values, times = np.concatenate([self.values, other.values]), (self.times or 1) + (other.times or 1)
+        return Release(values, mechanism, times=times)
 
     def sketch(
         self,
@@ -99,10 +122,10 @@ class Release(Holding):
         panels: int | None = None,
         lattice: bool | None = None,
         keep_records: bool = True,
-        by: ArrayLike | None = None,
+        by: Any = None,
         expand: bool | None = None,
         at: ExpandedSketch | None = None,
-    ) -> Sketch:
+    ) -> Any:
         """Compress to weighted nodes or an expansion, so that a posterior costs no more for more records.
 
         A `PanelSketch` is of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories with many
@@ -119,8 +142,9 @@ class Release(Holding):
             Default: where at most 128 integers lie between the bounds.
         keep_records : bool
             Keep a reference to ``values``: `fit` can then refine a coarse sketch, and check an expansion.
-        by : array of int (N,), optional
-            Of discrete outputs: group of each record, 0, ..., G − 1; the records' law then has batch shape (G,).
+        by : array_like (N,), optional
+            Each record's group: strings, or whatever can be sorted; a series names the axis. Integers are codes 0, ...,
+            G − 1. Discrete outputs give one sketch, of laws of batch shape (G,); others `Groups`, a sketch each.
         expand : bool, optional
             Of categories under a pure protocol: keep the log-likelihood as a polynomial of the shares, not a count of
             each kind of output. Default: for thousands of kinds, and records enough for it to be as good.
@@ -132,26 +156,43 @@ class Release(Holding):
         if expand is False and at is not None:
             raise ValueError("at= is for expansions, and expand is False")
         values, mechanism = self.values, self.mechanism
+        by, coords = (None, None) if by is None else levels_of(by, self.count)
         if expand or at is not None or (expand is None and expansion_pays(values, mechanism, by)):
             sketch: Any = ExpandedSketch.of(values, mechanism, by, at, keep_records)
         elif mechanism.support.is_discrete:
             sketch = CountSketch.of(values, mechanism, by)
         elif by is not None:
-            raise ValueError("by= is for releases with discrete outputs; make one sketch a group")
+            options = {"panels": panels, "lattice": lattice, "keep_records": keep_records}
+            return Groups(tuple(self._of_groups(by, options)), coords)
         elif isinstance(mechanism, StatisticsMechanism):
             sketch = TotalSketch.of(values, mechanism)
         elif mechanism.record_shape:
             sketch = MomentSketch.of(values, mechanism)
         else:
             sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
-        return dataclasses.replace(sketch, doubts=self.doubts)
+        added = (Promise(sketch.mechanism, self.times),) if self.times else ()
+        return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
+
+    def _of_groups(self, codes: np.ndarray, options: Any) -> Iterator[Any]:
+        """A sketch a group, with the promise of all groups together; personal budgets that agree are one number."""
+        places = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+        promises, doubts = self.promises, self.doubts
+        for code, rows in enumerate(places):
+            if not len(rows):
+                raise ValueError(f"by: group {code} has no record, and no sketch")
+            mechanism = self.mechanism.of_records((self.count,), rows)
+            mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
+            part = unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0), None)
+            yield dataclasses.replace(part.sketch(**options), added=promises)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
-        path, values, beside = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
-        spec = json.dumps(self.mechanism.spec() | ({"table": beside} if beside else {}), default=np.ndarray.tolist)
+        path, values, own = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
+        beside = {name: value for name, value in own.items() if value is not None}
+        beside = {"table" if "keys" in beside else "release": beside} if beside else {}
+        spec = json.dumps(self.mechanism.spec() | beside, default=np.ndarray.tolist)
         if _is_npz(path):
             np.savez(path, values=values, mechanism=np.array(spec))
         else:
@@ -165,7 +206,7 @@ class Release(Holding):
 
         ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string.
         ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
-        schema metadata under ``ldpbayes.mechanism``.
+        schema metadata under ``ldpbayes.mechanism``. The spec may have ``"release": {"times": 30}`` beside parameters.
         """
         path = pathlib.Path(path)
         if not path.exists():
@@ -175,7 +216,7 @@ class Release(Holding):
             spec = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
-        beside = spec.pop("table", {}) if isinstance(spec, dict) else {}
+        beside = {**spec.pop("table", {}), **spec.pop("release", {})} if isinstance(spec, dict) else {}
         options: Any = {name: beside.get(name) for name in cls._beside}
         return cls(values, mechanism_from_spec(spec), **options)
 
@@ -189,8 +230,13 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
 def promises(data: Sequence[Any], others: Sequence[Mechanism] = ()) -> str:
     """What releases and sketches promise, and other mechanisms; of tables, what their publishers state."""
     stated = dict.fromkeys(each.privacy for each in data)
-    plain = [part for each in data if not each.privacy for part in getattr(each, "mechanisms", (each.mechanism,))]
-    return "\n".join(filter(None, [statements([*plain, *others]), *stated]))
+    plain = promised([each for each in data if not each.privacy])
+    return "\n".join(filter(None, [statements([*plain, *map(Promise, others)]), *stated]))
+
+
+def promised(data: Sequence[Any]) -> list[Promise]:
+    """The promises of releases and sketches; that of a release once, if its groups were sketched apart and share it."""
+    return [*{(place, id(each)): each for part in data for place, each in enumerate(part.promises)}.values()]
 
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:

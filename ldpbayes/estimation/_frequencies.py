@@ -17,8 +17,8 @@ from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.mechanisms import Mechanism, PureProtocol
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms import PureProtocol
+from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import Likelihood, likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
@@ -156,7 +156,7 @@ class FrequencyEstimate(Estimate):
     """
 
     method: str
-    _mechanisms: tuple[Mechanism, ...]
+    _promises: tuple[Promise, ...]
     estimate: np.ndarray
     standard_error: np.ndarray | None = None
     converged: bool = True
@@ -167,7 +167,7 @@ class FrequencyEstimate(Estimate):
 
     params = property(attrgetter("estimate"))
     names = cached_property(lambda self: [str(code) for code in range(len(self.estimate))])  # codes of the categories
-    privacy = cached_property(lambda self: statements(self._mechanisms))
+    privacy = cached_property(lambda self: statements(self._promises))
 
     @cached_property
     def covariance(self) -> np.ndarray | None:
@@ -216,17 +216,17 @@ class FrequencyEstimate(Estimate):
 
 def _unbiased(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
     error = np.sqrt(linear.variance(np.clip(linear.estimate, 0, 1)))
-    return FrequencyEstimate(method, linear.sketch.mechanisms, linear.estimate, error, _linear=linear)
+    return FrequencyEstimate(method, linear.sketch.promises, linear.estimate, error, _linear=linear)
 
 
 def _base_cut(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
     threshold = -special.ndtri(alpha / len(linear.estimate)) * np.sqrt(linear.variance(0.0))
     kept = np.where(linear.estimate < threshold, 0.0, linear.estimate)
-    return FrequencyEstimate(method, linear.sketch.mechanisms, kept)
+    return FrequencyEstimate(method, linear.sketch.promises, kept)
 
 
 def _projected(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
-    return FrequencyEstimate(method, linear.sketch.mechanisms, nearest_probabilities(linear.estimate, np))
+    return FrequencyEstimate(method, linear.sketch.promises, nearest_probabilities(linear.estimate, np))
 
 
 _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}
@@ -290,7 +290,7 @@ def _maximum_likelihood(sketch: CountSketch, tolerance: float, max_iterations: i
         below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}"
         warn(f"maximum likelihood has not converged in {max_iterations} iterations: {below}", RuntimeWarning)
     error, covariance = _errors(theta, count, information(theta)) if dense else (None, None)
-    return FrequencyEstimate("mle", sketch.mechanisms, theta, error, converged, steps, gap, _matrix=covariance)
+    return FrequencyEstimate("mle", sketch.promises, theta, error, converged, steps, gap, _matrix=covariance)
 
 
 def _errors(theta: np.ndarray, count: float, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -42,6 +42,7 @@ class Records:
     mechanism: Additive  # of original records one that adds nothing
     rows: np.ndarray
     support: Bounds
+    times: int | None = None  # as of a release
 
     def inside(self, rows: np.ndarray) -> np.ndarray:
         """Rows with their perturbed columns clipped to the support."""
@@ -72,7 +73,7 @@ def records_of(release: Release | ArrayLike, method: Correction) -> Records:
         kind = type(mechanism).__name__
         raise TypeError(f"m_estimate takes releases with additive noise, got {kind}; for others use ldpbayes.fit")
     support = cast(Bounds, settled_for(mechanism, method).support)
-    return Records(mechanism, _on_support(rows.reshape(len(rows), -1), mechanism, support), support)
+    return Records(mechanism, _on_support(rows.reshape(len(rows), -1), mechanism, support), support, release.times)
 
 
 def _original_records(records: ArrayLike) -> Records:

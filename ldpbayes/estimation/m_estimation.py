@@ -21,7 +21,7 @@ from ldpbayes.estimation._problem import Problem, Records, check_finite, natural
 from ldpbayes.estimation.estimates import Estimate, names_of
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
 
 WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width
@@ -132,9 +132,9 @@ class MEstimationResult(Estimate):
     minima: list[tuple[np.ndarray, float]]
     _solver: "Solver"
     _evidence: EvidenceCorrection
-    _mechanisms: tuple[Additive, ...]
+    _promises: tuple[Promise, ...]
 
-    privacy = functools.cached_property(lambda self: statements(self._mechanisms))
+    privacy = functools.cached_property(lambda self: statements(self._promises))
 
     @property
     def _title(self) -> str:
@@ -435,7 +435,7 @@ class Solver:
         estimator, keys, first = self.estimator, jax.random.split(jax.random.key(seed)), jnp.asarray(start)
         others = estimator.space.sample(keys[1], (self.starts - 1,), len(first), first.dtype)
         starts = jnp.concatenate([first[None], others])
-        known, mechanisms = (earlier._evidence, earlier._mechanisms) if earlier else (None, ())
+        known, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
         evidence, ends, solution = _run(estimator, keys[0], jnp.asarray(records.rows), starts, known)
         estimate = jax.tree.map(np.asarray, self.unravel(solution.theta))
         result = MEstimationResult(
@@ -452,7 +452,7 @@ class Solver:
             minima=_distinct_minima(ends, estimator.units),
             _solver=self,
             _evidence=evidence,
-            _mechanisms=(*mechanisms, estimator.mechanism),
+            _promises=(*promises, Promise(estimator.mechanism, records.times)),
         )
         if not result.converged:
             warn(f"the minimisation has not converged in {result.iterations} iterations", EstimationWarning)

@@ -22,7 +22,7 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
-from ldpbayes.data.release import promises
+from ldpbayes.data.release import promised, promises
 from ldpbayes.inference._arguments import plans_of, prepared
 from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
@@ -32,9 +32,9 @@ from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of
 from ldpbayes.inference.result import (
-    ADVICE,
     UNCERTAINTY,
     ConvergenceWarning,
+    advice,
     convergence_problems,
     inference_data,
     labels,
@@ -66,6 +66,7 @@ def fit(
     init_strategy: Callable | None = None,
     target_accept_prob: float | None = None,
     max_tree_depth: int | tuple[int, int] | None = None,
+    dense_mass: bool | Sequence[tuple[str, ...]] | None = None,
     progress_bar: bool = True,
     expand: bool | Expansion | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -93,8 +94,9 @@ def fit(
         Iterations of a chain that adapt it and are discarded, iterations that are kept, and number of chains.
     chain_method : {"threads", "vectorized"}, optional
         How chains of HMC and NUTS run, with equal draws to rounding. Default: threads on a CPU, else vectorised.
-    init_strategy, target_accept_prob, max_tree_depth : optional
-        Of the kernel; NumPyro's default to `init_to_uniform`, 0.8 and 10. A pair of depths: of warm-up and draws.
+    init_strategy, target_accept_prob, max_tree_depth, dense_mass : optional
+        Of the kernel; NumPyro's default to `init_to_uniform`, 0.8, 10 and False. A pair of depths: of warm-up and
+        draws. Mass matrices are dense over all parameters, or each over those of a tuple: ``[("mu", "sigma")]``.
     progress_bar : bool
         Whether a bar on stderr (lines, if it is a file) counts the iterations.
     expand : bool or Expansion, optional
@@ -137,15 +139,18 @@ def fit(
         raise ValueError(f"chain_method must be 'threads', 'vectorized' or None, got {chain_method!r}")
     if not isinstance(expand, Expansion) and expand not in (None, True, False):
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
-    factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth)
+    factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth, dense_mass)
     _check_call(model, args, kwargs)
-    plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     args, kwargs, entries = prepared(model, args, kwargs)
+    plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     density = density_of(model, args, kwargs)
     if any(isinstance(data, Release) and data.values is None for data in density.data):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
         sites = sites_of(density)
+        sampled = {name for name, site in sites.items() if site.latent}
+        if isinstance(dense_mass, Sequence) and not all(isinstance(b, tuple) and {*b} <= sampled for b in dense_mass):
+            raise ValueError(f"dense_mass must be True, False or tuples of {sorted(sampled)}, got {dense_mass!r}")
         if not any(site.latent for site in sites.values()):
             raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
@@ -194,7 +199,8 @@ def fit(
     if of_tables:
         result.attrs["uncertainty"] = UNCERTAINTY[all(of_tables)]
     if problems:
-        warn("; ".join(problems) + ADVICE, ConvergenceWarning)
+        depth = np.ravel(made._max_tree_depth)[-1] if isinstance(made, NUTS) else np.inf
+        warn("; ".join(problems) + advice(result, depth), ConvergenceWarning)
     return result
 
 
@@ -221,9 +227,9 @@ def _surrogate_of(
     return tables or expanded_records(density, sites, sampler, expand, records) or records()
 
 
-def _with_options(kernel: Any, start: Any, accept: Any, depth: Any) -> Any:
+def _with_options(kernel: Any, start: Any, accept: Any, depth: Any, dense: Any) -> Any:
     """A kernel or its factory, with the options of `fit` that are passed on to it."""
-    options = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth}
+    options = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth, "dense_mass": dense}
     options = {name: value for name, value in options.items() if value is not None}
     if options and not callable(kernel):
         raise ValueError(f"{' and '.join(options)} is for a kernel that fit makes; this one has been made")
@@ -255,8 +261,7 @@ def data_of(model: Model, data: PyTree) -> list[Any]:
 def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
     """Mechanisms of releases and sketches, and of a model's sites without one."""
     of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    of_releases = [getattr(each, "mechanisms", (each.mechanism,)) for each in data]
-    return [mechanism for mechanisms in of_releases for mechanism in mechanisms] + of_sites
+    return [promise.mechanism for promise in promised(data)] + of_sites
 
 
 def _variables(model: Model) -> list[Any]:
@@ -386,4 +391,4 @@ def _release(data: Release | Sketch) -> Release | None:
         values = np.concatenate(sketch.records)
     else:
         return None
-    return unchecked(Release, values, data.mechanism, len(values), ())
+    return unchecked(Release, values, data.mechanism, len(values), (), None)

@@ -16,7 +16,7 @@ from ldpbayes._core.checks import warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Model
-from ldpbayes.data import ExpandedSketch, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.data import ExpandedSketch, Groups, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.data.release import doubts_about
 from ldpbayes.likelihood import law_of_nodes
@@ -63,7 +63,7 @@ def observe(
             needs = f"a sketch of {laws} needs base_dist of batch shape {data.law_shape}, got {base_dist.batch_shape}"
             raise ValueError(f"site {name!r}: {needs}; pass the release, a sketch a group, or one made with by=")
         return _observe_sketch(name, base_dist, data, options)
-    if isinstance(data, (list, tuple)):
+    if isinstance(data, (list, tuple, Groups)):
         return _observe_groups(name, base_dist, data, options)
     if not isinstance(data, Release):
         kind = type(data).__name__
@@ -172,7 +172,7 @@ def _joined_release(name: str, groups: list[int], releases: list[Release]) -> Re
         raise ValueError(f"site {name!r}: the release of group {missing[0]} has no values, and others have")
     mechanism = joined_mechanism([release.mechanism for release in releases], counts)
     joined = None if missing else (np if is_concrete(values) else jnp).concatenate(values)
-    return unchecked(Release, joined, mechanism, sum(counts), ())
+    return unchecked(Release, joined, mechanism, sum(counts), (), None)
 
 
 def _laws(

@@ -17,8 +17,6 @@ from ldpbayes.inference.density import Site
 
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
-# Ends the warning of `fit`; the command line replaces it by its own options.
-ADVICE = "; run longer chains, raise target_accept_prob where draws diverge, or reparametrise"
 ARVIZ_NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",
@@ -148,6 +146,16 @@ def convergence_problems(result: Any) -> list[str]:
             few = [f"{name} {np.floor(each):.0f}" for name, each in least.items() if not each >= enough]
             problems += [f"{method} effective sample size is below {enough}: {', '.join(few)}"] if few else []
     return problems
+
+
+def advice(result: Any, depth: float) -> str:
+    """Ends the warning of `fit`, by its options' names, which the command line replaces; `depth` limits trees."""
+    statistics = dataset(result["sample_stats"]) if "sample_stats" in result else {}
+    diverging, steps = (np.asarray(statistics.get(name, 0)) for name in ("diverging", "n_steps"))
+    full, ways = np.mean(steps >= 2**depth - 1), ["run longer chains"]
+    ways += ["raise target_accept_prob (to 0.9, say)"] * bool(np.any(diverging))
+    ways += [f"raise max_tree_depth, at which {100 * full:.2g}% of the draws stopped"] * bool(full)
+    return f"; {', '.join(ways)}, reparametrise, or try dense_mass=True if parameters are correlated"
 
 
 MAX_PARETO_K = 0.7  # Pareto shape beyond which importance weights are not to be trusted ([VSGYG])

@@ -40,7 +40,7 @@ class LabelRelease:
         The trade-off curve is a lower bound for all mechanisms of this ε. For a single release it is exact.
         """
         if self.prior_release is None:
-            return self.release.mechanism.guarantee
+            return self.release.guarantee
         return Guarantee(approximate_tradeoff(sum(self._budgets)), unit="label")
 
     @property
@@ -129,7 +129,7 @@ def checked_data(
 
 
 def privacy_of(release: Release) -> str:
-    statement = dataclasses.replace(release.mechanism.guarantee, unit="label").statement()
+    statement = dataclasses.replace(release.guarantee, unit="label").statement()
     others = "The budget of whatever else was released of these labels, such as a prior, adds to that of this release"
     return f"{statement} {others}. Features are public: nothing protects them."
 

@@ -4,7 +4,7 @@ import abc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -367,14 +367,21 @@ class _OneOf(constraints.Constraint):
         return (self.numbers,), (("numbers",), {})
 
 
-def statements(mechanisms: Iterable[Mechanism]) -> str:
+class Promise(NamedTuple):
+    """That of a release: its mechanism, and how many of its values are about one person at most, one by default."""
+
+    mechanism: Mechanism
+    times: int | None = None
+
+
+def statements(promises: Iterable[Promise]) -> str:
     """What releases promise together, whether or not they are about the same people: the sum of their budgets, then
     each promise with its number of releases.
     """
-    guarantees = [_with_extremes(mechanism).guarantee for mechanism in mechanisms]
-    promises = Counter(guarantee.statement() for guarantee in guarantees)
+    guarantees = [_with_extremes(mechanism).guarantee.composed(times or 1) for mechanism, times in promises]
+    texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
-        return "".join(promises)
+        return "".join(texts)
     # basic composition: epsilons add up, and deltas
     budget, delta = (
         np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
@@ -384,11 +391,12 @@ def statements(mechanisms: Iterable[Mechanism]) -> str:
     if budget[1] == np.inf or delta[1] >= 1:
         sum_of_budgets = "may be promised nothing in all"
     unit = min(guarantee.unit for guarantee in guarantees)  # a promise to a record is one to its attributes and label
+    held = f"one {unit}" if max(each.times for each in guarantees) == 1 else "as many reports as are allowed"
     heading = (
-        f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with one "
-        f"{unit} in each {sum_of_budgets}. What each promises by itself:"
+        f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with "
+        f"{held} in each {sum_of_budgets}. What each promises by itself:"
     )
-    lines = (f"{count} releases, each: {promise}" if count > 1 else promise for promise, count in promises.items())
+    lines = (f"{count} releases, each: {promise}" if count > 1 else promise for promise, count in texts.items())
     return "\n".join([heading, *lines])
 
 

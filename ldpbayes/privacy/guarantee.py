@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from ldpbayes._core.checks import PROBABILITY
 from ldpbayes._core.pytrees import check_fields, optional
 from ldpbayes._core.types import Array
-from ldpbayes.privacy.tradeoffs import Tradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Tradeoff, composed_delta, composed_tradeoff
 
 SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
@@ -30,6 +30,8 @@ class Guarantee:
         inputs are given away with some probability, that probability, rounded up in the fourth decimal.
     exposed : tuple of str
         Columns that are released as they are: neighbours agree in them, and nothing protects them.
+    times : int
+        Number of reports of one person, in all of which neighbours may differ.
     """
 
     tradeoff: Tradeoff
@@ -37,6 +39,7 @@ class Guarantee:
     trust_model: str = "local"
     stated_delta: Array = optional(PROBABILITY)
     exposed: tuple[str, ...] = ()
+    times: int = 1
 
     def __post_init__(self) -> None:
         for name, allowed in (("unit", ("record", "attribute", "label")), ("trust_model", ("local", "central"))):
@@ -49,6 +52,20 @@ class Guarantee:
 
     def epsilon(self, delta: ArrayLike) -> Array:
         return self.tradeoff.epsilon(delta)
+
+    def composed(self, times: int) -> "Guarantee":
+        """Of so many reports a person: exact for Gaussian noise, and for two answers under randomized response; else
+        a bound by what `stated_pair` says of one, the worst of personal budgets: of a pure ε, times ε.
+        """
+        curve, delta = self.tradeoff, self.stated_delta
+        if times > 1 and isinstance(curve, GaussianTradeoff):
+            curve = GaussianTradeoff(curve.mu * times**0.5)
+        elif times > 1:
+            delta = np.max(self.stated_pair[1])
+            small = composed_delta(delta, 1 / times)  # of one report, for delta of all
+            delta = small if np.all(np.isfinite(self.epsilon(small))) else delta
+            curve, delta = composed_tradeoff(np.max(self.epsilon(delta)), delta, times), composed_delta(delta, times)
+        return dataclasses.replace(self, tradeoff=curve, stated_delta=delta, times=self.times * times)
 
     @property
     def stated_pair(self) -> tuple[np.ndarray, np.ndarray]:
@@ -66,6 +83,9 @@ class Guarantee:
         pair = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         budget, delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))
         given_away = (np.isinf(budget) | (delta == 1)) & (power == 1)
+        many = "reports" if self.unit == "record" else f"{self.unit}s"
+        who = f"A person with up to {self.times:,} {many}" if self.times > 1 else f"Each {self.unit}"
+        what = f"these {many}" if self.times > 1 else f"one {self.unit}"
         if given_away.all():
             return f"No {self.unit} is protected: the budget is infinite."
         kind = "data sets that differ in" if self.trust_model == "central" else "possible values of"
@@ -74,7 +94,7 @@ class Guarantee:
         protected = (
             f"is protected by {self.trust_model} differential privacy with "
             f"epsilon {quoted(budget[~given_away])} and delta {quoted(delta[~given_away])}: "
-            f"no test between two {kind} one {self.unit} that raises a false alarm 5% of the time "
+            f"no test between two {kind} {what} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
         if np.any(self.tradeoff.zero_probability):
@@ -83,8 +103,8 @@ class Guarantee:
         if exposed:
             protected += f" Nothing protects {exposed}."
         if given_away.any():
-            return f"Each {self.unit}{aside}of finite budget {protected} One of infinite budget is not protected."
-        return f"Each {self.unit}{aside}{protected}"
+            return f"{who}{aside}of finite budget {protected} One of infinite budget is not protected."
+        return f"{who}{aside}{protected}"
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:

@@ -299,6 +299,28 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     return response if np.all(np.equal(delta, 0)) else ZeroInflatedTradeoff(response, delta)
 
 
+def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
+    """The curve below which so many (epsilon, delta)-differentially private mechanisms together do not go: that of as
+    many answers to one question under randomized response, each given away with probability δ ([KOV] Theorem 3.3).
+    """
+    away = composed_delta(delta, times)
+    if away == 1 or np.isinf(epsilon):
+        return PureProtocolTradeoff(np.inf, 1.0)
+    if times * np.logaddexp(0.0, epsilon) > STEEPEST:  # where probabilities below underflow
+        return approximate_tradeoff(times * epsilon, away)
+    yes = np.arange(times, -1.0, -1.0)
+    ways = special.gammaln(times + 1) - special.gammaln(yes + 1) - special.gammaln(times - yes + 1)
+    mass = np.exp(ways + yes * special.log_expit(epsilon) + (times - yes) * special.log_expit(-epsilon))
+    tests = np.stack([np.cumsum(mass[::-1]), np.cumsum(mass)], axis=1)  # from so many yes on, if the truth is no or yes
+    ends = [(0.0, 0.0), (0.0, away)][: 1 + (away > 0)]
+    return Polygon(np.array([*ends, *((1 - away) * tests + [0.0, away]), (1.0, 1.0)]))
+
+
+def composed_delta(delta: ArrayLike, times: float) -> Array:
+    """1 − (1 − δ)^k, to full relative precision."""
+    return -np.expm1(special.xlog1py(times, -np.asarray(delta, float)))
+
+
 STEEPEST = 700.0  # largest log slope of a tangent: exp(700) is nearly the largest float
 GOLDEN = (math.sqrt(5) - 1) / 2
 STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one of 3e-14

@@ -101,6 +101,8 @@ def test_it_is_an_estimate_like_all_others():
     assert found.contrast({"loc": 1, "scale": -1}).standard_error == pytest.approx(spread)
     np.testing.assert_allclose(found.bias, found.draws.mean(axis=0) - found.params)
     assert found.privacy == release.mechanism.guarantee.statement()
+    several = dataclasses.replace(SHARE.release((np.arange(COUNT) < 120).astype(float), seed=0), times=3)
+    assert ldp.parametric_bootstrap(SHARE, several, draws=2000).privacy == several.guarantee.statement()
     text = found.summary()
     for part in ("999 replicates", "loc", "scale", "[0.025", f"{found.params[0]:.4g}"):
         assert part in text

@@ -5,6 +5,7 @@ import csv
 import json
 import pathlib
 
+import arviz as az
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +17,8 @@ from ldpbayes.cli._inputs import Named, load_features, load_releases, parameter,
 from ldpbayes.cli._main import few
 from ldpbayes.cli._parser import parser
 
+FITTED = az.from_dict(posterior={"mu": np.random.default_rng(0).normal(size=(4, 100))})
+FITTED.attrs.update(convergence_warnings="[]", release_warnings="[]")
 ROWS = ("a", "b", "y")
 MECHANISMS = [
     (ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(3.0), -5, 5), 0.5),
@@ -354,7 +357,41 @@ def test_models_of_one_release_are_not_for_groups(tmp_path, capsys):
         "--model clipped_gaussian is not for groups: give it one RELEASE, without --by; models of groups are hiera"
     )
     assert message in refused(capsys, "fit", path, "--by", "region", *LAPLACE, "--model", "clipped_gaussian")
-    assert message in refused(capsys, "fit", path, path, *LAPLACE, "--model", "clipped_gaussian")
+    assert message in refused(capsys, "fit", path, path, "--by", "file", *LAPLACE, "--model", "clipped_gaussian")
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "file", "--add"]])
+def test_several_files_are_groups_or_parts_and_the_user_says_which(options, tmp_path, capsys):
+    paths = [tmp_path / "north.csv", tmp_path / "south.csv"]  # which are not read before
+    err = refused(capsys, "fit", *paths, *options, *LAPLACE, "--model", "hierarchical")
+    assert "2 RELEASEs need --by file, if each is a group, or --add, if they are parts of one" in err
+
+
+@pytest.mark.filterwarnings("ignore::ldpbayes.inference.ConvergenceWarning")
+@pytest.mark.parametrize(("options", "said"), [(["--by", "file"], "each a group"), (["--add"], "parts of one release")])
+def test_what_several_files_are_is_said_and_done(options, said, tmp_path, capsys, monkeypatch):
+    given = []
+    monkeypatch.setattr(ldp, "fit", lambda model, data, **kwargs: given.append(data) or FITTED)
+    for name, epsilon in (("north", 1.0), ("south", 2.0)):
+        ldp.Release([3.0, -2.0], ldp.LaplaceMechanism(epsilon, 0, 5), times=2).save(tmp_path / f"{name}.npz")
+    model = "hierarchical" if "file" in options else "clipped_gaussian"
+    paths = [str(tmp_path / f"{name}.npz") for name in ("north", "south")]
+    assert cli.main(["fit", *paths, *options, "--model", model]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"2 files, {said}\n") and out.count("2 records") == 2
+    (data,) = given
+    if "file" in options:
+        assert len(data) == 2 and data.coords == {"group": ("north", "south")}
+        assert [part.size for part in data] == [2, 2] and [part.mechanism.epsilon for part in data] == [1.0, 2.0]
+    else:
+        assert data.values.tolist() == [3.0, -2.0, 3.0, -2.0] and data.times == 4
+        assert data.mechanism.epsilon.tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+def test_a_column_may_be_called_file(tmp_path):
+    path = written(tmp_path / "z.csv", "file,visits\na,1\nb,2\na,3\nb,4")
+    args = typed("fit", path, "--column", "visits", "--by", "file", *LAPLACE, "--model", "hierarchical")
+    assert [(each.word, each.release.count) for each in load_releases(args)] == [("a", 2), ("b", 2)]
 
 
 def test_few_of_many_lines_are_printed():
@@ -362,19 +399,15 @@ def test_few_of_many_lines_are_printed():
     assert few(map(str, range(48))).splitlines()[7:] == ["7", "... and 40 more"]
 
 
-def test_places_are_called_by_their_words():
-    response = ldp.Release([0, 1], ldp.RandomizedResponse(1.0, 3))
-    north, south = Named("z.csv, region north", "north", response), Named("z.csv, region south", "south", response)
-    assert place_names("oue_histogram", [north], ["no", "yes"]) == {
+def test_categories_are_called_by_their_words():
+    north = Named("z.csv, region north", "north", ldp.Release([0, 1], ldp.RandomizedResponse(1.0, 3)))
+    assert place_names("oue_histogram", north, ["no", "yes"]) == {
         "dims": {"theta": ["category"]},
         "coords": {"category": ["no", "yes", "2"]},  # more categories than words
     }
-    assert place_names("oue_histogram", [north], []) == place_names("model.py", [north], ["no", "yes"]) == {}
-    both = place_names("regional_histograms", [north, south], ["no", "yes", "none"])
-    assert both["dims"] == {"theta": ["region", "category"]}
-    assert both["coords"] == {"region": ["north", "south"], "category": ["no", "yes", "none"]}
-    twice = place_names("hierarchical", [north, north._replace(name="y.csv, region north")], [])
-    assert twice["coords"] == {"group": ["z.csv, region north", "y.csv, region north"]}
+    assert place_names("oue_histogram", north, []) == place_names("model.py", north, ["no", "yes"]) == {}
+    both = place_names("regional_histograms", north, ["no", "yes", "none"])
+    assert both["dims"] == {"theta": ["region", "category"]} and both["coords"] == {"category": ["no", "yes", "none"]}
 
 
 def test_text_that_is_not_unicode_is_refused(tmp_path, capsys):
@@ -406,3 +439,11 @@ def test_a_release_file_says_itself_what_released_it(tmp_path, capsys):
 )
 def test_an_output_of_another_form_is_refused_before_anything_is_read(command, ending, capsys):
     assert f"give the name of a file that ends in {ending}" in refused(capsys, *command)
+
+
+def test_promises_are_to_persons_who_report_several_times(tmp_path):
+    (tmp_path / "days.csv").write_text("answer\n1\n0\n0\n1\n")
+    mechanism = ["--mechanism", "randomized_response", "--epsilon", "1", "--times", "3"]
+    args = parser(cli.COMMANDS).parse_args(["fit", str(tmp_path / "days.csv"), "--model", "warner", *mechanism])
+    ((_, _, release),) = load_releases(args)
+    assert "up to 3 reports" in release.guarantee.statement()

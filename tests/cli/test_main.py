@@ -15,7 +15,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
-from ldpbayes.inference.result import ADVICE, convergence_problems, inference_data
+from ldpbayes.inference.result import advice, convergence_problems, inference_data
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
@@ -215,15 +215,17 @@ def test_a_model_of_answers_refuses_numbers(numbers, capsys):
 def test_advice_on_divergences_is_of_options(capsys):
     draws = np.random.default_rng(0).normal(size=(2, 1000))
     data = {"posterior": {"mu": draws}, "sample_stats": {"diverging": draws > 3}}
-    (problem,) = convergence_problems(inference_data(data, {}))
+    result = inference_data(data, {})
+    (problem,) = convergence_problems(result)
     with cli._plain_warnings() as said:
-        warnings.warn(problem + ADVICE, ldp.inference.ConvergenceWarning, stacklevel=1)
-    assert "draws diverged; give more --warmup and --samples, or --target-accept 0.9" in capsys.readouterr().err
+        warnings.warn(problem + advice(result, 10), ldp.inference.ConvergenceWarning, stacklevel=1)
+    options = "give more --warmup and --samples, raise --target-accept (to 0.9, say), or try --dense-mass if"
+    assert f"draws diverged; {options} parameters are correlated\n" in capsys.readouterr().err
     assert len(said) == 1
 
 
 def test_several_releases_for_a_model_of_one_are_refused(answers, capsys):
-    code, err = refused(capsys, "fit", answers, answers, "--model", "warner")
+    code, err = refused(capsys, "fit", answers, answers, "--by", "file", "--model", "warner")
     assert code == 2
     assert "--model warner is not for groups: give it one RELEASE" in err
 
@@ -278,7 +280,8 @@ def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
     printed = capsys.readouterr()
     assert code == 3  # so few draws cannot have converged
     assert "bulk effective sample size is below 100: mu" in printed.err
-    assert "; give more --warmup and --samples, or --target-accept 0.9" in printed.err
+    assert "; give more --warmup and --samples, " in printed.err
+    assert ", or try --dense-mass if parameters are correlated\n" in printed.err
     assert "reparametrise" not in printed.err and "target_accept_prob" not in printed.err
     assert "2,000 records, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0)" in printed.out
     assert "local differential privacy with epsilon = 1" in printed.out

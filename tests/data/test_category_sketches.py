@@ -260,7 +260,7 @@ def test_what_an_expansion_cannot_do_is_said():
         one.nodes  # noqa: B018
     with pytest.raises(ValueError, match="made at the same point"):
         one + sketch_of(values[::2], mechanism, expand=True)
-    with pytest.raises(ValueError, match="different mechanisms do not add"):
+    with pytest.raises(ValueError, match="different mechanisms or groups do not add"):
         one + sketch_of(values, ldp.SymmetricUnaryEncoding(1.0, 6), at=one)
     with pytest.raises(ValueError, match="no choice of method"):
         law_of_nodes(one, law, method="channel")

@@ -232,3 +232,68 @@ def test_nulls_in_a_parquet_file_are_refused_in_every_kind_of_column_and_all_kin
     for column, mechanism in (([0.5, None, None], LAPLACE), ([0, None, None], BINARY), ([True, None, None], BINARY)):
         with pytest.raises(ValueError, match="nulls in its column 'value', 2 of them"):
             load(pa.array(column), mechanism)
+
+
+def test_the_promise_is_to_a_person_with_all_reports():
+    values = np.array([0.5, 0.2, 0.9, 0.1])
+    plain, twice = (ldp.Release(values, LAPLACE, times=times) for times in (None, 2))
+    assert plain.guarantee.statement() == LAPLACE.guarantee.statement()
+    assert twice.guarantee.epsilon(0.0) == pytest.approx(2.0) and "4 records, 2 reports a person" in repr(twice)
+    assert "A person with up to 2 reports" in twice._repr_html_() and "Each record" in plain._repr_html_()
+    of_persons = ldp.Release(values, LAPLACE, persons=["ann", "bob", "ann", "ann"])
+    assert of_persons.times == 3 and of_persons.persons is None
+    personal = ldp.Release(values > 0.3, ldp.RandomizedResponse([0.5, 1, 2, 1]), persons=[7, 7, 8, 9])
+    assert personal.guarantee.epsilon(0.0) == pytest.approx(4.0)  # of reports that all had the largest budget
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"times": 0}, "times must be an integer of at least 1, got 0"),
+        ({"persons": [1, 2, 3]}, "persons is given in place of times, and names one for each of the 4 values"),
+        ({"persons": [1, 2, 3, 3], "times": 2}, "persons is given in place of times"),
+        ({"persons": [1, 2, np.nan, np.nan]}, "persons is given in place of times, and names one for each"),
+        ({"persons": ["a", None, "a", "b"]}, "persons is given in place of times, and names one for each"),
+    ],
+)
+def test_reports_a_person_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        ldp.Release(np.zeros(4), LAPLACE, **options)
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_files_hold_how_many_reports_a_person_has_and_not_whose_they_are(ending, tmp_path):
+    path = tmp_path / f"release.{ending}"
+    ldp.Release([0.5, 0.2, 0.9], LAPLACE, persons=["ann", "bob", "ann"]).save(path)
+    assert ldp.Release.load(path).times == 2 and b"ann" not in path.read_bytes()
+    ldp.Release([0.5, 0.2, 0.9], LAPLACE).save(path)
+    assert ldp.Release.load(path).times is None
+    table = ldp.NoisyTable([3, 5], ldp.DiscreteLaplaceMechanism(1.0, sensitivity=1), keys={"age": [1, 2]}, times=2)
+    table.save(path)
+    assert ldp.NoisyTable.load(path).times == 2 and "2 reports" in ldp.NoisyTable.load(path).guarantee.statement()
+
+
+def test_reports_a_person_pass_through_transformations_and_cost_no_compilation():
+    mean = jax.jit(lambda release: release.values.mean())
+    releases = [ldp.Release(np.array([0.5, 0.2]), LAPLACE, times=times) for times in (None, 2)]
+    assert [float(mean(release)) for release in releases] == pytest.approx([0.35, 0.35])
+    assert mean._cache_size() == 1
+    assert jax.tree.map(lambda leaf: leaf, releases[1]).times == 2
+    mapped = jax.vmap(lambda values: mean(jax.tree.unflatten(jax.tree.structure(releases[1]), [values, *REST])))
+    np.testing.assert_allclose(mapped(np.ones((3, 2))), 1.0)
+
+
+REST = jax.tree.leaves(LAPLACE)
+
+
+def test_sketches_and_frequencies_state_the_promise_to_a_person():
+    rng, one = np.random.default_rng(0), ldp.RandomizedResponse(0.5)
+    codes = ldp.Release(rng.integers(0, 2, 60), one, times=30)
+    promise = codes.guarantee.statement()
+    assert promise.startswith("A person with up to 30 reports") and "epsilon = 15 and delta = 0" in promise
+    assert ldp.frequencies(codes).privacy == ldp.frequencies(codes.sketch()).privacy == promise
+    both = ldp.frequencies(codes.sketch() + ldp.Release(rng.integers(0, 2, 60), one).sketch()).privacy
+    assert "someone with as many reports as are allowed in each is promised" in both
+    assert "epsilon = 15.5 and delta = 0 in all" in both and promise in both and one.guarantee.statement() in both
+    numbers = ldp.Release(rng.laplace(0, 10, 60), LAPLACE, times=30)
+    assert numbers.sketch().refine().promises == numbers.promises

@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro.infer import util
 
 import ldpbayes as ldp
 from ldpbayes.data import MomentSketch, TotalSketch
+from ldpbayes.data.release import promises
 from ldpbayes.likelihood import RegressionRows, law_of_nodes, linear_rows
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -54,7 +56,7 @@ def test_sketches_of_rows_add_and_read_in_chunks(monkeypatch):
     np.testing.assert_allclose(by_nodes(sum(parts)), by_nodes(whole), rtol=1e-13)
     monkeypatch.setattr("ldpbayes.data._sketches.ROWS", 64)
     np.testing.assert_allclose(by_nodes(records.sketch()), by_nodes(whole), rtol=1e-13)
-    with pytest.raises(ValueError, match="sketches of different mechanisms do not add"):
+    with pytest.raises(ValueError, match="sketches of different mechanisms or groups do not add"):
         whole + release(10, ldp.mechanisms.LinearRecordsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4)).sketch()
 
 
@@ -115,7 +117,7 @@ def test_statistics_of_single_records_are_summed():
     assert parts.mechanism == made.mechanism
     with pytest.raises(ValueError, match="only values of one record each"):
         ldp.Release(made.nodes, made.mechanism).sketch()
-    with pytest.raises(ValueError, match="sketches of different mechanisms do not add"):
+    with pytest.raises(ValueError, match="sketches of different mechanisms or groups do not add"):
         made + TotalSketch.of(values, ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4))
 
 
@@ -133,3 +135,72 @@ def test_sketches_are_arguments_of_compiled_and_mapped_functions():
     values, slopes = jax.jit(jax.vmap(jax.value_and_grad(total, 1), (0, None)))(stacked, 0.4)
     np.testing.assert_allclose(values, known, rtol=1e-12)
     assert np.all(np.isfinite(slopes))
+
+
+WORDS = np.array(["south", "north", "west", "north", "south", "west"])
+LEVELS = ("north", "south", "west")
+
+
+@pytest.mark.parametrize(
+    ("by", "levels", "axis"),
+    [
+        (WORDS, LEVELS, "group"),
+        ([*WORDS], LEVELS, "group"),
+        (pd.Series(WORDS, name="region"), LEVELS, "region"),
+        (pd.Series(pd.Categorical(WORDS, ["west", "east", "south", "north"])), ("west", "south", "north"), "group"),
+        (pd.Categorical(WORDS), LEVELS, "group"),
+        (np.array([2.5, 1.0, 3.0, 1.0, 2.5, 3.0]), (1.0, 2.5, 3.0), "group"),
+        (WORDS == "north", (False, True), "group"),
+        ([(1, "b"), (1, "a"), (2, "a"), (1, "a"), (1, "b"), (2, "a")], ((1, "a"), (1, "b"), (2, "a")), "group"),
+    ],
+)
+def test_groups_may_have_any_levels_in_their_order(by, levels, axis):
+    """As codes of the same groups would make them, with the names beside."""
+    codes = np.array([levels.index(word) for word in by])
+    discrete = ldp.Release([0, 1, 1, 0, 0, 1], ldp.RandomizedResponse(1.0))
+    numbers = ldp.Release([0.5, 7.0, -3.0, 2.0, 9.0, 1.0], ldp.LaplaceMechanism(1.0, 0, 5))
+    for release in (discrete, numbers):
+        named, coded = release.sketch(by=by), release.sketch(by=codes)
+        assert named.coords == {"group": levels, axis: levels} and coded.coords is None
+        for one, other in zip(jax.tree.leaves(named), jax.tree.leaves(coded), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert jax.tree.map(lambda leaf: leaf, named).coords == named.coords
+
+
+def test_sketches_of_numbers_by_group_are_those_of_each_group():
+    release = ldp.Release([0.5, 7.0, -3.0, 2.0, 9.0, 1.0], ldp.LaplaceMechanism([1.0, 2, 1, 2, 1, 1], 0, 5), times=2)
+    groups = release.sketch(by=WORDS, panels=8)
+    assert [part.mechanism.epsilon for part in groups] == [2.0, 1.0, 1.0] and len(groups) == 3
+    for level, part in zip(LEVELS, groups, strict=True):
+        rows = level == WORDS
+        mechanism = ldp.LaplaceMechanism(part.mechanism.epsilon, 0, 5)
+        alone = ldp.Release(release.values[rows], mechanism).sketch(panels=8)
+        np.testing.assert_array_equal(part.weights, alone.weights)
+        assert part.refine() is not None and part.mechanism == mechanism
+    assert promises([*groups]) == promises([release])  # one release, whose promise is stated once
+    rows = ldp.Release(np.arange(12.0).reshape(6, 2), ldp.GaussianMechanism(1.0, 1e-6, 0, 12, columns=2))
+    assert [part.size for part in rows.sketch(by=WORDS)] == [2, 2, 2]
+    total = jax.jit(lambda groups: sum(part.weights.sum() for part in groups))
+    assert float(total(groups)) == pytest.approx(6)
+    other = release.sketch(by=np.char.add("the ", WORDS), panels=8)  # other names cost no compilation
+    assert float(total(other)) == pytest.approx(6) and total._cache_size() == 1
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), groups, other)
+    np.testing.assert_allclose(jax.vmap(total)(stacked), 6.0)
+
+
+def test_groups_that_cannot_be_made_are_refused():
+    numbers = ldp.Release([0.5, 7.0, -3.0], ldp.LaplaceMechanism([1.0, 2.0, 2.0], 0, 5))
+    for by, message in (
+        (["a", None, "b"], "by has no level in row 1: None"),
+        ([0.5, 1.0, np.nan], "by has no level in row 2: nan"),
+        (["a", "b"], "by must hold a level for each of the 3 records, or an integer ≥ 0"),
+        ([0, 1, -1], "by must hold a level for each of the 3 records, or an integer ≥ 0"),
+        ([0, 2, 2], "group 1 has no record"),
+        (["a", "a", "b"], "sketched with one common budget"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            numbers.sketch(by=by)
+    answers = [ldp.Release([0, 1], ldp.RandomizedResponse(1.0)).sketch(by=by) for by in (["a", "b"], ["a", "c"])]
+    with pytest.raises(ValueError, match="different mechanisms or groups do not add"):
+        answers[0] + answers[1]
+    assert (answers[0] + answers[0]).coords == {"group": ("a", "b")}

@@ -1,6 +1,7 @@
 """Corrections: unbiased losses and scores at every single record; their names and options, and how another is added."""
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import io
@@ -427,7 +428,7 @@ def test_an_estimate_keeps_nothing_of_a_release_but_its_evidence():
     del given
     gc.collect()
     assert values() is None
-    held = jax.tree.leaves((estimate._solver.estimator, estimate._mechanisms, estimate.params, estimate.covariance))
+    held = jax.tree.leaves((estimate._solver.estimator, estimate._promises, estimate.params, estimate.covariance))
     assert max(np.size(leaf) for leaf in held) < 10 and jax.tree.leaves(estimate._evidence)[0].shape[1] == 300
 
 
@@ -439,6 +440,8 @@ def test_estimates_of_all_kinds_are_estimates_and_repeat_what_was_promised():
     assert estimate.update(first).privacy.endswith(f"\n2 releases, each: {promised}")
     total, *each = estimate.update(release(other)).privacy.split("\n")
     assert total.startswith("2 releases.") and each == [promised, other.guarantee.statement()]
+    twice = estimate.update(dataclasses.replace(first, times=2)).privacy.split("\n")
+    assert twice[1:] == [promised, ZERO_INFLATED.guarantee.composed(2).statement()]
     assert "No record is protected" in ldp.m_estimate(MEAN, np.linspace(0, 1, 50), Oracle(), **PLACED).privacy
     codes = ldp.Release(np.random.default_rng(0).integers(0, 4, 200), ldp.RandomizedResponse(2.0, 4))
     for method in ("unbiased", "mle", "projection"):

@@ -151,6 +151,9 @@ def test_a_kernel_that_has_been_made_takes_no_other_start(frame, fitted):
         ldp.fit(model, frame, fitted[0], target_accept_prob=80)
     with pytest.raises(ValueError, match="max_tree_depth must be an integer of at least 1, got 0"):
         ldp.fit(model, frame, fitted[0], max_tree_depth=(0, 10))
+    for dense in (["slopes"], "slopes", [("slope",)]):
+        with pytest.raises(ValueError, match=r"dense_mass must be True, False or tuples of \[.*'slopes'\], got"):
+            ldp.fit(model, frame, fitted[0], dense_mass=dense)
 
 
 def test_predictive_takes_a_converted_frame_as_fit_does(fitted, frame):

@@ -1,5 +1,6 @@
 """`fit`: posteriors, what they carry, and what is said when something is wrong."""
 
+import dataclasses
 import functools
 import json
 import warnings
@@ -19,7 +20,7 @@ import ldpbayes as ldp
 from ldpbayes.inference import chains
 from ldpbayes.inference._fit import data_of, mechanisms_of
 from ldpbayes.inference.density import density_of, sites_of
-from ldpbayes.inference.result import convergence_problems, inference_data
+from ldpbayes.inference.result import advice, convergence_problems, inference_data
 from ldpbayes.models import clipped_gaussian, hierarchical, warner
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -266,11 +267,28 @@ def test_any_numpyro_kernel_is_accepted():
 
 def test_a_kernel_made_by_the_caller_keeps_its_options():
     sketch = ldp.Release(np.arange(1000) < 430, ldp.RandomizedResponse(1.0)).sketch()
-    kernel = numpyro.infer.NUTS(warner(), target_accept_prob=0.9, max_tree_depth=2)
+    kernel = numpyro.infer.NUTS(warner(), target_accept_prob=0.9, max_tree_depth=2, dense_mass=True)
     of_kernel = quiet_fit(warner(), sketch, kernel=kernel, **SMALLEST)
     assert draws(of_kernel, "theta").shape == (1, 10)
-    of_fit = quiet_fit(warner(), sketch, target_accept_prob=0.9, max_tree_depth=2, **SMALLEST)
+    given = {"target_accept_prob": 0.9, "max_tree_depth": 2, "dense_mass": [("theta",)]}
+    of_fit = quiet_fit(warner(), sketch, **given, **SMALLEST)
     np.testing.assert_array_equal(draws(of_fit, "theta"), draws(of_kernel, "theta"))
+    many = dataclasses.replace(sketch, added=ldp.Release(np.arange(1000) < 430, sketch.mechanism, times=30).promises)
+    stated = quiet_fit(warner(), many, **given, **SMALLEST).attrs
+    assert stated["privacy"].startswith("A person with up to 30 reports is protected")
+    assert json.loads(stated["mechanisms"]) == [sketch.mechanism.spec()]
+
+
+def test_advice_names_the_settings_that_can_help():
+    steps, diverged = np.array([[3, 7, 7, 7]]), np.ones((1, 4), bool)
+    result = inference_data({"posterior": {"mu": np.ones((1, 4))}, "sample_stats": {"num_steps": steps}}, {})
+    assert advice(result, 3) == (
+        "; run longer chains, raise max_tree_depth, at which 75% of the draws stopped, "
+        "reparametrise, or try dense_mass=True if parameters are correlated"
+    )
+    assert "depth" not in advice(result, 4) and "target_accept_prob" not in advice(result, 4)
+    result["sample_stats"]["diverging"] = ("chain", "draw"), diverged
+    assert "raise target_accept_prob" in advice(result, 4)
 
 
 def test_chains_that_did_not_converge_are_named_and_recorded_in_one_warning_at_the_callers_line():

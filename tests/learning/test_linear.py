@@ -1,5 +1,6 @@
 """Linear predictors of released labels against scikit-learn, statsmodels and what theory says."""
 
+import dataclasses
 import warnings
 
 import jax
@@ -25,6 +26,7 @@ from ldpbayes.learning import (
     poisson_labels,
 )
 from ldpbayes.learning import _linear as module
+from ldpbayes.learning._labels import privacy_of
 
 COUNT, WIDTH = 400, 3
 TRUTH = np.array([0.4, 0.06, -0.04, 0.0])
@@ -107,6 +109,7 @@ def test_a_fit_is_an_estimate_with_the_privacy_of_labels(fitted, released):
         "Each label" in fitted.privacy and "epsilon = 2" in fitted.privacy and "Features are public" in fitted.privacy
     )
     assert "MarginalLikelihood of 400 released labels, penalty 1" in fitted.summary()
+    assert privacy_of(dataclasses.replace(released, times=3)).startswith("A person with up to 3 labels is protected")
     lower, upper = fitted.interval(0.9)
     np.testing.assert_allclose(fitted.interval(0.95, side="lower"), [lower, np.full(5, np.inf)])
     assert fitted.contrast({"x[0]": 1}).standard_error == pytest.approx(fitted.standard_error[1])

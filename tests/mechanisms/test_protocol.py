@@ -15,7 +15,7 @@ from ldpbayes.mechanisms import (
     RandomizedResponse,
     mechanism_from_spec,
 )
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.protocol import Promise, statements
 
 BUDGETS = np.array([[0.1, 1.0, 1 / 3]])
 EVERY = [
@@ -111,7 +111,7 @@ def sentence(unit, promised):
     ],
 )
 def test_budgets_of_several_releases_add_up_before_each_promise(mechanisms, total):
-    first, *rest = statements(mechanisms).split("\n")
+    first, *rest = statements(map(Promise, mechanisms)).split("\n")
     assert first.startswith(f"{len(mechanisms)} releases. Where they are about the same people, their budgets add up: ")
     assert total in first
     different = Counter(mechanism.guarantee.statement() for mechanism in mechanisms)
@@ -129,18 +129,18 @@ def test_a_sum_of_sketches_is_of_several_releases(x64):
     }
     for name, sketch in kinds.items():
         total = sum([sketch] * 30)
-        assert type(total).__name__ == name and sketch.mechanisms == (sketch.mechanism,)
-        assert len(total.mechanisms) == 30 and len((total + total).mechanisms) == 60
-        assert statements(total.mechanisms).startswith("30 releases.")
-        assert jax.tree.map(lambda leaf: leaf, total).mechanisms == total.mechanisms
+        assert type(total).__name__ == name and sketch.promises == (Promise(sketch.mechanism),)
+        assert len(total.promises) == 30 and len((total + total).promises) == 60
+        assert statements(total.promises).startswith("30 releases.")
+        assert jax.tree.map(lambda leaf: leaf, total).promises == total.promises
     other = ldp.Release(values, ldp.RandomizedResponse(2.0)).sketch()
     privacy = ldp.frequencies(kinds["CountSketch"] + other).privacy
     assert "is promised epsilon = 3 and delta = 0 in all" in privacy and privacy.count("Each record") == 2
-    assert kinds["PanelSketch"].refine().mechanisms == (LAPLACE,)
+    assert kinds["PanelSketch"].refine().promises == (Promise(LAPLACE),)
     with pytest.raises(TypeError, match="unsupported operand"):
         kinds["CountSketch"] + kinds["PanelSketch"]
 
 
 def test_one_release_promises_what_its_mechanism_does_and_none_nothing():
-    assert statements([LAPLACE]) == LAPLACE.guarantee.statement()
+    assert statements([Promise(LAPLACE)]) == LAPLACE.guarantee.statement()
     assert statements([]) == ""

@@ -6,7 +6,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes import noise
 from ldpbayes.mechanisms import AdditiveMechanism
-from ldpbayes.mechanisms.protocol import statements
+from ldpbayes.mechanisms.protocol import Promise, statements
 
 SCALES = np.array([3.0, 8.0, 5.5, 4.0])
 
@@ -23,7 +23,7 @@ SCALES = np.array([3.0, 8.0, 5.5, 4.0])
     ],
 )
 def test_the_statement_of_personal_parameters_is_that_of_all_of_them(mechanism):
-    assert statements([mechanism]) == mechanism.guarantee.statement()
+    assert statements([Promise(mechanism)]) == mechanism.guarantee.statement()
 
 
 @pytest.mark.parametrize("law", [noise.DiscreteLaplace, noise.Gaussian, noise.Laplace])
@@ -38,5 +38,5 @@ def test_every_scale_of_discrete_gaussian_noise_counts():
     """Delta at epsilon = 3 is .011 at scale .74 and .013 at .82."""
     scales = np.array([0.74, 0.82, 5.0])
     mechanism = ldp.DiscreteGaussianMechanism(scale=scales, sensitivity=1)
-    assert statements([mechanism]) == mechanism.guarantee.statement()
+    assert statements([Promise(mechanism)]) == mechanism.guarantee.statement()
     assert mechanism.guarantee.delta(3.0)[1] > mechanism.guarantee.delta(3.0)[0]

@@ -3,11 +3,14 @@
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro.infer import Predictive, util
 
 import ldpbayes as ldp
 from ldpbayes import models
+from ldpbayes.inference.density import density_of, sites_of
+from ldpbayes.inference.result import labels
 from tests.protocols import PROTOCOLS
 
 LAPLACE = ldp.LaplaceMechanism(1.0, 0, 20)
@@ -204,7 +207,7 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
         (
             "hierarchical",
             lambda: {"a": ldp.Release([5.0, 2.0], LAPLACE)},
-            r"list\(d.values\(\)\), and the names as coords={'group': list\(d\)}",
+            r"pass ldpbayes.data.Groups\(\[\*d.values\(\)\], {'group': tuple\(d\)}\)",
         ),
         (
             "regional_histograms",
@@ -294,3 +297,19 @@ def test_label_regressions_are_priors_times_a_law_a_label_and_refuse_what_does_n
     poisson = models.label_regression(features, sigma=None, response=lambda eta: dist.Poisson(np.e**eta))
     drawn = simulated(poisson, ldp.Release(None, mechanism, 3))
     assert set(drawn) == {"intercept", "slopes", "z"} and drawn["z"] == (3, 3)
+
+
+@pytest.mark.parametrize("form", ["sketches", "releases", "counts"])
+def test_names_of_groups_label_what_is_fitted(form):
+    words = np.repeat(["north", "south", "west"], 10)
+    numbers = ldp.Release(np.random.default_rng(0).laplace(0, 30, 30), ldp.LaplaceMechanism(1.0, 0, 20))
+    model, axis, data = models.hierarchical(), "group", numbers.sketch(by=words)
+    if form == "releases":
+        data = ldp.data.Groups([numbers, numbers, numbers], {"group": ("north", "south", "west")})
+    if form == "counts":
+        codes, axis = ldp.Release(np.arange(30) % 2, RESPONSE), "region"
+        model, data = models.regional_histograms(), codes.sketch(by=pd.Series(words, name=axis))
+    with jax.enable_x64(True):
+        sites = sites_of(density_of(model, (data,), {}))
+    dims, coords, _ = labels(None, None, sites, ((data,), {}))
+    assert dims["theta"][0] == axis and coords[axis].tolist() == ["north", "south", "west"]

@@ -1,5 +1,6 @@
 """Trade-off functions against hypothesis tests and 50-digit arithmetic that do not use the formulas."""
 
+import functools
 import itertools
 
 import mpmath
@@ -11,7 +12,7 @@ import ldpbayes as ldp
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, approximate_tradeoff
 from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, ZeroInflatedTradeoff
+from ldpbayes.privacy.tradeoffs import FiniteTradeoff, PureProtocolTradeoff, ZeroInflatedTradeoff, composed_tradeoff
 
 ALPHA = np.concatenate([[0], np.geomspace(1e-6, 0.5, 30), 1 - np.geomspace(0.5, 1e-6, 30), [1]])
 GRID = np.linspace(0, 1, 201)
@@ -234,3 +235,77 @@ def test_approximate_tradeoff_is_the_largest_of_its_lines():
         lines = [0 * GRID, 1 - delta - np.exp(epsilon) * GRID, np.exp(-epsilon) * (1 - delta - GRID)]
         np.testing.assert_allclose(curve(GRID), np.max(lines, axis=0), atol=1e-14)
         assert curve.delta(epsilon) == pytest.approx(delta) and curve.epsilon(delta) == pytest.approx(epsilon)
+
+
+EPSILONS = np.array([0.0, 0.3, 1.0, 2.5, 3.9, 4.1, 30.0])
+
+
+def composed_delta(p, q, times):
+    """Of all sequences of outputs."""
+    p, q = (functools.reduce(np.kron, [np.asarray(law)] * times) for law in (p, q))
+    return np.maximum(p - np.exp(EPSILONS)[:, None] * q, 0).sum(axis=1)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_composed_responses_are_those_of_all_sequences_of_answers(share):
+    p = np.array([1 / (1 + np.exp(-0.8)), 1 / (1 + np.exp(0.8))])
+    laws = [np.append((1 - share) * own, away) for own, away in ((p, [share, 0]), (p[::-1], [0, share]))]
+    curve = composed_tradeoff(0.8, share, 5)
+    np.testing.assert_allclose(curve.delta(EPSILONS), composed_delta(*laws, 5), rtol=1e-12, atol=1e-15)
+    assert curve.epsilon(1 - (1 - share) ** 5) == pytest.approx(4.0, rel=1e-13)
+    assert curve(0.0) == pytest.approx((1 - share) ** 5, rel=1e-14) and curve(1.0) == 0
+    for epsilon, delta in zip(EPSILONS, curve.delta(EPSILONS), strict=True):
+        alpha = np.linspace(0, 1, 100_001)
+        supremum = np.max(1 - np.exp(epsilon) * alpha - curve(alpha))
+        assert delta - 2e-5 * np.exp(epsilon) <= supremum <= delta + 1e-12  # of a curve with slopes, on this grid
+
+
+@pytest.mark.parametrize("times", [2, 30, 365])
+def test_reports_under_gaussian_noise_are_one_under_less_noise(times):
+    one = ldp.GaussianMechanism(0.5, 1e-7, 0, 1).guarantee
+    mu, all_of_them = one.tradeoff.mu, one.composed(times)
+    for epsilon in (0.5, 3.0, 20.0):
+        exact = float(exact_gaussian_delta(mu * np.sqrt(times), epsilon))
+        assert all_of_them.delta(epsilon) == pytest.approx(exact, rel=1e-10)
+    assert all_of_them.stated_pair[1] == 1e-7 and all_of_them.times == times
+
+
+@pytest.mark.parametrize("times", [30, 2000])
+@pytest.mark.parametrize(
+    "mechanism", [ldp.LaplaceMechanism(1.0, 0, 1), ldp.RandomizedResponse(np.array([0.5, 1.0]), 4)]
+)
+def test_pure_budgets_of_reports_add_up(times, mechanism):
+    """Far beyond the budget of 700 whose exponential is the largest number."""
+    guarantee = mechanism.guarantee.composed(times)
+    np.testing.assert_allclose(guarantee.epsilon(0.0), times * np.max(mechanism.guarantee.epsilon(0.0)), rtol=1e-12)
+    assert np.all(guarantee.stated_pair[1] == 0)
+
+
+def test_composition_never_understates():
+    """Against all sequences of four outputs, and of a discrete noise, whose pairs have other curves than a response."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        laws = rng.dirichlet(np.ones(4), 2)
+        guarantee = Guarantee(FiniteTradeoff(laws)).composed(4)
+        worst = np.maximum(composed_delta(*laws, 4), composed_delta(*laws[::-1], 4))
+        assert np.all(guarantee.delta(EPSILONS) >= worst - 1e-13)
+    noise = stats.norm.pdf(np.arange(-40, 41) / 3.0)  # cut where less than 1e-39 lies
+    shifted = [np.append(np.append(0, noise), [0])[shift : shift + 82] / noise.sum() for shift in (0, 1)]
+    guarantee = Guarantee(DiscreteGaussianTradeoff(3.0, 1)).composed(2)
+    assert np.all(guarantee.delta(EPSILONS) >= composed_delta(*shifted, 2) - 1e-13)
+    epsilon, delta = guarantee.stated_pair
+    assert delta == pytest.approx(1e-6) and np.isfinite(epsilon)
+
+
+def test_statements_of_reports_are_of_a_person():
+    statement = Guarantee(LaplaceTradeoff(0.1)).composed(30).statement()
+    assert statement.startswith(
+        "A person with up to 30 reports is protected by local differential privacy with epsilon = 3 and delta = 0: "
+        "no test between two possible values of these reports that raises a false alarm 5% of the time detects"
+    )
+    infinite = ldp.RandomizedResponse(np.array([1.0, np.inf])).guarantee.composed(3).statement()
+    assert infinite == "No record is protected: the budget is infinite."
+    leaky = ldp.ZeroInflatedLaplaceMechanism(0.01, 1.0, 0, 1).guarantee.composed(30)
+    assert leaky.stated_pair[1] == pytest.approx(1 - (1 - 0.0101) ** 30) and "delta = 0.2625" in leaky.statement()
+    assert "labels" in Guarantee(LaplaceTradeoff(0.1), unit="label").composed(2).statement()
+    assert Guarantee(LaplaceTradeoff(0.1)).composed(1).statement().startswith("Each record is")
