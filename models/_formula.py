@@ -97,6 +97,8 @@ class Regression:
     def __repr__(self) -> str:
         return f"regression({self.formula!r}, family={self.family!r})"
 
+    shown = property(lambda self: {"family": self.family})  # beside the formula
+
     def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
         """Arguments with the design in the place of the data frame: that of a fit, or of new data by its attributes."""
         frame, release = (self.__signature__.bind(*args, **kwargs).arguments.get(key) for key in ("frame", "release"))

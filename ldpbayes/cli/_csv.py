@@ -45,7 +45,7 @@ class Table:
             self._text = path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise BadInput(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
-        self._delimiter = self._dividing()
+        self.delimiter = self._dividing()
         self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
         numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING for name in self.names)
         if not any(self.names) or (numbers and not headless):
@@ -70,7 +70,7 @@ class Table:
         """Each row with the number of the line on which it ends."""
         # Strict: else a quote that nothing closes would take all lines below it into its cell.
         text = io.StringIO(self._text, newline="")
-        reader = csv.reader(text, delimiter=self._delimiter, skipinitialspace=True, strict=True)
+        reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True, strict=True)
         try:
             for row in reader:
                 yield reader.line_num, row

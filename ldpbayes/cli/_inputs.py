@@ -258,6 +258,17 @@ def load_features(args: argparse.Namespace) -> Features:
     return Features({name: table.numbers(name) for name in names})
 
 
+def load_frame(args: argparse.Namespace) -> Any:
+    """The data frame of a formula: of --features, or of the .csv file of the release."""
+    path = args.features or args.release[0]
+    if path.suffix not in CSV:
+        raise BadInput(f"--formula takes its columns from a .csv RELEASE, or from --features FILE.csv; got {path}")
+    require("formula", "formulaic", "pandas")
+    import pandas as pd
+
+    return pd.read_csv(path, sep=Table(path).delimiter, skipinitialspace=True)
+
+
 def load_model(name: str, *arguments: Any) -> Callable:
     """The model of a ``.py`` file, or of a factory, with its required `arguments` and default priors."""
     if name in ldp.models.__all__:

@@ -112,12 +112,23 @@ def _fit(args: argparse.Namespace) -> int:
         --model clipped_counts
     ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \
         --lower -5 --upper 5 --model hierarchical
+    ldpbayes fit people.csv --column income --mechanism laplace --epsilon 1 --lower 0 --upper 100 \\
+        --formula "income ~ age + education"
     """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
-    if (args.features is None) != (args.model != "label_regression"):
-        raise BadInput("--features is for --model label_regression, and that model needs it")
-    model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
+    if (args.model is None) == (args.formula is None):
+        raise BadInput("fit needs --model or --formula, one of the two")
+    frame: tuple = ()
     files = len(args.release)
+    if args.formula is not None:
+        if files > 1 or args.by:
+            raise BadInput("--formula is for one RELEASE; groups are written (1 | column)")
+        with naming("--formula"):
+            model, frame, args.model = ldp.models.regression(args.formula, args.family), (inputs.load_frame(args),), ""
+    else:
+        if (args.features is None) != (args.model != "label_regression"):
+            raise BadInput("--features is for --model label_regression, and that model needs it")
+        model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
     if files > 1 and args.add == bool(args.by):
         raise BadInput(f"{files} RELEASEs need --by file, if each is a group, or --add, if they are parts of one")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
@@ -142,7 +153,7 @@ def _fit(args: argparse.Namespace) -> int:
         releases = [inputs.Named("--add", "", added)] if added else releases
         said = promises([release for _, _, release in releases])
         say(few(f"  {line}" for line in said.splitlines()))
-        whole = args.no_sketch or args.features
+        whole = args.no_sketch or args.features or frame
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:
             say(notes[0])
@@ -155,7 +166,7 @@ def _fit(args: argparse.Namespace) -> int:
         options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
         options["progress_bar"] = not (args.no_progress or args.quiet)
         with inputs.blaming(args.model):
-            result = ldp.fit(model, groups if several else data[0], **options)
+            result = ldp.fit(model, *frame, groups if several else data[0], **options)
         say("")
         shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(args.model, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
@@ -310,7 +321,8 @@ def _models(args: argparse.Namespace) -> int:
     for name in ldp.models.__all__:
         factory = getattr(ldp.models, name)
         needed = [parameter for parameter, required in inputs.parameters_of(factory).items() if required]
-        shown = factory(*(np.zeros((1, 1)) for _ in needed)).shown  # features, where they are needed, of one column
+        # a formula, or features of one column, where they are needed
+        shown = factory(*("y ~ x" if each == "formula" else np.zeros((1, 1)) for each in needed)).shown
         priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
         text = (inspect.getdoc(factory) or "").replace("`", "")
         returned = first_paragraph(text.partition("\n\nReturns ")[2])

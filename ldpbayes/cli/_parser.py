@@ -101,9 +101,21 @@ def _add_fit_options(fit: argparse.ArgumentParser) -> None:
         "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
         "with groups the model gets a sequence"
     )
-    _add(fit, "--model", "NAME_OR_FILE", model, required=True)
+    _add(fit, "--model", "NAME_OR_FILE", model)
+    formula = (
+        "in place of --model, such as 'income ~ age + C(education) + (1 | region)'; the RELEASE is of the left side"
+    )
+    _add(fit, "--formula", "TEXT", formula)
+    _add(
+        fit,
+        "--family",
+        "NAME",
+        "of the formula: normal, student_t, poisson or bernoulli (default: normal)",
+        None,
+        "normal",
+    )
     _add(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ", pathlib.Path)
-    _add(fit, "--features", "FILE", f"of label_regression: {FEATURES_HELP}", pathlib.Path)
+    _add(fit, "--features", "FILE", f"of label_regression, or of --formula a .csv file: {FEATURES_HELP}", pathlib.Path)
     _add_switch(fit, "--no-sketch", "give the model the records themselves")
     _add_switch(fit, "--no-progress", "no progress bar, nor, where stderr is a file, lines now and then")
     _add_switch(fit, "--quiet", "print the summary and warnings only")
