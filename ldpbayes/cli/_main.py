@@ -31,7 +31,6 @@ from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-# names in the advice of `fit`, as options of the command line
 ADVISED = {"run longer chains": "give more --warmup and --samples", "target_accept_prob": "--target-accept"}
 ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-mass", ", reparametrise": ""}
 LINES = 8  # of notes on releases that are printed

@@ -162,7 +162,8 @@ class ExpandedSketch(Sketch):
     def exact(self) -> CountSketch:
         """A `CountSketch` of the records; ValueError without records."""
         total: Any = sum(CountSketch.of(part.values, part.mechanism, part.by) for part in self._required_records())
-        return dataclasses.replace(total, num_groups=self.num_groups, doubts=self.doubts, added=self.added)
+        kept = {name: getattr(self, name) for name in ("num_groups", "doubts", "added", "coords")}
+        return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
         """Exact log-likelihood (m,) at shares (m, d), or (m, G, d) for groups, from the records that were kept."""
