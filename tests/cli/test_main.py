@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 import ldpbayes as ldp
@@ -480,3 +481,21 @@ def test_a_regression_on_what_does_not_fit_is_refused(argv, message, labels, cap
     code, err = refused(capsys, *(labels / a if "." in a else a for a in argv))
     assert code == 2
     assert message in err
+
+
+def test_a_formula_takes_its_columns_from_the_file_of_the_release(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    columns = {"age": rng.uniform(20, 70, 50), "education": rng.choice(["high", "low"], 50)}
+    mechanism = ldp.LaplaceMechanism(epsilon=20.0, lower=0, upper=100)
+    income = np.asarray(mechanism.randomize(jax.random.key(0), 30 + columns["age"] / 2))
+    path = tmp_path / "people.csv"
+    pd.DataFrame(columns | {"income": income}).to_csv(path, index=False)
+    released = ["--column", "income", "--mechanism", "laplace", "--epsilon", "20", "--lower", "0", "--upper", "100"]
+    argv = ["fit", str(path), *released, "--quiet", "--chains", "2", "--warmup", "100", "--samples", "50"]
+    cli.main([*argv, "--formula", "income ~ age + education"])
+    out = capsys.readouterr().out
+    assert "coefficients[age]" in out and "coefficients[education[T.low]]" in out and "sigma" in out
+    assert cli.main([*argv, "--formula", "income ~ agee"]) == 2
+    assert "the data have no column 'agee' (did you mean age?)" in capsys.readouterr().err
+    assert cli.main([*argv, "--formula", "income ~ age", "--model", "warner"]) == 2
+    assert "fit needs --model or --formula, one of the two" in capsys.readouterr().err
