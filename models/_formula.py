@@ -197,9 +197,8 @@ class Regression:
         """Rough mean and standard deviation of the answers, or of the linear predictor before a link."""
         if self.answer is not None or "sigma" not in FAMILIES[self.family]:
             return self.answer or (0.0, 1.0)
-        bounds = [
-            float(np.mean(getattr(getattr(release, "mechanism", None), name, np.inf))) for name in ("lower", "upper")
-        ]
+        given = [getattr(getattr(release, "mechanism", None), name, None) for name in ("lower", "upper")]
+        bounds = [np.inf if bound is None else float(np.mean(bound)) for bound in given]
         if not np.all(np.isfinite(bounds)):
             raise ValueError("no bounds say how large answers are: give answer=(mean, standard deviation), roughly")
         return sum(bounds) / 2, (bounds[1] - bounds[0]) / 4

@@ -187,7 +187,7 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
     unbounded = [name for name in ("lower", "upper") if name in fields and name not in values]
     if unbounded and "sensitivity" in fields and "sensitivity" not in values:
         bounds = f"{' and '.join(map(option, unbounded))} (bounds to which records were clipped), or "
-        family = hasattr(args, "family")  # the bounds are parameters of the family
+        family = hasattr(args, "account_for_clamping")  # the bounds are parameters of the family
         raise BadInput(f"{args.mechanism} needs {'' if family else bounds}--sensitivity for a statistic")
     values.pop("levels", None)
     if values.pop("column", None) and (fields["column"] or len(columns) > 1):

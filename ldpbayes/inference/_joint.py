@@ -138,4 +138,4 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
     if sketched:
         return data
     values = np.concatenate([each.values for each in data])[np.argsort(np.argsort(codes, kind="stable"))]
-    return unchecked(Release, values, data[0].mechanism, whole.count, ())
+    return unchecked(Release, values, data[0].mechanism, whole.count, (), whole.times)

@@ -131,7 +131,7 @@ def test_help_shows_the_exit_codes(argv, capsys):
     ("argv", "message"),
     [
         ([], "required: COMMAND"),
-        (["fit"], "required: RELEASE, --model"),
+        (["fit"], "required: RELEASE"),
         (["nonsense"], "invalid choice"),
         (["fit", "z.npz", "--model", "warner", "--chains", "0"], "--chains: must be an integer of at least 1, got '0'"),
     ],

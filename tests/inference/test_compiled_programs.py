@@ -150,7 +150,11 @@ def test_models_that_differ_by_the_name_of_a_site_have_programs_of_their_own(x64
         at = {name: np.linspace(-1, 1, 8).reshape(1, 8)}
         coarse, whole = (density_of(of(name), (data,), {}) for data in (sketch, release))
         errors.append(Certificate(coarse, coarse, {name: jax.ShapeDtypeStruct((), float)}).error(at))
-        likelihoods.append(generator("log_likelihood", log_likelihoods(whole), whole)(KEY, at)[0]["z"])
+        likelihoods.append(
+            generator("log_likelihood", log_likelihoods(whole), {name: jax.ShapeDtypeStruct((), float)})(KEY, at)[0][
+                "z"
+            ]
+        )
     assert errors[0] == errors[1] > 0
     np.testing.assert_array_equal(*likelihoods)
 

@@ -17,6 +17,7 @@ from numpyro.infer import init_to_uniform
 import ldpbayes as ldp
 from ldpbayes.inference import _fit
 from ldpbayes.inference import compiled_programs as _programs
+from ldpbayes.inference._arguments import prepared
 from ldpbayes.inference._equal_rows import distinct_rows, equal_rows_once
 from ldpbayes.inference.density import density_of, sites_of
 
@@ -91,7 +92,8 @@ CASES = {
 
 
 def collapsed(model, args, kwargs=None):
-    density = density_of(model, args, kwargs or {})
+    args, kwargs, _ = prepared(model, args, kwargs or {})
+    density = density_of(model, args, kwargs)
     return density, *equal_rows_once(density, sites_of(density), init_to_uniform, jax.random.key(0))
 
 

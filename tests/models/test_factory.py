@@ -57,7 +57,7 @@ def test_help_on_a_factory_shows_the_default_priors_and_says_them_in_words(name)
     text = pydoc.plain(pydoc.render_doc(factory))
     assert "object at 0x" not in text and "by default" in text
     # what is shown as a default is not what is used
-    assert all(isinstance(p.default, str | type) for p in inspect.signature(factory).parameters.values())
+    assert all(isinstance(p.default, str | type | None) for p in inspect.signature(factory).parameters.values())
 
 
 def test_a_prior_that_is_no_distribution_is_refused_at_once():
