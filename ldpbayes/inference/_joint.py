@@ -9,7 +9,6 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.primitives import Messenger
 
-from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message
 from ldpbayes.data import CountSketch, Release, Sketch
@@ -141,10 +140,9 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
     joined = joined_release(name, range(len(data)), data)
     if codes is None:  # plans of what sketches were made of
         if joined.mechanism.batch_shape or joined.values is not None:
-            raise ValueError(f"site {name!r}: whose values these are is unknown, as {first!r} has none; got {data!r}")
+            hint = f"{first!r} has no values to say which each person has; pass one Release(None, mechanism, count)"
+            raise ValueError(f"site {name!r}: {hint}; got {data!r}")
         return Release(None, joined.mechanism, whole.count)
     xp: Any = np if is_concrete(whole, joined) else jnp
-    places = xp.argsort(xp.lexsort((codes,)))  # of each person among the people by code
-    mechanism = joined.mechanism._map_personal(lambda leaf: xp.asarray(leaf)[places])
-    values = None if joined.values is None else joined.values[places]
-    return unchecked(Release, values, mechanism, whole.count, ())
+    order, own = xp.argsort(xp.lexsort((codes,))), joined.mechanism._is_personal  # people by code in their own order
+    return jax.tree_util.tree_map_with_path(lambda at, leaf: xp.asarray(leaf)[order] if own(at, leaf) else leaf, joined)

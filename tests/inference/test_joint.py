@@ -383,7 +383,7 @@ SKETCHES = by_code(ANSWERS, INCOMES)
                 "b": (LAW, [ldp.Release(None, ldp.LaplaceMechanism(epsilon, 0, 200), 9) for epsilon in (1.0, 2.0)]),
             },
             ValueError,
-            "site 'b': whose values these are is unknown, as 'a' has none",
+            "site 'b': 'a' has no values to say which each person has",
         ),
         (
             dist.Categorical(SHARES).expand([29]),
