@@ -136,7 +136,7 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
         if isinstance(part, Sketch) and part.law_shape != ():
             several = f"group {group} is a sketch of {part.law_shape[0]} groups"
             raise ValueError(f"site {name!r}: {several}, and needs a site of its own")
-        kinds.setdefault(_kind(part), []).append(group)
+        kinds.setdefault(kind_of(part), []).append(group)
     if not data or base_dist.batch_shape != (len(data),):
         needs = f"base_dist of batch shape ({len(data)},), one law a group{'' if data else ' and one at least'}"
         raise ValueError(f"site {name!r}: {len(data)} groups need {needs}; got {base_dist.batch_shape}")
@@ -145,7 +145,7 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
     for number, groups in enumerate(kinds.values()):
         site, parts = name if len(kinds) == 1 else f"{name}_{number}", [data[group] for group in groups]
         if isinstance(parts[0], Release):
-            joined, numbers = _joined_release(site, groups, parts), np.repeat(groups, [part.count for part in parts])
+            joined, numbers = joined_release(site, groups, parts), np.repeat(groups, [part.count for part in parts])
             laws = _laws(site, base_dist, numbers, parts[0].mechanism)
         else:
             joined = joined_sketch(parts)
@@ -154,7 +154,7 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
     return sites[0] if len(kinds) == 1 else sites
 
 
-def _kind(data: Any) -> Hashable:
+def kind_of(data: Any) -> Hashable:
     """A key that is equal for the data of groups which can be one site."""
     mechanism = data.mechanism
     structure = type(data), jax.tree.structure((mechanism, getattr(data, "polynomial", None)))
@@ -165,7 +165,7 @@ def _kind(data: Any) -> Hashable:
     return structure, tuple(tuple(np.ravel(b).tolist()) if is_concrete(b) else id(b) for b in bounds)
 
 
-def _joined_release(name: str, groups: list[int], releases: list[Release]) -> Release:
+def joined_release(name: str, groups: Sequence[int], releases: Sequence[Release]) -> Release:
     counts, values = [release.count for release in releases], [release.values for release in releases]
     missing = [group for group, part in zip(groups, values, strict=True) if part is None]
     if 0 < len(missing) < len(values):

@@ -9,11 +9,10 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.primitives import Messenger
 
-from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message
 from ldpbayes.data import CountSketch, Release, Sketch
-from ldpbayes.inference._handlers import observe
+from ldpbayes.inference._handlers import joined_release, kind_of, observe
 from ldpbayes.likelihood.families import ends_of
 from ldpbayes.likelihood.mixtures import MixtureOverClasses, log_prob_by_class
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
@@ -117,25 +116,33 @@ def _mixture(logits: Array, laws: dist.Distribution) -> dist.Distribution:
 def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> Any:
     """The data of a further part, in the order of the people of the first; ValueError if those are other people."""
     grouped, sketched = isinstance(data, Sequence), isinstance(whole, Sketch)
+    fits = all(isinstance(each, Sketch if sketched else Release) for each in (whole, *(data if grouped else [data])))
     if sketched:
-        shapes = whole.law_shape + whole.mechanism.batch_shape + whole.mechanism.event_shape
-        fits = grouped and alone and isinstance(whole, CountSketch) and not shapes
-    else:
-        releases = all(isinstance(each, Release) for each in (whole, *(data if grouped else [data])))
-        fits = releases and (grouped or data.count == whole.count)
-    if not fits:
+        one_budget = not whole.law_shape + whole.mechanism.batch_shape
+        fits = fits and grouped and alone and isinstance(whole, CountSketch) and one_budget
+    if fits and grouped:
+        fits = isinstance(whole.mechanism, PureProtocol) and not whole.mechanism.event_shape
+        fits = fits and len(set(map(kind_of, data))) == 1
+    if not fits or not (grouped or data.count == whole.count):
         wanted = "a list of sketches, and counts of codes under one budget" if sketched else "as many records released"
-        raise ValueError(f"site {name!r}: beside {whole!r} at {first!r} must stand {wanted}; got {data!r}")
-    if not grouped or not is_concrete(whole, data):
+        kinds = ", of one kind, by codes 0, ..., K − 1" if grouped else ""
+        raise ValueError(f"site {name!r}: beside {whole!r} at {first!r} must stand {wanted}{kinds}; got {data!r}")
+    if not grouped:
         return data
-    if not sketched and whole.values is None:  # plans of what sketches were made of
-        return Release(None, data[0].mechanism, whole.count)
     codes, weights = (whole.nodes, whole.weights) if sketched else (whole.values, None)
-    sizes = np.array([each.size if isinstance(each, Sketch) else each.count for each in data])
-    counts = np.bincount(np.asarray(codes, int), weights, len(data))
-    if len(counts) != len(sizes) or not np.allclose(counts, sizes):
-        raise ValueError(f"site {name!r}: {first!r} counts {counts} people by code, and here are {sizes} people")
+    if codes is not None and is_concrete(whole, data):
+        sizes = np.array([each.size if sketched else each.count for each in data])
+        counts = np.bincount(np.asarray(codes, int), weights, len(data))
+        if len(counts) != len(sizes) or not np.allclose(counts, sizes):
+            raise ValueError(f"site {name!r}: {first!r} counts {counts} people by code, and here are {sizes} people")
     if sketched:
         return data
-    values = np.concatenate([each.values for each in data])[np.argsort(np.argsort(codes, kind="stable"))]
-    return unchecked(Release, values, data[0].mechanism, whole.count, (), whole.times)
+    joined = joined_release(name, range(len(data)), data)
+    if codes is None:  # plans of what sketches were made of
+        if joined.mechanism.batch_shape or joined.values is not None:
+            hint = f"{first!r} has no values to say which each person has; pass one Release(None, mechanism, count)"
+            raise ValueError(f"site {name!r}: {hint}; got {data!r}")
+        return Release(None, joined.mechanism, whole.count)
+    xp: Any = np if is_concrete(whole, joined) else jnp
+    order, own = xp.argsort(xp.lexsort((codes,))), joined.mechanism._is_personal  # people by code in their own order
+    return jax.tree_util.tree_map_with_path(lambda at, leaf: xp.asarray(leaf)[order] if own(at, leaf) else leaf, joined)

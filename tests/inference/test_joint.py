@@ -30,7 +30,8 @@ def released(mechanism, records, key=KEYS[0]):
 
 def log_joint(classes, parts):
     with jax.enable_x64(True):
-        return float(jax.jit(lambda: log_density(lambda: ldp.observe_jointly(classes, parts), (), {}, {})[0])())
+        seeded = numpyro.handlers.seed(lambda: ldp.observe_jointly(classes, parts), 0)
+        return float(jax.jit(lambda: log_density(seeded, (), {}, {})[0])())
 
 
 def brute_force(shares, parts):
@@ -122,21 +123,26 @@ def by_code(answers, incomes):
     return answers.sketch(), [group.sketch(panels=60) for group in groups]
 
 
+@functools.cache
+def value_and_slopes(sketched):
+    data = survey(200)
+    data = by_code(*data) if sketched else data
+
+    def log_likelihood(share, mu, sigma):
+        parts = {"answer": (None, data[0]), "income": (dist.Normal(mu, sigma), data[1])}
+        return log_density(lambda: ldp.observe_jointly(dist.Categorical(share), parts), (), {}, {})[0]
+
+    return jax.jit(jax.value_and_grad(log_likelihood, (0, 1, 2)))
+
+
 @pytest.mark.parametrize("share", [[1.0, 0.0], [0.0, 1.0], [1e-300, 1.0], [0.4, 0.6]])
 @pytest.mark.parametrize(("mu", "sigma"), [([40.0, 1e6], 1e-6), ([-1e6, 100.0], 1e6), ([30.0, 30.0], 5.0)])
-def test_gradients_are_finite_at_the_boundary(share, mu, sigma):
-    answers, incomes = survey(200)
-    for data in ((answers, incomes), by_code(answers, incomes)):
-
-        def log_likelihood(share, mu, sigma, data=data):
-            parts = {"answer": (None, data[0]), "income": (dist.Normal(mu, sigma), data[1])}
-            return log_density(lambda: ldp.observe_jointly(dist.Categorical(share), parts), (), {}, {})[0]
-
-        with jax.enable_x64(True), numpyro.validation_enabled(False):
-            arguments = jnp.array(share), jnp.array(mu), jnp.array(sigma)
-            value, slopes = jax.jit(jax.value_and_grad(log_likelihood, (0, 1, 2)))(*arguments)
-        assert np.isfinite(value)
-        assert all(np.isfinite(slope).all() for slope in slopes)
+@pytest.mark.parametrize("sketched", [False, True])
+def test_gradients_are_finite_at_the_boundary(share, mu, sigma, sketched):
+    with jax.enable_x64(True), numpyro.validation_enabled(False):
+        value, slopes = value_and_slopes(sketched)(jnp.array(share), jnp.array(mu), jnp.array(sigma))
+    assert np.isfinite(value)
+    assert all(np.isfinite(slope).all() for slope in slopes)
 
 
 def test_an_impossible_class_for_all_parts_leaves_no_nan():
@@ -148,7 +154,7 @@ def test_an_impossible_class_for_all_parts_leaves_no_nan():
         parts = {"answer": (None, answers), "income": (dist.Normal(mu, 1.0), incomes)}
         return log_density(lambda: ldp.observe_jointly(dist.Categorical(jnp.array([1.0, 0.0])), parts), (), {}, {})[0]
 
-    value, slope = jax.value_and_grad(log_likelihood)(jnp.array([10.0, 20.0]))
+    value, slope = jax.jit(jax.value_and_grad(log_likelihood))(jnp.array([10.0, 20.0]))
     assert not np.isnan(value)
     assert np.isfinite(slope).all()
 
@@ -163,7 +169,7 @@ def test_releases_may_be_arguments_of_jit_and_vmap():
             return log_density(model, (answers, incomes), {}, values | {"mu": mu})[0]
 
     means = jnp.array([[40.0, 120.0], [30.0, 90.0]])
-    alone = [log_joint_of(answers, incomes, mean) for mean in means]
+    alone = [jax.jit(log_joint_of)(answers, incomes, mean) for mean in means]
     together = jax.jit(jax.vmap(log_joint_of, in_axes=(None, None, 0)))(answers, incomes, means)
     np.testing.assert_allclose(together, alone, rtol=1e-5)
     sketches = by_code(answers, incomes)
@@ -175,10 +181,27 @@ def test_sketches_by_released_code_have_the_density_of_the_releases():
     data = survey(2000)
     sketches = by_code(*data)
     with jax.enable_x64(True):
+        log_joint_of = jax.jit(lambda args, values: log_density(model, args, {}, values)[0])
         for sigma in (0.01, 10.0, 40.0):
             values = {"share": jnp.array([0.6, 0.4]), "mu": jnp.array([41.0, 110.0]), "sigma": sigma}
-            exact, sketched = (float(log_density(model, args, {}, values)[0]) for args in (data, sketches))
+            exact, sketched = (float(log_joint_of(args, values)) for args in (data, sketches))
             assert sketched == pytest.approx(exact, abs=1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, np.array([0.7, 2.0])[CLASSES % 2], BUDGETS], ids=["one", "code", "person"])
+def test_releases_by_code_have_the_density_of_the_release_in_the_order_of_people(epsilon):
+    """Budgets follow their people, also where all of it is traced."""
+    codes, values = np.arange(N) % 3 % 2, np.linspace(-50.0, 250.0, N)
+    whole = ldp.Release(values, ldp.LaplaceMechanism(epsilon, 0, 200))
+    budgets = [epsilon if np.ndim(epsilon) == 0 else epsilon[codes == code] for code in range(2)]
+    parts = [ldp.Release(values[codes == c], ldp.LaplaceMechanism(budgets[c], 0, 200)) for c in range(2)]
+    answers = ldp.Release(codes, ldp.RandomizedResponse(1.0, 2))
+    drawn = {"share": jnp.array([0.6, 0.4]), "mu": jnp.array([40.0, 120.0]), "sigma": 9.0}
+    log_joint_of = lambda answers, incomes: log_density(model, (answers, incomes), {}, drawn)[0]  # noqa: E731
+    with jax.enable_x64(True):
+        expected = float(jax.jit(log_joint_of)(answers, whole))
+        assert jax.jit(lambda: log_joint_of(answers, parts))() == pytest.approx(expected, rel=1e-12)
+        assert jax.jit(log_joint_of)(answers, parts) == pytest.approx(expected, rel=1e-12)
 
 
 def test_simulated_parts_have_their_joint_law():
@@ -188,7 +211,8 @@ def test_simulated_parts_have_their_joint_law():
     mechanisms = ldp.RandomizedResponse(2.0, 2), ldp.RandomizedResponse(2.0, 3), ldp.LaplaceMechanism(4.0, 0, 200)
     plans = [ldp.Release(None, mechanism, count) for mechanism in mechanisms]
     parts = dict(zip(("answer", "job", "income"), zip((None, *laws), plans, strict=True), strict=True))
-    drawn = numpyro.handlers.seed(lambda: ldp.observe_jointly(dist.Categorical(jnp.array([0.6, 0.4])), parts), 0)()
+    classes = dist.Categorical(jnp.array([0.6, 0.4]))
+    drawn = jax.jit(lambda: numpyro.handlers.seed(lambda: ldp.observe_jointly(classes, parts), 0)())()
     edges = np.array([30.0, 80.0, 140.0])
     cells = np.ravel_multi_index((drawn["answer"], drawn["job"], np.searchsorted(edges, drawn["income"])), (2, 3, 4))
     expected = np.zeros((2, 3, 4))
@@ -212,7 +236,10 @@ def posterior(sketched):
         return ldp.fit(model, *data, **options, log_likelihood=not sketched, seed=0)
 
 
-@pytest.mark.parametrize("sketched", [False, True])
+KINDS = pytest.mark.parametrize("sketched", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
+@KINDS
 def test_a_fit_keeps_what_was_released_of_every_part(sketched):
     result, (answers, incomes) = posterior(sketched), survey(400, 3.0)
     observed = result["observed_data"]
@@ -225,7 +252,7 @@ def test_a_fit_keeps_what_was_released_of_every_part(sketched):
         assert result["log_likelihood"]["answer"].shape == result["log_likelihood"]["income"].shape == (2, 200, 400)
 
 
-@pytest.mark.parametrize("sketched", [False, True])
+@KINDS
 def test_replicates_are_released_values_of_people_with_one_class(sketched):
     """Means of incomes by answer, as in the data: the difference is several standard errors of either."""
     result, (answers, incomes) = posterior(sketched), survey(400, 3.0)
@@ -237,7 +264,7 @@ def test_replicates_are_released_values_of_people_with_one_class(sketched):
     assert abs(gap - own) < 4 * noise * np.sqrt(1 / np.sum(answers.values == 1) + 1 / np.sum(answers.values == 0))
 
 
-@pytest.mark.parametrize("sketched", [False, True])
+@KINDS
 def test_predictions_are_original_records_of_people_with_one_class(sketched):
     drawn = ldp.predict(posterior(sketched), model)
     answer, income = (np.asarray(drawn[name]).ravel() for name in ("answer", "income"))
@@ -308,7 +335,7 @@ SKETCHES = by_code(ANSWERS, INCOMES)
             TWO,
             {"a": (None, ANSWERS), "b": (LAW, SKETCHES[1])},
             ValueError,
-            "at 'a' must stand as many records released; got",
+            "at 'a' must stand as many records released, of one kind, by codes 0, ..., K − 1; got",
         ),
         (
             TWO,
@@ -327,6 +354,36 @@ SKETCHES = by_code(ANSWERS, INCOMES)
             {"a": (None, SKETCHES[0]), "b": (LAW, SKETCHES[1]), "c": (LAW, SKETCHES[1])},
             ValueError,
             "site 'b': .* must stand a list of sketches",
+        ),
+        (
+            TWO,
+            {"a": (LAW, INCOMES), "b": (LAW, [INCOMES, INCOMES])},
+            ValueError,
+            "beside Release.* at 'a' must stand .*, by codes 0",
+        ),
+        (
+            TWO,
+            {"a": (None, SKETCHES[0]), "b": (LAW, [INCOMES, INCOMES])},
+            ValueError,
+            "at 'a' must stand a list of sketches",
+        ),
+        (
+            TWO,
+            {
+                "a": (None, ANSWERS),
+                "b": (LAW, [INCOMES, ldp.Release(np.zeros(9), ldp.GaussianMechanism(1, 0.1, 0, 9))]),
+            },
+            ValueError,
+            "must stand as many records released, of one kind, by codes",
+        ),
+        (
+            TWO,
+            {
+                "a": (None, ldp.Release(None, ANSWERS.mechanism, 9)),
+                "b": (LAW, [ldp.Release(None, ldp.LaplaceMechanism(epsilon, 0, 200), 9) for epsilon in (1.0, 2.0)]),
+            },
+            ValueError,
+            "site 'b': 'a' has no values to say which each person has",
         ),
         (
             dist.Categorical(SHARES).expand([29]),
