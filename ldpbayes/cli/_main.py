@@ -117,7 +117,7 @@ def _fit(args: argparse.Namespace) -> int:
         raise BadInput("--features is for --model label_regression, and that model needs it")
     model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
     files = len(args.release)
-    if files > 1 and args.add == bool(args.by):
+    if args.add == bool(args.by) and (files > 1 or args.add):
         raise BadInput(f"{files} RELEASEs need --by file, if each is a group, or --add, if they are parts of one")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
     if args.model in inputs.GROUPED and not several:
@@ -344,8 +344,7 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str) -> None:
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
     given = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
-    given["dense_mass"] = args.dense_mass or None
-    return options | {name: value for name, value in given.items() if value is not None}
+    return options | {"dense_mass": args.dense_mass} | {name: p for name, p in given.items() if p is not None}
 
 
 @contextlib.contextmanager
