@@ -117,10 +117,10 @@ def _fit(args: argparse.Namespace) -> int:
         raise BadInput("--features is for --model label_regression, and that model needs it")
     model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
     files = len(args.release)
-    if args.add == bool(args.by) and (files > 1 or args.add):
+    if files > 1 and args.add == bool(args.by):
         raise BadInput(f"{files} RELEASEs need --by file, if each is a group, or --add, if they are parts of one")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
-    if args.model in inputs.GROUPED and not several:
+    if args.model in inputs.GROUPED and (args.add or not several):
         raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
     if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
         advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"

@@ -362,7 +362,7 @@ def test_models_of_one_release_are_not_for_groups(tmp_path, capsys):
 
 def test_groups_of_a_file_do_not_add(tmp_path, capsys):
     options = ["--by", "region", "--add", *LAPLACE, "--model", "hierarchical"]
-    assert "need --by file, if each is a group, or --add" in refused(capsys, "fit", tmp_path / "people.csv", *options)
+    assert "needs several RELEASEs with --by file, or one .csv" in refused(capsys, "fit", tmp_path / "z.csv", *options)
 
 
 @pytest.mark.parametrize("options", [[], ["--by", "file", "--add"]])
