@@ -65,6 +65,7 @@ class Holding:
     """Base of releases and sketches: they show how much they hold and the mechanism that made it."""
 
     mechanism: Any
+    promises: Any
     doubts: tuple[str, ...] = ()
     privacy: str | None = None  # what a publisher states in place of the guarantee
 
@@ -86,8 +87,9 @@ class Holding:
         return f"{type(self).__name__}({', '.join([*counts, ' '.join(repr(self.mechanism).split())])})"
 
     def _repr_html_(self) -> str:
-        promise = [("privacy", self.privacy)] if self.privacy else _guarantee_rows(self)
-        mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *promise]
+        promises = dict.fromkeys(row for promise in self.promises for row in _guarantee_rows(*promise))
+        stated = [("privacy", self.privacy)] if self.privacy else promises
+        mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *stated]
         doubts = [("doubt", doubt) for doubt in self.doubts]
         size = ("in memory", _in_bytes(sum(_array_bytes(self).values())))
         return _table(type(self).__name__, [*self._readable_counts().items(), *mechanism, *doubts, size])
@@ -119,12 +121,12 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     return f"<table><caption{left}><b>{html.escape(title)}</b></caption>{''.join(body)}</table>"
 
 
-def _guarantee_rows(mechanism: Any) -> list[tuple[str, str]]:
-    """The guarantee of a mechanism or a release as a row of a `_table`; none where it has no guarantee."""
+def _guarantee_rows(mechanism: Any, times: int | None = None) -> list[tuple[str, str]]:
+    """The guarantee of a mechanism, for so many reports, as a row of a `_table`; none where it has no guarantee."""
     if not is_concrete(mechanism):
         return []
     try:
-        return [("guarantee", mechanism.guarantee.statement())]
+        return [("guarantee", mechanism.guarantee.composed(times or 1).statement())]
     except (AttributeError, TypeError, ValueError):  # mapped leaves need not be parameters that promise something
         return []
 

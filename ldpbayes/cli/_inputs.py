@@ -77,7 +77,7 @@ class Named(NamedTuple):
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
     parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
-    options = [f"--{name}" for name in ("mechanism", "column", "levels", "by", "times") if getattr(args, name)]
+    options = [f"--{own}" for own in ("mechanism", "column", "levels", "by", "times", "persons") if getattr(args, own)]
     options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
@@ -114,16 +114,17 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         for name, value in parameters.items()
         if isinstance(value, str) and value.startswith(COLUMN)
     }
-    by = table.columns([args.by] if args.by else [])
-    others = [name for name in table.names if name not in {*personal.values(), *by}]
+    by, persons = (table.columns([name] if name else []) for name in (args.by, args.persons))
+    others = [name for name in table.names if name not in {*personal.values(), *by, *persons}]
     columns = table.columns(args.column) if args.column else others
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
-    table.read([*columns, *personal.values(), *by])
+    table.read([*columns, *personal.values(), *by, *persons])
     arrays = {name: table.numbers(column) for name, column in personal.items()}
     groups = table.groups(by[0]) if by else {path.stem: np.arange(len(table.lines))}
+    people = [table.words(name) for name in persons if table.groups(name)] or None  # no cell may be empty
     single = sum(len(records) == 1 for records in groups.values())
     # Most groups have one record, and are no statistics: the column numbers the records.
     if 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & parameters.keys():
@@ -151,7 +152,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     for word, records in groups.items():
         name = f"{path}, {by[0]} {word}" if by else str(path)
         with naming(name):
-            releases.append(Named(name, word, Release(values[records], mechanisms[word], times=args.times)))
+            reports: Any = {"times": args.times, "persons": people and people[0][records]}
+            releases.append(Named(name, word, Release(values[records], mechanisms[word], **reports)))
     return releases
 
 

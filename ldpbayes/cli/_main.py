@@ -131,7 +131,7 @@ def _fit(args: argparse.Namespace) -> int:
     if files > 1 and args.add == bool(args.by):
         raise BadInput(f"{files} RELEASEs need --by file, if each is a group, or --add, if they are parts of one")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
-    if args.model in inputs.GROUPED and not several:
+    if args.model in inputs.GROUPED and (args.add or not several):
         raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
     if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
         advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"
@@ -356,8 +356,7 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str) -> None:
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
     given = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
-    given["dense_mass"] = args.dense_mass or None
-    return options | {name: value for name, value in given.items() if value is not None}
+    return options | {"dense_mass": args.dense_mass} | {name: p for name, p in given.items() if p is not None}
 
 
 @contextlib.contextmanager

@@ -186,6 +186,7 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     _add(group, "--column", "NAME", column, action="append")
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
     _add(group, "--times", "N", "at most so many values are about one person (default: 1)", _integer(1))
+    _add(group, "--persons", "COLUMN", "whom each is about, from which that is counted")
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}

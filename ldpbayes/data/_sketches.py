@@ -38,16 +38,9 @@ class Sketch(Holding):
         nodes = weights = property()
 
     size = property(lambda self: self.weights.sum())  # number of records
-
-    @property
-    def law_shape(self) -> tuple[int, ...]:
-        """Batch shape that the law of the records must have: () for one law of all, (G,) for a law a group."""
-        return () if self.num_groups is None else (self.num_groups,)
-
-    @property
-    def promises(self) -> tuple[Promise, ...]:
-        """Of the releases, one each, as their privacy statement needs them."""
-        return self.added or (Promise(self.mechanism),)
+    # Batch shape that the law of the records must have: () for one law of all, (G,) for a law a group.
+    law_shape = property(lambda self: () if self.num_groups is None else (self.num_groups,))
+    promises = property(lambda self: self.added or (Promise(self.mechanism),))  # of the releases, one each
 
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "groups": self.num_groups}
@@ -88,15 +81,16 @@ class Groups(Sequence):
 
 def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
     """Codes (n,) of groups, and their levels in order, by the names of an axis; integers are codes, without levels."""
-    array, order = np.asarray(by), getattr(getattr(by, "cat", by), "categories", None)
-    integers, words = array.dtype.kind in "iu" and order is None, array.tolist() if array.ndim == 1 else [*by]
-    if len(words) != n or (integers and min(words) < 0):
-        raise ValueError(f"by must hold a level for each of the {n} records, or an integer ≥ 0; got {shown(array)}")
+    # An array made of a list would have NaN as a word.
+    words = [] if getattr(by, "ndim", 1) != 1 else by.tolist() if hasattr(by, "tolist") else [*by]
+    found, order = dict.fromkeys(words), getattr(getattr(by, "cat", by), "categories", None)
+    integers = order is None and all(map(is_integer, found))
+    if len(words) != n or (integers and min(found) < 0):
+        raise ValueError(f"by must hold a level for each of the {n} records, or an integer ≥ 0; got {shown(by)}")
     if integers:
-        return array, None
-    found = dict.fromkeys(words)
-    if missing := [word for word in found if is_missing(word)]:
-        raise ValueError(f"by has no level in row {words.index(missing[0])}: {missing[0]!r}")
+        return np.asarray(words), None
+    if any(map(is_missing, found)):
+        raise ValueError(f"by has no level in row {[*map(is_missing, words)].index(True)}")
     levels = tuple(sorted(found) if order is None else [each for each in order if each in found])
     codes, axis = {level: code for code, level in enumerate(levels)}, getattr(by, "name", None) or "group"
     return np.array([codes[word] for word in words]), {"group": levels, str(axis): levels}

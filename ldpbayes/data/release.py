@@ -89,11 +89,11 @@ class Release(Holding):
             shape, hint = self.mechanism.batch_shape, "give one budget, or one a record"
             raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {count} records: {hint}")
         if persons is not None:
-            counts = Counter(np.asarray(persons).tolist())
+            counts = Counter(persons.tolist() if hasattr(persons, "tolist") else persons)
             if self.times is not None or counts.total() != count or any(map(is_missing, counts)):
                 raise ValueError(f"persons is given in place of times, and names one for each of the {count} values")
             object.__setattr__(self, "times", max(counts.values()))
-        if self.times is not None:
+        elif self.times is not None:
             object.__setattr__(self, "times", at_least(1, "times", self.times))
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
             problem = doubts_about(self.mechanism, self.values)
@@ -112,6 +112,10 @@ class Release(Holding):
 
     def __add__(self, other: "Release") -> "Release":
         """Values of both, of which those about one person may be in both; ValueError for other kinds of mechanisms."""
+        both = self, other
+        plain = {*map(type, both)} == {Release} and all(each.values is not None for each in both)  # tables have keys
+        if not plain or len({jax.tree.structure(each.mechanism) for each in both}) > 1:
+            raise ValueError(f"releases with values of one kind of mechanism add, not {self} and {other}")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         values, times = np.concatenate([self.values, other.values]), (self.times or 1) + (other.times or 1)
         return Release(values, mechanism, times=times)
@@ -175,9 +179,8 @@ class Release(Holding):
 
     def _of_groups(self, codes: np.ndarray, options: Any) -> Iterator[Any]:
         """A sketch a group, with the promise of all groups together; personal budgets that agree are one number."""
-        places = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
         promises, doubts = self.promises, self.doubts
-        for code, rows in enumerate(places):
+        for code, rows in enumerate(np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])):
             if not len(rows):
                 raise ValueError(f"by: group {code} has no record, and no sketch")
             mechanism = self.mechanism.of_records((self.count,), rows)

@@ -59,7 +59,7 @@ class Guarantee:
         """
         curve, delta = self.tradeoff, self.stated_delta
         if times > 1 and isinstance(curve, GaussianTradeoff):
-            curve = GaussianTradeoff(curve.mu * times**0.5)
+            curve = GaussianTradeoff(np.max(curve.mu) * times**0.5)
         elif times > 1:
             delta = np.max(self.stated_pair[1])
             small = composed_delta(delta, 1 / times)  # of one report, for delta of all

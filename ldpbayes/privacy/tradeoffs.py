@@ -304,10 +304,9 @@ def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
     many answers to one question under randomized response, each given away with probability δ ([KOV] Theorem 3.3).
     """
     away = composed_delta(delta, times)
-    if away == 1 or np.isinf(epsilon):
-        return PureProtocolTradeoff(np.inf, 1.0)
-    if times * np.logaddexp(0.0, epsilon) > STEEPEST:  # where probabilities below underflow
-        return approximate_tradeoff(times * epsilon, away)
+    none = away == 1 or np.isinf(epsilon)
+    if none or times * np.logaddexp(0.0, epsilon) > STEEPEST:  # where probabilities below underflow
+        return PureProtocolTradeoff(np.inf, 1.0) if none else approximate_tradeoff(times * epsilon, away)
     yes = np.arange(times, -1.0, -1.0)
     ways = special.gammaln(times + 1) - special.gammaln(yes + 1) - special.gammaln(times - yes + 1)
     mass = np.exp(ways + yes * special.log_expit(epsilon) + (times - yes) * special.log_expit(-epsilon))

@@ -360,6 +360,11 @@ def test_models_of_one_release_are_not_for_groups(tmp_path, capsys):
     assert message in refused(capsys, "fit", path, path, "--by", "file", *LAPLACE, "--model", "clipped_gaussian")
 
 
+def test_groups_of_a_file_do_not_add(tmp_path, capsys):
+    options = ["--by", "region", "--add", *LAPLACE, "--model", "hierarchical"]
+    assert "needs several RELEASEs with --by file, or one .csv" in refused(capsys, "fit", tmp_path / "z.csv", *options)
+
+
 @pytest.mark.parametrize("options", [[], ["--by", "file", "--add"]])
 def test_several_files_are_groups_or_parts_and_the_user_says_which(options, tmp_path, capsys):
     paths = [tmp_path / "north.csv", tmp_path / "south.csv"]  # which are not read before
@@ -447,3 +452,18 @@ def test_promises_are_to_persons_who_report_several_times(tmp_path):
     args = parser(cli.COMMANDS).parse_args(["fit", str(tmp_path / "days.csv"), "--model", "warner", *mechanism])
     ((_, _, release),) = load_releases(args)
     assert "up to 3 reports" in release.guarantee.statement()
+
+
+def test_reports_a_person_are_counted_from_a_column(tmp_path, capsys):
+    path = written(tmp_path / "days.csv", "who,region,answer\nann,n,1\nbob,n,0\nann,n,0\nann,s,1\n ann,s,1")
+    response = ["--column", "answer", "--mechanism", "randomized_response", "--epsilon", "1", "--model", "warner"]
+    assert load_release(typed("fit", path, *response, "--persons", "who")).times == 4
+    grouped = load_releases(typed("fit", path, *response, "--persons", "who", "--by", "region"))
+    assert [(each.word, each.release.times) for each in grouped] == [("n", 2), ("s", 2)]
+    assert "persons is given in place of times" in refused(
+        capsys, "fit", path, *response, "--persons", "who", "--times", "2"
+    )
+    written(path, "who,answer\nann,1\n,0")
+    assert "1 of the 2 values in column 'who' are missing, the first in line 3" in refused(
+        capsys, "fit", path, *response, "--persons", "who"
+    )

@@ -253,6 +253,7 @@ def test_the_promise_is_to_a_person_with_all_reports():
         ({"persons": [1, 2, 3]}, "persons is given in place of times, and names one for each of the 4 values"),
         ({"persons": [1, 2, 3, 3], "times": 2}, "persons is given in place of times"),
         ({"persons": [1, 2, np.nan, np.nan]}, "persons is given in place of times, and names one for each"),
+        ({"persons": ["a", np.nan, "a", "b"]}, "persons is given in place of times, and names one for each"),
         ({"persons": ["a", None, "a", "b"]}, "persons is given in place of times, and names one for each"),
     ],
 )
@@ -297,3 +298,21 @@ def test_sketches_and_frequencies_state_the_promise_to_a_person():
     assert "epsilon = 15.5 and delta = 0 in all" in both and promise in both and one.guarantee.statement() in both
     numbers = ldp.Release(rng.laplace(0, 10, 60), LAPLACE, times=30)
     assert numbers.sketch().refine().promises == numbers.promises
+
+
+def test_a_sketch_shows_the_promise_to_a_person():
+    several = ldp.Release([0.5, 0.2], LAPLACE, times=30).sketch()
+    assert "A person with up to 30 reports" in several._repr_html_()
+    one = ldp.Release([0.5, 0.2], LAPLACE).sketch()
+    assert one._repr_html_().count("Each record") == (one + one)._repr_html_().count("Each record") == 1
+
+
+def test_releases_add_as_if_people_were_in_both():
+    one = ldp.Release([0.5, 0.2], LAPLACE)
+    both = one + ldp.Release([0.9], LAPLACE, times=2)
+    assert both.values.tolist() == [0.5, 0.2, 0.9] and both.mechanism == LAPLACE and both.times == 3
+    table = ldp.NoisyTable([3, 5], ldp.DiscreteLaplaceMechanism(1.0, sensitivity=1), keys={"age": [1, 2]})
+    answers = [ldp.Release([0, 1], ldp.RandomizedResponse(1.0, categories)) for categories in (2, 3)]
+    for first, second in ((one, answers[0]), answers, (one, ldp.Release(None, LAPLACE, 3)), (table, table), (one, 1)):
+        with pytest.raises(ValueError, match="releases with values of one kind of mechanism add, not"):
+            first + second

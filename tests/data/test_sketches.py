@@ -152,6 +152,7 @@ LEVELS = ("north", "south", "west")
         (np.array([2.5, 1.0, 3.0, 1.0, 2.5, 3.0]), (1.0, 2.5, 3.0), "group"),
         (WORDS == "north", (False, True), "group"),
         ([(1, "b"), (1, "a"), (2, "a"), (1, "a"), (1, "b"), (2, "a")], ((1, "a"), (1, "b"), (2, "a")), "group"),
+        ([(1, 2), (0, 3), (0, 3), (0, 3), (1, 2), (1, 2)], ((0, 3), (1, 2)), "group"),
     ],
 )
 def test_groups_may_have_any_levels_in_their_order(by, levels, axis):
@@ -191,8 +192,11 @@ def test_sketches_of_numbers_by_group_are_those_of_each_group():
 def test_groups_that_cannot_be_made_are_refused():
     numbers = ldp.Release([0.5, 7.0, -3.0], ldp.LaplaceMechanism([1.0, 2.0, 2.0], 0, 5))
     for by, message in (
-        (["a", None, "b"], "by has no level in row 1: None"),
-        ([0.5, 1.0, np.nan], "by has no level in row 2: nan"),
+        (["a", None, "b"], "by has no level in row 1"),
+        (["a", "b", np.nan], "by has no level in row 2"),  # which NumPy would spell as a word
+        (pd.Series([1, None, 2], dtype="Int64"), "by has no level in row 1"),
+        ([0.5, 1.0, np.nan], "by has no level in row 2"),
+        (np.zeros((3, 2), int), "by must hold a level for each of the 3 records, or an integer ≥ 0"),
         (["a", "b"], "by must hold a level for each of the 3 records, or an integer ≥ 0"),
         ([0, 1, -1], "by must hold a level for each of the 3 records, or an integer ≥ 0"),
         ([0, 2, 2], "group 1 has no record"),
@@ -204,3 +208,10 @@ def test_groups_that_cannot_be_made_are_refused():
     with pytest.raises(ValueError, match="different mechanisms or groups do not add"):
         answers[0] + answers[1]
     assert (answers[0] + answers[0]).coords == {"group": ("a", "b")}
+
+
+def test_integers_are_codes_in_every_container():
+    release = ldp.Release([0, 1, 1], ldp.RandomizedResponse(1.0))
+    for by in ([2, 0, 2], np.array([2, 0, 2], "uint8"), pd.Series([2, 0, 2], dtype="Int64", name="region")):
+        sketch = release.sketch(by=by)
+        assert sketch.coords is None and sketch.num_groups == 3 and sorted(sketch.groups) == [0, 2, 2]

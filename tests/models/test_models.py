@@ -9,6 +9,7 @@ from numpyro.infer import Predictive, util
 
 import ldpbayes as ldp
 from ldpbayes import models
+from ldpbayes.inference._arguments import plans_of, with_plans
 from ldpbayes.inference.density import density_of, sites_of
 from ldpbayes.inference.result import labels
 from tests.protocols import PROTOCOLS
@@ -313,3 +314,6 @@ def test_names_of_groups_label_what_is_fitted(form):
         sites = sites_of(density_of(model, (data,), {}))
     dims, coords, _ = labels(None, None, sites, ((data,), {}))
     assert dims["theta"][0] == axis and coords[axis].tolist() == ["north", "south", "west"]
+    (planned,), _ = with_plans(model, (), {}, plans_of(model, (data,), {}), "released")  # as predictions do
+    planned = [planned] if form == "counts" else planned
+    assert all(each.values is None for each in planned) and sum(each.count for each in planned) == 3

@@ -268,6 +268,8 @@ def test_reports_under_gaussian_noise_are_one_under_less_noise(times):
         exact = float(exact_gaussian_delta(mu * np.sqrt(times), epsilon))
         assert all_of_them.delta(epsilon) == pytest.approx(exact, rel=1e-10)
     assert all_of_them.stated_pair[1] == 1e-7 and all_of_them.times == times
+    personal = ldp.GaussianMechanism(np.array([0.1, 0.5]), 1e-7, 0, 1).guarantee.composed(times)
+    assert personal.tradeoff.mu == pytest.approx(mu * np.sqrt(times))  # the worst budget counts
 
 
 @pytest.mark.parametrize("times", [30, 2000])
