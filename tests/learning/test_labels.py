@@ -1,6 +1,7 @@
 """Labels released in two steps, the prior first."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ldpbayes as ldp
@@ -80,3 +81,14 @@ def test_both_steps_have_randomness_of_their_own_and_repeat_with_the_seed():
 def test_bad_input_is_refused_before_anything_is_released(labels, options, said):
     with pytest.raises(ValueError, match=said):
         release_labels(labels, **({"epsilon": 1.0} | OPTIONS | options))
+
+
+def test_text_among_features_is_refused_with_the_line_that_encodes_it():
+    frame = pd.DataFrame({"age": [30.0, 40.0, 50.0], "education": ["school", "college", "school"]})
+    release = ldp.Release([0.1, 0.5, 0.9], ldp.LaplaceMechanism(1.0, 0, 1))
+    for fit in (
+        lambda: ldp.learning.linear_fit(frame, release),
+        lambda: ldp.learning.LabelPrivateRegressor(release.mechanism).fit(frame, release.values),
+    ):
+        with pytest.raises(ValueError, match=r"pandas.get_dummies\(features, drop_first=True\)"):
+            fit()
