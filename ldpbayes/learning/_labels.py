@@ -150,7 +150,8 @@ def checked_features(
     try:
         matrix = np.asarray(features, float)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"features must be numbers (encode categories as 0 and 1 first): {error}") from None
+        advice = "pandas.get_dummies(features, drop_first=True) gives categories columns of 0 and 1"
+        raise ValueError(f"features must be numbers ({advice}): {error}") from None
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"features must be a matrix of a row a label, got an array of shape {matrix.shape}")
     if count is not None and len(matrix) != count:

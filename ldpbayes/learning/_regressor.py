@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
-from ldpbayes.learning._labels import checked_bounds
+from ldpbayes.learning._labels import checked_bounds, checked_features
 from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
 from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
@@ -55,6 +55,8 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
 
     def fit(self, X: Array, y: Array, mechanism: Mechanism | None = None) -> "LabelPrivateRegressor":
         """Fit to features X (n, d) and labels y (n,), released by `mechanism` or else by the regressor's own."""
+        if hasattr(X, "columns"):  # scikit-learn refuses text without advice
+            checked_features(X)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
         checked_bounds(self.bounds)
         mechanism = self.mechanism if mechanism is None else mechanism
