@@ -22,13 +22,12 @@ from ldpbayes.models._pooled import Located, pooled
 
 GROUP = re.compile(r"(^|\+)\s*\(\s*1\s*\|\s*(\w+)\s*\)(?=\s*(\+|$))")  # an intercept a group, as lme4 writes it
 WIDE = 2.5  # standard deviations of the answer for one of a column: bambi's scale of slopes and intercepts
-LAWS: dict[str, Any] = {
-    "normal": dist.Normal,
-    "student_t": lambda eta, sigma, nu: dist.StudentT(nu, eta, sigma),
-    "poisson": lambda eta: dist.Poisson(jnp.exp(eta)),
-    "bernoulli": lambda eta: dist.Bernoulli(logits=eta),
+FAMILIES: dict[str, tuple[tuple[str, ...], Any]] = {  # names of parameters, and the law given a linear predictor
+    "normal": (("sigma",), dist.Normal),
+    "student_t": (("sigma", "nu"), lambda eta, sigma, nu: dist.StudentT(nu, eta, sigma)),
+    "poisson": ((), lambda eta: dist.Poisson(jnp.exp(eta))),
+    "bernoulli": ((), lambda eta: dist.Bernoulli(logits=eta)),
 }
-FAMILIES = {"normal": ("sigma",), "student_t": ("sigma", "nu"), "poisson": (), "bernoulli": ()}  # their parameters
 POSITIVE = ("sigma", "nu", "tau")
 
 
@@ -55,44 +54,69 @@ class Design:
         return int(np.shape(self.columns)[0])
 
 
-class _Own(dist.Distribution):
-    """A normal law (p,), but for coefficients, by place, that have laws of their own."""
+class _Each(dist.Distribution):
+    """A law of its own for each entry of a vector."""
 
-    support = constraints.real
-    pytree_data_fields = ("law", "own")
+    support, pytree_data_fields = constraints.real, ("laws",)
 
-    def __init__(self, law: dist.Normal, own: dict[int, dist.Distribution]) -> None:
-        self.law, self.own = law, own
-        super().__init__(law.batch_shape, validate_args=False)
+    def __init__(self, laws: list[dist.Distribution]) -> None:
+        self.laws = laws
+        super().__init__((len(laws),), validate_args=False)
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        value = self.law.sample(key, sample_shape)
-        for i, law in self.own.items():
-            value = value.at[..., i].set(law.sample(jax.random.fold_in(key, i), sample_shape))
-        return value
+        keys = jax.random.split(key, len(self.laws))
+        return jnp.stack([law.sample(own, sample_shape) for law, own in zip(self.laws, keys, strict=True)], -1)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        log_prob = self.law.log_prob(value)
-        for i, law in self.own.items():
-            log_prob = log_prob.at[..., i].set(law.log_prob(value[..., i]))
-        return log_prob
+        return jnp.stack([law.log_prob(value[..., place]) for place, law in enumerate(self.laws)], -1)
 
 
-class Regression:
-    """A model of a data frame and a release of answers, made by `regression`."""
+class regression:
+    """Generalised linear model of released answers given a data frame of public columns, from a formula.
+
+    Returns model(frame, release=None), a site ``at_means`` (the linear predictor where all columns have their means),
+    ``intercept`` (where they are 0), ``coefficients`` (in the units of the data, labelled by column of the design), for
+    each ``(1 | region)`` the spread ``tau_region`` and effects ``by_region``, and ``sigma`` and ``nu`` of the family;
+    the answer's site has its name in the formula. `predict` and NumPyro's ``Predictive`` take new data frames: levels,
+    knots and units are those of the fit. ValueError for missing values, unknown columns, and unseen levels.
+
+    Parameters
+    ----------
+    formula : str
+        As formulaic reads it (extra ``formula``), with intercepts of groups as ``(1 | region)``:
+        ``"income ~ age + C(education) + (1 | region)"``. The data frame needs no column of the answer.
+    family : {"normal", "student_t", "poisson", "bernoulli"}
+        Law of an original answer: identity, identity, log and logit links.
+    priors : dict, optional
+        Laws by name: ``"intercept"`` (of ``at_means``), a column of the design, ``"tau"``, ``"sigma"``, ``"nu"``. By
+        default, with m and s the mean and standard deviation of ``answer``: Normal(m, 2.5 s), Normal(0, 2.5 s over the
+        column's standard deviation), half-normal of scale 2.5 s, half-Student's t of 4 degrees of freedom and scale s,
+        and Gamma(2, 0.1), much as bambi has them. On the scale of a log or logit link m is 0 and s is 1.
+    answer : pair of float, optional
+        Rough mean and standard deviation of the answers, in their unit: by default the middle and a quarter of the
+        range between the mechanism's bounds, since original answers are not seen.
+    """
 
     def __init__(
-        self, formula: str, family: str, priors: Mapping[str, Any], answer: tuple[float, float] | None
+        self,
+        formula: str,
+        family: str = "normal",
+        priors: Mapping[str, dist.Distribution] | None = None,
+        answer: tuple[float, float] | None = None,
     ) -> None:
+        require("formula", "formulaic", "pandas")
+        if family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
         name, separator, right = formula.partition("~")
-        self.name, self.formula, self.family, self.priors, self.answer = name.strip(), formula, family, priors, answer
+        self.name, self.formula, self.family, self.answer = name.strip(), formula, family, answer
+        self.priors = dict(priors or {})
         if not separator or not self.name.isidentifier():
             raise ValueError(f"formula must be 'answer ~ columns', with a name on the left, got {formula!r}")
         self.groups = [match[2] for match in GROUP.finditer(right)]
         self.right = GROUP.sub("", right).strip().removeprefix("+").strip() or "1"
         if "|" in self.right or self.name in self.groups:
             raise ValueError(f"groups are written (1 | column), and are not the answer; got {formula!r}")
-        for name, law in priors.items():
+        for name, law in self.priors.items():
             support: Any = getattr(law, "support", None)
             lowest = np.min(getattr(support, "lower_bound", -np.inf))
             if (lowest < 0 if name in POSITIVE else support is not constraints.real) or law.shape():
@@ -126,11 +150,12 @@ class Regression:
         laws, rough = defaults | self.priors, spread / 2  # chains start where means are of the answers' order
         eta, slopes, level = jnp.zeros(len(design)), jnp.zeros(len(names)), middle
         if names:
-            law, own = dist.Normal(0.0, WIDE * spread / design.unit), dict[int, dist.Distribution]()
-            own = {place: self.priors[name] for place, name in enumerate(names) if name in self.priors}
+            law: dist.Distribution = dist.Normal(0.0, WIDE * spread / design.unit)
+            if self.priors.keys() & {*names}:
+                wide = [dist.Normal(0.0, law.scale[place]) for place in range(len(names))]
+                law = _Each([self.priors.get(name, each) for name, each in zip(names, wide, strict=True)])
             with numpyro.plate("coefficient", len(names)):
-                each = Located(_Own(law, own) if own else law, 0 * design.unit, rough / design.unit)
-                slopes = numpyro.sample("coefficients", each)
+                slopes = numpyro.sample("coefficients", Located(law, 0 * design.unit, rough / design.unit))
             eta = eta + design.columns @ (slopes * design.unit)
         if design.intercept:
             level = numpyro.sample("at_means", Located(laws["intercept"], middle, rough))
@@ -138,7 +163,7 @@ class Regression:
             eta = eta + level
         # Variance with which a record tells its predictor: of a link's, as a yes or no tells a logit of 0.
         mechanism: Any = getattr(release, "mechanism", None)
-        mechanism = getattr(mechanism, "innermost", mechanism) if "sigma" in FAMILIES[self.family] else None
+        mechanism = getattr(mechanism, "innermost", mechanism) if FAMILIES[self.family][0] else None
         variance = 4.0 if mechanism is None else jnp.square(rough) + jnp.mean(mechanism.moments(middle)[1])
         for name, levels in design.groups:
             tau = numpyro.sample(f"tau_{name}", _positive(laws["tau"], rough))
@@ -149,8 +174,9 @@ class Regression:
                 effects = numpyro.sample(f"by_{name}", pooled(0.0, tau, centre, counts / variance))
             eta = eta + effects[design.codes[name]]
         starts = {"sigma": rough, "nu": 20.0}
-        parameters = [numpyro.sample(name, _positive(laws[name], starts[name])) for name in FAMILIES[self.family]]
-        observe(self.name, LAWS[self.family](eta, *parameters), release)
+        needed, law_of = FAMILIES[self.family]
+        law = law_of(eta, *(numpyro.sample(name, _positive(laws[name], starts[name])) for name in needed))
+        observe(self.name, law, release)
 
     def _design(self, frame: Any, release: Any, learned: str | None) -> Design:
         """The design of a data frame, by what is known from a fit; or of a fit, from whose data it learns."""
@@ -189,7 +215,7 @@ class Regression:
         names, intercept = [name for name in matrix if name != "Intercept"], "Intercept" in matrix
         columns = matrix[names].to_numpy(float)
         if learned is None:
-            unit, parameters = columns.std(axis=0), ["intercept", *names, *FAMILIES[self.family]]
+            unit, parameters = columns.std(axis=0), ["intercept", *names, *FAMILIES[self.family][0]]
             parameters += ["tau"] if self.groups else []
             for name in self.priors.keys() - set(parameters):
                 raise ValueError(
@@ -208,7 +234,7 @@ class Regression:
 
     def _scale(self, release: Any) -> tuple[float, float]:
         """Rough mean and standard deviation of the answers, or of the linear predictor before a link."""
-        if self.answer is not None or "sigma" not in FAMILIES[self.family]:
+        if self.answer is not None or not FAMILIES[self.family][0]:
             return self.answer or (0.0, 1.0)
         given = [getattr(getattr(release, "mechanism", None), name, None) for name in ("lower", "upper")]
         bounds = [np.inf if bound is None else float(np.mean(bound)) for bound in given]
@@ -225,39 +251,3 @@ def _positive(law: dist.Distribution, start: Any) -> dist.Distribution:
 def _with_numbers(entries: dict[str, Any]) -> dict[Any, Any]:
     """Keys that JSON made texts of as numbers again."""
     return {int(key) if key.isdigit() else key: value for key, value in entries.items()}
-
-
-def regression(
-    formula: str,
-    family: str = "normal",
-    priors: Mapping[str, dist.Distribution] | None = None,
-    answer: tuple[float, float] | None = None,
-) -> Regression:
-    """Generalised linear model of released answers given a data frame of public columns, from a formula.
-
-    Returns model(frame, release=None), a site ``at_means`` (the linear predictor where all columns have their means),
-    ``intercept`` (where they are 0), ``coefficients`` (in the units of the data, labelled by column of the design), for
-    each ``(1 | region)`` the spread ``tau_region`` and effects ``by_region``, and ``sigma`` and ``nu`` of the family;
-    the answer's site has its name in the formula. `predict` and NumPyro's ``Predictive`` take new data frames: levels,
-    knots and units are those of the fit. ValueError for missing values, unknown columns, and unseen levels.
-
-    Parameters
-    ----------
-    formula : str
-        As formulaic reads it (extra ``formula``), with intercepts of groups as ``(1 | region)``:
-        ``"income ~ age + C(education) + (1 | region)"``. The data frame needs no column of the answer.
-    family : {"normal", "student_t", "poisson", "bernoulli"}
-        Law of an original answer: identity, identity, log and logit links.
-    priors : dict, optional
-        Laws by name: ``"intercept"`` (of ``at_means``), a column of the design, ``"tau"``, ``"sigma"``, ``"nu"``. By
-        default, with m and s the mean and standard deviation of ``answer``: Normal(m, 2.5 s), Normal(0, 2.5 s over the
-        column's standard deviation), half-normal of scale 2.5 s, half-Student's t of 4 degrees of freedom and scale s,
-        and Gamma(2, 0.1), much as bambi has them. On the scale of a log or logit link m is 0 and s is 1.
-    answer : pair of float, optional
-        Rough mean and standard deviation of the answers, in their unit: by default the middle and a quarter of the
-        range between the mechanism's bounds, since original answers are not seen.
-    """
-    require("formula", "formulaic", "pandas")
-    if family not in FAMILIES:
-        raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
-    return Regression(formula, family, dict(priors or {}), answer)

@@ -5,6 +5,7 @@ import warnings
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from sklearn.base import clone
@@ -118,3 +119,12 @@ def test_without_scikit_learn_the_rest_works_and_the_regressor_says_what_it_need
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install 'ldpbayes\[learning\]'"):
         _ = ldp.learning.LabelPrivateRegressor
+
+
+def test_text_among_features_has_the_line_that_makes_it_numbers():
+    frame = pd.DataFrame({"age": [30.0, 40.0], "education": ["low", "high"]})
+    advice = r"features must be numbers \(pandas.get_dummies\(features, drop_first=True\) gives categories columns"
+    for fit in (LabelPrivateRegressor(MECHANISM).fit, lambda X, y: linear_fit(X, ldp.Release(y, MECHANISM))):
+        with pytest.raises(ValueError, match=advice):
+            fit(frame, np.array([0.4, 0.6]))
+    assert pd.get_dummies(frame, drop_first=True).to_numpy(float).shape == (2, 2)

@@ -232,3 +232,14 @@ def test_levels_have_the_order_of_a_categorical_column(people):
     ordered = people.astype({"education": pd.CategoricalDtype(["low", "mid", "high"]), "region": "category"})
     ours, _ = design("y ~ education + (1 | region)", ordered)
     assert ours.coords == {"coefficient": ["education[T.mid]", "education[T.high]"], "region": ["E", "S", "W"]}
+
+
+def test_priors_by_name_are_drawn_from(people):
+    priors = {"age": dist.Normal(3.0, 0.01), "sigma": dist.Uniform(2.0, 2.1), "tau": dist.LogNormal(0.0, 0.01)}
+    model = regression("income ~ kind + age + (1 | region)", priors=priors, answer=(50, 20))
+    release = ldp.Release(None, EXACT, COUNT)
+    draws = Predictive(model, num_samples=200)(jax.random.key(0), people, release)
+    assert draws["coefficients"].shape == (200, 2) and draws["coefficients"][:, 0].std() > 20
+    np.testing.assert_allclose(draws["coefficients"][:, 1], 3.0, atol=0.06)  # six standard deviations
+    np.testing.assert_allclose(draws["sigma"], 2.05, atol=0.05)
+    np.testing.assert_allclose(draws["tau_region"], 1.0, atol=0.06)
