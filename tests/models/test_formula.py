@@ -179,21 +179,67 @@ def test_what_a_formula_cannot_be_is_said(people):
             regression(text)
     with pytest.raises(ValueError, match="family must be one of normal, student_t, poisson, bernoulli, got 'gamma'"):
         regression("income ~ age", family="gamma")
-    with pytest.raises(ValueError, match="the data have no column 'agee'"):
+    with pytest.raises(ValueError, match=r"`agee` is not present .*; the columns are age, education, region, kind"):
         design("income ~ agee", people)
     with pytest.raises(ValueError, match="there is no 'ages' to give a prior"):
         design("income ~ age", people, priors={"ages": dist.Normal(0, 1)})
-    with pytest.raises(ValueError, match="column 'age' has 1 missing values, the first in row 3: drop these rows"):
+    with pytest.raises(ValueError, match="column 'age' has 1 missing values, the first in row 3"):
         design("income ~ age", people.assign(age=people["age"].where(people.index != 3)))
     with pytest.raises(ValueError, match="no bounds say how large answers are"):
         regression("income ~ age").prepare((people, ldp.Release(np.zeros(COUNT), EXACT)), {})
-    _, entries = design("income ~ age + education + (1 | region)", people)
-    for column, message in (
-        ("education", "'education' has the level 'new'; in the fit it had 'high'"),
-        ("region", "'region' has"),
+    with pytest.raises(
+        ValueError, match=r"column 'np.log\(age\)' has 1 values that are not finite, the first in row 3"
     ):
-        with pytest.raises(ValueError, match=message):
-            design("income ~ age + education + (1 | region)", people.assign(**{column: "new"}), entries)
+        design("income ~ np.log(age)", people.assign(age=people["age"].where(people.index != 3, 0.0)))
+    for column in ("age", "y"):
+        with pytest.raises(ValueError, match="the answer is private, and no column on the right"):
+            design(f"{column} ~ np.log({column})", people.assign(y=1.0))
+    sketch = ldp.Release(np.linspace(-300, 400, COUNT), ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=100)).sketch()
+    with pytest.raises(TypeError, match="a formula takes a Release, of an answer for each row, got"):
+        regression("income ~ age").prepare((people, sketch), {})
+    for name, law in (
+        ("age", dist.HalfNormal(1)),
+        ("sigma", dist.Normal(0, 1)),
+        ("age", dist.Normal(0, [1.0])),
+        ("nu", 3),
+    ):
+        with pytest.raises(TypeError, match=f"the prior of '{name}' must be a NumPyro law of"):
+            regression("income ~ age", priors={name: law})
     release = ldp.Release(None, ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=100), 7)
     with pytest.raises(ValueError, match="the data frame has 400 rows, and the release 7 answers"):
         Predictive(regression("income ~ age"), num_samples=1)(jax.random.key(0), people, release)
+
+
+def test_new_data_that_the_fit_knows_nothing_of_are_refused(people):
+    text = "income ~ age + C(kind) + education + (1 | region)"
+    _, entries = design(text, people)
+    design(text.replace(" ", ""), people.astype({"education": "string", "region": "string"}), entries)  # one formula
+    for column, level, name in (
+        ("education", "new", "education"),
+        ("region", "new", "region"),
+        ("kind", 7, r"C\(kind\)"),
+    ):
+        new = people.assign(**{column: people[column].where(people.index != 5, level)})
+        with pytest.raises(ValueError, match=rf"column '{name}' has 1 values .* the first \({level}\) in row 5"):
+            design(text, new, entries)
+    with pytest.raises(ValueError, match=r"the columns of 'y ~ kind' are \['kind\[T.b\]'\], and in the fit were"):
+        design("y ~ kind", people.assign(kind=np.where(people["kind"] > 0, "a", "b")), design("y ~ kind", people)[1])
+    with pytest.raises(ValueError, match="the posterior is of the formula y~age, and the model of y~kind"):
+        design("y ~ kind", people, design("y ~ age", people)[1])
+
+
+def test_levels_have_the_order_of_a_categorical_column(people):
+    ordered = people.astype({"education": pd.CategoricalDtype(["low", "mid", "high"]), "region": "category"})
+    ours, _ = design("y ~ education + (1 | region)", ordered)
+    assert ours.coords == {"coefficient": ["education[T.mid]", "education[T.high]"], "region": ["E", "S", "W"]}
+
+
+def test_priors_by_name_are_drawn_from(people):
+    priors = {"age": dist.Normal(3.0, 0.01), "sigma": dist.Uniform(2.0, 2.1), "tau": dist.LogNormal(0.0, 0.01)}
+    model = regression("income ~ kind + age + (1 | region)", priors=priors, answer=(50, 20))
+    release = ldp.Release(None, EXACT, COUNT)
+    draws = Predictive(model, num_samples=200)(jax.random.key(0), people, release)
+    assert draws["coefficients"].shape == (200, 2) and draws["coefficients"][:, 0].std() > 20
+    np.testing.assert_allclose(draws["coefficients"][:, 1], 3.0, atol=0.06)  # six standard deviations
+    np.testing.assert_allclose(draws["sigma"], 2.05, atol=0.05)
+    np.testing.assert_allclose(draws["tau_region"], 1.0, atol=0.06)
