@@ -133,8 +133,10 @@ class regression:
     def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
         """Arguments with the design in the place of the data frame: that of a fit, or of new data by its attributes."""
         frame, release = (self.__signature__.bind(*args, **kwargs).arguments.get(key) for key in ("frame", "release"))
-        if attrs is None and not isinstance(release, Release) and release is not None:
-            raise TypeError(f"a formula takes a Release, of an answer for each row, got {type(release).__name__}")
+        if isinstance(frame, Release) or (attrs is None and not isinstance(release, Release) and release is not None):
+            raise TypeError(
+                f"the model takes a data frame, then a Release with an answer a row, got {type(release).__name__}"
+            )
         design = self._design(frame, release, None if attrs is None else attrs.get("design", "{}"))
         if attrs is None:
             self.learned = design.learned
@@ -239,7 +241,9 @@ class regression:
         given = [getattr(getattr(release, "mechanism", None), name, None) for name in ("lower", "upper")]
         bounds = [np.inf if bound is None else float(np.mean(bound)) for bound in given]
         if not np.all(np.isfinite(bounds)):
-            raise ValueError("no bounds say how large answers are: give answer=(mean, standard deviation), roughly")
+            raise ValueError(
+                "no release with bounds says how large answers are: give answer=(mean, deviation), roughly"
+            )
         return sum(bounds) / 2, (bounds[1] - bounds[0]) / 4
 
 

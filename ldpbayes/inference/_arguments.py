@@ -2,13 +2,13 @@
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from ldpbayes._core.types import Model
-from ldpbayes.data import Release, Sketch
+from ldpbayes.data import Groups, Release, Sketch
 from ldpbayes.data.frames import Table, arrays_of_frames
 from ldpbayes.mechanisms import mechanism_from_spec
 
@@ -40,9 +40,9 @@ def _is_table(leaf: object) -> bool:
 
 
 def plans_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """By parameter of a model that takes a release, or a sequence of them, what a plan of new records needs to know."""
+    """What plans of new records need to know, by parameter of a model that takes a release or a sequence of them."""
     arguments = signature_of(model).bind_partial(*args, **kwargs).arguments
-    return {name: plan for name, value in arguments.items() if (plan := _plan(value))}
+    return {name: _plan(value) for name, value in arguments.items() if releases_in(value)}
 
 
 def with_plans(model: Model, args: tuple, kwargs: dict[str, Any], fitted: dict[str, Any], kind: str) -> Any:
@@ -51,36 +51,38 @@ def with_plans(model: Model, args: tuple, kwargs: dict[str, Any], fitted: dict[s
     Positional arguments without a release among them are the model's other parameters, in their order.
     """
     signature = signature_of(model)
-    if not any(map(_plan, args)):
+    if not any(map(releases_in, args)):
         others = [name for name in signature.parameters if name not in fitted and name not in kwargs]
         args, kwargs = args[len(others) :], kwargs | dict(zip(others, args, strict=False))
     call = signature.bind_partial(*args, **kwargs)
-    named = {name: plan for name, value in call.arguments.items() if (plan := _plan(value))}
-    shapes = [getattr(value, "shape", ()) for name, value in call.arguments.items() if name not in named]
+    given = {name: parts for name, value in call.arguments.items() if (parts := releases_in(value))}
+    shapes = [getattr(value, "shape", ()) for name, value in call.arguments.items() if name not in given]
     rows = next((shape[0] for shape in shapes if shape), 1)
-
-    def release(name: str, spec: Any, count: int | None, personal: bool) -> Release:
-        if personal and kind == "released":
+    new = {name: _plan(call.arguments[name]) for name, parts in given.items() if not all(map(_is_plan, parts))}
+    for name, plan in ({name: plan for name, plan in fitted.items() if name not in given} | new).items():
+        if plan["personal"] and kind == "released":
             raise ValueError(f"{name} had a budget for each record: pass {name}=Release(None, mechanism, count)")
-        return Release(None, mechanism_from_spec(spec), count or rows)
-
-    for name, plan in (fitted | named).items():
-        value = call.arguments.get(name)
-        if not (isinstance(value, Release) and value.values is None):
-            parts = [release(name, **part) for part in plan] if isinstance(plan, list) else release(name, **plan)
-            call.arguments[name] = parts
+        mechanisms = map(mechanism_from_spec, plan["specs"])
+        made = [Release(None, mechanism, rows if plan["groups"] is None else 1) for mechanism in mechanisms]
+        call.arguments[name] = made[0] if plan["groups"] is None else made * (plan["groups"] // len(made))
     return call.args, call.kwargs
 
 
-def _plan(value: Any, count: int | None = None) -> Any:
-    """Spec of the mechanism of a release, or of its first record; number of new records, if data do not say it."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        parts = [_plan(each, 1) for each in value]
-        return parts if all(parts) else None
-    if not isinstance(value, (Release, Sketch)):
-        return None
-    mechanism, groups = value.mechanism, getattr(value, "law_shape", ())
-    if mechanism.batch_shape:
-        mechanism = mechanism.of_records(mechanism.batch_shape, slice(1))
-    spec = mechanism.spec()
-    return {"spec": spec, "count": groups[0] if groups else count, "personal": bool(mechanism.batch_shape)}
+def releases_in(value: Any) -> list[Release | Sketch]:
+    """A release or sketch by itself, or those of a sequence that holds nothing else."""
+    parts = list(value) if isinstance(value, (list, tuple, Groups)) else [value]
+    return parts if all(isinstance(part, (Release, Sketch)) for part in parts) else []
+
+
+def _is_plan(part: Any) -> bool:
+    return isinstance(part, Release) and part.values is None
+
+
+def _plan(value: Any) -> dict[str, Any]:
+    """Specs of the mechanisms of a release, or of its first record, or of those of groups; and the number of groups."""
+    parts = releases_in(value)
+    mechanisms = [part.mechanism for part in parts]
+    personal = any(mechanism.batch_shape for mechanism in mechanisms)
+    firsts = [each.of_records(each.batch_shape, slice(1)) if each.batch_shape else each for each in mechanisms]
+    groups = getattr(value, "num_groups", None) if parts[0] is value else len(parts)
+    return {"specs": [mechanism.spec() for mechanism in firsts], "groups": groups, "personal": personal}

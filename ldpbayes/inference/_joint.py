@@ -13,13 +13,11 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message
 from ldpbayes.data import CountSketch, Release, Sketch
 from ldpbayes.inference._handlers import joined_release, kind_of, observe
-from ldpbayes.likelihood.families import ends_of
+from ldpbayes.likelihood.families import CATEGORICAL, ends_of
 from ldpbayes.likelihood.mixtures import MixtureOverClasses, log_prob_by_class
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.numerics.special import log_or_nothing
-
-CATEGORICAL = (dist.CategoricalProbs, dist.CategoricalLogits)
 
 
 def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:

@@ -13,10 +13,12 @@ from numpyro.primitives import Messenger
 
 from ldpbayes._core.checks import ONE_INSIDE_0_1, checked
 from ldpbayes._core.types import Array, Key, Message, Model, Params
-from ldpbayes.inference._arguments import prepared, with_plans
+from ldpbayes.data import Groups
+from ldpbayes.inference._arguments import prepared, releases_in, with_plans
 from ldpbayes.inference._fit import generator
-from ldpbayes.inference.density import density_of, given, sample_sites, sites_of
+from ldpbayes.inference.density import Site, density_of, given, sample_sites, sites_of
 from ldpbayes.inference.result import dataset, inference_data, labels
+from ldpbayes.likelihood.families import CATEGORICAL
 from ldpbayes.likelihood.privatized import Grouped, Privatized, unwrapped
 
 KINDS = ("original", "mean", "released")
@@ -57,22 +59,24 @@ def predict(
         spaced draws if all would take more than 256 MiB. With ``interval`` (*those of the site, summary), with the
         labels mean, sd, lower and upper.
     """
+    if "posterior" not in (posterior if hasattr(posterior, "attrs") else ()):
+        raise TypeError(f"predict takes what fit returned, then its model; got {type(posterior).__name__}")
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     level = None if interval is None else float(checked("interval", interval, *ONE_INSIDE_0_1))
     args, kwargs = with_plans(model, args, kwargs, json.loads(posterior.attrs.get("releases", "{}")), kind)
     args, kwargs, _ = prepared(model, args, kwargs, posterior.attrs)
-    draws = {str(name): np.asarray(each) for name, each in dataset(posterior["posterior"]).data_vars.items()}
+    fitted = dataset(posterior["posterior"])
+    draws = {str(name): np.asarray(each) for name, each in fitted.data_vars.items()}
     observed = set(dataset(posterior["observed_data"]).data_vars if "observed_data" in posterior else ())
     with jax.enable_x64(True):
         density = density_of(_NewAnswers(model, kind, observed), args, kwargs)
         sites = sites_of(density_of(_NewAnswers(model, "original", observed), args, kwargs))
         known = [name for name, site in sites.items() if site.latent and name in draws and name not in observed]
         for name in known:
-            if sites[name].shape != draws[name].shape[2:]:
-                shapes = (
-                    f"has shape {draws[name].shape[2:]} in the posterior, and {sites[name].shape} with the new data"
-                )
+            old, new = draws[name].shape[2:], sites[name].shape
+            if old != new:
+                shapes = f"has shape {old} in the posterior, and {new} with the new data"
                 raise ValueError(f"site {name!r} {shapes}: its values are of the old records or groups")
 
         def answers(key: Key, values: Params) -> Params:
@@ -81,7 +85,12 @@ def predict(
 
         values = {name: jax.ShapeDtypeStruct(draws[name].shape[2:], draws[name].dtype) for name in known}
         predictions, numbers = generator("a prediction", answers, values)(jax.random.key(seed), draws)
-        axes = labels(None, None, sites, (args, kwargs))
+        groups = {
+            len(value)
+            for value in (*args, *kwargs.values())
+            if isinstance(value, (list, tuple, Groups)) and releases_in(value)
+        }
+        axes = labels(*_names(fitted, sites, predictions, groups), sites, (args, kwargs))
         result = inference_data({"predictions": predictions}, *axes, {"predictions": numbers})
     result = dataset(result["predictions"])
     lacking = [name for name, each in result.data_vars.items() if np.isnan(each).all()]
@@ -89,6 +98,18 @@ def predict(
         raise ValueError(f"the law of site {lacking[0]!r} has no {kind}; take another kind")
     result.attrs.update(kind=kind, privacy=posterior.attrs.get("privacy", ""))
     return result if level is None else _summary(result, level)
+
+
+def _names(fitted: Any, sites: dict[str, Site], answers: Params, groups: set[int]) -> tuple[dict, dict]:
+    """Axes of answers, one a group, if the posterior has one axis of that size; and the labels that it has."""
+    axes = {axis: size for axis, size in fitted.sizes.items() if axis not in ("chain", "draw")}
+    dims = {
+        name: [axis for axis, size in axes.items() if {size} == groups & {*sites[name].shape[:1]}] for name in answers
+    }
+    dims = {name: own for name, own in dims.items() if len(own) == 1 and not sites[name].dims}
+    named = [pair for n in answers for pair in zip(dims.get(n, sites[n].dims), sites[n].shape, strict=False)]
+    fits = {axis for axis, _ in named if {size for each, size in named if each == axis} == {axes.get(axis)}}
+    return dims, {axis: fitted[axis].values for axis in fits & {*fitted.coords}}
 
 
 def _summary(draws: Any, level: float) -> Any:
@@ -124,7 +145,7 @@ def _expectation(law: dist.Distribution) -> Array:
     inner, _ = unwrapped(law)
     if isinstance(inner, Grouped):
         return _expectation(inner.base_dist)[inner.groups]
-    if isinstance(inner, (dist.CategoricalProbs, dist.CategoricalLogits)):
+    if isinstance(inner, CATEGORICAL):
         return jnp.broadcast_to(inner.probs, (*law.batch_shape, inner.probs.shape[-1]))
     try:
         return law.mean

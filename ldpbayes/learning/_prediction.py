@@ -1,5 +1,6 @@
 """Intervals of predicted labels: of their expectation, and of one new label."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,8 @@ from ldpbayes._core.types import Array
 from ldpbayes.learning._objectives import Bounds, MarginalLikelihood
 
 NODES = 9  # of each input's normal law; exact for polynomials of degree 17
-BISECTIONS = 80  # of an interval that began with [-1, 1]: ends are exact to rounding
+BISECTIONS = 60  # of an interval that is at most twice as far from 0 as its end: ends are exact to rounding
+BATCH = 1000  # labels at a time
 
 
 class Prediction(NamedTuple):
@@ -42,46 +44,51 @@ def predicted(
     size = jnp.sqrt(jnp.sum(gradient * along, axis=1, keepdims=True))
     step = special.ndtri((1 + level) / 2) * along / jnp.where(size > 0, size, 1.0)
     ends = jnp.sort(jnp.stack([mean(inputs - step), mean(inputs + step)]), axis=0)
-    lower, upper, deviation = _labels(objective, inputs, covariance, (1 - level) / 2)
-    clipped = (lower, upper) if bounds is None else np.clip((lower, upper), *bounds)
-    return Prediction(*map(np.asarray, (expected, *ends, *clipped, deviation)))
+    label = _labels(objective, jnp.asarray(inputs), jnp.asarray(covariance), (1 - level) / 2)
+    lower, upper = label[:2] if bounds is None else jnp.clip(label[:2], *bounds)
+    return Prediction(*map(np.asarray, (expected, *ends, lower, upper, label[2])))
 
 
-def _labels(objective: MarginalLikelihood, inputs: Array, covariance: Array, tail: float) -> tuple[Array, Array, Array]:
-    """Two quantiles and the standard deviation of new labels; NaN for one that the law does not have."""
+@functools.partial(jax.jit, static_argnums=0)
+def _labels(objective: MarginalLikelihood, inputs: Array, covariance: Array, tail: Array) -> Array:
+    """Two quantiles and the standard deviation (3, m) of new labels; NaN for what the law does not have."""
     nodes, weights = hermegauss(NODES)
     first, second = (each.ravel() for each in np.meshgrid(nodes, nodes if objective.scaled else [0.0]))
     weights = np.outer(weights if objective.scaled else [1.0], weights).ravel()
     weights = weights / weights.sum()
-    own = jnp.sqrt(covariance[:, :1, 0])
-    shared = covariance[:, :1, 1] / jnp.where(own > 0, own, 1.0)
-    rest = jnp.sqrt(jnp.maximum(covariance[:, 1:, 1] - shared**2, 0.0))
-    law = objective.label(inputs[:, :1] + own * first, jnp.exp(inputs[:, 1:] + shared * first + rest * second))
-    means = law.mean @ weights
-    deviation = jnp.sqrt((law.variance + law.mean**2) @ weights - means**2)
-    least = jnp.asarray(getattr(law.support, "lower_bound", -jnp.inf))
 
-    def quantile(probability: float) -> Array:
-        def below(value: Array) -> Array:
-            return law.cdf(value[:, None]) @ weights < probability
+    def quantiles(label: tuple[Array, Array]) -> Array:
+        at, covariance = label
+        own = jnp.sqrt(covariance[0, 0])
+        shared = covariance[0, 1] / jnp.where(own > 0, own, 1.0)
+        rest = jnp.sqrt(jnp.maximum(covariance[1, 1] - shared**2, 0.0))
+        law = objective.label(at[0] + own * first, jnp.exp(at[1] + shared * first + rest * second))
+        mean = law.mean @ weights
+        deviation = jnp.sqrt((law.variance + law.mean**2) @ weights - mean**2)
+        least = jnp.asarray(getattr(law.support, "lower_bound", -jnp.inf))
+        probabilities = jnp.stack([tail, 1 - tail])
 
-        def widen(_: int, ends: Array) -> Array:
+        def below(values: Array) -> Array:
+            return jnp.stack([law.cdf(value) @ weights for value in values]) < probabilities
+
+        def widen(ends: Array) -> Array:
             low, high = ends
-            return jnp.stack(
-                [jnp.where(below(low), low, jnp.maximum(2 * low, least)), jnp.where(below(high), 2 * high, high)]
-            )
+            low = jnp.where(below(low), low, jnp.maximum(2 * low, least))
+            return jnp.stack([low, jnp.where(below(high), 2 * high, high)])
+
+        def narrow(ends: Array) -> Array:
+            return jnp.any(~below(ends[0]) & (ends[0] > least)) | jnp.any(below(ends[1]))
 
         def halve(_: int, ends: Array) -> Array:
             middle = ends.mean(axis=0)
             return jnp.where(below(middle), jnp.stack([middle, ends[1]]), jnp.stack([ends[0], middle]))
 
-        one = jnp.ones(len(inputs))
-        ends = jax.lax.fori_loop(0, BISECTIONS, widen, jnp.stack([jnp.maximum(-one, least), one]))
-        ends = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
-        return jnp.rint(ends[1]) if law.support.is_discrete else ends[1]
+        start = jnp.stack([jnp.full(2, jnp.maximum(-1.0, least)), jnp.ones(2)])
+        try:
+            _, found = jax.lax.fori_loop(0, BISECTIONS, halve, jax.lax.while_loop(narrow, widen, start))
+        except NotImplementedError:  # the law has no cdf
+            found = jnp.full(2, jnp.nan)
+        found = jnp.rint(found) if law.support.is_discrete else found
+        return jnp.append(jnp.where(jnp.isnan(covariance).any(), jnp.nan, found), deviation)  # of errors that are known
 
-    try:
-        return quantile(tail), quantile(1 - tail), deviation
-    except NotImplementedError:  # the law has no cdf
-        nothing = jnp.full(len(inputs), jnp.nan)
-        return nothing, nothing, deviation
+    return jax.lax.map(quantiles, (inputs, covariance), batch_size=BATCH).T

@@ -16,6 +16,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, stacked
 
+CATEGORICAL = dist.CategoricalProbs, dist.CategoricalLogits
 COMPLEMENT_SUFFICES = -9.0  # a tail above exp(-9), as 1 less all other masses, is good to 1e-12, relatively
 _NEGLIGIBLE = -750.0  # exp of it is zero in double precision
 

@@ -204,6 +204,7 @@ def test_releases_by_code_have_the_density_of_the_release_in_the_order_of_people
         assert jax.jit(log_joint_of)(answers, parts) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_simulated_parts_have_their_joint_law():
     """Chi square of counts in 2 · 3 · 4 cells; a right simulator fails with probability 1e-4."""
     count = 20_000
@@ -236,10 +237,11 @@ def posterior(sketched):
         return ldp.fit(model, *data, **options, log_likelihood=not sketched, seed=0)
 
 
-KINDS = pytest.mark.parametrize("sketched", [False, pytest.param(True, marks=pytest.mark.slow)])
+SKETCHED = pytest.param(False, marks=pytest.mark.slow), True  # whether data are sketches
 
 
-@KINDS
+@pytest.mark.slow
+@pytest.mark.parametrize("sketched", SKETCHED)
 def test_a_fit_keeps_what_was_released_of_every_part(sketched):
     result, (answers, incomes) = posterior(sketched), survey(400, 3.0)
     observed = result["observed_data"]
@@ -252,7 +254,8 @@ def test_a_fit_keeps_what_was_released_of_every_part(sketched):
         assert result["log_likelihood"]["answer"].shape == result["log_likelihood"]["income"].shape == (2, 200, 400)
 
 
-@KINDS
+@pytest.mark.slow
+@pytest.mark.parametrize("sketched", SKETCHED)
 def test_replicates_are_released_values_of_people_with_one_class(sketched):
     """Means of incomes by answer, as in the data: the difference is several standard errors of either."""
     result, (answers, incomes) = posterior(sketched), survey(400, 3.0)
@@ -264,7 +267,7 @@ def test_replicates_are_released_values_of_people_with_one_class(sketched):
     assert abs(gap - own) < 4 * noise * np.sqrt(1 / np.sum(answers.values == 1) + 1 / np.sum(answers.values == 0))
 
 
-@KINDS
+@pytest.mark.parametrize("sketched", SKETCHED)
 def test_predictions_are_original_records_of_people_with_one_class(sketched):
     drawn = ldp.predict(posterior(sketched), model)
     answer, income = (np.asarray(drawn[name]).ravel() for name in ("answer", "income"))

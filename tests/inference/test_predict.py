@@ -260,3 +260,31 @@ def test_predictions_cover_new_answers_and_their_means(law, mechanism):
     covered = np.sum(np.abs(np.array(probabilities) - 0.5) < 0.45, axis=0)
     print(law.__name__, covered)
     assert np.all((covered >= 168) & (covered <= 190)), covered
+
+
+@pytest.mark.slow
+def test_answers_of_groups_have_their_names():
+    rng = np.random.default_rng(0)
+    regions = rng.choice(["north", "south", "west"], 300)
+    mechanism = ldp.RandomizedResponse(2.0, 4)
+    release = ldp.Release(rng.integers(0, 4, 300), mechanism)
+    model = ldp.models.regional_histograms()
+    posterior = ldp.fit(model, release.sketch(by=pd.Series(regions, name="region")), **SHORT)
+    shares = ldp.predict(posterior, model, kind="mean")["z"]
+    assert shares.dims[:3] == ("chain", "draw", "region") and list(shares["region"].values) == [
+        "north",
+        "south",
+        "west",
+    ]
+    np.testing.assert_allclose(shares, posterior["posterior"]["theta"], rtol=1e-12)
+    numbers = ldp.Release(rng.normal(size=300) * 20, LAPLACE)
+    model = ldp.models.hierarchical()
+    posterior = ldp.fit(model, numbers.sketch(by=regions), **SHORT)
+    means = ldp.predict(posterior, model, kind="mean")["z"]
+    assert list(means["group"].values) == ["north", "south", "west"]
+    np.testing.assert_allclose(means, posterior["posterior"]["theta"], rtol=1e-12)
+
+
+def test_arguments_that_are_mixed_up_are_said(fitted, new):
+    with pytest.raises(TypeError, match="predict takes what fit returned, then its model; got function"):
+        ldp.predict(linear, fitted[2], new)

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood.families import family_of, log_prob_on_support
+from ldpbayes.likelihood.families import CATEGORICAL, family_of, log_prob_on_support
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.likelihood.privatized import Grouped
 from ldpbayes.likelihood.registry import register_closed_form
@@ -78,7 +78,7 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
 def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> Array:
     """Probabilities (*batch, categories) of a mechanism's categories; ValueError if the law can take other values."""
     nodes = latent_nodes(base, mechanism).nodes  # checks the support
-    if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
+    if isinstance(base, CATEGORICAL):
         inside = base.probs
     else:
         inside = jnp.moveaxis(jnp.exp(log_prob_on_support(base, nodes)), 0, -1)
