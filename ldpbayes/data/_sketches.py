@@ -67,7 +67,15 @@ class Sketch(Holding):
 
 @pytree_dataclass(eq=False)
 class Groups(Sequence):
-    """Sketches or releases, one a group, for `observe` and models of groups; ``coords`` are names by axis, or None."""
+    """Sketches or releases, one a group, for `observe` and models of groups; `Release.sketch` makes them with ``by=``.
+
+    Parameters
+    ----------
+    parts : sequence of Sketch or Release
+        In the order of the groups.
+    coords : dict of str to tuple, optional
+        Names of the groups by axis: they label the axes of this name and size in what `fit` returns.
+    """
 
     parts: Sequence[Any]
     coords: dict[str, tuple] | None = host(default=None)

@@ -81,8 +81,11 @@ def labels(
             keys |= {f"{key}_of_{axis}" if key in taken else key: (axis, each) for key, each in table.keys.items()}
     for part in jax.tree.leaves(arguments, is_leaf=_has_coords):
         for axis, places in part.coords.items() if _has_coords(part) else ():
-            if set(sizes.get(axis, {}).values()) == {len(places)}:
-                found.setdefault(axis, []).append(np.asarray(places))
+            fitting = [place for place, others in sizes.items() if {*others.values()} == {len(places)}]
+            # Groups whose levels came without a name are those of the only axis that fits.
+            place = axis if axis in fitting else "".join(fitting) if axis == "group" and len(fitting) == 1 else None
+            if place is not None:
+                found.setdefault(place, []).append(np.asarray(places))
     own = {axis: each[0] for axis, each in found.items() if all(np.array_equal(each[0], other) for other in each)}
     return names, own | arrays, keys
 
@@ -153,7 +156,7 @@ def advice(result: Any, depth: float) -> str:
     statistics = dataset(result["sample_stats"]) if "sample_stats" in result else {}
     diverging, steps = (np.asarray(statistics.get(name, 0)) for name in ("diverging", "n_steps"))
     full, ways = np.mean(steps >= 2**depth - 1), ["run longer chains"]
-    ways += ["raise target_accept_prob (to 0.9, say)"] * bool(np.any(diverging))
+    ways += ["raise target_accept_prob"] * bool(np.any(diverging))
     ways += [f"raise max_tree_depth, at which {100 * full:.2g}% of the draws stopped"] * bool(full)
     return f"; {', '.join(ways)}, reparametrise, or try dense_mass=True if parameters are correlated"
 

@@ -220,7 +220,7 @@ def test_advice_on_divergences_is_of_options(capsys):
     (problem,) = convergence_problems(result)
     with cli._plain_warnings() as said:
         warnings.warn(problem + advice(result, 10), ldp.inference.ConvergenceWarning, stacklevel=1)
-    options = "give more --warmup and --samples, raise --target-accept (to 0.9, say), or try --dense-mass if"
+    options = "give more --warmup and --samples, raise --target-accept, or try --dense-mass if"
     assert f"draws diverged; {options} parameters are correlated\n" in capsys.readouterr().err
     assert len(said) == 1
 

@@ -269,7 +269,7 @@ def test_answers_of_groups_have_their_names():
     mechanism = ldp.RandomizedResponse(2.0, 4)
     release = ldp.Release(rng.integers(0, 4, 300), mechanism)
     model = ldp.models.regional_histograms()
-    posterior = ldp.fit(model, release.sketch(by=pd.Series(regions, name="region")), **SHORT)
+    posterior = ldp.fit(model, release.sketch(by=regions), **SHORT)
     shares = ldp.predict(posterior, model, kind="mean")["z"]
     assert shares.dims[:3] == ("chain", "draw", "region") and list(shares["region"].values) == [
         "north",

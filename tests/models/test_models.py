@@ -315,5 +315,4 @@ def test_names_of_groups_label_what_is_fitted(form):
     dims, coords, _ = labels(None, None, sites, ((data,), {}))
     assert dims["theta"][0] == axis and coords[axis].tolist() == ["north", "south", "west"]
     (planned,), _ = with_plans(model, (), {}, plans_of(model, (data,), {}), "released")  # as predictions do
-    planned = [planned] if form == "counts" else planned
     assert all(each.values is None for each in planned) and sum(each.count for each in planned) == 3
