@@ -81,11 +81,11 @@ def labels(
             keys |= {f"{key}_of_{axis}" if key in taken else key: (axis, each) for key, each in table.keys.items()}
     for part in jax.tree.leaves(arguments, is_leaf=_has_coords):
         for axis, places in part.coords.items() if _has_coords(part) else ():
-            fitting = [place for place, others in sizes.items() if {*others.values()} == {len(places)}]
+            fitting = [name for name, others in sizes.items() if {*others.values()} == {len(places)}]
             # Groups whose levels came without a name are those of the only axis that fits.
-            place = axis if axis in fitting else "".join(fitting) if axis == "group" and len(fitting) == 1 else None
-            if place is not None:
-                found.setdefault(place, []).append(np.asarray(places))
+            nameless = axis == "group" and len(fitting) == 1
+            for name in [axis] if axis in fitting else fitting if nameless else []:
+                found.setdefault(name, []).append(np.asarray(places))
     own = {axis: each[0] for axis, each in found.items() if all(np.array_equal(each[0], other) for other in each)}
     return names, own | arrays, keys
 
