@@ -150,7 +150,8 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
-        said = promises([release for _, _, release in releases])
+        with naming("--same-people"):
+            said = promises([release for _, _, release in releases], (), args.same_people)
         say(few(f"  {line}" for line in said.splitlines()))
         whole = args.no_sketch or args.features or frame
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
@@ -163,6 +164,7 @@ def _fit(args: argparse.Namespace) -> int:
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
         options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
+        options["same_people"] = args.same_people
         options["progress_bar"] = not (args.no_progress or args.quiet)
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)

@@ -97,6 +97,7 @@ def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     by = "groups: the model gets a release for each value in this column, or of several files, --by file, for each file"
     _add(_add_csv_options(fit), "--by", "COLUMN", by)
     _add_switch(fit, "--add", "several RELEASEs are parts of one")
+    _add_switch(fit, "--same-people", "RELEASEs with --by file are about the same people: state what all promise them")
     model = (
         "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
         "with groups the model gets a sequence"

@@ -230,11 +230,15 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
         return Release(np.asarray(mechanism.randomize(key, records)), mechanism)
 
 
-def promises(data: Sequence[Any], others: Sequence[Mechanism] = ()) -> str:
-    """What releases and sketches promise, and other mechanisms; of tables, what their publishers state."""
+def promises(data: Sequence[Any], others: Sequence[Mechanism] = (), same_people: bool = False) -> str:
+    """What releases and sketches promise, and other mechanisms; of tables, what their publishers state. ValueError for
+    releases about the same people whose promises do not compose.
+    """
     stated = dict.fromkeys(each.privacy for each in data)
     plain = promised([each for each in data if not each.privacy])
-    return "\n".join(filter(None, [statements([*plain, *map(Promise, others)]), *stated]))
+    if same_people and any(stated):
+        raise ValueError("same_people: a table has the words of its publisher, and no guarantee that could be composed")
+    return "\n".join(filter(None, [statements([*plain, *map(Promise, others)], same_people), *stated]))
 
 
 def promised(data: Sequence[Any]) -> list[Promise]:

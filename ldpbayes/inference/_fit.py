@@ -73,6 +73,7 @@ def fit(
     coords: Mapping[str, Any] | None = None,
     posterior_predictive: bool = False,
     log_likelihood: bool = False,
+    same_people: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Posterior of a NumPyro model, as ArviZ data that carry the mechanisms and their privacy statements.
@@ -110,6 +111,9 @@ def fit(
         Whether data are replicated at the draws (what the mechanism would release of as many other records), and
         whether the log-likelihood of every record is computed there, for `arviz.loo`; ValueError for sketches without
         these records.
+    same_people : bool
+        Whether the releases are about the same people. ``privacy`` then begins with what they promise together, by
+        `ldpbayes.privacy.compose`, whose errors it raises before any sampling.
 
     Returns
     -------
@@ -155,6 +159,7 @@ def fit(
             raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
         mechanisms = mechanisms_of(data, sites)
+        privacy = promises(data, mechanisms_of([], sites), same_people) or UNKNOWN_PRIVACY
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
         values = jax.eval_shape(density.values, jax.random.key(0)) if requested else {}
@@ -187,7 +192,7 @@ def fit(
     expansions = [each.entries() for each in draws.reports if not each.panels]
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
-        privacy=promises(data, mechanisms_of([], sites)) or UNKNOWN_PRIVACY,
+        privacy=privacy,
         certificates=json.dumps(certificates),
         expansion=json.dumps(equal | (expansions[0] if expansions else {}) or None),
         release_warnings=json.dumps(doubts),

@@ -3,7 +3,7 @@
 import abc
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from ldpbayes.mechanisms.plausibility import implausible_counts
 from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.numerics.special import log_or_nothing
-from ldpbayes.privacy import Guarantee
+from ldpbayes.privacy import Guarantee, compose
 from ldpbayes.privacy.guarantee import quoted
 
 
@@ -373,15 +373,24 @@ class Promise(NamedTuple):
     mechanism: Mechanism
     times: int | None = None
 
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of one value."""
+        return _with_extremes(self.mechanism).guarantee
 
-def statements(promises: Iterable[Promise]) -> str:
-    """What releases promise together, whether or not they are about the same people: the sum of their budgets, then
-    each promise with its number of releases.
+
+def statements(promises: Sequence[Promise], same_people: bool = False) -> str:
+    """What releases promise together: if they are about the same people, composed; else the sum of their budgets, in
+    case they are. Then each promise, with its number of releases.
     """
-    guarantees = [_with_extremes(mechanism).guarantee.composed(times or 1) for mechanism, times in promises]
+    guarantees = [each.guarantee.composed(each.times or 1) for each in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
         return "".join(texts)
+    lines = [f"{count} releases, each: {promise}" if count > 1 else promise for promise, count in texts.items()]
+    if same_people:
+        heading = f"{len(guarantees)} releases about the same people. {compose(*promises).statement()}"
+        return "\n".join([f"{heading} What each promises by itself:", *lines])
     # basic composition: epsilons add up, and deltas
     budget, delta = (
         np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
@@ -396,7 +405,6 @@ def statements(promises: Iterable[Promise]) -> str:
         f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with "
         f"{held} in each {sum_of_budgets}. What each promises by itself:"
     )
-    lines = (f"{count} releases, each: {promise}" if count > 1 else promise for promise, count in texts.items())
     return "\n".join([heading, *lines])
 
 

@@ -1,5 +1,6 @@
 """What is promised: trade-off functions, guarantees, and the noise that keeps them. NumPy and SciPy only."""
 
+from ldpbayes.privacy._composition import compose, shuffled
 from ldpbayes.privacy._sensitivity import linear_sensitivity, linear_sensitivity_bound, logistic_sensitivity
 from ldpbayes.privacy.calibration import gaussian_beside_response, gaussian_scale, zil_parameters
 from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
@@ -27,10 +28,12 @@ __all__ = [
     "Tradeoff",
     "ZeroInflatedTradeoff",
     "approximate_tradeoff",
+    "compose",
     "gaussian_beside_response",
     "gaussian_scale",
     "linear_sensitivity",
     "linear_sensitivity_bound",
     "logistic_sensitivity",
+    "shuffled",
     "zil_parameters",
 ]

@@ -32,6 +32,8 @@ class Guarantee:
         Columns that are released as they are: neighbours agree in them, and nothing protects them.
     times : int
         Number of reports of one person, in all of which neighbours may differ.
+    assumption : str
+        A sentence that `statement` ends with: what must hold besides.
     """
 
     tradeoff: Tradeoff
@@ -40,6 +42,7 @@ class Guarantee:
     stated_delta: Array = optional(PROBABILITY)
     exposed: tuple[str, ...] = ()
     times: int = 1
+    assumption: str = ""
 
     def __post_init__(self) -> None:
         for name, allowed in (("unit", ("record", "attribute", "label")), ("trust_model", ("local", "central"))):
@@ -102,6 +105,7 @@ class Guarantee:
             protected += f" With probability {share} it is released exactly as it is."
         if exposed:
             protected += f" Nothing protects {exposed}."
+        protected += f" {self.assumption}" if self.assumption else ""
         if given_away.any():
             return f"{who}{aside}of finite budget {protected} One of infinite budget is not protected."
         return f"{who}{aside}{protected}"

@@ -325,22 +325,20 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one of 3e-14
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class WorstTradeoff(Tradeoff):
-    """The worst of several symmetric curves, as of records that may differ in one of several parts (in all at once, it
-    is the product of the curves): delta is the largest of theirs, the curve the convex minorant of the smallest.
-    """
+class SymmetricTradeoff(Tradeoff):
+    """A curve that is its own inverse, known by its delta: the convex curve is the highest of its tangents."""
 
-    tradeoffs: Sequence[Tradeoff]
-    zero_probability = property(lambda self: _largest(curve.zero_probability for curve in self.tradeoffs))
+    def _at_most(self, alpha: np.ndarray) -> np.ndarray:
+        """An upper bound on the curve."""
+        return 1 - alpha
 
     def __call__(self, alpha: ArrayLike) -> Array:
         """The highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""
-        smallest = -_largest(-np.asarray(curve(alpha)) for curve in self.tradeoffs)
-        alpha = np.broadcast_to(checked("alpha", alpha, *PROBABILITY), smallest.shape)
+        smallest = self._at_most(np.asarray(checked("alpha", alpha, *PROBABILITY)))
+        alpha = np.broadcast_to(alpha, smallest.shape)
 
         def tangent(t: np.ndarray) -> np.ndarray:
-            # the curves are symmetric: at the log slope −t < 0 the tangent is exp(−t) (1 − δ(t) − α)
+            # the curve is symmetric: at the log slope −t < 0 the tangent is exp(−t) (1 − δ(t) − α)
             delta = self.delta(np.abs(t))
             return np.where(t < 0, np.exp(np.minimum(t, 0.0)) * (1 - delta - alpha), 1 - delta - np.exp(t) * alpha)
 
@@ -353,6 +351,19 @@ class WorstTradeoff(Tradeoff):
             low, high = np.where(left, low, one), np.where(left, other, high)
         highest = np.clip(tangent((low + high) / 2), 0.0, smallest)
         return np.where((alpha == 0) | (alpha == 1), smallest, highest)[()]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WorstTradeoff(SymmetricTradeoff):
+    """The worst of several symmetric curves, as of records that may differ in one of several parts (in all at once, it
+    is the product of the curves): delta is the largest of theirs, the curve the convex minorant of the smallest.
+    """
+
+    tradeoffs: Sequence[Tradeoff]
+    zero_probability = property(lambda self: _largest(curve.zero_probability for curve in self.tradeoffs))
+
+    def _at_most(self, alpha: np.ndarray) -> np.ndarray:
+        return -_largest(-np.asarray(curve(alpha)) for curve in self.tradeoffs)
 
     def delta(self, epsilon: ArrayLike) -> Array:
         return _largest(curve.delta(epsilon) for curve in self.tradeoffs)

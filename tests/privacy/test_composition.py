@@ -1,0 +1,253 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+import ldpbayes as ldp
+from ldpbayes.mechanisms.protocol import Promise
+from ldpbayes.privacy import (
+    FiniteTradeoff,
+    GaussianTradeoff,
+    Guarantee,
+    LaplaceTradeoff,
+    PureProtocolTradeoff,
+    ZeroInflatedTradeoff,
+    compose,
+    shuffled,
+)
+from ldpbayes.privacy.tradeoffs import composed_tradeoff
+
+RESPONSE = ldp.RandomizedResponse(1.0)
+LAPLACE = ldp.LaplaceMechanism(epsilon=0.5, lower=0, upper=20)
+NORMAL = Guarantee(GaussianTradeoff(0.4))
+DELTAS = [1e-9, 1e-6, 1e-3, 0.05]
+
+
+def check(epsilon, exact, above=0.01):
+    """Never below, to rounding, and at most one percent above."""
+    epsilon, exact = np.asarray(epsilon), np.asarray(exact)
+    assert np.all(epsilon >= exact - 1e-9) and np.all(epsilon <= exact * (1 + above) + 1e-9), (epsilon, exact)
+
+
+def accountant(*losses):
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    make = {
+        "laplace": lambda b: pld.from_laplace_mechanism(1 / b, value_discretization_interval=1e-4),
+        "normal": lambda mu: pld.from_gaussian_mechanism(1 / mu, value_discretization_interval=1e-4),
+        "response": lambda b: pld.from_randomized_response(
+            2 / (math.exp(b) + 1), 2, value_discretization_interval=1e-4
+        ),
+    }
+    total = pld.identity(value_discretization_interval=1e-4)
+    for name, parameter, times in losses:
+        total = total.compose(make[name](parameter).self_compose(times))
+    return total
+
+
+def test_pure_budgets_add_up_exactly():
+    total = compose(RESPONSE, LAPLACE, ldp.OptimalUnaryEncoding(0.25, categories=5))
+    assert total.epsilon(0.0) == 1.75 and total.delta(1.75) == 0 and total.times == 3
+    assert (total.unit, total.trust_model) == ("record", "local")
+
+
+def test_gaussian_noise_composes_exactly():
+    total = compose(NORMAL, Guarantee(GaussianTradeoff(np.array([0.1, 0.3]))), NORMAL)
+    one = GaussianTradeoff(math.sqrt(2 * 0.4**2 + 0.3**2))
+    np.testing.assert_allclose(total.epsilon(DELTAS), one.epsilon(DELTAS), rtol=1e-12)
+    assert total.tradeoff(0.05) == pytest.approx(one(0.05))
+
+
+@pytest.mark.parametrize("budget, times", [(1.0, 10), (0.1, 30), (3.0, 2)])
+def test_randomized_responses_compose_as_their_binomial_law(budget, times):
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    total, exact = compose(*[ldp.RandomizedResponse(budget)] * times), composed_tradeoff(budget, 0.0, times)
+    check(total.epsilon(DELTAS), exact.epsilon(DELTAS))
+    epsilons = np.linspace(0, budget * times, 7)
+    assert np.all(total.delta(epsilons) >= exact.delta(epsilons) - 1e-12)
+    np.testing.assert_allclose(total.tradeoff([0.0, 0.05, 0.5, 1.0]), exact([0.0, 0.05, 0.5, 1.0]), atol=1e-6)
+
+
+def test_two_laplace_noises_compose_as_the_integral_over_one_of_them():
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    budget, total = 1.0, compose(*[Guarantee(LaplaceTradeoff(1.0))] * 2)
+
+    def given_first(x, epsilon):  # E[(1 − exp(epsilon − loss of x − loss of the other))+]
+        loss = abs(x - budget) - abs(x)
+        left = epsilon - loss
+        delta = LaplaceTradeoff(budget).delta(max(left, 0.0)) if left >= 0 else None
+        if delta is None:  # by symmetry
+            delta = 1 - math.exp(left) * (1 - LaplaceTradeoff(budget).delta(-left))
+        return math.exp(-abs(x)) / 2 * delta
+
+    for epsilon in (0.3, 1.0, 1.7):
+        exact = sum(
+            integrate.quad(given_first, low, high, args=(epsilon,), epsabs=1e-13)[0]
+            for low, high in ((-60, 0), (0, budget), (budget, 60))
+        )
+        assert exact - 1e-12 <= total.delta(epsilon) <= exact * 1.01
+
+
+@pytest.mark.parametrize(
+    "parts, losses",
+    [
+        ([Guarantee(LaplaceTradeoff(0.5))] * 10, [("laplace", 0.5, 10)]),
+        ([RESPONSE, LAPLACE, NORMAL], [("response", 1.0, 1), ("laplace", 0.5, 1), ("normal", 0.4, 1)]),
+        ([NORMAL, LAPLACE, LAPLACE, NORMAL], [("normal", 0.4, 2), ("laplace", 0.5, 2)]),
+    ],
+    ids=["Laplace", "three kinds", "Gaussian and Laplace"],
+)
+def test_mixed_releases_agree_with_the_accountants_own_events(parts, losses):
+    theirs = accountant(*losses)
+    ours, exact = compose(*parts).epsilon(DELTAS), [theirs.get_epsilon_for_delta(delta) for delta in DELTAS]
+    # theirs is an upper bound, too, on a grid of 1e-4 a part
+    assert np.all(ours >= np.array(exact) - 1e-4 * len(losses)) and np.all(ours <= 1.01 * np.array(exact) + 1e-4)
+
+
+def test_what_gives_records_away_composes_too():
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    away = Guarantee(ZeroInflatedTradeoff(LaplaceTradeoff(1.0), 0.1))
+    total = compose(away, RESPONSE)
+    assert total.tradeoff.zero_probability == pytest.approx(0.1)
+    assert total.epsilon(0.0) == np.inf == total.epsilon(0.09) and total.epsilon(0.11) < 2
+    # δ = 0.1 + 0.9 times that of the two laws without
+    both = compose(Guarantee(LaplaceTradeoff(1.0)), RESPONSE)
+    np.testing.assert_allclose(total.delta([0.2, 1.0, 1.9]), 0.1 + 0.9 * both.delta([0.2, 1.0, 1.9]), rtol=1e-3)
+
+
+def test_laws_of_several_labels_compose_at_least_as_badly_as_any_two(rng):
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    laws = rng.dirichlet(np.full(4, 3.0), size=3)
+    total = compose(*[Guarantee(FiniteTradeoff(laws), unit="label")] * 2)
+    for one, other in ((0, 1), (1, 2), (2, 0)):
+        p, q = (np.outer(laws[k], laws[k]).ravel() for k in (one, other))
+        for epsilon in (0.1, 0.5, 1.0):
+            exact = np.maximum(p - math.exp(epsilon) * q, 0).sum()
+            assert total.delta(epsilon) >= exact - 1e-12
+    assert total.epsilon(0.0) == pytest.approx(2 * np.log(laws.max(0) / laws.min(0)).max())
+
+
+def test_reports_personal_budgets_and_sketches_count():
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    release = ldp.Release([0, 1, 1], ldp.RandomizedResponse(np.array([0.1, 0.7, 0.3])), times=2)
+    for part in (release, release.sketch(), Promise(release.mechanism, 2)):
+        total = compose(part, RESPONSE)
+        assert total.epsilon(0.0) == pytest.approx(2 * 0.7 + 1.0) and total.times == 3
+    check(compose(release).epsilon(DELTAS), composed_tradeoff(0.7, 0.0, 2).epsilon(DELTAS))
+    assert compose(LAPLACE).tradeoff.budget == 0.5
+
+
+def test_different_promises_are_not_added():
+    label = Guarantee(LaplaceTradeoff(1.0), unit="label")
+    with pytest.raises(ValueError, match="unit is 'record' and 'label'"):
+        compose(RESPONSE, label)
+    with pytest.raises(ValueError, match="trust_model is 'local' and 'central'"):
+        compose(RESPONSE, Guarantee(LaplaceTradeoff(1.0), trust_model="central"))
+    with pytest.raises(TypeError, match="compose takes guarantees"):
+        compose(1.0)
+    with pytest.raises(ValueError, match="delta must be"):
+        compose(RESPONSE, delta=0.0)
+    table = ldp.NoisyTable.from_frame({"k": ["a"], "n": [3.0]}, "n", "k", "laplace", scale=1, privacy="As published.")
+    with pytest.raises(ValueError, match="words of its publisher"):
+        compose(table)
+
+
+def test_the_statement_quotes_the_delta_that_was_asked_for():
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    text = compose(*[LAPLACE] * 10, delta=1e-3).statement()
+    assert text.startswith(
+        "A person with up to 10 reports is protected by local differential privacy with epsilon = 4.52"
+    )
+    assert "delta = 0.001" in text
+
+
+def test_a_posterior_states_the_total_of_releases_about_the_same_people():
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    from ldpbayes.data.release import promises
+
+    releases = [ldp.Release([0, 1, 1], RESPONSE), ldp.Release([3.0, 5.0], LAPLACE)]
+    text = promises(releases, (), True)
+    assert text.startswith("2 releases about the same people. A person with up to 2 reports is protected by local")
+    assert "epsilon = 1.5 and delta = 0" in text and "epsilon = 0.5 and" in text
+    assert "their budgets add up" in promises(releases)
+
+
+# Shuffling
+
+
+def exact_shuffle(budget, ones, count, epsilon):
+    """δ of binary randomized responses of `count` persons, `ones` of the others with a 1, by their exact counts."""
+    p = special.expit(budget)
+    others = np.convolve(
+        stats.binom.pmf(np.arange(ones + 1), ones, p),
+        stats.binom.pmf(np.arange(count - ones), count - 1 - ones, 1 - p),
+    )
+    one, zero = (np.convolve(others, law) for law in ([1 - p, p], [p, 1 - p]))
+    return max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((one, zero), (zero, one)))
+
+
+def closed_form(budget, count, delta):
+    """The bound of [FMT] as their code has it."""
+    whole = 8 * math.sqrt(math.exp(budget) * math.log(4 / delta) / count) + 8 * math.exp(budget) / count
+    return math.log1p(whole * -math.expm1(-budget) / (1 + math.exp(-budget) / (1 + whole)))
+
+
+def test_the_shuffling_bound_agrees_with_published_values():
+    # the example of the authors' code: between 0.16754 and 0.17279 by numerical bounds, 0.53780 by the theorem
+    local = Guarantee(LaplaceTradeoff(4.0))
+    assert 0.1675385583317841 <= shuffled(local, 100_000, 1e-6).epsilon(1e-6) <= 0.172790550755978
+    assert closed_form(4.0, 100_000, 1e-6) == pytest.approx(0.5378040242374512, abs=1e-12)
+
+
+@pytest.mark.parametrize("budget, count, delta", [(0.5, 2_000, 1e-5), (2.0, 10_000, 1e-6), (6.0, 1_000_000, 1e-8)])
+def test_the_shuffling_bound_is_below_the_theorems(budget, count, delta):
+    epsilon = shuffled(Guarantee(LaplaceTradeoff(budget)), count, delta).epsilon(delta)
+    assert 0 < epsilon < min(closed_form(budget, count, delta), budget)
+
+
+@pytest.mark.parametrize("budget, count", [(0.5, 10), (1.0, 60), (3.0, 200)])
+def test_shuffled_randomized_response_is_never_worse_than_the_bound(budget, count):
+    curve = shuffled(ldp.RandomizedResponse(budget), count, 1e-6)
+    for epsilon in (0.0, 0.05, 0.2, 0.5 * budget, 0.99 * budget):
+        worst = max(exact_shuffle(budget, ones, count, epsilon) for ones in range(count))
+        assert worst <= curve.delta(epsilon) + 1e-14
+
+
+def test_two_people_shuffled_have_the_law_of_their_symbols():
+    budget, q = 1.0, special.expit(1.0)
+    own, clone = np.array([q, 1 - q]), math.exp(-budget)
+    # no clone: one symbol; one clone: the number of first symbols of two
+    first = [(1 - clone) * own, clone * np.convolve(own, [0.5, 0.5])]
+    second = [(1 - clone) * own[::-1], clone * np.convolve(own[::-1], [0.5, 0.5])]
+    curve = shuffled(Guarantee(LaplaceTradeoff(budget)), 2, 1e-6)
+    for epsilon in (0.0, 0.3, 0.9):
+        pairs = zip(np.concatenate(first), np.concatenate(second), strict=True)
+        exact = sum(max(a - math.exp(epsilon) * b, 0) for a, b in pairs)
+        assert curve.delta(epsilon) == pytest.approx(exact, rel=1e-12)
+
+
+def test_one_person_alone_is_not_hidden_by_shuffling():
+    curve, local = shuffled(RESPONSE, 1, 1e-6), PureProtocolTradeoff(1.0, special.expit(1.0))
+    np.testing.assert_allclose(curve.delta([0.0, 0.5, 1.0]), local.delta([0.0, 0.5, 1.0]), atol=1e-15)
+    np.testing.assert_allclose(curve.epsilon([0.0, 0.1, 1.0]), local.epsilon([0.0, 0.1, 1.0]), rtol=1e-9)
+    np.testing.assert_allclose(curve.tradeoff([0.05, 0.3]), local([0.05, 0.3]), rtol=1e-9)
+
+
+def test_shuffling_is_refused_where_there_is_no_bound():
+    for local in (
+        NORMAL,
+        Guarantee(LaplaceTradeoff(1.0), trust_model="central"),
+        Guarantee(LaplaceTradeoff(1.0), times=2),
+    ):
+        with pytest.raises(ValueError, match="needs a local guarantee of one report, with a pure budget"):
+            shuffled(local, 100, 1e-6)
+    with pytest.raises(ValueError, match="count must be"):
+        shuffled(RESPONSE, 0, 1e-6)
+
+
+def test_the_shuffled_statement_says_what_it_assumes():
+    text = shuffled(ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=1), 10_000, 1e-6).statement()
+    assert "central differential privacy with epsilon = 0.0" in text
+    assert text.endswith("This holds if a trusted shuffler mixes 10,000 reports, each made as stated by somebody else.")
