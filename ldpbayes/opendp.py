@@ -75,13 +75,14 @@ def read_table(
     values, law = column(columns, value), LAWS[made["distribution"]]
     names = [name for name in columns if name not in {row["column"] for row in rows}] if keys is None else keys
     names = [names] if isinstance(names, str) else [*names]
+    if signed is None and law.discrete and values.dtype.kind not in "iu":
+        why = "which does not tell whether negative numbers were released: say signed=True or signed=False"
+        raise ValueError(f"column {value!r} holds {values.dtype}, {why}")
     signed = values.dtype.kind != "u" if signed is None else signed
     labels = {name: column(columns, name) for name in names}
     if cells is not None:
         if all(row["threshold"] is None for row in rows):
-            raise ValueError(
-                "cells= is for a query with a threshold; the summary has none, so no noisy row is left out"
-            )
+            raise ValueError("cells= is for a query with a threshold; the summary has none, so no row is left out")
         released_labels, wanted = labels, columns_of(cells)
         labels = {name: column(wanted, name) for name in names}
         place = {cell: row for row, cell in enumerate(_tuples(released_labels))}
@@ -115,8 +116,9 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
     Parameters
     ----------
     measurement : opendp.mod.Measurement or str
-        A measurement, such as ``query.resolve()``, or the text that ``opendp.prelude.serialize`` makes of one. The
-        features that made it must be enabled. ImportError without OpenDP; ValueError for other measurements.
+        A measurement, such as ``query.resolve()``, or the text that ``opendp.prelude.serialize`` makes of one, from a
+        source that you trust, as OpenDP calls the functions that it names. The features of OpenDP that the measurement
+        needs must be enabled. ImportError without OpenDP; ValueError for other measurements.
     d_in : float, optional
         Distance of two inputs that differ in one person, in the input metric of the measurement, from which the
         sensitivity follows; of vectors a bound for each value. Without it nothing is known of the promise.

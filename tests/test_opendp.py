@@ -71,6 +71,7 @@ def test_without_keys_a_query_is_a_table_of_one_cell():
         (FRAME, "incom", {}, "no column 'incom'; did you mean 'income'|no column 'incom'.*income"),
         (FRAME, "n", {"keys": "city"}, "there is no column 'city'"),
         (FRAME, "n", {"cells": {"town": ["Ash"]}}, "the summary has none"),
+        (FRAME | {"n": [12.0, 0.0]}, "n", {}, "column 'n' holds float64, which does not tell.*say signed=True or"),
         (FRAME | {"n": [-1, 2]}, "n", {"signed": False}, "floor 0"),
     ],
 )
