@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # editors and type checkers see the lazy names too
     from ldpbayes import bootstrap as bootstrap
     from ldpbayes import learning as learning
     from ldpbayes import models as models  # type: ignore[attr-defined]  # a folder that is installed there
+    from ldpbayes import opendp as opendp
     from ldpbayes import plots as plots
     from ldpbayes import studies as studies
     from ldpbayes import tables as tables
@@ -78,7 +79,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _FOLDERS = (data, estimation, inference, likelihood, mechanisms, noise, privacy)
-_LAZY_FOLDERS = ("bootstrap", "learning", "models", "plots", "studies", "tables")
+_LAZY_FOLDERS = ("bootstrap", "learning", "models", "opendp", "plots", "studies", "tables")
 
 
 def __getattr__(name: str) -> Any:

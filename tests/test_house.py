@@ -19,7 +19,7 @@ FLOORS = [
     {"data"},
     {"likelihood"},
     {"inference", "estimation"},
-    {"bootstrap", "learning", "tables"},
+    {"bootstrap", "learning", "opendp", "tables"},
     {"studies"},
     {"plots"},
     {"cli"},
