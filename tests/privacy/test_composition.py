@@ -17,6 +17,7 @@ from ldpbayes.privacy import (
     shuffled,
 )
 from ldpbayes.privacy.tradeoffs import composed_tradeoff
+from tests.recorded import cases
 
 RESPONSE = ldp.RandomizedResponse(1.0)
 LAPLACE = ldp.LaplaceMechanism(epsilon=0.5, lower=0, upper=20)
@@ -127,6 +128,19 @@ def test_laws_of_several_labels_compose_at_least_as_badly_as_any_two(rng):
             exact = np.maximum(p - math.exp(epsilon) * q, 0).sum()
             assert total.delta(epsilon) >= exact - 1e-12
     assert total.epsilon(0.0) == pytest.approx(2 * np.log(laws.max(0) / laws.min(0)).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases.specs())
+def test_two_releases_of_any_mechanism_are_worse_than_one_and_at_most_twice_as_bad(name):
+    guarantee = ldp.mechanisms.mechanism_from_spec(cases.specs()[name]["spec"]).guarantee
+
+    def worst(delta):
+        return np.max(np.reshape(guarantee.epsilon(np.array(delta)[:, None]), (len(delta), -1)), axis=1)
+
+    both = compose(guarantee, guarantee).epsilon(DELTAS)
+    assert np.all(both >= worst(DELTAS) - 1e-9)
+    assert np.all(both <= 2 * worst(np.array(DELTAS) / 2) * 1.001)  # basic composition, at half of delta each
 
 
 def test_reports_personal_budgets_and_sketches_count():
