@@ -19,7 +19,7 @@ FLOORS = [
     {"data"},
     {"likelihood"},
     {"inference", "estimation"},
-    {"bootstrap", "learning", "tables"},
+    {"bootstrap", "learning", "secure", "tables"},
     {"studies"},
     {"plots"},
     {"cli"},
