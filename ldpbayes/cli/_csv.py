@@ -35,12 +35,10 @@ def naming(source: object) -> Iterator[None]:
 
 
 class Table:
-    """A CSV file in UTF-8; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ...
-    Messages quote nothing of a `private` file, whose first line could be a record.
-    """
+    """A CSV file in UTF-8; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
 
     def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False) -> None:
-        self.path, self.private = path, private
+        self.path, self.private = path, private  # if so, messages quote nothing; the first line, too, could be a record
         if not path.is_file():
             raise BadInput(f"no file {path}")
         try:

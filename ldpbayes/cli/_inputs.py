@@ -164,24 +164,22 @@ def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
     table = Table(args.data, private=True)
     columns = table.columns(args.column)
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
-    with naming(f"--mechanism {args.mechanism}"):
-        mechanism = mechanism_from_spec(spec)
     table.read(columns)
     values = np.stack([table.numbers(name, args.levels) for name in columns], axis=-1)
+    with naming(f"--mechanism {args.mechanism}"):
+        mechanism = mechanism_from_spec(spec)
     return mechanism, values if mechanism.record_shape or len(columns) > 1 else values[:, 0]
 
 
 def save_new(release: Release, path: pathlib.Path) -> None:
-    """Write a release file that its owner alone may read: all of it or nothing, and never over another file."""
-    handle, temporary = tempfile.mkstemp(suffix=path.suffix, dir=path.absolute().parent)
-    os.close(handle)
-    try:
-        release.save(temporary)
-        os.link(temporary, path)  # a rename would replace a file that came in between
-    except FileExistsError:
-        raise BadInput(f"--out {path} exists, and is not overwritten") from None
-    finally:
-        os.unlink(temporary)
+    """Write a release file: all of it or nothing, and never over another file."""
+    with tempfile.TemporaryDirectory(dir=path.absolute().parent) as folder:  # which its owner alone may read
+        whole = pathlib.Path(folder, path.name)
+        release.save(whole)
+        try:
+            os.link(whole, path)  # a rename would replace a file that came in between
+        except FileExistsError:
+            raise BadInput(f"--out {path} exists, and is not overwritten") from None
 
 
 def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray) -> str:

@@ -156,7 +156,7 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
 
 def _add_release_options(release: argparse.ArgumentParser) -> None:
     _add(release, "data", "DATA", ".csv file of original records; messages quote none of them", pathlib.Path)
-    _add_csv_options(release, {"clip"}, "what is released, and how")
+    _add_csv_options(release, {"clip"}, private=True)
     _add_switch(release, "--clip", "clip numbers to the bounds; else numbers beyond them are an error")
     _add(release, "--out", "FILE", "the release file, .npz or .parquet, a new one", pathlib.Path, required=True)
 
@@ -182,27 +182,20 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--out", "FILE.csv", "write them, with means and standard deviations", pathlib.Path)
 
 
-def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset(), title: str = "") -> Any:
-    """Options that say what a CSV file holds (with a `title`, original records), parameters of all mechanisms among
-    them, in a group.
-    """
-    text = (
+def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset(), private: bool = False) -> Any:
+    """Options that say what a CSV file holds, parameters of all mechanisms among them, in a group."""
+    group = parser.add_argument_group(
+        "what is released, and how" if private else "where a RELEASE is a .csv file",
         "The mechanism's parameters are options, as in --epsilon 1 --lower 0 --upper 20 ('ldpbayes mechanisms' lists "
+        + ("them)." if private else "them); @NAME takes one a record from a column."),
     )
-    text += "them)." if title else "them); @NAME takes one a record from a column."
-    group = parser.add_argument_group(title or "where a RELEASE is a .csv file", text)
-    column = "where they are; of rows several, in order, as in x1,x2,y" + " (default: the only column)" * (not title)
-    _add(
-        group,
-        "--mechanism",
-        "NAME",
-        "what releases them" if title else "what released the values",
-        required=bool(title),
-    )
-    _add(group, "--column", "NAME", column, action="append", required=bool(title))
+    column = "where they are; of rows several, in order, as in x1,x2,y" + " (default: the only column)" * (not private)
+    made = "what releases them" if private else "what released the values"
+    _add(group, "--mechanism", "NAME", made, required=private)
+    _add(group, "--column", "NAME", column, action="append", required=private)
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
     _add(group, "--times", "N", "at most so many values are about one person (default: 1)", _integer(1))
-    if not title:
+    if not private:
         _add(group, "--persons", "COLUMN", "whom each is about, from which that is counted")
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}

@@ -98,8 +98,6 @@ class Release(Holding):
             object.__setattr__(self, "times", max(counts.values()))
         elif self.times is not None:
             object.__setattr__(self, "times", at_least(1, "times", self.times))
-        if not isinstance(self.sampler, str | None):
-            raise TypeError(f"sampler must be a string, got {self.sampler!r}")
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
             problem = doubts_about(self.mechanism, self.values)
             if problem:

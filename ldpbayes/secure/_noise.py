@@ -13,7 +13,8 @@ from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 
 NOISES = (DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace)
 MECHANISMS = [getattr(mechanisms, f"{name}Mechanism") for name in ("Additive", *(law.__name__ for law in NOISES))]
-MOST = 2.0**50  # steps in the widest range and in the largest scale: far from the ends of 64-bit integers
+# Steps in the widest range or the largest scale; fewer for a statistic, which can be FARTHEST steps from 0 (of 2^63).
+MOST, MOST_OF_STATISTIC, FARTHEST = 2.0**50, 2.0**36, 2.0**62
 FEWEST = 2.0**20  # steps in a scale: curves of a law on the grid exceed those of the continuous law by 1/steps²
 
 
@@ -31,7 +32,8 @@ def scales(mechanism: Any) -> np.ndarray:
 def step_of(mechanism: Any) -> float:
     """Distance of neighbouring points of the grid: 1 under discrete noise, else a power of two."""
     widest = max(np.max(widths(mechanism)), np.max(scales(mechanism)))
-    return 1.0 if mechanism.noise.discrete else math.ldexp(1.0, math.frexp(widest)[1]) / MOST
+    steps = MOST if mechanism.bounded else MOST_OF_STATISTIC
+    return 1.0 if mechanism.noise.discrete else 2.0 ** math.frexp(widest)[1] / steps
 
 
 def measurements(mechanism: Any) -> dict[float, tuple[Any, int, float]]:

@@ -21,8 +21,8 @@ def release(mechanism: Mechanism, data: ArrayLike, *, clip: bool = False, times:
     the mechanism. There is no seed. Every further release about a person adds its budget. The time that a release
     takes, which depends on the data, is not protected.
 
-    Randomized answers compare words of Python's `secrets` with whole-number thresholds. Noise is OpenDP's, on a grid
-    of 2^-50 of the range or the scale ([Mironov]; [CKS]), and needs the extra ``opendp``.
+    Randomized answers compare words of Python's `secrets` with whole-number thresholds. Noise is OpenDP's, on a fine
+    grid ([Mironov]; [CKS]), and needs the extra ``opendp``.
 
     Parameters
     ----------
@@ -61,8 +61,7 @@ def _unsafe(mechanism: Any) -> str | None:
         kinds, laws = (", ".join(kind.__name__ for kind in each) for each in (_categories.SAMPLERS, _noise.NOISES))
         return f"no safe sampler of it is known; there are those of {kinds}, and of {laws} noise"
     if mechanism.perturbed is not None and mechanism.dimension < len(mechanism.names):
-        exposed = ", ".join(mechanism.names[j] for j in range(len(mechanism.names)) if j not in mechanism.index)
-        return f"nothing would protect {exposed}; leave columns out that get no noise"
+        return "nothing would protect the columns that get no noise; leave them out"
     if mechanism.columns is None and np.ndim(mechanism.lower) + np.ndim(mechanism.upper):
         return "bounds must be numbers, public and the same for all records"
     if not mechanism.bounded and (np.isinf(mechanism.sensitivity) or mechanism.columns or mechanism.batch_shape):
@@ -92,7 +91,7 @@ def _read(mechanism: Any, data: Any, clip: bool) -> np.ndarray:
         raise ValueError("some records are missing")
     low, high = (0, mechanism.categories - 1) if codes else (mechanism.lower, mechanism.upper)
     if statistic:
-        high = _noise.MOST * (1 if mechanism.noise.discrete else _noise.step_of(mechanism))
+        high = _noise.MOST if mechanism.noise.discrete else _noise.FARTHEST * _noise.step_of(mechanism)
         low = -high
     array = np.clip(array, low, high) if clip else array
     if ((array < low) | (array > high)).any():
