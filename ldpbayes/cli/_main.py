@@ -257,7 +257,9 @@ def _release(args: argparse.Namespace) -> int:
     ldpbayes release people.csv --column smokes --levels no,yes --mechanism randomized_response --epsilon 1 \
         --out smokes.npz
     """
-    _check_out(args.out, args.out.suffix if args.out.suffix in inputs.FILES else ".npz", "or in .parquet")
+    _check_out(
+        args.out, args.out.suffix if args.out.suffix in inputs.FILES else ".npz", "releases end in .npz or .parquet"
+    )
     if os.path.lexists(args.out):
         raise BadInput(f"--out {args.out} exists, and is not overwritten")
     mechanism, data = inputs.load_private(args)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ldpbayes import mechanisms
+import ldpbayes.mechanisms as mechanisms
 from ldpbayes._core.checks import require
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 
