@@ -76,7 +76,8 @@ def noisy(mechanism: Any, x: np.ndarray) -> tuple[np.ndarray, str]:
     for scale, (measurement, _, _) in measurements(mechanism).items():
         rows = scale_of == scale
         z[rows] = np.reshape(_run(measurement, steps[rows].ravel().tolist()), steps[rows].shape)
-    sampler = f"OpenDP {importlib.metadata.version('opendp')}, noise on multiples of 2^{math.frexp(step)[1] - 1}"
+    grid = "whole numbers" if mechanism.noise.discrete else f"multiples of 2^{math.frexp(step)[1] - 1}"
+    sampler = f"OpenDP {importlib.metadata.version('opendp')}, noise on {grid}"
     return z + origin.astype(np.int64) if mechanism.noise.discrete else origin + step * z, sampler
 
 
