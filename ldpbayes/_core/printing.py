@@ -85,8 +85,8 @@ class Holding:
 
     def __repr__(self) -> str:
         counts = [f"{number} {name}" for name, number in self._readable_counts().items()]
-        parts = [*counts, " ".join(repr(self.mechanism).split())]
-        parts += [f"sampler={self.sampler!r}"] if self.sampler else []
+        sampler = [f"sampler={self.sampler!r}"] if self.sampler else []
+        parts = [*counts, " ".join(repr(self.mechanism).split()), *sampler]
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:

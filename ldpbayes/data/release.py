@@ -121,8 +121,7 @@ class Release(Holding):
             raise ValueError(f"releases with values of one kind of mechanism add, not {self} and {other}")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         values, times = np.concatenate([self.values, other.values]), (self.times or 1) + (other.times or 1)
-        sampler = self.sampler if self.sampler == other.sampler else None
-        return Release(values, mechanism, times=times, sampler=sampler)
+        return Release(values, mechanism, times=times, sampler=self.sampler if self.sampler == other.sampler else None)
 
     def sketch(
         self,

@@ -10,16 +10,13 @@ from ldpbayes.data import Release
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.secure import _categories, _noise
 
-SMALLEST = 2.0**-900  # step of a grid, so that products neither underflow nor overflow
-
 
 def release(mechanism: Mechanism, data: ArrayLike, *, clip: bool = False, times: int | None = None) -> Release:
     """Perturb real data for release: with cryptographic randomness, and safely in floating point.
 
     The release may leave the house; its ``sampler`` says who drew it. What is run keeps the mechanism's guarantee in
     exact arithmetic: probabilities and scales are rounded to the private side, so little that likelihoods are those of
-    the mechanism. There is no seed. Every further release about a person adds its budget. The time that a release
-    takes, which depends on the data, is not protected.
+    the mechanism. There is no seed, and every further release about a person adds its budget. Time is not protected.
 
     Randomized answers compare words of Python's `secrets` with whole-number thresholds. Noise is OpenDP's, on a fine
     grid ([Mironov]; [CKS]), and needs the extra ``opendp``.
@@ -70,7 +67,7 @@ def _unsafe(mechanism: Any) -> str | None:
     if mechanism.noise.discrete:
         largest = max(np.max(scales), np.max(widths), np.max(np.abs(mechanism.lower)) if mechanism.bounded else 0)
         return "bounds, sensitivity and scale must be below 2^50" if largest >= _noise.MOST else None
-    fine = SMALLEST < step < 1 / SMALLEST and np.min(scales) >= _noise.FEWEST * step
+    fine = 2.0**-900 < step < 2.0**900 and np.min(scales) >= _noise.FEWEST * step  # nothing under- or overflows
     return None if fine else f"its range and scale ({np.min(scales):g}) are too large, too small or too far apart"
 
 

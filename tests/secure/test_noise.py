@@ -186,3 +186,18 @@ def test_errors_of_opendp_are_not_passed_on(monkeypatch):
     with pytest.raises(RuntimeError, match="OpenDP's sampler failed; nothing is released") as error:
         ldp.secure.release(ldp.LaplaceMechanism(1.0, 0, 3), [1.5])
     assert error.value.__context__ is None
+
+
+def test_the_curve_of_rows_on_a_coarse_grid_is_within_the_stated_curve(monkeypatch):
+    monkeypatch.setattr(noise, "MOST", 2.0**6)
+    mechanism = ldp.GaussianMechanism(1.5, 1e-3, 0, [1, 0.7], columns=2)
+    ((measurement, _, _),) = noise.measurements(mechanism).values()
+    scale, step = 1 / math.sqrt(2 * measurement.map(1)), noise.step_of(mechanism)
+    moves = [math.ceil(width / step) for width in noise.widths(mechanism)]
+    k = np.arange(-int(9 * scale), int(9 * scale))
+    mass = np.exp(-(k**2) / (2 * scale**2))
+    mass /= mass.sum()
+    moved = [np.concatenate([np.zeros(by), mass[:-by]]) for by in moves]
+    for epsilon in np.linspace(0, 2.5, 11):
+        delta = np.maximum(np.outer(mass, mass) - np.exp(epsilon) * np.outer(*moved), 0).sum()
+        assert delta <= mechanism.guarantee.delta(epsilon) + 1e-15
