@@ -23,11 +23,9 @@ MECHANISMS = {
     "RR of 5": lambda e: ldp.RandomizedResponse(e, 5),
     "OUE": lambda e: ldp.OptimalUnaryEncoding(e, 3),
     "SUE": lambda e: ldp.SymmetricUnaryEncoding(e, 3),
-    "sets of 1": lambda e: ldp.SubsetSelection(e, 4, subset_size=1),
     "sets of 2": lambda e: ldp.SubsetSelection(e, 5, subset_size=2),
     "Hadamard of 2": lambda e: ldp.HadamardResponse(e, 2),
     "Hadamard of 6": lambda e: ldp.HadamardResponse(e, 6),
-    "hashes to 2": lambda e: ldp.LocalHashing(e, 6, hash_range=2),
     "hashes to 4": lambda e: ldp.LocalHashing(e, 6, hash_range=4),
 }
 SEED = 12345  # of local hashing, whose law is compared given the seed
@@ -110,7 +108,7 @@ def frequencies_agree(mechanism, z, x):
     assert stats.chisquare(counts, expected).pvalue > LEVEL
 
 
-@pytest.mark.parametrize("draws", [40_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [15_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if "hash" not in name])
 def test_answers_have_their_law(name, draws):
     mechanism = MECHANISMS[name](0.9)
