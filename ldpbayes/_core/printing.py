@@ -67,6 +67,7 @@ class Holding:
     mechanism: Any
     promises: Any
     doubts: tuple[str, ...] = ()
+    sampler: str | None = None  # what drew the values of a secure release
     privacy: str | None = None  # what a publisher states in place of the guarantee
 
     def _counts(self) -> dict[str, Any]:
@@ -84,13 +85,16 @@ class Holding:
 
     def __repr__(self) -> str:
         counts = [f"{number} {name}" for name, number in self._readable_counts().items()]
-        return f"{type(self).__name__}({', '.join([*counts, ' '.join(repr(self.mechanism).split())])})"
+        sampler = [f"sampler={self.sampler!r}"] if self.sampler else []
+        parts = [*counts, " ".join(repr(self.mechanism).split()), *sampler]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         promises = dict.fromkeys(row for promise in self.promises for row in _guarantee_rows(*promise))
         stated = [("privacy", self.privacy)] if self.privacy else promises
         mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *stated]
         doubts = [("doubt", doubt) for doubt in self.doubts]
+        doubts += [("sampler", self.sampler)] if self.sampler else []
         size = ("in memory", _in_bytes(sum(_array_bytes(self).values())))
         return _table(type(self).__name__, [*self._readable_counts().items(), *mechanism, *doubts, size])
 

@@ -37,8 +37,8 @@ def naming(source: object) -> Iterator[None]:
 class Table:
     """A CSV file in UTF-8; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
 
-    def __init__(self, path: pathlib.Path, headless: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False) -> None:
+        self.path, self.private = path, private  # if so, messages quote nothing; the first line, too, could be a record
         if not path.is_file():
             raise BadInput(f"no file {path}")
         try:
@@ -83,6 +83,8 @@ class Table:
         for name in names:
             if self.names.count(name) != 1:
                 count = "several columns" if name in self.names else "no column"
+                if self.private:
+                    raise BadInput(f"{self.path} has {count} {name!r}; its first line must hold the columns' names")
                 known = ", ".join(other or "(one without a name)" for other in self.names)
                 meant = "" if name in self.names else guess(name, self.names)
                 raise BadInput(f"{self.path} has {count} {name!r}{meant}; its columns are {known}")
@@ -132,6 +134,9 @@ class Table:
         wrong = np.flatnonzero(np.isnan(values) & ~np.array(allowed))
         if not len(wrong):
             return values
+        if self.private:
+            kind = f"levels {', '.join(codes)}" if codes else "numbers"
+            raise BadInput(f"{self.path}: some cells of column {name!r} are missing, or no {kind}")
         self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING])
         text = cells[wrong[0]].strip()
         problem = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -23,7 +24,7 @@ from ldpbayes._core.checks import guess, require
 from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
-from ldpbayes.mechanisms import StatisticsMechanism, mechanism_from_spec, mechanism_names
+from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
@@ -155,6 +156,30 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
             reports: Any = {"times": args.times, "persons": people and people[0][records]}
             releases.append(Named(name, word, Release(values[records], mechanisms[word], **reports)))
     return releases
+
+
+def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
+    """The mechanism that is named, and original records in a CSV file, which no message quotes."""
+    parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
+    table = Table(args.data, private=True)
+    columns = table.columns(args.column)
+    spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
+    table.read(columns)
+    values = np.stack([table.numbers(name, args.levels) for name in columns], axis=-1)
+    with naming(f"--mechanism {args.mechanism}"):
+        mechanism = mechanism_from_spec(spec)
+    return mechanism, values if mechanism.record_shape or len(columns) > 1 else values[:, 0]
+
+
+def save_new(release: Release, path: pathlib.Path) -> None:
+    """Write a release file: all of it or nothing, and never over another file."""
+    with tempfile.TemporaryDirectory(dir=path.absolute().parent) as folder:  # which its owner alone may read
+        whole = pathlib.Path(folder, path.name)
+        release.save(whole)
+        try:
+            os.link(whole, path)  # a rename would replace a file that came in between
+        except FileExistsError:
+            raise BadInput(f"--out {path} exists, and is not overwritten") from None
 
 
 def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray) -> str:

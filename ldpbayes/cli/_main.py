@@ -252,6 +252,27 @@ def _regress(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
+def _release(args: argparse.Namespace) -> int:
+    r"""Perturb original records, with cryptographic randomness, into a release file that may leave the house.
+
+    ldpbayes release visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 --out visits.npz
+    ldpbayes release people.csv --column smokes --levels no,yes --mechanism randomized_response --epsilon 1 \
+        --out smokes.npz
+    """
+    _check_out(
+        args.out, args.out.suffix if args.out.suffix in inputs.FILES else ".npz", "releases end in .npz or .parquet"
+    )
+    if os.path.lexists(args.out):
+        raise BadInput(f"--out {args.out} exists, and is not overwritten")
+    mechanism, data = inputs.load_private(args)
+    with naming(args.data), _plain_warnings() as messages:
+        release = ldp.secure.release(mechanism, data, clip=args.clip, times=args.times)
+    inputs.save_new(release, args.out)
+    print(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
+    print(f"wrote {args.out}: {len(release):,} released values, the mechanism and who drew them, and nothing else")
+    return DOUBTFUL if messages else OK
+
+
 def _table(args: argparse.Namespace) -> int:
     r"""Say what the cells of a noisy table were before noise, with intervals, and ratios of them.
 
@@ -334,7 +355,7 @@ def _models(args: argparse.Namespace) -> int:
     return OK
 
 
-COMMANDS = (_demo, _fit, _bootstrap, _regress, _table, _mechanisms, _models)
+COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _mechanisms, _models)
 
 
 def first_paragraph(text: str | None) -> str:

@@ -58,6 +58,7 @@ def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
     _add_fit_options(subs["fit"])
     _add_bootstrap_options(subs["bootstrap"])
     _add_regress_options(subs["regress"])
+    _add_release_options(subs["release"])
     _add_table_options(subs["table"])
     for name in ("mechanisms", "models"):
         _add_switch(subs[name], "--json", "as JSON, for programs")
@@ -154,6 +155,13 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
     _add(regress, "--out", "FILE.csv", "write the parameters", pathlib.Path)
 
 
+def _add_release_options(release: argparse.ArgumentParser) -> None:
+    _add(release, "data", "DATA", ".csv file of original records; messages quote none of them", pathlib.Path)
+    _add_csv_options(release, {"clip"}, private=True)
+    _add_switch(release, "--clip", "clip numbers to the bounds; else numbers beyond them are an error")
+    _add(release, "--out", "FILE", "the release file, .npz or .parquet, a new one", pathlib.Path, required=True)
+
+
 def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "table", "TABLE", ".csv or .parquet file, a row a cell; missing values were not reported", pathlib.Path)
     values = "columns of noisy values: several, where a ratio divides one by another"
@@ -175,19 +183,21 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--out", "FILE.csv", "write them, with means and standard deviations", pathlib.Path)
 
 
-def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset()) -> Any:
+def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset(), private: bool = False) -> Any:
     """Options that say what a CSV file holds, parameters of all mechanisms among them, in a group."""
     group = parser.add_argument_group(
-        "where a RELEASE is a .csv file",
+        "what is released, and how" if private else "where a RELEASE is a .csv file",
         "The mechanism's parameters are options, as in --epsilon 1 --lower 0 --upper 20 ('ldpbayes mechanisms' lists "
-        "them); @NAME takes one a record from a column.",
+        + ("them)." if private else "them); @NAME takes one a record from a column."),
     )
-    column = "where they are; of rows several, in order, as in x1,x2,y (default: the only column)"
-    _add(group, "--mechanism", "NAME", "what released the values")
-    _add(group, "--column", "NAME", column, action="append")
+    column = "where they are; of rows several, in order, as in x1,x2,y" + " (default: the only column)" * (not private)
+    made = "what releases them" if private else "what released the values"
+    _add(group, "--mechanism", "NAME", made, required=private)
+    _add(group, "--column", "NAME", column, action="append", required=private)
     _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
     _add(group, "--times", "N", "at most so many values are about one person (default: 1)", _integer(1))
-    _add(group, "--persons", "COLUMN", "whom each is about, from which that is counted")
+    if not private:
+        _add(group, "--persons", "COLUMN", "whom each is about, from which that is counted")
     parser.set_defaults(by=None)
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}

@@ -53,6 +53,8 @@ class Release(Holding):
         Number of records; only without values.
     times : int, optional
         At most so many values are about one person (default: 1): ``guarantee`` and privacy statements are of them.
+    sampler : str, optional
+        What drew the values, where they are a secure release of real data (`ldpbayes.secure.release`).
     persons : array_like (N,), optional
         Whom each value is about, from which ``times`` is counted; the array is not kept.
     """
@@ -62,9 +64,10 @@ class Release(Holding):
     count: int = static(default=None)
     doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
     times: int | None = host(default=None, kw_only=True)
+    sampler: str | None = host(default=None, kw_only=True)
     persons: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
 
-    _beside: ClassVar[tuple[str, ...]] = ("times",)  # fields that a file holds beside values and mechanism
+    _beside: ClassVar[tuple[str, ...]] = ("times", "sampler")  # fields that a file holds beside values and mechanism
 
     def __post_init__(self, persons: Any = None) -> None:
         kind = type(self.mechanism).__name__
@@ -118,7 +121,7 @@ class Release(Holding):
             raise ValueError(f"releases with values of one kind of mechanism add, not {self} and {other}")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         values, times = np.concatenate([self.values, other.values]), (self.times or 1) + (other.times or 1)
-        return Release(values, mechanism, times=times)
+        return Release(values, mechanism, times=times, sampler=self.sampler if self.sampler == other.sampler else None)
 
     def sketch(
         self,
@@ -185,7 +188,7 @@ class Release(Holding):
                 raise ValueError(f"by: group {code} has no record, and no sketch")
             mechanism = self.mechanism.of_records((self.count,), rows)
             mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
-            part = unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0), None)
+            part = unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0), None, None)
             yield dataclasses.replace(part.sketch(**options), added=promises)
 
     def save(self, path: str | os.PathLike) -> None:

@@ -453,16 +453,17 @@ class LocalHashing(_EvenProtocol):
         shape = jnp.broadcast_shapes(x.shape, log_odds.shape)
         key_seed, key_flip, key_other = jax.random.split(key, 3)
         seed = jax.random.bits(key_seed, shape, jnp.uint32)
-        own = self._hash(seed, x)
+        own = self.hash(seed, x)
         flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
         return jnp.stack([seed, flipped(key_other, own, flip, self.hash_range)], axis=-1)
 
-    def _hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
+    def hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
+        """The hash of each code under each seed, 32-bit integers, in the broadcast shape."""
         return xxh32_of_decimal(x, seed, self.categories - 1) % np.uint32(self.hash_range)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         z = jnp.asarray(z).astype(jnp.uint32)
-        return self._hash(z[..., 0], x) == z[..., 1]
+        return self.hash(z[..., 0], x) == z[..., 1]
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         rows = max(1, (1 << 22) // self.categories)

@@ -57,8 +57,7 @@ class Mechanism(Called, abc.ABC):
     @abc.abstractmethod
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Draw z given x, in the broadcast shape of `x` and the parameters; ValueError for concrete records that the
-        mechanism does not take. For simulation and studies: to release real data use a cryptographically secure sampler
-        that is safe in floating point, such as OpenDP's.
+        mechanism does not take. For simulation and studies: real data are released by `ldpbayes.secure.release`.
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:

@@ -615,7 +615,7 @@ def _commands():
         "version": ["--version"],
         **{
             f"{name} --help": [name, "--help"]
-            for name in ("demo", "fit", "bootstrap", "regress", "mechanisms", "models")
+            for name in ("demo", "fit", "bootstrap", "regress", "release", "mechanisms", "models")
         },
         "mechanisms": ["mechanisms"],
         "models": ["models"],

@@ -1,0 +1,117 @@
+"""`release`: which mechanisms can be run safely, and how original data are read without ever being quoted."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ldpbayes._core.printing import shown
+from ldpbayes.data import Release
+from ldpbayes.mechanisms import Mechanism
+from ldpbayes.secure import _categories, _noise
+
+
+def release(mechanism: Mechanism, data: ArrayLike, *, clip: bool = False, times: int | None = None) -> Release:
+    """Perturb real data for release: with cryptographic randomness, and safely in floating point.
+
+    The release may leave the house; its ``sampler`` says who drew it. What is run keeps the mechanism's guarantee in
+    exact arithmetic: probabilities and scales are rounded to the private side, so little that likelihoods are those of
+    the mechanism. There is no seed, and every further release about a person adds its budget. Time is not protected.
+
+    Randomized answers compare words of Python's `secrets` with whole-number thresholds. Noise is OpenDP's, on a fine
+    grid ([Mironov]; [CKS]), and needs the extra ``opendp``.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        Randomized response, unary encoding, subset selection, Hadamard response or local hashing; or Laplace, Gaussian,
+        discrete Laplace or discrete Gaussian noise on all columns. Budgets may be personal.
+    data : array_like (N,) or (N, columns)
+        Original records: codes 0, ..., k − 1; numbers between the bounds, whole ones under discrete noise; or the one
+        number of a statistic. Of a data frame columns are taken by the mechanism's names, if it has names.
+    clip : bool
+        Clip numbers to the bounds; by default numbers beyond them are an error.
+    times : int, optional
+        At most so many records are about one person; see `Release`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If no safe sampler is known, or data are missing or not allowed; messages hold no data, nor their places.
+    """
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(f"mechanism must be an ldpbayes mechanism, before data; got {type(mechanism).__name__}")
+    if problem := _unsafe(mechanism):
+        raise ValueError(f"{type(mechanism).__name__} cannot be released: {problem}")
+    draw = _categories.answers if type(mechanism) in _categories.SAMPLERS else _noise.noisy
+    values, sampler = draw(mechanism, _read(mechanism, data, clip))
+    return Release(values.reshape(-1, *mechanism.event_shape), mechanism, times=times, sampler=sampler)
+
+
+def _unsafe(mechanism: Any) -> str | None:
+    """Why a mechanism cannot be run safely; None if it can."""
+    if type(mechanism) in _categories.SAMPLERS:
+        infinite = np.isinf(mechanism.epsilon).any()
+        return "a record of infinite budget would be released as it is; epsilon must be finite" if infinite else None
+    noise = getattr(mechanism, "noise", None)
+    if type(mechanism) not in _noise.MECHANISMS or type(noise) not in _noise.NOISES:
+        kinds, laws = (", ".join(kind.__name__ for kind in each) for each in (_categories.SAMPLERS, _noise.NOISES))
+        return f"no safe sampler of it is known; there are those of {kinds}, and of {laws} noise"
+    if mechanism.perturbed is not None and mechanism.dimension < len(mechanism.names):
+        return "nothing would protect the columns that get no noise; leave them out"
+    if mechanism.columns is None and np.ndim(mechanism.lower) + np.ndim(mechanism.upper):
+        return "bounds must be numbers, public and the same for all records"
+    if not mechanism.bounded and (np.isinf(mechanism.sensitivity) or mechanism.columns or mechanism.batch_shape):
+        return "a statistic must be one number, with a finite sensitivity and one scale"
+    step, scales, widths = _noise.step_of(mechanism), _noise.scales(mechanism), _noise.widths(mechanism)
+    if mechanism.noise.discrete:
+        largest = max(np.max(scales), np.max(widths), np.max(np.abs(mechanism.lower)) if mechanism.bounded else 0)
+        return "bounds, sensitivity and scale must be below 2^50" if largest >= _noise.MOST else None
+    fine = 2.0**-900 < step < 2.0**900 and np.min(scales) >= _noise.FEWEST * step  # nothing under- or overflows
+    return None if fine else f"its range and scale ({np.min(scales):g}) are too large, too small or too far apart"
+
+
+def _read(mechanism: Any, data: Any, clip: bool) -> np.ndarray:
+    """Original records in double precision, between the bounds, or codes as integers; errors do not quote them."""
+    codes = type(mechanism) in _categories.SAMPLERS
+    statistic = not codes and not mechanism.bounded
+    if clip and (codes or statistic):
+        raise ValueError("clip is for records between bounds, and not for categories and statistics")
+    array = _array(data, getattr(mechanism, "columns", None))
+    array, event = np.atleast_1d(array) if statistic else array, mechanism.record_shape
+    if array.ndim != 1 + len(event) or array.shape[1:] != event or not array.size or (statistic and array.size > 1):
+        needed = "one number" if statistic else f"rows of {event[0]} columns" if event else "one number a record"
+        raise ValueError(f"data must be {needed}, got an array of shape {array.shape}")
+    if mechanism.batch_shape not in ((), (1,), array.shape[:1]):
+        raise ValueError(f"there are {len(array)} records, but budgets of shape {mechanism.batch_shape}")
+    if np.isnan(array).any():
+        raise ValueError("some records are missing")
+    low, high = (0, mechanism.categories - 1) if codes else (mechanism.lower, mechanism.upper)
+    if statistic:
+        high = _noise.MOST if mechanism.noise.discrete else _noise.FARTHEST * _noise.step_of(mechanism)
+        low = -high
+    array = np.clip(array, low, high) if clip else array
+    if ((array < low) | (array > high)).any():
+        advice = "" if codes or statistic else "; with clip they are moved to the bounds"
+        raise ValueError(f"some records lie outside {shown(low)}..{shown(high)}{advice}")
+    if (codes or mechanism.noise.discrete) and (array % 1 != 0).any():
+        raise ValueError("some records are no whole numbers")
+    return array.astype(np.int64) if codes else array
+
+
+def _array(data: Any, columns: Any) -> np.ndarray:
+    """Data as an array of doubles, a frame's `columns` in their order, if they have names."""
+    if hasattr(data, "columns") and isinstance(columns, tuple):
+        if sorted(map(str, data.columns)) != sorted(columns):
+            raise ValueError(f"data must have the columns {', '.join(columns)}, and no others")
+        data = data[list(columns)]
+    if np.ma.is_masked(data):
+        raise ValueError("some records are missing")
+    try:
+        array = np.asarray(data)
+    except Exception:  # whose message may quote the data
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
+        raise ValueError("data must be an array of numbers: no words, no None, no rows of different lengths")
+    with np.errstate(over="ignore"):
+        return array.astype(float)
