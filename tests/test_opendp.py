@@ -17,6 +17,7 @@ from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Withheld
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 
 ERROR_RATE = 1e-6
+sizes = pytest.mark.parametrize("draws", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
 SUMMARY = {
     "column": ["n", "income", "mean", "mean", "median"],
     "aggregate": ["Frame Length", "Sum", "Sum", "Length", "0.5-Quantile"],
@@ -117,21 +118,23 @@ def p_value_of_whole_numbers(values, mechanism, x):
     return p_value(np.bincount(values - grid[0], minlength=len(grid)), probabilities)
 
 
+@sizes
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
-def test_noise_on_vectors_of_integers_is_discrete(dp, law):
+def test_noise_on_vectors_of_integers_is_discrete(dp, law, draws):
     metric = dp.l1_distance(T=int) if law == "laplace" else dp.l2_distance(T=float)
     measurement = (dp.vector_domain(dp.atom_domain(T=int)), metric) >> getattr(dp.m, f"then_{law}")(1.5)
     mechanism = ldp.opendp.read_mechanism(measurement, d_in=2)
     noise = {"laplace": DiscreteLaplace, "gaussian": DiscreteGaussian}[law](1.5)
     assert mechanism == added(noise, sensitivity=2.0)
-    draws = np.array(measurement([3] * 30_000))
-    assert p_value_of_whole_numbers(draws, mechanism, 3) > ERROR_RATE
-    wrong = added(type(noise)(1.4))  # the test tells scales apart
-    assert p_value_of_whole_numbers(draws, wrong, 3) < ERROR_RATE
+    values = np.array(measurement([3] * draws))
+    assert p_value_of_whole_numbers(values, mechanism, 3) > ERROR_RATE
+    wrong = added(type(noise)(1.3))  # the test tells scales apart
+    assert p_value_of_whole_numbers(values, wrong, 3) < ERROR_RATE
 
 
+@sizes
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
-def test_noise_on_vectors_of_floats_is_continuous(dp, law):
+def test_noise_on_vectors_of_floats_is_continuous(dp, law, draws):
     metric = dp.l1_distance(T=float) if law == "laplace" else dp.l2_distance(T=float)
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), metric
     measurement = space >> getattr(dp.m, f"then_{law}")(1.5)
@@ -141,7 +144,7 @@ def test_noise_on_vectors_of_floats_is_continuous(dp, law):
     with jax.enable_x64(True):
         density = np.exp(mechanism.log_prob(fine := np.linspace(-8, 10, 19901), np.full(len(fine), 1.0)))
     masses = integrate.simpson(np.stack([density[i * 100 : i * 100 + 101] for i in range(199)]), dx=fine[1] - fine[0])
-    counts, _ = np.histogram(measurement([1.0] * 10_000), edges)
+    counts, _ = np.histogram(measurement([1.0] * draws), edges)
     assert p_value(counts, masses / masses.sum()) > ERROR_RATE
 
 
@@ -152,13 +155,13 @@ def test_noise_on_a_coarse_grid_is_refused(dp):
         ldp.opendp.read_mechanism(space >> dp.m.then_laplace(1.5, k=-2))
 
 
-def test_unsigned_numbers_are_floored(dp):
+@sizes
+def test_unsigned_numbers_are_floored(dp, draws):
     space = dp.vector_domain(dp.atom_domain(T="u32")), dp.l1_distance(T="u32")
     measurement = space >> dp.m.then_laplace(2.0)
     mechanism = ldp.opendp.read_mechanism(measurement)
     assert mechanism == Floored(added(DiscreteLaplace(2.0)), 0)
-    draws = np.array(measurement([1] * 10_000))
-    counts = np.bincount(draws)
+    counts = np.bincount(measurement([1] * draws))
     with jax.enable_x64(True):
         probabilities = np.exp(mechanism.log_prob(np.arange(len(counts), dtype=float), np.ones(len(counts))))
     assert p_value(counts, probabilities) > ERROR_RATE
@@ -291,6 +294,7 @@ def test_rows_at_or_below_the_threshold_are_withheld(dp, pl):
     assert p_value_of_whole_numbers(shown, sums.mechanism.mechanism, 5) > ERROR_RATE
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*default value is currently signed:FutureWarning")
 def test_a_context_of_counts_and_sums_gives_posteriors_on_the_truth(dp, pl):
     rng = np.random.default_rng(0)
