@@ -67,7 +67,7 @@ class Holding:
     mechanism: Any
     promises: Any
     doubts: tuple[str, ...] = ()
-    sampler: str | None = None  # what drew the values of a secure release
+    about: dict[str, Any] | None = None  # what the releaser says besides
     privacy: str | None = None  # what a publisher states in place of the guarantee
 
     def _counts(self) -> dict[str, Any]:
@@ -85,8 +85,8 @@ class Holding:
 
     def __repr__(self) -> str:
         counts = [f"{number} {name}" for name, number in self._readable_counts().items()]
-        sampler = [f"sampler={self.sampler!r}"] if self.sampler else []
-        parts = [*counts, " ".join(repr(self.mechanism).split()), *sampler]
+        about = [f"{name}={value!r}" for name, value in (self.about or {}).items()]
+        parts = [*counts, " ".join(repr(self.mechanism).split()), *about]
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
@@ -94,7 +94,7 @@ class Holding:
         stated = [("privacy", self.privacy)] if self.privacy else promises
         mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *stated]
         doubts = [("doubt", doubt) for doubt in self.doubts]
-        doubts += [("sampler", self.sampler)] if self.sampler else []
+        doubts += [(name, str(value)) for name, value in (self.about or {}).items()]
         size = ("in memory", _in_bytes(sum(_array_bytes(self).values())))
         return _table(type(self).__name__, [*self._readable_counts().items(), *mechanism, *doubts, size])
 

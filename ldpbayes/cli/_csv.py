@@ -38,13 +38,17 @@ class Table:
     """A CSV file in UTF-8; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
 
     def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False) -> None:
-        self.path, self.private = path, private  # if so, messages quote nothing; the first line, too, could be a record
+        self.path, self.private = (
+            path,
+            private,
+        )  # if so, messages hold no data and no places; the first line could be a record
         if not path.is_file():
             raise BadInput(f"no file {path}")
         try:
             self._text = path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise BadInput(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
+            place = "" if private else f": {error.reason} at byte {error.start}"
+            raise BadInput(f"{path} is not text in UTF-8{place}") from None
         self.delimiter = self._dividing()
         self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
         numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING for name in self.names)
@@ -75,7 +79,8 @@ class Table:
             for row in reader:
                 yield reader.line_num, row
         except csv.Error as error:
-            raise BadInput(f"{self.path} is not a CSV file: {error}, in line {reader.line_num}") from None
+            place = "" if self.private else f": {error}, in line {reader.line_num}"
+            raise BadInput(f"{self.path} is not a CSV file{place}") from None
 
     def columns(self, texts: Sequence[str]) -> list[str]:
         """Names of columns as they are typed: each by itself, or several with commas between them."""
@@ -102,6 +107,8 @@ class Table:
             if not row:  # at the end only, since elsewhere the values may be missing
                 empty = empty or line
                 continue
+            if self.private and (empty is not None or len(row) != width):
+                raise BadInput(f"{self.path}: some lines are empty, or have not a cell for each name of a column")
             if empty is not None:
                 raise BadInput(f"{self.path}, line {empty}: the line is empty, and others follow")
             if len(row) != width:

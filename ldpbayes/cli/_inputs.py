@@ -364,6 +364,7 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
 
 def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
     """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
+    levels = levels or (first.release.about or {}).get("levels", ())
     count = getattr(first.release.mechanism, "categories", 0)
     names = [*levels, *map(str, range(len(levels), count))][:count]
     axes = AXES.get(model, ()) if levels else ()

@@ -111,7 +111,7 @@ def _fit(args: argparse.Namespace) -> int:
         --model clipped_counts
     ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \
         --lower -5 --upper 5 --model hierarchical
-    ldpbayes fit people.csv --column income --mechanism laplace --epsilon 1 --lower 0 --upper 100 \\
+    ldpbayes fit people.csv --column income --mechanism laplace --epsilon 1 --lower 0 --upper 100 \
         --formula "income ~ age + education"
     """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
@@ -147,6 +147,8 @@ def _fit(args: argparse.Namespace) -> int:
         kind = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
         say(f"{files} files, {kind}") if files > 1 else None
         say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
+        stated = {f"  {name}: {value}": None for each in releases for name, value in (each.release.about or {}).items()}
+        say(few(stated)) if stated else None
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
@@ -266,10 +268,12 @@ def _release(args: argparse.Namespace) -> int:
         raise BadInput(f"--out {args.out} exists, and is not overwritten")
     mechanism, data = inputs.load_private(args)
     with naming(args.data), _plain_warnings() as messages:
-        release = ldp.secure.release(mechanism, data, clip=args.clip, times=args.times)
+        about: dict[str, Any] = {"column": ",".join(args.column)} | ({"levels": args.levels} if args.levels else {})
+        release = ldp.secure.release(mechanism, data, clip=args.clip, times=args.times, about=about)
     inputs.save_new(release, args.out)
     print(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
-    print(f"wrote {args.out}: {len(release):,} released values, the mechanism and who drew them, and nothing else")
+    known = "the mechanism, who drew them, and the names of the column and its levels"
+    print(f"wrote {args.out}: {len(release):,} released values, {known}, and nothing else")
     return DOUBTFUL if messages else OK
 
 

@@ -188,7 +188,7 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     group = parser.add_argument_group(
         "what is released, and how" if private else "where a RELEASE is a .csv file",
         "The mechanism's parameters are options, as in --epsilon 1 --lower 0 --upper 20 ('ldpbayes mechanisms' lists "
-        + ("them)." if private else "them); @NAME takes one a record from a column."),
+        + ("them), one for all records." if private else "them); @NAME takes one a record from a column."),
     )
     column = "where they are; of rows several, in order, as in x1,x2,y" + " (default: the only column)" * (not private)
     made = "what releases them" if private else "what released the values"

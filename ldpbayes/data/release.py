@@ -53,8 +53,9 @@ class Release(Holding):
         Number of records; only without values.
     times : int, optional
         At most so many values are about one person (default: 1): ``guarantee`` and privacy statements are of them.
-    sampler : str, optional
-        What drew the values, where they are a secure release of real data (`ldpbayes.secure.release`).
+    about : dict, optional
+        What the releaser says besides, which a file keeps, in JSON: ``sampler``, who drew the values of a secure
+        release (`ldpbayes.secure.release`); perhaps ``column`` and ``levels``, words for the codes 0, 1, ...
     persons : array_like (N,), optional
         Whom each value is about, from which ``times`` is counted; the array is not kept.
     """
@@ -64,10 +65,10 @@ class Release(Holding):
     count: int = static(default=None)
     doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
     times: int | None = host(default=None, kw_only=True)
-    sampler: str | None = host(default=None, kw_only=True)
+    about: dict[str, Any] | None = host(default=None, kw_only=True)
     persons: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
 
-    _beside: ClassVar[tuple[str, ...]] = ("times", "sampler")  # fields that a file holds beside values and mechanism
+    _beside: ClassVar[tuple[str, ...]] = ("times", "about")  # fields that a file holds beside values and mechanism
 
     def __post_init__(self, persons: Any = None) -> None:
         kind = type(self.mechanism).__name__
@@ -109,6 +110,7 @@ class Release(Holding):
 
     promises = property(lambda self: (Promise(self.mechanism, self.times),))
     guarantee = property(lambda self: self.mechanism.guarantee.composed(self.times or 1))  # to a person
+    sampler = property(lambda self: (self.about or {}).get("sampler"))  # of a secure release
 
     def __len__(self) -> int:
         return self.count
@@ -121,7 +123,7 @@ class Release(Holding):
             raise ValueError(f"releases with values of one kind of mechanism add, not {self} and {other}")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         values, times = np.concatenate([self.values, other.values]), (self.times or 1) + (other.times or 1)
-        return Release(values, mechanism, times=times, sampler=self.sampler if self.sampler == other.sampler else None)
+        return Release(values, mechanism, times=times, about=self.about if self.about == other.about else None)
 
     def sketch(
         self,

@@ -40,7 +40,8 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
         Of one unit (record, attribute or label), one trust model, and the same public columns; ValueError for others.
         A release counts as often as it has ``times``, its reports a person.
     delta : float, optional
-        The delta, in (0, 1), that the guarantee's `statement` quotes. Default: as of `Guarantee`.
+        The delta, in (0, 1), that the guarantee's `statement` quotes. Default: the largest that the parts state, if
+        any does, else as of `Guarantee`.
 
     Returns
     -------
@@ -60,8 +61,11 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
                 raise ValueError(f"guarantees whose {name} is {one!r} and {other!r} are not added: give those of one")
     curve = composed_curve([(each.tradeoff, repeats) for each, repeats in guarantees])
     reports = sum(each.times * repeats for each, repeats in guarantees)
-    stated = first.stated_delta if curve is first.tradeoff and stated is None else stated
-    return dataclasses.replace(first, tradeoff=curve, stated_delta=stated, times=reports)
+    if stated is None:
+        known = [np.max(each.stated_delta) for each, _ in guarantees if each.stated_delta is not None]
+        stated = first.stated_delta if curve is first.tradeoff else max(known, default=None)
+    assumption = " ".join(dict.fromkeys(each.assumption for each, _ in guarantees if each.assumption))
+    return dataclasses.replace(first, tradeoff=curve, stated_delta=stated, times=reports, assumption=assumption)
 
 
 def _guarantees(part: Any) -> list[tuple[Guarantee, int]]:

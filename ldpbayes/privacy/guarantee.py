@@ -1,6 +1,8 @@
 """Guarantees: a trade-off function with what it protects, against whom, and in words."""
 
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -81,11 +83,14 @@ class Guarantee:
         epsilon, delta = np.broadcast_arrays(self.epsilon(delta), delta)
         return epsilon, delta
 
-    def statement(self, epsilon: float | None = None) -> str:
-        """The guarantee in plain sentences, at `stated_delta` or at `epsilon`, and what is given away, if anything."""
-        pair = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
-        budget, delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))
-        given_away = (np.isinf(budget) | (delta == 1)) & (power == 1)
+    def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
+        """The guarantee in plain sentences, at `epsilon`, at `delta` or at `stated_delta`, and what is given away, if
+        anything. Numbers are rounded up, in the fourth digit.
+        """
+        pair: Any = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
+        pair = pair if delta is None else (self.epsilon(delta), delta)
+        budget, quoted_delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))
+        given_away = (np.isinf(budget) | (quoted_delta == 1)) & (power == 1)
         many = "reports" if self.unit == "record" else f"{self.unit}s"
         who = f"A person with up to {self.times:,} {many}" if self.times > 1 else f"Each {self.unit}"
         what = f"these {many}" if self.times > 1 else f"one {self.unit}"
@@ -96,7 +101,7 @@ class Guarantee:
         aside = f", {exposed} aside, " if exposed else " "
         protected = (
             f"is protected by {self.trust_model} differential privacy with "
-            f"epsilon {quoted(budget[~given_away])} and delta {quoted(delta[~given_away])}: "
+            f"epsilon {quoted(budget[~given_away])} and delta {quoted(quoted_delta[~given_away])}: "
             f"no test between two {kind} {what} that raises a false alarm 5% of the time "
             f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
         )
@@ -113,5 +118,13 @@ class Guarantee:
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:
     """A number after the text `equals`, or the range of several numbers."""
-    low, high = f"{np.min(value):.4g}", f"{np.max(value):.4g}"
+    low, high = (f"{_rounded_up(float(each)):.4g}" for each in (np.min(value), np.max(value)))
     return f"{equals}{low}" if low == high else f"between {low} and {high}"
+
+
+def _rounded_up(value: float) -> float:
+    """In the fourth digit, but for rounding errors of the value itself: a promise is never better than it is."""
+    if not 0 < value < math.inf:
+        return value
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return math.ceil(value / unit * (1 - 1e-9)) * unit

@@ -1,5 +1,6 @@
 """`release`: which mechanisms can be run safely, and how original data are read without ever being quoted."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,17 @@ from ldpbayes.mechanisms import Mechanism
 from ldpbayes.secure import _categories, _noise
 
 
-def release(mechanism: Mechanism, data: ArrayLike, *, clip: bool = False, times: int | None = None) -> Release:
+def release(
+    mechanism: Mechanism,
+    data: ArrayLike,
+    *,
+    clip: bool = False,
+    times: int | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Release:
     """Perturb real data for release: with cryptographic randomness, and safely in floating point.
 
-    The release may leave the house; its ``sampler`` says who drew it. What is run keeps the mechanism's guarantee in
+    The release may leave the house; its ``about`` says who drew it. What is run keeps the mechanism's guarantee in
     exact arithmetic: probabilities and scales are rounded to the private side, so little that likelihoods are those of
     the mechanism. There is no seed, and every further release about a person adds its budget. Time is not protected.
 
@@ -33,6 +41,8 @@ def release(mechanism: Mechanism, data: ArrayLike, *, clip: bool = False, times:
         Clip numbers to the bounds; by default numbers beyond them are an error.
     times : int, optional
         At most so many records are about one person; see `Release`.
+    about : dict, optional
+        Public facts that the file shall state, such as ``{"column": "smokes", "levels": ["no", "yes"]}``.
 
     Raises
     ------
@@ -45,7 +55,8 @@ def release(mechanism: Mechanism, data: ArrayLike, *, clip: bool = False, times:
         raise ValueError(f"{type(mechanism).__name__} cannot be released: {problem}")
     draw = _categories.answers if type(mechanism) in _categories.SAMPLERS else _noise.noisy
     values, sampler = draw(mechanism, _read(mechanism, data, clip))
-    return Release(values.reshape(-1, *mechanism.event_shape), mechanism, times=times, sampler=sampler)
+    stated = {**(about or {}), "sampler": sampler}
+    return Release(values.reshape(-1, *mechanism.event_shape), mechanism, times=times, about=stated)
 
 
 def _unsafe(mechanism: Any) -> str | None:
@@ -84,15 +95,15 @@ def _read(mechanism: Any, data: Any, clip: bool) -> np.ndarray:
         raise ValueError(f"data must be {needed}, got an array of shape {array.shape}")
     if mechanism.batch_shape not in ((), (1,), array.shape[:1]):
         raise ValueError(f"there are {len(array)} records, but budgets of shape {mechanism.batch_shape}")
-    if np.isnan(array).any():
-        raise ValueError("some records are missing")
+    if not np.isfinite(array).all():
+        raise ValueError("some records are missing, or infinite")
     low, high = (0, mechanism.categories - 1) if codes else (mechanism.lower, mechanism.upper)
     if statistic:
         high = _noise.MOST if mechanism.noise.discrete else _noise.FARTHEST * _noise.step_of(mechanism)
         low = -high
     array = np.clip(array, low, high) if clip else array
     if ((array < low) | (array > high)).any():
-        advice = "" if codes or statistic else "; with clip they are moved to the bounds"
+        advice = "" if codes or statistic else "; clip (--clip) moves them to the bounds"
         raise ValueError(f"some records lie outside {shown(low)}..{shown(high)}{advice}")
     if (codes or mechanism.noise.discrete) and (array % 1 != 0).any():
         raise ValueError("some records are no whole numbers")

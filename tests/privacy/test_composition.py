@@ -168,6 +168,20 @@ def test_different_promises_are_not_added():
         compose(table)
 
 
+def test_conditions_and_deltas_of_all_parts_are_stated():
+    pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
+    total = compose(shuffled(RESPONSE, 2_000, 1e-8), shuffled(RESPONSE, 90_000, 1e-6))
+    text = total.statement()
+    assert "mixes 2,000 reports" in text and "mixes 90,000 reports" in text and "delta = 1e-06" in text
+    assert "delta = 0.001" in total.statement(delta=1e-3)
+
+
+def test_a_statement_is_rounded_up():
+    assert "epsilon = 1.235 and" in Guarantee(LaplaceTradeoff(1.2341)).statement()
+    assert "epsilon = 1.234 and" in Guarantee(LaplaceTradeoff(1.234)).statement()
+    assert "epsilon = 0.3 and" in Guarantee(LaplaceTradeoff(0.1 + 0.2)).statement()
+
+
 def test_the_statement_quotes_the_delta_that_was_asked_for():
     pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
     text = compose(*[LAPLACE] * 10, delta=1e-3).statement()
