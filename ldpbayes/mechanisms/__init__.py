@@ -20,7 +20,7 @@ from ldpbayes.mechanisms._categories import (
     SubsetSelection,
     SymmetricUnaryEncoding,
 )
-from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, UnbiasedRandomizer
+from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, SquareWaveMechanism, UnbiasedRandomizer
 from ldpbayes.mechanisms._regression import (
     LinearRecordsMechanism,
     LinearStatisticsMechanism,
@@ -67,6 +67,7 @@ __all__ = [
     "RandomizedResponse",
     "Reported",
     "Rounded",
+    "SquareWaveMechanism",
     "StaircaseMechanism",
     "StatisticsMechanism",
     "SubsetSelection",
