@@ -28,6 +28,7 @@ from ldpbayes.mechanisms._regression import (
     LogisticStatisticsMechanism,
     StatisticsMechanism,
 )
+from ldpbayes.mechanisms._transition_matrix import TransitionMatrix
 from ldpbayes.mechanisms.additive import AdditiveMechanism
 from ldpbayes.mechanisms.design import (
     Histogram,
@@ -73,6 +74,7 @@ __all__ = [
     "SubsetSelection",
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
+    "TransitionMatrix",
     "UnbiasedRandomizer",
     "Withheld",
     "ZeroInflatedLaplaceMechanism",

@@ -298,7 +298,7 @@ class SquareWaveMechanism(NearOrAnywhere):
 
     @property
     def half_width(self) -> Array:
-        """b (upper − lower), with b = f(−ε)/(2 f(ε)), f(t) = (exp(t) − 1 − t)/t² = ∫ (1 − s) exp(t s) ds over [0, 1]."""
+        """B (upper − lower), with b = f(−ε)/(2 f(ε)), f(t) = (exp(t) − 1 − t)/t² = ∫ (1 − s) exp(t s) ds over [0, 1]."""
         xp = np if is_concrete(self) else jnp
         epsilon = xp.asarray(self.epsilon)[..., None]
         rising, falling = (xp.exp(sign * epsilon * _SHARES) @ _WEIGHTS for sign in (1, -1))
@@ -393,12 +393,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         above, share = self._neighbour(x)
         node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
         row = jnp.where(node < share, above, above - 1)
-        cumulative, last = jnp.cumsum(jnp.asarray(self.matrix, x.dtype), axis=1), len(self.outputs) - 1
-        # how many of the row's sums are not above `law`, by bisection: never more than the last output's position
-        place = jnp.zeros(x.shape, int)
-        for step in 2 ** np.arange(int(last).bit_length())[::-1]:
-            further = jnp.minimum(place + step, last)
-            place = jnp.where(cumulative[row, further - 1] <= law, further, place)
+        place = protocol.drawn_columns(jnp.asarray(self.matrix, x.dtype), row, law)
         return jnp.asarray(self.outputs, x.dtype)[place]
 
     def levels(self, z: ArrayLike) -> jax.Array:

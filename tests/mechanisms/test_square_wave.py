@@ -38,8 +38,8 @@ def test_the_half_width_is_the_papers_and_maximises_its_bound_on_mutual_informat
         assert SquareWaveMechanism(epsilon, 0, 1).half_width == pytest.approx(float(width), rel=1e-12)
 
 
-@pytest.mark.parametrize("epsilon", [0.2, 1.0, 5.0])
-def test_it_is_the_mixture_of_rp_with_prior_of_this_half_width(epsilon):
+def test_it_is_the_mixture_of_rp_with_prior_of_this_half_width():
+    epsilon = 1.3
     mechanism = SquareWaveMechanism(epsilon, LOWER, UPPER)
     b = mechanism.half_width / (UPPER - LOWER)
     twin = ldp.RPWithPrior(epsilon, (LOWER, UPPER), mechanism.half_width)
@@ -56,9 +56,6 @@ def test_it_is_the_mixture_of_rp_with_prior_of_this_half_width(epsilon):
     assert mechanism.guarantee.unit == "record" and mechanism.guarantee.epsilon(0.0) == pytest.approx(epsilon)
     level = np.linspace(0, 1, 11)
     assert np.array_equal(mechanism.guarantee.tradeoff(level), twin.guarantee.tradeoff(level))
-    for law in (dist.Normal(0.4, 1.1), dist.Gamma(2, 1)):
-        ours, theirs = (ldp.Privatized(law, each).log_prob(z[inside]) for each in (mechanism, twin))
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_draws_follow_the_density():
@@ -77,13 +74,18 @@ def test_draws_follow_the_density():
 
 def test_likelihood_is_the_probability_of_the_neighbourhood_times_the_levels():
     mechanism = SquareWaveMechanism(2.0, 0.0, 1.0)
-    z, law, half = np.array([-0.1, 0.35, 0.9, 1.08]), stats.beta(5, 2), mechanism.half_width
-    near = law.cdf(z + half) - law.cdf(z - half)
+    z, law, half = np.array([-0.1, 0.35, 0.9, 1.08]), stats.norm(0.4, 0.3), mechanism.half_width
+    # records beyond a bound are taken to be at the bound
+    above, below = np.where(z + half >= 1, np.inf, z + half), np.where(z - half <= 0, -np.inf, z - half)
+    near = law.cdf(above) - law.cdf(below)
     low = 1 / (2 * half * np.exp(2.0) + 1)
     expected = np.log(low + low * np.expm1(2.0) * near)
-    np.testing.assert_allclose(ldp.Privatized(dist.Beta(5, 2), mechanism).log_prob(z), expected, atol=1e-8)
+    for method in ("closed_form", "channel"):
+        likelihood = ldp.Privatized(dist.Normal(0.4, 0.3), mechanism, method=method).log_prob(z)
+        np.testing.assert_allclose(likelihood, expected, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_sketch_and_records_have_one_likelihood_and_fit_finds_the_law():
     """The posterior mean is within five posterior standard deviations of the truth (6e-7)."""
     mechanism = SquareWaveMechanism(2.0, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""[LWLSL]: distributions of numbers from the square wave mechanism, by expectation maximisation with smoothing (EMS)."""
+"""[LWLSL]: laws of numbers from the square wave mechanism, by expectation maximisation with smoothing (EMS)."""
 
 import numpy as np
 

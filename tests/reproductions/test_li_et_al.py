@@ -32,7 +32,7 @@ def test_em_without_smoothing_never_lowers_the_likelihood(released):
 
 
 def test_ems_recovers_a_beta_law_better_than_the_histogram_of_released_values(released):
-    """The seed is fixed. Over 20 seeds the Wasserstein distance of EMS was 0.003 to 0.005 (histogram 0.106 to 0.110) and
+    """The seed is fixed. Over 20 seeds the Wasserstein distance of EMS was 0.003 to 0.005 (histogram 0.106 to 0.110),
     its total variation 0.02 to 0.04 (EM without smoothing 0.04 to 0.16).
     """
     edges = np.linspace(0, 1, BINS + 1)
