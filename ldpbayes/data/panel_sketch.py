@@ -174,7 +174,9 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         ends = (low, lower, upper, high)
         edges = _graded(inside, GROWTH, ends)
         share = 1.0 if panels is None else (len(edges) - 1) / panels
-        return _graded(math.ceil(inside / share), GROWTH * share, ends), inside
+        edges, bends = _graded(math.ceil(inside / share), GROWTH * share, ends), mechanism.released_breakpoints
+        apart = np.abs(bends[:, None] - edges).min(axis=1) > 1e-9 * (upper - lower)  # rounding makes no panels
+        return np.union1d(edges, bends[apart]), inside
     if panels is None:
         # log p bends on the scale s of the noise, and on s²/(upper − lower) between two atoms at the bounds.
         bend = resolution * min(1.0, resolution / (upper - lower))

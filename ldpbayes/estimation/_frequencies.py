@@ -242,14 +242,15 @@ def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
     """The linear estimates under a matrix, with the variance under the closest point of the simplex."""
     mechanism: Any = sketch.mechanism
     matrix, count = mechanism.matrix, sketch.weights.sum()
-    if method == "base_cut":
-        raise ValueError("method 'base_cut' needs a pure protocol; a TransitionMatrix has unbiased, projection and mle")
+    with_errors = _BY_INVERSE.get(method)
+    if with_errors is None:
+        raise ValueError(f"method {method!r} needs a pure protocol; under a matrix there are {', '.join(_BY_INVERSE)}")
     even = matrix.mean(axis=0)
     scaled = matrix / np.where(even > 0, even, 1.0)
     inverse = np.linalg.solve(scaled @ matrix.T, scaled)
     estimate = inverse @ np.bincount(sketch.nodes, sketch.weights / count, matrix.shape[1])
     nearest = nearest_probabilities(estimate, np)
-    if method != "unbiased":
+    if not with_errors:
         return FrequencyEstimate(method, sketch.promises, nearest)
     covariance = ((inverse * (nearest @ matrix)) @ inverse.T - np.outer(nearest, nearest)) / count
     error = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
@@ -257,6 +258,7 @@ def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
 
 
 _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}
+_BY_INVERSE = {"unbiased": True, "norm_sub": False, "projection": False}  # of a matrix: whether there are errors
 _METHODS = (*_LINEAR, "mle")
 
 

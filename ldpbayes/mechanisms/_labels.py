@@ -298,7 +298,7 @@ class SquareWaveMechanism(NearOrAnywhere):
 
     @property
     def half_width(self) -> Array:
-        """B (upper − lower), with b = f(−ε)/(2 f(ε)), f(t) = (exp(t) − 1 − t)/t² = ∫ (1 − s) exp(t s) ds over [0, 1]."""
+        """The width times b = f(−ε)/(2 f(ε)), f(t) = (exp(t) − 1 − t)/t² = ∫ (1 − s) exp(t s) ds over [0, 1]."""
         xp = np if is_concrete(self) else jnp
         epsilon = xp.asarray(self.epsilon)[..., None]
         rising, falling = (xp.exp(sign * epsilon * _SHARES) @ _WEIGHTS for sign in (1, -1))

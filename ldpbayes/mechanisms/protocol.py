@@ -472,6 +472,8 @@ def to_json(value: Any) -> Any:
         return value.spec()
     if isinstance(value, Noise):
         return {"law": type(value).__name__} | {name: to_json(part) for name, part in shown_fields(value)}
+    if callable(value):  # the density of a noise, which `from_json` refuses
+        return getattr(value, "__qualname__", repr(value))
     return np.asarray(value).tolist()
 
 

@@ -136,7 +136,7 @@ def test_bad_parameters_are_refused(arguments, message):
 
 def test_values_beyond_the_half_width_are_refused():
     mechanism = SquareWaveMechanism(1.0, 0, 1)
-    with pytest.raises(ValueError, match="SquareWaveMechanism releases numbers from -0.256"):
+    with pytest.raises(ValueError, match="SquareWaveMechanism releases numbers from"):
         ldp.Release([0.2, 1.4], mechanism)
     ends = np.array([-mechanism.half_width, 1 + mechanism.half_width])
     np.testing.assert_array_equal(mechanism.validated(ends.astype(np.float32)), ends)

@@ -242,7 +242,7 @@ def test_values_that_no_record_leads_to_are_refused_and_improbable_ones_reported
 def test_frequencies_that_a_matrix_cannot_tell_apart_are_refused(matrix):
     release = ldp.Release([0, 1], TransitionMatrix(matrix))
     for method in ("unbiased", "mle"):
-        with pytest.raises(ValueError, match="the release cannot identify the frequencies: the 3 rows .* have rank"):
+        with pytest.raises(ValueError, match=r"the release cannot identify the frequencies: the 3 rows .* have rank"):
             ldp.frequencies(release, method)
     with pytest.raises(ValueError, match="base_cut' needs a pure protocol"):
         ldp.frequencies(dataclasses.replace(release, mechanism=TransitionMatrix(GENERAL)), "base_cut")
