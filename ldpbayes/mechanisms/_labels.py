@@ -265,8 +265,7 @@ class RPWithPrior(NearOrAnywhere):
 
 
 ONE_NUMBER = "a finite number", lambda a: (a.ndim == 0) & np.isfinite(a)
-_SHARES, _WEIGHTS = (part / 2 for part in np.polynomial.legendre.leggauss(40))
-_SHARES, _WEIGHTS = _SHARES + 0.5, _WEIGHTS * (0.5 - _SHARES)  # of ∫ (1 − s) g(s) ds over [0, 1]
+_T, _W = np.polynomial.legendre.leggauss(40)
 
 
 @registered_dataclass("square_wave")
@@ -298,10 +297,10 @@ class SquareWaveMechanism(NearOrAnywhere):
 
     @property
     def half_width(self) -> Array:
-        """The width times b = f(−ε)/(2 f(ε)), f(t) = (exp(t) − 1 − t)/t² = ∫ (1 − s) exp(t s) ds over [0, 1]."""
+        """The width times b = f(−ε)/(2 f(ε)), where f(t) = (exp(t) − 1 − t)/t² = ∫ (1 − s) exp(t s) ds."""
         xp = np if is_concrete(self) else jnp
         epsilon = xp.asarray(self.epsilon)[..., None]
-        rising, falling = (xp.exp(sign * epsilon * _SHARES) @ _WEIGHTS for sign in (1, -1))
+        rising, falling = (xp.exp(sign * epsilon * (1 + _T) / 2) @ (_W * (1 - _T)) for sign in (1, -1))
         return (self.upper - self.lower) * falling / (2 * rising)
 
 

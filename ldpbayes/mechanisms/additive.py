@@ -388,9 +388,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def implausible(self, values: np.ndarray) -> list[str]:
         """Numbers in a perturbed column too far beyond its bounds, or too few, if all noise is of one shape."""
-        # a density alone does not say that it is symmetric and falls off on either side
-        own = isinstance(self._law, FromDensity)
-        if not self.bounded or self.noise.discrete or own or any(map(np.ndim, jax.tree.leaves(self._law)[1:])):
+        given = isinstance(self._law, FromDensity)  # which need not be symmetric, nor fall off on either side
+        if not self.bounded or self.noise.discrete or given or any(map(np.ndim, jax.tree.leaves(self._law)[1:])):
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
         if self.columns is None:

@@ -1,10 +1,9 @@
 """Noise that is given by its density."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,91 +32,7 @@ BUDGETS = np.linspace(0.0, 10.0, 101)  # at which they are compared
 _T, _W = leggauss(4)
 
 
-@pytree_dataclass
-class FromDensity(Noise):
-    """Any noise on numbers that has a density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
-
-    Draws invert the distribution function, which is tabulated. The guarantee is computed by quadrature, with δ rounded
-    up, for the furthest inputs; if nearer ones, at eighths of their distance, are easier to tell apart, as under noise
-    with several modes, nothing is promised. Specs and files name the function, from which they cannot be read again.
-
-    Parameters
-    ----------
-    log_density : callable
-        Log density of noise/scale with respect to Lebesgue's measure, an elementwise JAX function; −inf where there is
-        no noise. ValueError unless it integrates to one and its mean is zero, to 1e-6; without a variance only the
-        former. One function is compiled once, so define it once.
-    scale : array_like
-        Of the noise in the unit of the data, positive and finite: a number, or one a record.
-    breaks : sequence of float
-        Values of noise/scale where the density has a kink or a jump.
-    """
-
-    log_density: LogDensity = static()
-    scale: Array = ruled(POSITIVE, default=1.0)
-    breaks: tuple[float, ...] = static(default=())
-
-    linear_tails: ClassVar[bool] = False
-    norm: ClassVar[int] = 1  # of one column only
-    kinks = property(lambda self: tuple(self.scale * each for each in self.breaks))  # type: ignore[assignment]
-    standard_deviation = property(lambda self: self.scale * self._law.deviation)  # infinite where tails are too heavy
-    resolution = property(lambda self: self.scale * self._law.resolution)
-    reach = property(lambda self: self.scale * self._law.reach)
-
-    @property
-    def _law(self) -> "_Law":
-        return _tabulated(self.log_density, self.breaks)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.log_density):
-            raise TypeError(f"log_density must be a function, which no file holds, got {self.log_density!r}")
-        breaks = np.ravel(checked("breaks", self.breaks, *FINITE_NUMBERS)).tolist() if np.size(self.breaks) else ()
-        object.__setattr__(self, "breaks", tuple(sorted(breaks)))
-        self._law  # noqa: B018  # a function that is no density is refused
-
-    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """A side of the table's middle, and an exponential variable for the log of the probability further out."""
-        law, keys = self._law, jax.random.split(key)
-        middle = PANELS
-        above = jax.random.uniform(keys[0], shape, dtype) < law.above[middle]
-        share = jnp.exp(-jax.random.exponential(keys[1], shape, dtype))
-
-        def place(tail: np.ndarray, edges: np.ndarray) -> jax.Array:
-            """Where a tail, given from the far end on, is this share of its whole."""
-            return jnp.interp(share, jnp.asarray(tail / tail[-1], dtype), jnp.asarray(edges, dtype))
-
-        up = place(law.above[middle:][::-1], law.edges[middle:][::-1])
-        down = place(law.below[: middle + 1], law.edges[: middle + 1])
-        return jnp.asarray(self.scale, dtype)[..., None] * jnp.sinh(jnp.where(above, up, down))
-
-    def log_prob(self, value: jax.Array) -> jax.Array:
-        scale = jnp.asarray(self.scale)[..., None]
-        return jnp.sum(self.log_density(value / scale) - jnp.log(scale), axis=-1)
-
-    def depth(self, distance: np.ndarray) -> np.ndarray:
-        law, at = self._law, np.arcsinh(distance * self._law.deviation)
-        tail = np.maximum(np.interp(at, law.edges, law.above), np.interp(-at, law.edges, law.below))
-        return -np.log2(np.maximum(tail, np.finfo(float).tiny))
-
-    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Of personal scales the worst."""
-        apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
-        curve, *nearer = (_curve(self.log_density, self.breaks, apart * share) for share in SHARES)
-        if any(np.any(each.delta(BUDGETS) > 1.001 * curve.delta(BUDGETS) + 1e-9) for each in nearer):
-            return PureProtocolTradeoff(math.inf, 1.0)
-        return curve
-
-    def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
-        return np.ravel(np.add.outer([lower, upper], np.multiply(self.scale, self.breaks)))
-
-    def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
-        if not numbers:
-            raise ValueError("FromDensity noise is for numbers that all get noise, not for rows")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Law:
+class _Law(NamedTuple):
     """Noise of scale one in panels between edges (n + 1,), in arcsinh of the noise."""
 
     edges: np.ndarray
@@ -168,6 +83,85 @@ def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
     return logs
 
 
+@pytree_dataclass
+class FromDensity(Noise):
+    """Any noise on numbers that has a density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
+
+    Draws invert the tabulated distribution function. The guarantee is that of the furthest inputs, by quadrature with
+    rounding against it; if nearer ones, at eighths of their distance, are easier to tell apart, as under noise with
+    several modes, nothing is promised. Specs and files only name the function and cannot be read again.
+
+    Parameters
+    ----------
+    log_density : callable
+        Log density of noise/scale with respect to Lebesgue's measure, an elementwise JAX function; −inf where there is
+        no noise. ValueError unless it integrates to one and its mean is zero, to 1e-6; without a variance only the
+        former. One function is compiled once, so define it once.
+    scale : array_like
+        Of the noise in the unit of the data, positive and finite: a number, or one a record.
+    breaks : sequence of float
+        Values of noise/scale where the density has a kink or a jump.
+    """
+
+    log_density: LogDensity = static()
+    scale: Array = ruled(POSITIVE, default=1.0)
+    breaks: tuple[float, ...] = static(default=())
+
+    linear_tails: ClassVar[bool] = False
+    norm: ClassVar[int] = 1  # of one column only
+    kinks = property(lambda self: tuple(self.scale * each for each in self.breaks))  # type: ignore[assignment]
+    standard_deviation = property(lambda self: self.scale * self._law.deviation)  # infinite where tails are too heavy
+    resolution = property(lambda self: self.scale * self._law.resolution)
+    reach = property(lambda self: self.scale * self._law.reach)
+    _law = property(lambda self: _tabulated(self.log_density, self.breaks))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.log_density):
+            raise TypeError(f"log_density must be a function, which no file holds, got {self.log_density!r}")
+        breaks = np.ravel(checked("breaks", self.breaks, *FINITE_NUMBERS)).tolist() if np.size(self.breaks) else ()
+        object.__setattr__(self, "breaks", tuple(sorted(breaks)))
+        self._law  # noqa: B018  # a function that is no density is refused
+
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        """A side of the table's middle, and an exponential variable for the log of the probability further out."""
+        law, keys, middle = self._law, jax.random.split(key), PANELS
+        above = jax.random.uniform(keys[0], shape, dtype) < law.above[middle]
+        share = jnp.exp(-jax.random.exponential(keys[1], shape, dtype))
+
+        def place(tail: np.ndarray, edges: np.ndarray) -> jax.Array:
+            """Where a tail, given from the far end on, is this share of its whole."""
+            return jnp.interp(share, jnp.asarray(tail / tail[-1], dtype), jnp.asarray(edges, dtype))
+
+        up = place(law.above[middle:][::-1], law.edges[middle:][::-1])
+        down = place(law.below[: middle + 1], law.edges[: middle + 1])
+        return jnp.asarray(self.scale, dtype)[..., None] * jnp.sinh(jnp.where(above, up, down))
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        scale = jnp.asarray(self.scale)[..., None]
+        return jnp.sum(self.log_density(value / scale) - jnp.log(scale), axis=-1)
+
+    def depth(self, distance: np.ndarray) -> np.ndarray:
+        law, at = self._law, np.arcsinh(distance * self._law.deviation)
+        tail = np.maximum(np.interp(at, law.edges, law.above), np.interp(-at, law.edges, law.below))
+        return -np.log2(np.maximum(tail, np.finfo(float).tiny))
+
+    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
+        """Of personal scales the worst."""
+        apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
+        curve, *nearer = (_curve(self.log_density, self.breaks, apart * share) for share in SHARES)
+        if any(np.any(each.delta(BUDGETS) > 1.001 * curve.delta(BUDGETS) + 1e-9) for each in nearer):
+            return PureProtocolTradeoff(math.inf, 1.0)
+        return curve
+
+    def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
+        return np.ravel(np.add.outer([lower, upper], np.multiply(self.scale, self.breaks)))
+
+    def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
+        if not numbers:
+            raise ValueError("FromDensity noise is for numbers that all get noise, not for rows")
+
+
 @functools.lru_cache(maxsize=256)
 def _curve(log_density: LogDensity, breaks: tuple[float, ...], distance: float) -> Polygon:
     """The curve of inputs so many scales apart. In a panel the ratio of the two densities is moved to the ends of its
@@ -189,10 +183,9 @@ def _curve(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
     one, other = mass[:, kept]
     down, up = np.exp(np.clip([low[kept], high[kept]], -STEEPEST, STEEPEST))
     at_up = np.clip((one - down * other) / np.where(up > down, up - down, np.inf), 0.0, np.minimum(other, one / up))
-    level, power = np.append(at_up, other - at_up), np.append(up * at_up, np.maximum(one - up * at_up, 0.0))
-    order = np.argsort(-np.append(up, down), kind="stable")  # the most telling ratios first
+    laws = np.stack([np.append(at_up, other - at_up), np.append(up * at_up, np.maximum(one - up * at_up, 0.0))])
+    laws = laws[:, np.argsort(-np.append(up, down), kind="stable")]
     # the two orders of the inputs, each from the outputs on that tell most
-    pairs = np.stack([level[order], power[order]]), np.stack([power[order], level[order]])[:, ::-1]
-    tests = np.minimum(np.cumsum(pairs, axis=-1), 1.0)
+    tests = np.minimum(np.cumsum([laws, laws[::-1, ::-1]], axis=-1), 1.0)
     tests[:, 0] = np.where(bounded | (tests[:, 1] > SMALLEST_DELTA), tests[:, 0], 0.0)
     return Polygon(best_tests(tests[..., :-1]))
