@@ -319,7 +319,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return mean, variance
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        if isinstance(self._law, FromDensity) and self._law.standard_deviation == math.inf:
+        if not self._law.has_variance:
             raise ValueError("there are no unbiased values under noise without a variance")
         return jnp.asarray(z)
 

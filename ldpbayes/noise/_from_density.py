@@ -110,7 +110,8 @@ class FromDensity(Noise):
     linear_tails: ClassVar[bool] = False
     norm: ClassVar[int] = 1  # of one column only
     kinks = property(lambda self: tuple(self.scale * each for each in self.breaks))  # type: ignore[assignment]
-    standard_deviation = property(lambda self: self.scale * self._law.deviation)  # infinite where tails are too heavy
+    has_variance = property(lambda self: self._law.deviation < math.inf)  # type: ignore[assignment]
+    standard_deviation = property(lambda self: self.scale * self._law.deviation)
     resolution = property(lambda self: self.scale * self._law.resolution)
     reach = property(lambda self: self.scale * self._law.reach)
     _law = property(lambda self: _tabulated(self.log_density, self.breaks))

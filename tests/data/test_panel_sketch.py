@@ -319,6 +319,6 @@ def test_noise_that_falls_off_like_a_power_has_a_sketch_of_panels_that_grow_with
     # panels of half a scale, whose 8 nodes leave 8^-8, on which errors of either sign cancel
     assert float(sketch.weights @ at_nodes) == pytest.approx(np.log(exact).sum(), abs=1e-5)
     finer = sketch.refine()
-    # between the bounds 4 times as many panels; beyond them the growth is a quarter, of a half log(1.5)/log(1.125) = 3.44
-    # times as many, and less where it is more
+    # between the bounds there are 4 times as many panels; beyond them the growth is a quarter, which makes
+    # log(1.5)/log(1.125) = 3.44 times as many of panels that grow by a half, and fewer of those that grow by more
     assert 3 * len(sketch.edges) < len(finer.edges) < 4 * len(sketch.edges)
