@@ -27,7 +27,7 @@ TOLERANCE = 1e-6  # of the integral of the density, and of its mean
 VISIBLE = math.log(1e-2)  # log densities less the largest one, from which on their slopes count
 STEEPEST = 500.0  # largest finite epsilon that is stated at delta = 0
 SMALLEST_DELTA = 1e-14  # probability of what counts as given away where no epsilon holds at delta = 0
-SHARES = np.arange(8, 0, -1) / 8  # of the distance of two inputs: none must be easier to tell apart than the whole
+SHARES = np.arange(4, 0, -1) / 4  # of the distance of two inputs: none must be easier to tell apart than the whole
 BUDGETS = np.linspace(0.0, 10.0, 101)  # at which they are compared
 _T, _W = leggauss(4)
 
@@ -88,7 +88,7 @@ class FromDensity(Noise):
     """Any noise on numbers that has a density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
 
     Draws invert the tabulated distribution function. The guarantee is that of the furthest inputs, by quadrature with
-    rounding against it; if nearer ones, at eighths of their distance, are easier to tell apart, as under noise with
+    rounding against it; if nearer ones, at quarters of their distance, are easier to tell apart, as under noise with
     several modes, nothing is promised. Specs and files only name the function and cannot be read again.
 
     Parameters

@@ -84,8 +84,8 @@ def test_the_statement_says_how_often_outputs_give_a_record_away():
     assert "No record is protected" in TransitionMatrix(np.eye(2)).guarantee.statement()
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 2.0])
-def test_as_a_matrix_randomized_response_is_what_it_was(epsilon):
+def test_as_a_matrix_randomized_response_is_what_it_was():
+    epsilon = 1.2
     matrix, own = TransitionMatrix(response(epsilon, 4)), ldp.RandomizedResponse(epsilon, 4)
     level = np.linspace(0, 1, 21)
     np.testing.assert_allclose(matrix.guarantee.tradeoff(level), own.guarantee.tradeoff(level), atol=1e-14)
