@@ -67,7 +67,7 @@ def warner(release: Release | Sketch, theta: dist.Distribution = dist.Beta(1, 1)
     """Posterior of the share of true "yes" answers ([Warner]).
 
     Returns model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon)`` or
-    another pure protocol with two categories.
+    another mechanism of two categories.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def oue_histogram(release: Release | Sketch, theta: dist.Distribution | None = N
     """Posterior of the shares of the categories: none is negative, and they sum to one ([KJKH] sec. 3.2.2).
 
     Returns model(release) with sites ``theta`` (a share a category) and ``z``, for a release under
-    ``OptimalUnaryEncoding(epsilon, categories)`` or another pure protocol.
+    ``OptimalUnaryEncoding(epsilon, categories)`` or another mechanism of categories.
 
     Parameters
     ----------

@@ -27,6 +27,7 @@ MAX_LATTICE = 128  # integers between the bounds below which panels are cut ther
 MAX_ATOMS = 1024  # integers inside the bounds that are counted one by one, at most
 HEAVY = 4096  # reach of the noise in resolutions: normal noise ends, to 1e-32, after 12, power laws after very many
 GROWTH = 0.5  # width of graded panels over their distance from a bound: 8 nodes leave 1e-8 of a power law
+FAR = 100  # ranges or resolutions from a bound, from where on the growth increases
 MOST_INSIDE = 1024  # panels between the bounds, where others are graded
 
 
@@ -172,9 +173,11 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         # resolution's distance, hence two panels a resolution
         inside = max(PANELS, min(MOST_INSIDE, math.ceil(2 * (upper - lower) / resolution)))
         ends = (low, lower, upper, high)
-        edges = _graded(inside, GROWTH, ends)
-        share = 1.0 if panels is None else (len(edges) - 1) / panels
-        return _graded(math.ceil(inside / share), GROWTH * share, ends), inside
+        far = FAR * max(upper - lower, resolution)
+        share = 1.0 if panels is None else (len(_graded(inside, GROWTH, ends, far)) - 1) / panels
+        edges, bends = _graded(math.ceil(inside / share), GROWTH * share, ends, far), mechanism.released_breakpoints
+        apart = np.abs(bends[:, None] - edges).min(axis=1) > 1e-9 * (upper - lower)  # rounding makes no panels
+        return np.union1d(edges, bends[apart]), inside
     if panels is None:
         # log p bends on the scale s of the noise, and on s²/(upper − lower) between two atoms at the bounds.
         bend = resolution * min(1.0, resolution / (upper - lower))
@@ -188,13 +191,15 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
     return _split(cells, panels), None
 
 
-def _graded(inside: int, growth: float, ends: tuple[float, float, float, float]) -> np.ndarray:
-    """Edges, beyond the bounds ever further apart: the log density is smooth in the logarithm of the distance."""
+def _graded(inside: int, growth: float, ends: tuple[float, float, float, float], far: float) -> np.ndarray:
+    """Edges, beyond the bounds ever further apart: the log density is smooth in the logarithm of the distance, and from
+    `far` on what it owes to the law of the records is small, and falls as the inverse of the distance.
+    """
     low, lower, upper, high = ends
     width, reach = (upper - lower) / inside, max(lower - low, high - upper)
     distances = [width]
     while distances[-1] < reach:
-        distances.append(distances[-1] + max(width, growth * distances[-1]))
+        distances.append(distances[-1] + max(width, growth * distances[-1] * max(1.0, distances[-1] / far) ** 0.125))
     beyond = np.append(distances[:-1], reach)
     return np.concatenate([lower - beyond[::-1], np.linspace(lower, upper, inside + 1), upper + beyond])
 

@@ -17,7 +17,7 @@ from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.mechanisms import PureProtocol
+from ldpbayes.mechanisms import PureProtocol, TransitionMatrix
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import Likelihood, likeliest_shares, nearest_probabilities
 
@@ -39,14 +39,16 @@ def frequencies(
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
-        Of a pure protocol (else TypeError), with one budget or one a record; a release has values, a sketch no groups
-        (else ValueError), and the source of an expansion is counted.
+        Of a pure protocol, with one budget or one a record, or of a `TransitionMatrix` (else TypeError); a release has
+        values, a sketch no groups, a matrix rows that are linearly independent (else ValueError). The source of an
+        expansion is counted.
     method : str
         - ``unbiased``: the linear estimate Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i, where p_i and q_i are the
           mechanism's `support_probabilities` ([WBLJ] sec. 3). With personal budgets w_i is the inverse of a term's
-          variance if all categories were equally frequent.
+          variance if all categories were equally frequent. Under a matrix P it is h P⁺, of the shares h of the outputs
+          and the right inverse P⁺ of P that has the least variance if all categories were equally frequent.
         - ``base_cut``: estimates below T = Φ⁻¹(1 − alpha/categories)·σ are set to 0, where σ is the standard deviation
-          of the estimate of a category that does not occur ([WLLSL]).
+          of the estimate of a category that does not occur ([WLLSL]). Of pure protocols only.
         - ``projection``: the point of the simplex that is closest to the unbiased estimate ([HRMS]; [WC]). The steps of
           ``norm_sub``, that set negative estimates to 0 and shift the others ([WLLSL]), lead to this point.
         - ``mle``: maximum likelihood; see Notes.
@@ -70,6 +72,8 @@ def frequencies(
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
     max_iterations = at_least(1, "max_iterations", max_iterations)
+    if isinstance(sketch.mechanism, TransitionMatrix) and method in _LINEAR:
+        return _by_inverse(sketch, method)
     with jax.enable_x64(True):
         nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
         sketch = dataclasses.replace(sketch, nodes=nodes, weights=weights)
@@ -82,13 +86,18 @@ def _exact_counts(data: Release | Sketch) -> CountSketch:
     """A sketch of the exact counts of released values."""
     if not isinstance(data, (Release, Sketch)):
         raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
-    if not isinstance(data.mechanism, PureProtocol):
-        wanted = "categories under a pure protocol, such as RandomizedResponse"
+    if not isinstance(data.mechanism, (PureProtocol, TransitionMatrix)):
+        wanted = "categories under a pure protocol, such as RandomizedResponse, or a TransitionMatrix"
         raise TypeError(f"frequencies are those of {wanted}; got a release of {type(data.mechanism).__name__}")
     if isinstance(data, Release) and data.values is None:
         raise ValueError("a release without values has no frequencies to estimate; simulate first")
     if isinstance(data, Sketch) and data.law_shape:
         raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch a group, without by=")
+    if isinstance(data.mechanism, TransitionMatrix):
+        rank, rows = np.linalg.matrix_rank(data.mechanism.matrix), data.mechanism.categories
+        if rank < rows:
+            why = f"the {rows} rows of the matrix have rank {rank}, so that other frequencies have the same outputs"
+            raise ValueError(f"the release cannot identify the frequencies: {why}")
     sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
     return sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
 
@@ -148,8 +157,8 @@ class FrequencyEstimate(Estimate):
 
     Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
     further off than so many standard deviations. They hold where few records tell of a category, where the standard
-    error does not, and may reach beyond [0, 1]. Intervals of ``mle`` and contrasts are normal; those of a sum are too
-    short where hardly any record supports one of its categories.
+    error does not, and may reach beyond [0, 1]. Intervals of ``mle``, of ``unbiased`` under a matrix, and of contrasts
+    are normal; those of a sum are too short where hardly any record supports one of its categories.
 
     After thresholding or projecting, and for ``mle`` with more than 4096 categories, ``standard_error`` is None, and
     intervals and contrasts raise ValueError. ``mle`` has ``converged`` if its ``gap`` is within the tolerance.
@@ -229,7 +238,27 @@ def _projected(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
     return FrequencyEstimate(method, linear.sketch.promises, nearest_probabilities(linear.estimate, np))
 
 
+def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
+    """The linear estimates under a matrix, with the variance under the closest point of the simplex."""
+    mechanism: Any = sketch.mechanism
+    matrix, count = mechanism.matrix, sketch.weights.sum()
+    with_errors = _BY_INVERSE.get(method)
+    if with_errors is None:
+        raise ValueError(f"method {method!r} needs a pure protocol; under a matrix there are {', '.join(_BY_INVERSE)}")
+    even = matrix.mean(axis=0)
+    scaled = matrix / np.where(even > 0, even, 1.0)
+    inverse = np.linalg.solve(scaled @ matrix.T, scaled)
+    estimate = inverse @ np.bincount(sketch.nodes, sketch.weights / count, matrix.shape[1])
+    nearest = nearest_probabilities(estimate, np)
+    if not with_errors:
+        return FrequencyEstimate(method, sketch.promises, nearest)
+    covariance = ((inverse * (nearest @ matrix)) @ inverse.T - np.outer(nearest, nearest)) / count
+    error = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    return FrequencyEstimate(method, sketch.promises, estimate, error, _matrix=covariance)
+
+
 _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}
+_BY_INVERSE = {"unbiased": True, "norm_sub": False, "projection": False}  # of a matrix: whether there are errors
 _METHODS = (*_LINEAR, "mle")
 
 
@@ -314,6 +343,8 @@ def _kernel(mechanism: PureProtocol) -> tuple[jax.Array, jax.Array]:
 
 def _mixed(sketch: CountSketch, theta: jax.Array) -> jax.Array:
     """K_i·θ for each node, for a θ that need not sum to one."""
+    if isinstance(sketch.mechanism, TransitionMatrix):
+        return (theta @ sketch.mechanism.matrix)[sketch.nodes]
     low, extra = _kernel(sketch.mechanism)
     return low * jnp.sum(theta) + extra * supported_mass(sketch.mechanism, sketch.nodes, theta)
 
@@ -329,5 +360,8 @@ def _likelihood(sketch: CountSketch, theta: Array) -> tuple[jax.Array, jax.Array
 def _information(sketch: CountSketch, theta: jax.Array) -> jax.Array:
     """Mean of K_i K_iᵀ/(K_i·θ)², minus the Hessian of the mean log-likelihood: (categories, categories)."""
     root = jnp.sqrt(sketch.weights / sketch.weights.sum()) / _mixed(sketch, theta)
+    if isinstance(sketch.mechanism, TransitionMatrix):
+        rows = root[:, None] * sketch.mechanism.matrix.T[sketch.nodes]
+        return rows.T @ rows
     low, extra = (root * part for part in _kernel(sketch.mechanism))
     return _products(sketch, extra, low[:, None], jnp.ones((1, len(theta))))

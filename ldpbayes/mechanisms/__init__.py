@@ -20,7 +20,7 @@ from ldpbayes.mechanisms._categories import (
     SubsetSelection,
     SymmetricUnaryEncoding,
 )
-from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, UnbiasedRandomizer
+from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, SquareWaveMechanism, UnbiasedRandomizer
 from ldpbayes.mechanisms._regression import (
     LinearRecordsMechanism,
     LinearStatisticsMechanism,
@@ -28,6 +28,7 @@ from ldpbayes.mechanisms._regression import (
     LogisticStatisticsMechanism,
     StatisticsMechanism,
 )
+from ldpbayes.mechanisms._transition_matrix import TransitionMatrix
 from ldpbayes.mechanisms.additive import AdditiveMechanism
 from ldpbayes.mechanisms.design import (
     Histogram,
@@ -67,11 +68,13 @@ __all__ = [
     "RandomizedResponse",
     "Reported",
     "Rounded",
+    "SquareWaveMechanism",
     "StaircaseMechanism",
     "StatisticsMechanism",
     "SubsetSelection",
     "SymmetricLaplaceMechanism",
     "SymmetricUnaryEncoding",
+    "TransitionMatrix",
     "UnbiasedRandomizer",
     "Withheld",
     "ZeroInflatedLaplaceMechanism",

@@ -25,8 +25,28 @@ from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
+class Categories(DiscreteMechanism):
+    """A mechanism whose records are the codes 0, ..., categories − 1."""
+
+    categories: int
+
+    domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """NaN, as for NumPyro's Categorical: released values are labels."""
+        nan = jnp.full(np.broadcast_shapes(np.shape(x), self.batch_shape) + self.event_shape, jnp.nan)
+        return nan, nan
+
+    def _codes(self, x: ArrayLike) -> jax.Array:
+        """Records as an integer array; ValueError for other codes, if they are concrete."""
+        last = self.categories - 1
+        if is_concrete(x) and np.asarray(x).dtype != bool:
+            checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
+        return jnp.asarray(x).astype(int)
+
+
 @dataclasses.dataclass(frozen=True)
-class PureProtocol(DiscreteMechanism):
+class PureProtocol(Categories):
     """p(z | x) = exp(log_supported(z)) for x in S(z), and exp(-epsilon) times that for the other categories.
 
     Parameters
@@ -45,7 +65,6 @@ class PureProtocol(DiscreteMechanism):
     separation = abstract("Largest P(x in S(z), x' not in S(z) | x) of any two codes: the mass on which they differ.")
 
     guarantee = property(lambda self: Guarantee(PureProtocolTradeoff(self.epsilon, self.separation)))
-    domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
     _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
     _keep = property(lambda self: np.exp(-np.asarray(self.epsilon)))  # on the host, in double precision
 
@@ -75,11 +94,6 @@ class PureProtocol(DiscreteMechanism):
         penalty = jnp.where(self.supports(z, x), 0.0, -jnp.asarray(self.epsilon, dtype))
         return self.log_supported(z).astype(dtype) + penalty.astype(dtype)
 
-    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """NaN, as for NumPyro's Categorical: released values are labels."""
-        nan = jnp.full(np.broadcast_shapes(np.shape(x), np.shape(self.epsilon)) + self.event_shape, jnp.nan)
-        return nan, nan
-
     def implausible(self, values: np.ndarray) -> list[str]:
         counts, n = self._support_counts(values), len(values)
         if counts is None:
@@ -96,13 +110,6 @@ class PureProtocol(DiscreteMechanism):
     def _support_counts(self, values: np.ndarray) -> np.ndarray | None:
         """Number of the released values (NumPy) that support each code; None where counting would take too long."""
         return None
-
-    def _codes(self, x: ArrayLike) -> jax.Array:
-        """Records as an integer array; ValueError for other codes, if they are concrete."""
-        last = self.categories - 1
-        if is_concrete(x) and np.asarray(x).dtype != bool:
-            checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
-        return jnp.asarray(x).astype(int)
 
     def _check_possible(self, values: np.ndarray, possible: Callable[[np.ndarray], Array], allowed: str) -> None:
         """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""

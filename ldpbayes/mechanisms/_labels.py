@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import FINITE_NUMBERS, ONE_POSITIVE, POSITIVE, at_least, is_integer
+from ldpbayes._core.checks import FINITE_NUMBERS, ONE_POSITIVE, POSITIVE, at_least, check_order, is_integer
 from ldpbayes._core.pytrees import check_fields, ruled, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
@@ -133,46 +133,23 @@ def _cells(nodes: np.ndarray) -> np.ndarray:
 RULES = ("projection", "uniform")  # for labels outside the interval
 
 
-@registered_dataclass("rp_with_prior")
-class RPWithPrior(PiecewiseConstant, NumericMechanism):
-    """Release a label within a half-width ζ of itself, or else anywhere: pure privacy of labels ([LH] eqs. 3.4-3.17).
+class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
+    """Release an input within a half-width ζ of itself, or else anywhere; see `RPWithPrior`."""
 
-    With γ = 2ζ + exp(−ε)(b − a), the density of a released label z in [a − ζ, b + ζ] is 1/γ where |z − x| ≤ ζ and
-    exp(−ε)/γ elsewhere, for labels x in the interval [a, b].
-
-    Parameters
-    ----------
-    epsilon : array_like
-        Privacy budget ε of each label, positive and finite; an array holds personal budgets, one a label.
-    interval : pair of float
-        a < b, finite: where labels keep their neighbourhood. Choose it without looking at the labels, or from a
-        private histogram of them (`ldpbayes.mechanisms.optimal_interval`, `optimal_half_width`).
-    half_width : array_like
-        ζ, positive and finite, in the unit of the labels.
-    outside : {"projection", "uniform"}
-        A label outside the interval is released as the nearest end of the interval would be (eq. 3.12), or uniformly
-        on [a − ζ, b + ζ] (eq. 3.17).
-    """
-
-    epsilon: Array = ruled(POSITIVE)
+    epsilon: Array
     interval: tuple[Array, Array]
-    half_width: Array = ruled(POSITIVE)
-    outside: str = static(default="projection")
+    half_width: Array
+
+    _unit: ClassVar[str] = "label"
+    _projects: bool = True  # whether inputs outside the interval are taken to be at its nearest end
 
     linear_tails = False
     resolution = math.inf
-    _projects = property(lambda self: self.outside == "projection")
     _ends = property(lambda self: (self.interval[0] - self.half_width, self.interval[1] + self.half_width))
     released_range = property(lambda self: (extreme("min", self._ends[0]), extreme("max", self._ends[1])))
     support = property(lambda self: constraints.interval(*self._ends))
     # under the uniform rule the interval has a margin, which stands for all labels outside it
     domain = property(lambda self: constraints.interval(*(self.interval if self._projects else self._ends)))
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        object.__setattr__(self, "interval", checked_interval(self.interval))
-        if self.outside not in RULES:
-            raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
 
     def _law(self, dtype: DTypeLike, xp: ArrayModule = jnp) -> tuple[Array, Array, Array, Array, Array]:
         """exp(−ε), a, b, ζ and γ."""
@@ -226,7 +203,7 @@ class RPWithPrior(PiecewiseConstant, NumericMechanism):
     def unbiased(self, z: ArrayLike) -> jax.Array:
         """The mean of z is linear in the projected label. Under the uniform rule there is none: ValueError."""
         if not self._projects:
-            raise ValueError("RPWithPrior has unbiased values under outside='projection' only")
+            raise ValueError(f"{type(self).__name__} has unbiased values under outside='projection' only")
         z = floating(z)
         _, lower, upper, _, _ = self._law(z.dtype)
         middle, near = self._near((lower + upper) / 2)
@@ -246,10 +223,85 @@ class RPWithPrior(PiecewiseConstant, NumericMechanism):
         """
         width = self.interval[1] - self.interval[0]
         separation = np.minimum(2 * self.half_width, width) / (2 * self.half_width + np.exp(-self.epsilon) * width)
-        return Guarantee(PureProtocolTradeoff(self.epsilon, separation), unit="label")
+        return Guarantee(PureProtocolTradeoff(self.epsilon, separation), unit=self._unit)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         return super()._validated(snapped(values, self._ends) if is_concrete(self) else values)
+
+
+@registered_dataclass("rp_with_prior")
+class RPWithPrior(NearOrAnywhere):
+    """Release a label within a half-width ζ of itself, or else anywhere: pure privacy of labels ([LH] eqs. 3.4-3.17).
+
+    With γ = 2ζ + exp(−ε)(b − a), the density of a released label z in [a − ζ, b + ζ] is 1/γ where |z − x| ≤ ζ and
+    exp(−ε)/γ elsewhere, for labels x in the interval [a, b].
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget ε of each label, positive and finite; an array holds personal budgets, one a label.
+    interval : pair of float
+        a < b, finite: where labels keep their neighbourhood. Choose it without looking at the labels, or from a
+        private histogram of them (`ldpbayes.mechanisms.optimal_interval`, `optimal_half_width`).
+    half_width : array_like
+        ζ, positive and finite, in the unit of the labels.
+    outside : {"projection", "uniform"}
+        A label outside the interval is released as the nearest end of the interval would be (eq. 3.12), or uniformly
+        on [a − ζ, b + ζ] (eq. 3.17).
+    """
+
+    epsilon: Array = ruled(POSITIVE)
+    interval: tuple[Array, Array]
+    half_width: Array = ruled(POSITIVE)
+    outside: str = static(default="projection")
+
+    _projects = property(lambda self: self.outside == "projection")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "interval", checked_interval(self.interval))
+        if self.outside not in RULES:
+            raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
+
+
+ONE_NUMBER = "a finite number", lambda a: (a.ndim == 0) & np.isfinite(a)
+_T, _W = np.polynomial.legendre.leggauss(40)
+
+
+@registered_dataclass("square_wave")
+class SquareWaveMechanism(NearOrAnywhere):
+    """Release a clipped number near to itself, or else anywhere: the square wave mechanism ([LWLSL] sec. 5).
+
+    In units of upper − lower, the density of a released number z is exp(ε)/(2b exp(ε) + 1) where |z − x| ≤ b, and
+    1/(2b exp(ε) + 1) elsewhere within b of the bounds. The half-width b = (ε exp(ε) − exp(ε) + 1)/(2 exp(ε)(exp(ε) − 1
+    − ε)) maximises a bound on the mutual information of x and z; `RPWithPrior` takes any other one.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        Privacy budget ε of each record, positive and at most 30, where b is 1e-12; an array holds personal budgets.
+    lower, upper : float
+        Clipping bounds in the unit of the data, finite, lower < upper, chosen without looking at the data.
+    """
+
+    epsilon: Array = ruled(("positive and at most 30", lambda a: (a > 0) & (a <= 30)))
+    lower: Array = ruled(ONE_NUMBER)
+    upper: Array = ruled(ONE_NUMBER)
+
+    _unit: ClassVar[str] = "record"
+    interval = property(lambda self: (self.lower, self.upper))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_order(self.lower, self.upper)
+
+    @property
+    def half_width(self) -> Array:
+        """The width times b = f(−ε)/(2 f(ε)), where f(t) = (exp(t) − 1 − t)/t² = ∫ (1 − s) exp(t s) ds."""
+        xp = np if is_concrete(self) else jnp
+        epsilon = xp.asarray(self.epsilon)[..., None]
+        rising, falling = (xp.exp(sign * epsilon * (1 + _T) / 2) @ (_W * (1 - _T)) for sign in (1, -1))
+        return (self.upper - self.lower) * falling / (2 * rising)
 
 
 NODES = 25  # labels with a row of their own: a second's work
@@ -340,12 +392,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         above, share = self._neighbour(x)
         node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
         row = jnp.where(node < share, above, above - 1)
-        cumulative, last = jnp.cumsum(jnp.asarray(self.matrix, x.dtype), axis=1), len(self.outputs) - 1
-        # how many of the row's sums are not above `law`, by bisection: never more than the last output's position
-        place = jnp.zeros(x.shape, int)
-        for step in 2 ** np.arange(int(last).bit_length())[::-1]:
-            further = jnp.minimum(place + step, last)
-            place = jnp.where(cumulative[row, further - 1] <= law, further, place)
+        place = protocol.drawn_columns(jnp.asarray(self.matrix, x.dtype), row, law)
         return jnp.asarray(self.outputs, x.dtype)[place]
 
     def levels(self, z: ArrayLike) -> jax.Array:

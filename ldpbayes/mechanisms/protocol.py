@@ -321,6 +321,18 @@ def interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array
     return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
 
 
+def drawn_columns(matrix: jax.Array, row: jax.Array, law: jax.Array) -> jax.Array:
+    """Columns drawn from rows of a matrix of probabilities, by numbers `law` that are uniform on [0, 1)."""
+    cumulative, last = jnp.cumsum(matrix, axis=1), matrix.shape[1] - 1
+    cumulative /= cumulative[:, -1:]  # rounding leaves nothing for the last column where that is zero
+    # how many of the row's sums are not above `law`, by bisection: never more than the last column's position
+    place = jnp.zeros(law.shape, int)
+    for step in 2 ** np.arange(int(last).bit_length())[::-1]:
+        further = jnp.minimum(place + step, last)
+        place = jnp.where(cumulative[row, further - 1] <= law, further, place)
+    return place
+
+
 def flipped(key: Key, own: jax.Array, flip: jax.Array, number: int) -> jax.Array:
     """The records' own codes, or another one of 0, ..., number − 1: from their own on, one more than what is drawn."""
     other = jax.random.randint(key, flip.shape, 0, number - 1).astype(own.dtype)
@@ -459,6 +471,8 @@ def to_json(value: Any) -> Any:
         return value.spec()
     if isinstance(value, Noise):
         return {"law": type(value).__name__} | {name: to_json(part) for name, part in shown_fields(value)}
+    if callable(value):  # the density of a noise, which `from_json` refuses
+        return getattr(value, "__qualname__", repr(value))
     return np.asarray(value).tolist()
 
 

@@ -33,7 +33,8 @@ class Noise(abc.ABC):
     # Where the density of noise in one column is not smooth; empty where that depends on the bounds: then
     # `breakpoints` names these points.
     kinks: ClassVar[tuple[float, ...]]
-    standard_deviation: Array  # of the noise in one column
+    has_variance: bool = True
+    standard_deviation: Array  # of the noise in one column; infinite without a variance
     resolution: ClassVar[Array]  # shortest length on which the density in one column varies: by e, for an exponential
     reach: ClassVar[Array]  # there is no noise beyond it, to 1e-32; 0 if `linear_tails` hold from zero on
     # The norm, 1 or 2, in which the noise hides a distance over several columns: inputs within some distance in it are

@@ -219,7 +219,7 @@ ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FiniteTradeoff(Polygon):
-    """The worst pair of several laws on the same outputs, the rows of `laws` (k, m): positive, they sum to one.
+    """The worst pair of several laws on the same outputs, the rows of `laws` (k, m): not negative, they sum to one.
 
     Of each ordered pair the best tests reject on the outputs of the largest likelihood ratio (Neyman-Pearson), so their
     (level, power) are the corners of a concave polygon. The hull of all pairs gives delta(epsilon) of the worst pair
@@ -231,21 +231,29 @@ class FiniteTradeoff(Polygon):
     corners: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        laws = np.asarray(checked("laws", self.laws, *POSITIVE))
-        if laws.ndim != 2:
-            raise ValueError(f"laws must be rows of probabilities, an array (k, m), got shape {laws.shape}")
-        errors = np.abs(laws.sum(axis=1) - 1)
-        worst = np.max(errors)
-        if worst > ROUNDING:
-            single = worst < laws.shape[1] * np.finfo(np.float32).eps
-            advice = "; that is rounding to single precision: compute them in double precision" if single else ""
-            message = f"laws must be rows of probabilities that sum to one up to {ROUNDING:g}"
-            raise ValueError(f"{message}; row {np.argmax(errors)} misses it by {worst:.2g}{advice}")
+        laws = checked_laws("laws", self.laws)
         object.__setattr__(self, "laws", laws)
-        orders = [np.argsort(-laws / law, axis=1, kind="stable") for law in laws]
+        with np.errstate(divide="ignore", invalid="ignore"):  # outputs that neither law has come last, as NaN
+            orders = [np.argsort(-laws / law, axis=1, kind="stable") for law in laws]
         pairs = ((law[order], np.take_along_axis(laws, order, 1)) for law, order in zip(laws, orders, strict=True))
         # sums start at the outputs that tell most, so that small sums have full precision
-        object.__setattr__(self, "corners", best_tests(np.cumsum(pair, axis=-1)[..., :-1] for pair in pairs))
+        tests = (np.minimum(np.cumsum(pair, axis=-1)[..., :-1], 1.0) for pair in pairs)
+        object.__setattr__(self, "corners", best_tests(tests))
+
+
+def checked_laws(name: str, laws: Array) -> np.ndarray:
+    """Rows of probabilities (k, m), or ValueError."""
+    laws = np.asarray(checked(name, laws, *NOT_NEGATIVE))
+    if laws.ndim != 2:
+        raise ValueError(f"{name} must be rows of probabilities, an array (k, m), got shape {laws.shape}")
+    errors = np.abs(laws.sum(axis=1) - 1)
+    worst = np.max(errors)
+    if worst > ROUNDING:
+        single = worst < laws.shape[1] * np.finfo(np.float32).eps
+        advice = "; that is rounding to single precision: compute them in double precision" if single else ""
+        message = f"{name} must be rows of probabilities that sum to one up to {ROUNDING:g}"
+        raise ValueError(f"{message}; row {np.argmax(errors)} misses it by {worst:.2g}{advice}")
+    return laws
 
 
 def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:

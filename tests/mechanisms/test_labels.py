@@ -423,7 +423,7 @@ def test_the_curve_of_randomized_response_is_a_special_case():
     np.testing.assert_allclose(mine(at), known(at), atol=1e-15)
     np.testing.assert_allclose(mine.delta(at), known.delta(at), atol=1e-15)
     np.testing.assert_allclose(mine.epsilon(at / 3), known.epsilon(at / 3), atol=1e-14)
-    for laws in ([[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.6], [0.4, 0.6]], [0.5, 0.5]):
+    for laws in ([[0.5, 0.5], [1.5, -0.5]], [[0.5, 0.6], [0.4, 0.6]], [0.5, 0.5]):
         with pytest.raises(ValueError, match="laws must be"):
             FiniteTradeoff(laws)
 

@@ -441,6 +441,25 @@ def rp_with_prior(rng):
     )
 
 
+def square_wave(rng):
+    a, width = rng.normal(), budget(rng)
+    mechanism = mechanisms.SquareWaveMechanism(budget(rng), a, a + width)
+    half = float(mechanism.half_width)
+    ends = a - half, a + width + half
+    edges = np.add.outer([a, a + width], [-half, half]).ravel()
+    claims = [(labels((a - width, a + 2 * width)), 2, mechanism.guarantee)]
+    return Case(
+        mechanism, claims, np.linspace(*ends, 42)[1:-1], [(0, half, None)], jumps=[half], edges=edges, within=ends
+    )
+
+
+def transition_matrix(rng):
+    k = int(rng.integers(2, 5))
+    mechanism = mechanisms.TransitionMatrix(rng.dirichlet(np.ones(rng.integers(2, 6)), k))
+    outputs = np.arange(np.shape(mechanism.matrix)[1])
+    return Case(mechanism, [(codes(k), 2, mechanism.guarantee)], outputs=outputs)
+
+
 def rr_on_bins(rng):
     edges = np.cumsum(rng.uniform(0.1, 1.0, rng.integers(3, 6)))
     mechanism = ldp.mechanisms.RROnBins(budget(rng), edges, (edges[1:] + edges[:-1]) / 2)
@@ -583,6 +602,7 @@ DRAWN = {
     "randomized_response": protocol(drawn(ldp.RandomizedResponse), lambda m: np.arange(m.categories)),
     "rp_with_prior": rp_with_prior,
     "rr_on_bins": rr_on_bins,
+    "square_wave": square_wave,
     "staircase": staircase,
     "subset_selection": protocol(
         lambda epsilon, k, rng: ldp.SubsetSelection(epsilon, k, int(rng.integers(1, k))),
@@ -590,6 +610,7 @@ DRAWN = {
     ),
     "symmetric_laplace": symmetric_laplace,
     "symmetric_unary_encoding": protocol(drawn(ldp.SymmetricUnaryEncoding), bits),
+    "transition_matrix": transition_matrix,
     "unbiased_randomizer": unbiased_randomizer,
     "zero_inflated_laplace": zero_inflated_laplace,
 }

@@ -140,6 +140,8 @@ def _mechanisms():
         "RP with prior, uniform outside": mechanisms.RPWithPrior(budgets, (-1.0, 3.0), 0.2, "uniform"),
         "RR on bins": mechanisms.RROnBins(1.0, [0.0, 1.0, 2.5, 4.0], [0.6, 1.7, 3.1]),
         "unbiased randomizer": mechanisms.UnbiasedRandomizer(1.0, *_TWO_OUTPUTS),
+        "square wave": mechanisms.SquareWaveMechanism(1.3, -1.0, 3.0),
+        "transition matrix": mechanisms.TransitionMatrix([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]),
     }
 
 

@@ -14,7 +14,7 @@ from ldpbayes.likelihood.families import CATEGORICAL, family_of, log_prob_on_sup
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.likelihood.privatized import Grouped
 from ldpbayes.likelihood.registry import register_closed_form
-from ldpbayes.mechanisms import PureProtocol, RandomizedResponse
+from ldpbayes.mechanisms import PureProtocol, RandomizedResponse, TransitionMatrix
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
 from ldpbayes.numerics.arrays import CHUNK, bit_product, by_rows, pays
 from ldpbayes.numerics.special import log_or_nothing
@@ -47,6 +47,11 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
 
 @supported_mass.register
 def _own_category(mechanism: RandomizedResponse, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
+    return _at_codes(theta, z, groups)
+
+
+def _at_codes(theta: Array, z: Array, groups: Array | None) -> jax.Array:
+    """Probability of each code under a law theta (*batch, codes) that broadcasts with z, or that of its group."""
     z, theta = jnp.asarray(z).astype(jnp.int32), jnp.asarray(theta)
     if groups is not None:
         return theta[jnp.asarray(groups), z]
@@ -62,8 +67,7 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
     """p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner] for two categories under
     randomized response; [KJKH], supplement 11, eq. 33, for optimal unary encoding.
     """
-    groups = base.groups if isinstance(base, Grouped) else None
-    theta = category_probabilities(base.base_dist if isinstance(base, Grouped) else base, mechanism)
+    theta, groups = _shares(base, mechanism)
     epsilon = jnp.asarray(mechanism.epsilon)
     fraction = jnp.exp(-epsilon) - jnp.expm1(-epsilon) * supported_mass(mechanism, z, theta, groups)
     # at an infinite budget the mass itself, which can be zero
@@ -75,7 +79,20 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
     return log_supported + log_fraction
 
 
-def category_probabilities(base: dist.Distribution, mechanism: PureProtocol) -> Array:
+@register_closed_form(dist.Distribution, TransitionMatrix)
+def transition_matrix(base: dist.Distribution, mechanism: TransitionMatrix, z: Array) -> jax.Array:
+    """p(z | θ) = Σ_x θ_x P(z | x): the law of the outputs is θ times the matrix."""
+    theta, groups = _shares(base, mechanism)
+    return log_or_nothing(_at_codes(theta @ jnp.asarray(mechanism.matrix, theta.dtype), z, groups))
+
+
+def _shares(base: dist.Distribution, mechanism: PureProtocol | TransitionMatrix) -> tuple[Array, Array | None]:
+    """`category_probabilities`, and the group of each record if those are of groups."""
+    grouped = isinstance(base, Grouped)
+    return category_probabilities(base.base_dist if grouped else base, mechanism), base.groups if grouped else None
+
+
+def category_probabilities(base: dist.Distribution, mechanism: PureProtocol | TransitionMatrix) -> Array:
     """Probabilities (*batch, categories) of a mechanism's categories; ValueError if the law can take other values."""
     nodes = latent_nodes(base, mechanism).nodes  # checks the support
     if isinstance(base, CATEGORICAL):

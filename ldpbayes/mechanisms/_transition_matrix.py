@@ -1,0 +1,71 @@
+"""A randomizer of categories that is given as a matrix."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ldpbayes._core.checks import refuse
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key
+from ldpbayes.mechanisms._categories import Categories
+from ldpbayes.mechanisms.plausibility import implausible_counts
+from ldpbayes.mechanisms.protocol import drawn_columns
+from ldpbayes.mechanisms.registry import registered_dataclass
+from ldpbayes.numerics.special import log_or_nothing
+from ldpbayes.privacy import FiniteTradeoff, Guarantee
+from ldpbayes.privacy.tradeoffs import checked_laws
+
+
+@registered_dataclass("transition_matrix")
+class TransitionMatrix(Categories):
+    """Any randomizer of categories, given by its probabilities: release z for the record x with chance matrix[x, z].
+
+    The guarantee is that of the worst pair of rows. Where an output is possible for one record and not for another, it
+    tells them apart: epsilon is then infinite at delta = 0, and finite from the probability of such outputs on.
+
+    Parameters
+    ----------
+    matrix : array_like (k, m)
+        P(z | x), a row for each of the records 0, ..., k − 1 and a column for each of the outputs 0, ..., m − 1, with k
+        at least 2. Rows are laws: not negative, with sum one to 1e-9; else ValueError. All records have one matrix.
+    """
+
+    matrix: Array
+
+    _shared: ClassVar[tuple[str, ...]] = ("matrix",)
+    categories = property(lambda self: np.shape(self.matrix)[0])
+    support = property(lambda self: constraints.integer_interval(0, np.shape(self.matrix)[1] - 1))
+    guarantee = property(lambda self: Guarantee(FiniteTradeoff(self.matrix)))
+
+    def __post_init__(self) -> None:
+        if is_concrete(self.matrix):
+            object.__setattr__(self, "matrix", checked_laws("matrix", self.matrix))
+        if np.ndim(self.matrix) != 2 or len(self.matrix) < 2:
+            raise ValueError(f"matrix must have two rows or more, one a record, got shape {np.shape(self.matrix)}")
+
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
+        codes, matrix = self._codes(x), jnp.asarray(self.matrix, jnp.result_type(float))
+        return drawn_columns(matrix, codes, jax.random.uniform(key, codes.shape, matrix.dtype))
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        matrix = jnp.asarray(self.matrix, jnp.result_type(x, float))
+        return log_or_nothing(matrix[jnp.asarray(x).astype(int), jnp.asarray(z).astype(int)])
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(z)[:, None]
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        counts = np.bincount(values, minlength=self.matrix.shape[1])
+        ends = self.matrix.min(axis=0), self.matrix.max(axis=0)
+        return implausible_counts(counts, len(values), *ends, 2 * len(counts), "are {}".format)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        values = super()._validated(values)
+        if is_concrete(self.matrix):
+            impossible = ~np.any(self.matrix, axis=0)[values]
+            refuse(impossible, "no record leads to an output whose column is zero; {} of these are", values)
+        return values

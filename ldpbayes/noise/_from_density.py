@@ -1,0 +1,192 @@
+"""Noise that is given by its density."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from numpy.polynomial.legendre import leggauss
+
+from ldpbayes._core.checks import FINITE_NUMBERS, POSITIVE, checked
+from ldpbayes._core.pytrees import pytree_dataclass, ruled, static
+from ldpbayes._core.types import Array, Key
+from ldpbayes.noise._noise import Noise
+from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
+from ldpbayes.privacy.tradeoffs import Polygon, best_tests
+
+LogDensity = Callable[[jax.Array], jax.Array]
+
+STEP = 1 / 64  # width of panels in arcsinh of the noise: steps of 1/64 around zero, and far out of 1.6 %
+PANELS = 5888  # on either side, up to 4e39 scales
+NEGLIGIBLE = 1e-32  # probability beyond the reach of the noise
+TOLERANCE = 1e-6  # of the integral of the density, and of its mean
+VISIBLE = math.log(1e-2)  # log densities less the largest one, from which on their slopes count
+STEEPEST = 500.0  # largest finite epsilon that is stated at delta = 0
+SMALLEST_DELTA = 1e-14  # probability of what counts as given away where no epsilon holds at delta = 0
+SHARES = np.arange(4, 0, -1) / 4  # of the distance of two inputs: none must be easier to tell apart than the whole
+BUDGETS = np.linspace(0.0, 10.0, 101)  # at which they are compared
+_T, _W = leggauss(4)
+
+
+class _Law(NamedTuple):
+    """Noise of scale one in panels between edges (n + 1,), in arcsinh of the noise."""
+
+    edges: np.ndarray
+    below: np.ndarray  # (n + 1,): probability below each edge, relatively accurate however small it is
+    above: np.ndarray
+    deviation: float
+    resolution: float
+    reach: float
+
+
+@functools.lru_cache(maxsize=64)
+def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
+    # no panel ends at a round number, so that a kink there which is not stated is seen in the integral
+    own = (np.arange(-PANELS, PANELS + 1) + 1 / 3) * STEP
+    edges = np.union1d(own, np.arcsinh(breaks))
+    half = np.diff(edges)[:, None] / 2
+    u = edges[:-1, None] + half * (1 + _T)
+    t, logs = np.sinh(u), _logs(log_density, np.sinh(u))
+    weights = np.exp(logs) * np.cosh(u) * half * _W
+    mass, second = weights.sum(axis=1), (weights * t**2).sum(axis=1)
+    total, mean = mass.sum(), np.sum(weights * t)
+    if not abs(total - 1) < TOLERANCE:
+        hint = "name all kinks and jumps in breaks, and take a scale near the noise's own"
+        raise ValueError(f"log_density must be that of a density: its exponential integrates to {total:.9g}; {hint}")
+    below, above = np.append(0.0, np.cumsum(mass)), np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+    if max(mass[0], mass[-1]) > NEGLIGIBLE * STEP:
+        raise ValueError("the tails of log_density are too heavy: more than 1e-32 of the noise is beyond 1e39 scales")
+    deviation = math.sqrt(second.sum()) if max(second[0], second[-1]) < 1e-9 * STEP * second.sum() else math.inf
+    if abs(mean) > TOLERANCE * deviation:
+        raise ValueError(f"the mean of the noise must be zero, and that of log_density is {mean:.6g}; move it there")
+    seen = (logs[:, 1:] > logs.max() + VISIBLE) & (logs[:, :-1] > logs.max() + VISIBLE)
+    with np.errstate(invalid="ignore"):
+        slope = np.max(np.abs(np.diff(logs, axis=1) / np.diff(t, axis=1)), where=seen, initial=0.0)
+    inside = edges[(below > NEGLIGIBLE) & (above > NEGLIGIBLE)]
+    reach = math.sinh(max(abs(inside[0]), abs(inside[-1])) + STEP)
+    return _Law(edges, below, above, deviation, 1 / slope if slope else math.inf, reach)
+
+
+def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
+    """Log densities in double precision, and never part of a trace; ValueError for NaN and infinite densities."""
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
+        logs = np.asarray(log_density(jnp.asarray(t)), float)
+    if logs.shape != t.shape:
+        raise ValueError(f"log_density must be elementwise, got shape {logs.shape} for values of shape {t.shape}")
+    bad = np.isnan(logs) | (logs == np.inf)
+    if bad.any():
+        raise ValueError(f"log_density must be below infinity everywhere, got {logs[bad][0]} at {t[bad][0]:.6g}")
+    return logs
+
+
+@pytree_dataclass
+class FromDensity(Noise):
+    """Any noise on numbers that has a density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
+
+    Draws invert the tabulated distribution function. The guarantee is that of the furthest inputs, by quadrature with
+    rounding against it; if nearer ones, at quarters of their distance, are easier to tell apart, as under noise with
+    several modes, nothing is promised. Specs and files only name the function and cannot be read again.
+
+    Parameters
+    ----------
+    log_density : callable
+        Log density of noise/scale with respect to Lebesgue's measure, an elementwise JAX function; −inf where there is
+        no noise. ValueError unless it integrates to one and its mean is zero, to 1e-6; without a variance only the
+        former. One function is compiled once, so define it once.
+    scale : array_like
+        Of the noise in the unit of the data, positive and finite: a number, or one a record.
+    breaks : sequence of float
+        Values of noise/scale where the density has a kink or a jump.
+    """
+
+    log_density: LogDensity = static()
+    scale: Array = ruled(POSITIVE, default=1.0)
+    breaks: tuple[float, ...] = static(default=())
+
+    linear_tails: ClassVar[bool] = False
+    norm: ClassVar[int] = 1  # of one column only
+    kinks = property(lambda self: tuple(self.scale * each for each in self.breaks))  # type: ignore[assignment]
+    has_variance = property(lambda self: self._law.deviation < math.inf)  # type: ignore[assignment]
+    standard_deviation = property(lambda self: self.scale * self._law.deviation)
+    resolution = property(lambda self: self.scale * self._law.resolution)
+    reach = property(lambda self: self.scale * self._law.reach)
+    _law = property(lambda self: _tabulated(self.log_density, self.breaks))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.log_density):
+            raise TypeError(f"log_density must be a function, which no file holds, got {self.log_density!r}")
+        breaks = np.ravel(checked("breaks", self.breaks, *FINITE_NUMBERS)).tolist() if np.size(self.breaks) else ()
+        object.__setattr__(self, "breaks", tuple(sorted(breaks)))
+        self._law  # noqa: B018  # a function that is no density is refused
+
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        """A side of the table's middle, and an exponential variable for the log of the probability further out."""
+        law, keys, middle = self._law, jax.random.split(key), PANELS
+        above = jax.random.uniform(keys[0], shape, dtype) < law.above[middle]
+        share = jnp.exp(-jax.random.exponential(keys[1], shape, dtype))
+
+        def place(tail: np.ndarray, edges: np.ndarray) -> jax.Array:
+            """Where a tail, given from the far end on, is this share of its whole."""
+            return jnp.interp(share, jnp.asarray(tail / tail[-1], dtype), jnp.asarray(edges, dtype))
+
+        up = place(law.above[middle:][::-1], law.edges[middle:][::-1])
+        down = place(law.below[: middle + 1], law.edges[: middle + 1])
+        return jnp.asarray(self.scale, dtype)[..., None] * jnp.sinh(jnp.where(above, up, down))
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        scale = jnp.asarray(self.scale)[..., None]
+        return jnp.sum(self.log_density(value / scale) - jnp.log(scale), axis=-1)
+
+    def depth(self, distance: np.ndarray) -> np.ndarray:
+        law, at = self._law, np.arcsinh(distance * self._law.deviation)
+        tail = np.maximum(np.interp(at, law.edges, law.above), np.interp(-at, law.edges, law.below))
+        return -np.log2(np.maximum(tail, np.finfo(float).tiny))
+
+    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
+        """Of personal scales the worst."""
+        apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
+        curve, *nearer = (_curve(self.log_density, self.breaks, apart * share) for share in SHARES)
+        if any(np.any(each.delta(BUDGETS) > 1.001 * curve.delta(BUDGETS) + 1e-9) for each in nearer):
+            return PureProtocolTradeoff(math.inf, 1.0)
+        return curve
+
+    def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
+        return np.ravel(np.add.outer([lower, upper], np.multiply(self.scale, self.breaks)))
+
+    def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
+        if not numbers:
+            raise ValueError("FromDensity noise is for numbers that all get noise, not for rows")
+
+
+@functools.lru_cache(maxsize=256)
+def _curve(log_density: LogDensity, breaks: tuple[float, ...], distance: float) -> Polygon:
+    """The curve of inputs so many scales apart. In a panel the ratio of the two densities is moved to the ends of its
+    range, so that the panel keeps its two probabilities: no test is worse for that (a spread in Blackwell's order).
+    """
+    own = np.sinh(_tabulated(log_density, breaks).edges)
+    edges = np.sort(np.append(own, own + distance))  # of one length for all distances, for which JAX compiles once
+    half = np.diff(edges)[:, None] / 2
+    t = edges[:-1, None] + half * (1 + _T)
+    logs = np.stack([_logs(log_density, t), _logs(log_density, t - distance)])
+    mass, size = (np.exp(logs) * half * _W).sum(axis=-1), np.abs(logs).max(axis=(0, 2))
+    ratio = np.subtract(*np.maximum(logs, -1e300))
+    low, high = ratio.min(axis=1), ratio.max(axis=1)
+    low, high = low - 0.1 * (high - low), high + 0.1 * (high - low)  # up to the panel's ends
+    # logs beyond 1e7 are rounded too much; where the ratio still grows from 1e6 to 1e7, it has no bound
+    largest, kept = np.maximum(high, -low), mass.max(axis=0) > SMALLEST_DELTA**3
+    near, far = (np.max(largest, where=size < most, initial=0.0) for most in (1e6, 1e7))
+    bounded = far <= 1.01 * near and not np.any(kept & (largest > STEEPEST))
+    one, other = mass[:, kept]
+    down, up = np.exp(np.clip([low[kept], high[kept]], -STEEPEST, STEEPEST))
+    at_up = np.clip((one - down * other) / np.where(up > down, up - down, np.inf), 0.0, np.minimum(other, one / up))
+    laws = np.stack([np.append(at_up, other - at_up), np.append(up * at_up, np.maximum(one - up * at_up, 0.0))])
+    laws = laws[:, np.argsort(-np.append(up, down), kind="stable")]
+    # the two orders of the inputs, each from the outputs on that tell most
+    tests = np.minimum(np.cumsum([laws, laws[::-1, ::-1]], axis=-1), 1.0)
+    tests[:, 0] = np.where(bounded | (tests[:, 1] > SMALLEST_DELTA), tests[:, 0], 0.0)
+    return Polygon(best_tests(tests[..., :-1]))
