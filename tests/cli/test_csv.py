@@ -40,10 +40,12 @@ MECHANISMS = [
     (ldp.RPWithPrior(1.0, (-5, 5), 2.0), 6.5),
     (ldp.RROnBins(1.0, [-5, -1, 2, 5], [-3.0, 0.5, 3.0]), 0.5),
     (ldp.RandomizedResponse(np.inf, 4), 3),
+    (ldp.mechanisms.SquareWaveMechanism(1.0, -5, 5), 6.5),
     (ldp.mechanisms.StaircaseMechanism(1.0, -5, 5), 9.5),
     (ldp.SubsetSelection(1.0, 3, 1), [0, 1, 0]),
     (ldp.SymmetricLaplaceMechanism(0.5, -1, 1), 0.25),
     (ldp.SymmetricUnaryEncoding(1.0, 2), [0, 1]),
+    (ldp.mechanisms.TransitionMatrix([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]]), 2),
     (ldp.mechanisms.UnbiasedRandomizer(1.0, [0, 1], [-1.0, 2.0], [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]), 2.0),
     (ldp.ZeroInflatedLaplaceMechanism(0.2, 9.0, -5, 5), 0.125),
 ]

@@ -23,6 +23,7 @@ MECHANISMS = [
     ldp.DiscreteLaplaceMechanism(2.0),
     ldp.DiscreteGaussianMechanism(2.0),
     ldp.RPWithPrior(1.0, (-5, 5), 2.0),
+    ldp.mechanisms.SquareWaveMechanism(1.0, -5, 5),
     ldp.mechanisms.StaircaseMechanism(1.0, -5, 5),
     ldp.mechanisms.Floored(ldp.DiscreteLaplaceMechanism(2.0), 1.0),
     ldp.mechanisms.Withheld(ldp.DiscreteGaussianMechanism(2.0), 1.0),
@@ -36,6 +37,7 @@ MECHANISMS = [
     ldp.SubsetSelection(1.0, 2, 1),
     ldp.LocalHashing(1.0, 2, 2),
     ldp.HadamardResponse(1.0, 2),
+    ldp.mechanisms.TransitionMatrix([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]]),
 ]
 KNOWN = {"discrete_gaussian", "floored", "withheld", "rounded", "incomplete"}
 """Mechanisms that must be known before tracing, since a number says how many terms a sum has: their data are traced."""
