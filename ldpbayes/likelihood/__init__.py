@@ -1,5 +1,6 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
+from ldpbayes.likelihood._smooth_density import SmoothDensity
 from ldpbayes.likelihood.closed_forms._regressions import (
     ChebyshevExpansion,
     RegressionRows,
@@ -18,6 +19,7 @@ __all__ = [
     "Family",
     "Privatized",
     "RegressionRows",
+    "SmoothDensity",
     "SumOfStatistics",
     "law_of_nodes",
     "linear_rows",

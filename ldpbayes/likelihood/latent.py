@@ -22,6 +22,7 @@ from ldpbayes.numerics.special import log_sum
 PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
 QUADRATURE_ORDER = 8
 MOST_COUNTS = 1 << 24  # that are added up
+MERGED = 1e-6  # of the range: an edge nearer to a break than that is left out for it
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
 # Distances from a centre in widths of a law, up to 10⁶ of them: a panel between two resolves a density that falls like
 # a normal law, exponentially or, where panels double, like a power. Of a Cauchy law 6e-7 lie further out.
@@ -78,10 +79,12 @@ class Latent:
     open_ends: tuple[bool, bool]  # the support goes on beyond the outermost nodes, if continuous by more than a panel
     # The result of `cut_panels`. The last nodes are then those of the pieces; others count in whole panels only.
     pieces: tuple[Array, Array, Array] | None = None
+    breaks_at_edges: bool = False  # the base's breaks were known beforehand, and no panel holds one
 
     def cut(self, base: dist.Distribution, breaks: Callable[[Any], jax.Array | None] = density_breaks) -> "Latent":
         """These points, with pieces of 8 nodes, behind the others, in place of the panels that hold a base's breaks."""
-        cuts = None if self.edges is None else breaks(base)
+        at_edges = self.breaks_at_edges and breaks is density_breaks
+        cuts = None if self.edges is None or at_edges else breaks(base)
         if cuts is None:
             return self
         left, right, whole = cut_panels(self.edges, cuts)
@@ -193,8 +196,15 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
     span = stop - start
     column = (-1,) + (1,) * np.ndim(span)
     edges = xp.concatenate([start + span * from_start.reshape(column), stop - span * from_stop.reshape(column)])
+    breaks = families.family_of(base).breaks()
+    known = xp is np and not np.shape(span) and bool(breaks) and is_concrete(*breaks) and not any(map(np.ndim, breaks))
+    if known:
+        inside = [float(point) for point in breaks if start < point < stop]
+        apart = np.abs(edges[1:-1, None] - inside).min(axis=1, initial=np.inf) > span * MERGED
+        edges = np.sort(np.concatenate([edges[:1], edges[1:-1][apart], inside, edges[-1:]]))
     nodes, volume = _panel_nodes(edges[:-1], edges[1:])
-    return Latent(nodes, (start, stop), xp.concatenate([volume, xp.ones((2, *np.shape(span)))]), edges, (below, above))
+    volume = xp.concatenate([volume, xp.ones((2, *np.shape(span)))])
+    return Latent(nodes, (start, stop), volume, edges, (below, above), breaks_at_edges=known)
 
 
 def _panel_nodes(left: Array, right: Array) -> tuple[Array, Array]:

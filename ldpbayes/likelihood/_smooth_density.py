@@ -1,0 +1,208 @@
+"""A law without a parametric family: a density that is the exponential of a linear spline, and its functionals."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.util import is_prng_key
+
+from ldpbayes._core.checks import check_order
+from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array, Key
+from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.numerics.special import log_or_nothing, stacked
+
+FEWEST = 4  # knots
+
+
+class SmoothDensity(dist.Distribution):
+    """A density on an interval whose logarithm is linear between equally spaced knots, and perhaps an atom at each end.
+
+    With values f_0, ..., f_K at the knots the density is exp(f(x))/Z, f the linear interpolation; a constant may be
+    added to all of them. Any law on the interval is near one of these, with knots enough. An atom stands for records
+    beyond the interval, which a mechanism with these bounds clips to its ends.
+
+    Parameters
+    ----------
+    log_density : array_like (*batch, knots)
+        Values f at the knots, finite, at least four of them; the first knot is `lower`, the last `upper`.
+    lower, upper : float
+        Ends of the interval, finite, lower < upper, in the unit of the data.
+    outside : array_like (*batch, 2), optional
+        Probabilities of records below `lower` and above `upper`, whose sum is below 1. Default: none.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {"log_density": constraints.real_vector}
+    pytree_data_fields = ("log_density", "outside")
+    pytree_aux_fields = ("lower", "upper")
+
+    def __init__(
+        self,
+        log_density: ArrayLike,
+        lower: float,
+        upper: float,
+        outside: ArrayLike | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.lower, self.upper = float(lower), float(upper)
+        check_order(self.lower, self.upper)
+        if not np.isfinite([self.lower, self.upper]).all():
+            raise ValueError(f"lower and upper must be finite, got {lower} and {upper}")
+        if np.ndim(log_density) < 1 or np.shape(log_density)[-1] < FEWEST:
+            raise ValueError(f"log_density needs at least {FEWEST} knots, got shape {np.shape(log_density)}")
+        self.log_density = jnp.asarray(log_density, jnp.result_type(log_density, float))
+        batch = self.log_density.shape[:-1]
+        if outside is not None:
+            if np.shape(outside)[-1:] != (2,):
+                raise ValueError(f"outside must be two probabilities, got shape {np.shape(outside)}")
+            outside = jnp.asarray(outside, self.log_density.dtype)
+            if is_concrete(outside) and not (np.all(outside >= 0) and np.all(np.sum(outside, axis=-1) < 1)):
+                raise ValueError(f"outside must be probabilities whose sum is below 1, got {outside}")
+            batch = jnp.broadcast_shapes(batch, outside.shape[:-1])
+        self.outside = outside
+        super().__init__(batch_shape=batch, event_shape=(), validate_args=validate_args)
+
+    support = property(lambda self: constraints.interval(self.lower, self.upper))
+    knots = property(lambda self: np.linspace(self.lower, self.upper, self.log_density.shape[-1]))
+    _step = property(lambda self: (self.upper - self.lower) / (self.log_density.shape[-1] - 1))
+
+    @property
+    def _inside(self) -> Array:
+        """Probability of the interval, without atoms."""
+        return 1.0 if self.outside is None else 1.0 - jnp.sum(self.outside, axis=-1)
+
+    @property
+    def _log_normalizer(self) -> jax.Array:
+        return jax.nn.logsumexp(_log_integral(self.log_density[..., :-1], self.log_density[..., 1:]), axis=-1)
+
+    def _place(self, x: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Piece of each value, how far in it is, from 0 to 1, and log densities at the piece's ends."""
+        shape = jnp.broadcast_shapes(jnp.shape(x), self.batch_shape)
+        pieces = self.log_density.shape[-1] - 1
+        at = (jnp.broadcast_to(x, shape) - self.lower) / self._step
+        piece = jnp.clip(jax.lax.stop_gradient(jnp.floor(at)).astype(int), 0, pieces - 1)
+        return piece, at - piece, _taken(self.log_density, piece), _taken(self.log_density, piece + 1)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Log density inside the interval; the atoms are not part of it."""
+        value = jnp.asarray(value)
+        _, share, left, right = self._place(value)
+        inside = 0.0 if self.outside is None else jnp.log(self._inside)
+        log_prob = left + share * (right - left) - self._log_normalizer - np.log(self._step) + inside
+        return jnp.where((value >= self.lower) & (value <= self.upper), log_prob, -jnp.inf)
+
+    @property
+    def _masses(self) -> jax.Array:
+        """Probabilities of the pieces (*batch, knots − 1), given the interval."""
+        return jax.nn.softmax(_log_integral(self.log_density[..., :-1], self.log_density[..., 1:]), axis=-1)
+
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        """P(X ≤ value), exact; with the atoms, of which the lower one is at the lower end."""
+        value = jnp.asarray(value)
+        piece, share, left, right = self._place(jnp.clip(value, self.lower, self.upper))
+        masses = self._masses
+        before = _taken(jnp.concatenate([jnp.zeros_like(masses[..., :1]), jnp.cumsum(masses, axis=-1)], -1), piece)
+        within = share * jnp.exp(_log_integral(left, left + share * (right - left)) - self._log_normalizer)
+        inside = jnp.where(value >= self.upper, 1.0, before + within)
+        below = 0.0 if self.outside is None else self.outside[..., 0]
+        cdf = below + self._inside * inside
+        return jnp.where(value < self.lower, 0.0, jnp.where(value >= self.upper, 1.0, cdf))
+
+    def icdf(self, q: ArrayLike) -> jax.Array:
+        """Smallest x with P(X ≤ x) ≥ q; the ends for probabilities that the atoms hold."""
+        below = 0.0 if self.outside is None else self.outside[..., 0]
+        q = jnp.clip((jnp.asarray(q) - below) / self._inside, 0.0, 1.0)
+        masses = jnp.broadcast_to(
+            self._masses, (*jnp.broadcast_shapes(q.shape, self.batch_shape), self._masses.shape[-1])
+        )
+        total = jnp.cumsum(masses, axis=-1)
+        piece = jnp.minimum(jnp.sum(total[..., :-1] < q[..., None], axis=-1), masses.shape[-1] - 1)
+        mass = _taken(masses, piece)
+        rest = jnp.clip((q - _taken(total, piece) + mass) / jnp.where(mass > 0, mass, 1.0), 0.0, 1.0)
+        rise = _taken(self.log_density, piece + 1) - _taken(self.log_density, piece)
+        return self.lower + self._step * (piece + _share_below(rest, rise))
+
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        assert is_prng_key(key)
+        return self.icdf(jax.random.uniform(key, sample_shape + self.batch_shape, self.log_density.dtype))
+
+    def _moment(self, power: int) -> jax.Array:
+        """E (X − lower)^power for power 1 or 2, atoms included."""
+        half = 0.5 * jnp.diff(self.log_density, axis=-1)
+        first, second = _tilted_moments(half)
+        start = np.arange(self.log_density.shape[-1] - 1.0)
+        each = start + first if power == 1 else start**2 + 2 * start * first + second
+        inside = self._step**power * jnp.sum(self._masses * each, axis=-1)
+        above = 0.0 if self.outside is None else self.outside[..., 1] * (self.upper - self.lower) ** power
+        return self._inside * inside + above
+
+    mean = property(lambda self: self.lower + self._moment(1))
+    variance = property(lambda self: self._moment(2) - self._moment(1) ** 2)
+
+
+@register_family(SmoothDensity)
+class _Smooth(Family):
+    tame = True
+
+    def breaks(self) -> list[Array]:
+        return list(self.law.knots[1:-1])
+
+    def log_mass_outside(self, first: Array, last: Array) -> Array:
+        """Of the atoms, and of what lies between the interval's ends and edges inside it."""
+        law = self.law
+        below = jnp.where(first <= law.lower, 0.0 if law.outside is None else law.outside[..., 0], law.cdf(first))
+        above = jnp.where(last >= law.upper, 0.0 if law.outside is None else law.outside[..., 1], 1.0 - law.cdf(last))
+        return log_or_nothing(stacked(below, above))
+
+
+def _taken(values: jax.Array, index: jax.Array) -> jax.Array:
+    """Values (*batch, n) at indices (..., *batch)."""
+    values = jnp.broadcast_to(values, (*index.shape, values.shape[-1]))
+    return jnp.take_along_axis(values, index[..., None], axis=-1)[..., 0]
+
+
+def _log_integral(left: Array, right: Array) -> jax.Array:
+    """Log ∫ exp(f) over a unit interval on which f goes linearly from `left` to `right`: their mean, and log sinh(u)/u
+    for half of their difference u, by its series where u is small.
+    """
+    u = 0.5 * (right - left)
+    small = jnp.abs(u) < 0.1
+    near, far = jnp.where(small, u, 0.0) ** 2, jnp.where(small, 1.0, jnp.abs(u))
+    series = near / 6 * (1 - near / 30 * (1 - near * 4 / 63 * (1 - near * 3 / 40)))
+    formula = far + jnp.log(-jnp.expm1(-2 * far)) - jnp.log(2 * far)
+    return 0.5 * (left + right) + jnp.where(small, series, formula)
+
+
+def _share_below(rest: jax.Array, rise: jax.Array) -> jax.Array:
+    """T in [0, 1] with ∫_0^t exp(rise·s) ds = rest·∫_0^1 exp(rise·s) ds, from the end where the density is larger."""
+    size = jnp.abs(rise)
+    q = jnp.where(rise > 0, 1.0 - rest, rest)  # of the mass, counted from the larger end
+    small = size < 1e-5
+    far = jnp.where(small, 1.0, size)
+    # the logarithm of 1 − q (1 − exp(−far)), which is tiny where q is near one
+    near = q < 0.5
+    low = jnp.log1p(jnp.where(near, q, 0.0) * jnp.expm1(-far))
+    high = jnp.log(jnp.where(near, 1.0, 1 - q + q * jnp.exp(-far)))
+    formula = -jnp.where(near, low, high) / far
+    share = jnp.clip(jnp.where(small, q - 0.5 * size * q * (1 - q), formula), 0.0, 1.0)
+    return jnp.where(rise > 0, 1.0 - share, share)
+
+
+def _tilted_moments(u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """First two moments of a density proportional to exp(2 u t) on [0, 1]."""
+    small = jnp.abs(u) < 0.06
+    near, far = jnp.where(small, u, 0.0), jnp.where(small, 1.0, u)
+    size = jnp.abs(far)
+    square = near**2
+    series = near / 3 * (1 - square / 15 * (1 - square * 2 / 21 * (1 - square / 10)))
+    langevin = jnp.where(small, series, jnp.sign(far) / jnp.tanh(size) - 1 / far)
+    shrink = 4 * jnp.exp(-2 * size) / jnp.expm1(-2 * size) ** 2  # 1/sinh²
+    series = (1 - square / 5 * (1 - square * 10 / 63 * (1 - square * 7 / 50))) / 3
+    variance = jnp.where(small, series, 1 / far**2 - shrink) / 4
+    first = 0.5 + 0.5 * langevin
+    return first, variance + first**2
