@@ -13,9 +13,9 @@ from ldpbayes import Release, Sketch, mechanisms
 from ldpbayes._core.printing import FEW, readable, shown
 
 KINDS: dict[str, Callable[[Any], bool]] = {
-    "numbers": lambda m: not m.record_shape and not hasattr(m, "categories"),
-    "categories": lambda m: hasattr(m, "categories"),
-    "yes-or-no answers": lambda m: getattr(m, "categories", 0) == 2,
+    "numbers": lambda m: not m.record_shape and not isinstance(m, mechanisms.Categories),
+    "categories": lambda m: isinstance(m, mechanisms.Categories),
+    "yes-or-no answers": lambda m: isinstance(m, mechanisms.Categories) and m.categories == 2,
     "labels": lambda m: not m.record_shape,
     "rows": lambda m: bool(m.record_shape) and not isinstance(m, mechanisms.StatisticsMechanism),
     "rows or linear statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LinearStatisticsMechanism),

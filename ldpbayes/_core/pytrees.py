@@ -75,9 +75,13 @@ def pytree_dataclass(cls: Any = None, /, **options: Any) -> Any:
 
 
 def unchecked(cls: type, *values: Any) -> Any:
-    """An object of a dataclass from all its fields in order, which have been checked already or are being traced."""
+    """An object of a dataclass from its fields in order, which have been checked already or are being traced; fields at
+    the end may be left out and then have their defaults.
+    """
     tree: Any = object.__new__(cls)
-    for field, value in zip(dataclasses.fields(cls), values, strict=True):
+    fields = dataclasses.fields(cls)
+    for field, value in zip(fields, (*values, *(rest.default for rest in fields[len(values) :])), strict=True):
+        assert value is not dataclasses.MISSING, f"{cls.__name__} needs {field.name}"
         object.__setattr__(tree, field.name, value)
     return tree
 

@@ -148,7 +148,7 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
         """The model of released values; by default for questions that do not depend on them."""
         values = jnp.zeros((self.count, *self.mechanism.event_shape)) if values is None else values
         # the values were checked when the user made the release
-        release = unchecked(Release, values, self.mechanism, self.count, (), None, None)
+        release = unchecked(Release, values, self.mechanism, self.count)
         return Density(seeded(self.model, jax.random.key(0)), (release,), {})
 
     def randomize(self, key: Key, data: Array) -> jax.Array:

@@ -38,10 +38,8 @@ class Table:
     """A CSV file in UTF-8; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
 
     def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False) -> None:
-        self.path, self.private = (
-            path,
-            private,
-        )  # if so, messages hold no data and no places; the first line could be a record
+        self.path = path
+        self.private = private  # if so, messages hold no data and no places; the first line could be a record
         if not path.is_file():
             raise BadInput(f"no file {path}")
         try:

@@ -77,7 +77,7 @@ class Named(NamedTuple):
 
 
 def load_releases(args: argparse.Namespace) -> list[Named]:
-    parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
+    parameters = _typed(args)
     options = [f"--{own}" for own in ("mechanism", "column", "levels", "by", "times", "persons") if getattr(args, own)]
     options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):
@@ -158,9 +158,14 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     return releases
 
 
+def _typed(args: argparse.Namespace) -> dict[str, Any]:
+    """Parameters of mechanisms among the arguments."""
+    return {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
+
+
 def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
     """The mechanism that is named, and original records in a CSV file, which no message quotes."""
-    parameters = {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
+    parameters = _typed(args)
     table = Table(args.data, private=True)
     columns = table.columns(args.column)
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)

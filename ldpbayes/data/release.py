@@ -190,7 +190,7 @@ class Release(Holding):
                 raise ValueError(f"by: group {code} has no record, and no sketch")
             mechanism = self.mechanism.of_records((self.count,), rows)
             mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
-            part = unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0), None, None)
+            part = unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0))
             yield dataclasses.replace(part.sketch(**options), added=promises)
 
     def save(self, path: str | os.PathLike) -> None:

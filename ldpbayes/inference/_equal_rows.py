@@ -67,7 +67,7 @@ def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Dens
     model = privatize(private.fn, mechanisms, **private.options) if private else density.model
 
     def recounted(data: Release) -> Release:
-        return unchecked(Release, data.values, data.mechanism, len(data.values), data.doubts, data.times, None)
+        return unchecked(Release, data.values, data.mechanism, len(data.values), data.doubts, data.times)
 
     return Density(_Weighted(model, weights, sites), args, kwargs).replace_data(recounted), rows
 

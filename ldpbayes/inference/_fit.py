@@ -396,4 +396,4 @@ def _release(data: Release | Sketch) -> Release | None:
         values = np.concatenate(sketch.records)
     else:
         return None
-    return unchecked(Release, values, data.mechanism, len(values), (), None, None)
+    return unchecked(Release, values, data.mechanism, len(values))

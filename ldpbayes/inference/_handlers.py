@@ -172,7 +172,7 @@ def joined_release(name: str, groups: Sequence[int], releases: Sequence[Release]
         raise ValueError(f"site {name!r}: the release of group {missing[0]} has no values, and others have")
     mechanism = joined_mechanism([release.mechanism for release in releases], counts)
     joined = None if missing else (np if is_concrete(values) else jnp).concatenate(values)
-    return unchecked(Release, joined, mechanism, sum(counts), (), None, None)
+    return unchecked(Release, joined, mechanism, sum(counts))
 
 
 def _laws(

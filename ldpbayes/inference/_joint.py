@@ -16,6 +16,7 @@ from ldpbayes.inference._handlers import joined_release, kind_of, observe
 from ldpbayes.likelihood.families import CATEGORICAL, ends_of
 from ldpbayes.likelihood.mixtures import MixtureOverClasses, log_prob_by_class
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.mechanisms import Categories
 from ldpbayes.numerics.special import log_or_nothing
 
 
@@ -92,7 +93,7 @@ def _laws(name: str, law: Any, data: Any, classes: int) -> dist.Distribution:
     """The laws (*batch, classes) of a part's records; ValueError for others."""
     if law is None:
         mechanism = getattr(data[0] if isinstance(data, Sequence) else data, "mechanism", None)
-        if mechanism is not None and not getattr(mechanism, "categories", 0) >= classes:
+        if mechanism is not None and not (isinstance(mechanism, Categories) and mechanism.categories >= classes):
             raise ValueError(f"site {name!r}: None says that records are the {classes} classes, not for {mechanism!r}")
         return dist.Categorical(probs=jnp.eye(classes), validate_args=False)
     fits = isinstance(law, dist.Distribution) and law.batch_shape[-1:] == (classes,)
@@ -118,7 +119,7 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
         one_budget = not whole.law_shape + whole.mechanism.batch_shape
         fits = fits and grouped and alone and isinstance(whole, CountSketch) and one_budget
     if fits and grouped:
-        fits = hasattr(whole.mechanism, "categories") and not whole.mechanism.event_shape
+        fits = isinstance(whole.mechanism, Categories) and not whole.mechanism.event_shape
         fits = fits and len(set(map(kind_of, data))) == 1
     if not fits or not (grouped or data.count == whole.count):
         wanted = "a list of sketches, and counts of codes under one budget" if sketched else "as many records released"

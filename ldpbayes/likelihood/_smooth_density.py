@@ -77,8 +77,9 @@ class SmoothDensity(dist.Distribution):
         return 1.0 if self.outside is None else 1.0 - jnp.sum(self.outside, axis=-1)
 
     @property
-    def _log_normalizer(self) -> jax.Array:
-        return jax.nn.logsumexp(_log_integral(self.log_density[..., :-1], self.log_density[..., 1:]), axis=-1)
+    def _log_pieces(self) -> jax.Array:
+        """Log integrals of exp(f) over the pieces (*batch, knots − 1), each of length one."""
+        return _log_integral(self.log_density[..., :-1], self.log_density[..., 1:])
 
     def _place(self, x: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Piece of each value, how far in it is, from 0 to 1, and log densities at the piece's ends."""
@@ -93,21 +94,22 @@ class SmoothDensity(dist.Distribution):
         value = jnp.asarray(value)
         _, share, left, right = self._place(value)
         inside = 0.0 if self.outside is None else jnp.log(self._inside)
-        log_prob = left + share * (right - left) - self._log_normalizer - np.log(self._step) + inside
+        total = jax.nn.logsumexp(self._log_pieces, axis=-1)
+        log_prob = left + share * (right - left) - total - np.log(self._step) + inside
         return jnp.where((value >= self.lower) & (value <= self.upper), log_prob, -jnp.inf)
 
     @property
     def _masses(self) -> jax.Array:
         """Probabilities of the pieces (*batch, knots − 1), given the interval."""
-        return jax.nn.softmax(_log_integral(self.log_density[..., :-1], self.log_density[..., 1:]), axis=-1)
+        return jax.nn.softmax(self._log_pieces, axis=-1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
         """P(X ≤ value), exact; with the atoms, of which the lower one is at the lower end."""
         value = jnp.asarray(value)
         piece, share, left, right = self._place(jnp.clip(value, self.lower, self.upper))
-        masses = self._masses
+        masses, total = self._masses, jax.nn.logsumexp(self._log_pieces, axis=-1)
         before = _taken(jnp.concatenate([jnp.zeros_like(masses[..., :1]), jnp.cumsum(masses, axis=-1)], -1), piece)
-        within = share * jnp.exp(_log_integral(left, left + share * (right - left)) - self._log_normalizer)
+        within = share * jnp.exp(_log_integral(left, left + share * (right - left)) - total)
         inside = jnp.where(value >= self.upper, 1.0, before + within)
         below = 0.0 if self.outside is None else self.outside[..., 0]
         cdf = below + self._inside * inside
@@ -179,7 +181,7 @@ def _log_integral(left: Array, right: Array) -> jax.Array:
 
 
 def _share_below(rest: jax.Array, rise: jax.Array) -> jax.Array:
-    """T in [0, 1] with ∫_0^t exp(rise·s) ds = rest·∫_0^1 exp(rise·s) ds, from the end where the density is larger."""
+    """The t with ∫_0^t exp(rise·s) ds = rest·∫_0^1 exp(rise·s) ds, from the end where the density is larger."""
     size = jnp.abs(rise)
     q = jnp.where(rise > 0, 1.0 - rest, rest)  # of the mass, counted from the larger end
     small = size < 1e-5

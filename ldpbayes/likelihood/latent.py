@@ -16,7 +16,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import families
 from ldpbayes.likelihood.families import aligned, ends_of, is_infinite
-from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms import Categories, Mechanism
 from ldpbayes.numerics.special import log_sum
 
 PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
@@ -148,12 +148,12 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
     low, high = _known_ends(base)
     lower, upper = ends_of(mechanism.domain)
     if takes_integers and not discrete:
-        takes = "categories" if hasattr(mechanism, "categories") else "whole numbers"
+        takes = "categories" if isinstance(mechanism, Categories) else "whole numbers"
         raise ValueError(f"{kind} takes {takes}, but the base {law} is continuous")
     if takes_integers and not mechanism.clips and is_concrete(lower, upper):
         least, most = float(np.min(lower)), float(np.max(upper))
         if not (low >= least and high <= most):
-            hint = "" if hasattr(mechanism, "categories") else "; if it clips the others, it must say clips = True"
+            hint = "" if isinstance(mechanism, Categories) else "; if it clips the others, it must say clips = True"
             support = f"[{low:g}, {high:g}]{hint}"
             raise ValueError(f"{kind} takes values {least:g}..{most:g}, but the base {law} has support {support}")
     if is_infinite(lower) or is_infinite(upper):

@@ -12,6 +12,7 @@ from ldpbayes.mechanisms._calibrated import (
     ZeroInflatedLaplaceMechanism,
 )
 from ldpbayes.mechanisms._categories import (
+    Categories,
     HadamardResponse,
     LocalHashing,
     OptimalUnaryEncoding,
@@ -43,6 +44,7 @@ from ldpbayes.mechanisms.registry import mechanism_from_spec, mechanism_names, r
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Reported, Rounded, Withheld
 
 __all__ = [
+    "Categories",
     "AdditiveMechanism",
     "DiscreteGaussianMechanism",
     "DiscreteLaplaceMechanism",

@@ -10,6 +10,7 @@ from scipy import integrate, stats
 
 import ldpbayes as ldp
 from ldpbayes.likelihood import SmoothDensity, law_of_nodes
+from ldpbayes.likelihood.latent import latent_nodes
 
 pytestmark = pytest.mark.usefixtures("x64")
 LOW, HIGH, KNOTS = -1.0, 4.0, 9
@@ -126,6 +127,8 @@ def test_sketches_and_groups_have_the_densities_of_their_laws(rng):
     whole = jnp.sum(ldp.Privatized(law, mechanism).log_prob(release.values))
     compressed = jnp.sum(sketch.weights * law_of_nodes(sketch, law).log_prob(sketch.nodes))
     np.testing.assert_allclose(compressed, whole, atol=1e-3)  # nats over 500 records; fit certifies it
+    grid = latent_nodes(law, mechanism)
+    assert grid.cut(law).pieces is None and np.isin(law.knots[1:-1], grid.edges).all()
     both = SmoothDensity(np.stack([VALUES["smooth"], VALUES["constant"]]), LOW, HIGH)
     rows = ldp.Privatized(both, mechanism).log_prob(release.values[:5, None])
     np.testing.assert_allclose(rows[:, 0], ldp.Privatized(law, mechanism).log_prob(release.values[:5]), rtol=1e-12)

@@ -153,6 +153,14 @@ def test_reports_personal_budgets_and_sketches_count():
     assert compose(LAPLACE).tradeoff.budget == 0.5
 
 
+def test_without_the_extra_exact_parts_work_and_the_rest_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    total = compose(RESPONSE, LAPLACE)
+    assert total.epsilon(0.0) == 1.5 and compose(NORMAL, NORMAL).epsilon(1e-6) > NORMAL.epsilon(1e-6)
+    with pytest.raises(ImportError, match=r"needs dp_accounting: pip install 'ldpbayes\[opendp\]'"):
+        total.epsilon(1e-6)
+
+
 def test_different_promises_are_not_added():
     label = Guarantee(LaplaceTradeoff(1.0), unit="label")
     with pytest.raises(ValueError, match="unit is 'record' and 'label'"):
