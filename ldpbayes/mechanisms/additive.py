@@ -20,7 +20,7 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import registered_dataclass
-from ldpbayes.noise import FromDensity, IndependentGaussian, Noise
+from ldpbayes.noise import IndependentGaussian, Noise
 from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
@@ -388,8 +388,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def implausible(self, values: np.ndarray) -> list[str]:
         """Numbers in a perturbed column too far beyond its bounds, or too few, if all noise is of one shape."""
-        given = isinstance(self._law, FromDensity)  # which need not be symmetric, nor fall off on either side
-        if not self.bounded or self.noise.discrete or given or any(map(np.ndim, jax.tree.leaves(self._law)[1:])):
+        one_shape = self._law.symmetric and not any(map(np.ndim, jax.tree.leaves(self._law)[1:]))
+        if not (self.bounded and one_shape) or self.noise.discrete:
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
         if self.columns is None:

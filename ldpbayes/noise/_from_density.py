@@ -87,9 +87,10 @@ def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
 class FromDensity(Noise):
     """Any noise on numbers that has a density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
 
-    Draws invert the tabulated distribution function. The guarantee is that of the furthest inputs, by quadrature with
-    rounding against it; if nearer ones, at quarters of their distance, are easier to tell apart, as under noise with
-    several modes, nothing is promised. Specs and files only name the function and cannot be read again.
+    Draws invert the tabulated distribution function. The guarantee is numerical, not proven: that of the furthest
+    inputs, by quadrature with rounding against it; if nearer ones, at quarters of their distance, are easier to tell
+    apart, as under noise with several modes, nothing is promised. Specs and files only name the function and cannot be
+    read again.
 
     Parameters
     ----------
@@ -109,6 +110,7 @@ class FromDensity(Noise):
 
     linear_tails: ClassVar[bool] = False
     norm: ClassVar[int] = 1  # of one column only
+    symmetric: ClassVar[bool] = False  # for all that is known
     kinks = property(lambda self: tuple(self.scale * each for each in self.breaks))  # type: ignore[assignment]
     has_variance = property(lambda self: self._law.deviation < math.inf)  # type: ignore[assignment]
     standard_deviation = property(lambda self: self.scale * self._law.deviation)

@@ -34,6 +34,7 @@ class Noise(abc.ABC):
     # `breakpoints` names these points.
     kinks: ClassVar[tuple[float, ...]]
     has_variance: bool = True
+    symmetric: ClassVar[bool] = True  # whether the density is symmetric about zero, and falls off on either side
     standard_deviation: Array  # of the noise in one column; infinite without a variance
     resolution: ClassVar[Array]  # shortest length on which the density in one column varies: by e, for an exponential
     reach: ClassVar[Array]  # there is no noise beyond it, to 1e-32; 0 if `linear_tails` hold from zero on

@@ -171,6 +171,7 @@ def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
     deltas = np.max(np.reshape(curve.delta(step * places[:, None]), (len(places), -1)), axis=1)
     slopes = np.diff(deltas) / (np.exp(step * places[:-1]) * math.expm1(step))
     mass = np.exp(step * places[1:-1]) * np.diff(slopes)
+    # Rounding errors of deltas are relative to them, and absolute where a delta is a difference of larger numbers.
     bends = mass > ROUNDING * (deltas[1:-1] + 1e-3 * deltas[0]) / step
     kept = np.concatenate([[True], bends, [True]]) if len(places) > 1 else np.array([True])
     places, deltas = places[kept], deltas[kept]
