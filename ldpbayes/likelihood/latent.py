@@ -88,7 +88,7 @@ class Latent:
         if cuts is None:
             return self
         left, right, whole = cut_panels(self.edges, cuts)
-        nodes, volume = _panel_nodes(left, right)
+        nodes, volume = panel_nodes(left, right)
         # a piece without width has no mass but a derivative, for which its nodes must be on its own side of the jump
         info = jnp.finfo(nodes.dtype)
         count = QUADRATURE_ORDER * len(cuts)
@@ -202,12 +202,12 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
         inside = [float(point) for point in breaks if start < point < stop]
         apart = np.abs(edges[1:-1, None] - inside).min(axis=1, initial=np.inf) > span * MERGED
         edges = np.sort(np.concatenate([edges[:1], edges[1:-1][apart], inside, edges[-1:]]))
-    nodes, volume = _panel_nodes(edges[:-1], edges[1:])
+    nodes, volume = panel_nodes(edges[:-1], edges[1:])
     volume = xp.concatenate([volume, xp.ones((2, *np.shape(span)))])
     return Latent(nodes, (start, stop), volume, edges, (below, above), breaks_at_edges=known)
 
 
-def _panel_nodes(left: Array, right: Array) -> tuple[Array, Array]:
+def panel_nodes(left: Array, right: Array) -> tuple[Array, Array]:
     """Nodes of panels (panels, *batch) and their weights, each of shape (8 panels, *batch)."""
     t, w = (array.reshape((-1,) + (1,) * (left.ndim - 1)) for array in leggauss(QUADRATURE_ORDER))
     half = 0.5 * (right - left)[:, None]

@@ -23,7 +23,7 @@ from ldpbayes.numerics.tails import integrated_student_t_tail, logistic_tails, s
 class _Beta(Family):
     def cdf(self, x: Array) -> jax.Array:
         """With derivatives in both concentrations, which NumPyro's own lacks."""
-        return betainc(self.law.concentration1, self.law.concentration0, x)
+        return betainc(1.0 * self.law.concentration1, 1.0 * self.law.concentration0, x)  # perhaps whole numbers
 
 
 @register_family(dist.Cauchy, dist.HalfCauchy)
