@@ -3,7 +3,7 @@
 Write an ordinary NumPyro model, name the mechanism that privatized the data, and get a posterior that carries both the
 sampling noise and the privacy noise. Importing the package changes no JAX setting. What an analyst types every day is
 here; everything else is in its folder: `ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`,
-`estimation`, `bootstrap`, `tables`, `opendp`, `secure`, `learning`, `models`, `studies` and `plots`.
+`estimation`, `bootstrap`, `functionals`, `tables`, `opendp`, `secure`, `learning`, `models`, `studies` and `plots`.
 """
 
 import importlib
@@ -35,6 +35,7 @@ from ldpbayes.mechanisms import (
 
 if TYPE_CHECKING:  # editors and type checkers see the lazy names too
     from ldpbayes import bootstrap as bootstrap
+    from ldpbayes import functionals as functionals
     from ldpbayes import learning as learning
     from ldpbayes import models as models  # type: ignore[attr-defined]  # a folder that is installed there
     from ldpbayes import opendp as opendp
@@ -80,7 +81,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _FOLDERS = (data, estimation, inference, likelihood, mechanisms, noise, privacy)
-_LAZY_FOLDERS = ("bootstrap", "learning", "models", "opendp", "plots", "secure", "studies", "tables")
+_LAZY_FOLDERS = ("bootstrap", "functionals", "learning", "models", "opendp", "plots", "secure", "studies", "tables")
 
 
 def __getattr__(name: str) -> Any:

@@ -15,12 +15,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import INSIDE_0_1, PROBABILITY, Rule, checked
+from ldpbayes._core.checks import INSIDE_0_1, Rule, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood.families import CATEGORICAL, aligned, ends_of, family_of, is_infinite
 from ldpbayes.likelihood.latent import graded_breaks, panel_nodes
-from ldpbayes.likelihood.privatized import Grouped, unwrapped
+from ldpbayes.likelihood.privatized import of_unwrapped, unwrapped
 
 __all__ = ["Functional", "cdf", "gini", "lorenz", "mean", "quantile", "sd", "share"]
 
@@ -46,27 +46,27 @@ class Functional:
     labels: tuple[Any, ...] | None = None
 
     def __call__(self, law: dist.Distribution) -> jax.Array:
-        values = _of_numbers(law, self.function)
-        return values[0] if self.dim is None else jnp.moveaxis(values, 0, -1)
+        values = _of_numbers(law, lambda inner: jnp.moveaxis(self.function(inner), 0, -1))
+        return values[..., 0] if self.dim is None else values
 
 
 def mean(law: dist.Distribution) -> jax.Array:
     """Expectation of a law."""
-    return _of_numbers(law, lambda inner: jnp.asarray(inner.mean)[None])[0]
+    return _of_numbers(law, lambda inner: inner.mean)
 
 
 def sd(law: dist.Distribution) -> jax.Array:
     """Standard deviation of a law."""
-    return _of_numbers(law, lambda inner: jnp.sqrt(inner.variance)[None])[0]
+    return _of_numbers(law, lambda inner: jnp.sqrt(inner.variance))
 
 
 def gini(law: dist.Distribution) -> jax.Array:
     """Gini coefficient E|X − X'| / (2 E X) of a continuous law of non-negative numbers, NaN without a finite mean.
 
     It is 1 − ∫_0^∞ P(X > x)² dx / E X, by Gauss-Legendre rules on panels that end at the breaks of the density and are
-    short near the mean and the ends. ValueError if the law has negative numbers.
+    short near the mean and the ends. ValueError for other laws.
     """
-    return _of_numbers(law, lambda inner: _gini(inner)[None])[0]
+    return _of_numbers(law, _gini)
 
 
 def quantile(q: ArrayLike) -> Functional:
@@ -93,9 +93,9 @@ def share(low: ArrayLike, high: ArrayLike) -> Functional:
 
 def lorenz(at: ArrayLike) -> Functional:
     """Lorenz curve of a law as for `gini`: the share of the total that is held by the lowest fraction `at` of people,
-    from 0 to 1, a number or an array (m,).
+    inside (0, 1), a number or an array (m,).
     """
-    at, axis = _points(checked("at", at, *PROBABILITY), "fraction")
+    at, axis = _points(checked("at", at, *INSIDE_0_1), "fraction")
     return Functional(lambda law: _lorenz(law, at), *axis)
 
 
@@ -108,21 +108,14 @@ def _points(points: Array, dim: str) -> tuple[np.ndarray, tuple]:
 
 
 def _of_numbers(law: Any, function: Callable[[Any], Array]) -> jax.Array:
-    """A function of laws without wrappers, (m, *batch), broadcast to the shape of a law with them."""
-    if not isinstance(law, dist.Distribution):
-        raise TypeError(f"a functional takes a NumPyro distribution, got {type(law).__name__}")
+    """`of_unwrapped`, or TypeError if the law is not univariate or lacks what the function needs."""
     inner, _ = unwrapped(law)
-    if isinstance(inner, Grouped):
-        values = _of_numbers(inner.base_dist, function)[..., inner.groups]
-    elif inner.event_shape or isinstance(inner, CATEGORICAL):
+    if not isinstance(inner, dist.Distribution) or inner.event_shape or isinstance(inner, CATEGORICAL):
         raise TypeError(f"a functional takes a univariate law of numbers, got {type(inner).__name__}")
-    else:
-        try:
-            values = function(inner)
-        except NotImplementedError:
-            raise TypeError(f"{type(inner).__name__} has no cdf, or no moments, which this functional needs") from None
-    shape = law.shape()
-    return jnp.broadcast_to(aligned(values, 1 + len(shape)), (len(values), *shape))
+    try:
+        return of_unwrapped(function, law)
+    except NotImplementedError:
+        raise TypeError(f"{type(inner).__name__} lacks the cdf or the moments that a functional needs") from None
 
 
 def _column(points: np.ndarray, law: Any) -> jax.Array:
@@ -143,13 +136,13 @@ def _cdf(law: Any, x: jax.Array) -> jax.Array:
 
 def _quantiles(law: Any, q: np.ndarray) -> jax.Array:
     """The implicit derivative is −(∂F/∂θ)/f, and 0 where the law has an atom."""
-    q = _column(q, law)
-    start = _inverse(jax.lax.stop_gradient(law), q)
+    levels = _column(q, law)
+    start = _inverse(jax.lax.stop_gradient(law), levels)
     if law.support.is_discrete:
         return start
-    smooth = jax.lax.stop_gradient(jnp.abs(_cdf(law, start) - q)) < jnp.finfo(q.dtype).eps ** 0.5
+    smooth = jax.lax.stop_gradient(jnp.abs(_cdf(law, start) - levels)) < jnp.finfo(levels.dtype).eps ** 0.5
     return jax.lax.custom_root(
-        lambda x: jnp.where(smooth, _cdf(law, x) - q, x - start),
+        lambda x: jnp.where(smooth, _cdf(law, x) - levels, x - start),
         start,
         lambda _, x: x,
         lambda tangent, y: y / tangent(jnp.ones_like(y)),
@@ -180,43 +173,34 @@ def _inverse(law: Any, q: jax.Array) -> jax.Array:
     return jnp.round(x) if law.support.is_discrete else x
 
 
-def _panels(law: Any, further: jax.Array | None = None) -> tuple[Array, jax.Array]:
-    """The lower end of a law of non-negative numbers, and the edges (n, *batch) of panels from there upwards, `further`
-    points (m, *batch) among them. The integrands have no jumps, so that edges inside the support need no derivative.
+def _integrals(law: Any, function: Callable, points: tuple = ()) -> tuple[Array, jax.Array, jax.Array]:
+    """Lower end of a law of non-negative numbers, upper ends (panels, *batch) of panels, `points` (m, *batch) among
+    them, and integrals of a function of the cdf over these. It has no jumps: inner edges need no derivative.
     """
     low, high = ends_of(law.support)
-    kind = type(law).__name__
-    if law.support.is_discrete:
-        raise TypeError(f"Gini coefficients and Lorenz curves are of continuous laws, got {kind}")
-    if is_infinite(low) or (is_concrete(low) and np.any(np.asarray(low) < 0)):
-        raise ValueError(f"Gini coefficients and Lorenz curves are of non-negative numbers, a {kind} starts at {low}")
+    if law.support.is_discrete or is_infinite(low) or (is_concrete(low) and np.any(np.asarray(low) < 0)):
+        raise ValueError(f"the law must be continuous and without negative numbers, got {type(law).__name__}")
     middle = jnp.broadcast_to(law.mean, law.batch_shape)
     halvings = aligned(0.5 ** np.arange(HALVINGS + 1), 1 + middle.ndim)
-    upwards = low + (middle - low) / halvings if is_infinite(high) else high - (high - middle) * halvings
-    last = upwards[-1:] if is_infinite(high) else jnp.broadcast_to(high, upwards[-1:].shape)
-    parts = [low + (middle - low) * halvings, upwards, graded_breaks(law), further]
-    points = jax.lax.stop_gradient(jnp.concatenate([part for part in parts if part is not None]))
-    inside = (points > low) & (points < last)
-    points = jnp.sort(jnp.where(inside, points, jax.lax.stop_gradient(middle)), axis=0)
-    return low, jnp.concatenate([jnp.broadcast_to(low, last.shape), points, last])
-
-
-def _integrals(law: Any, edges: jax.Array, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Integrals (panels, *batch) of a function of the cdf between edges."""
+    upper = low + (middle - low) / halvings if is_infinite(high) else high - (high - middle) * halvings
+    last = upper[-1:] if is_infinite(high) else jnp.broadcast_to(high, upper[-1:].shape)
+    parts = low + (middle - low) * halvings, upper, *points, graded_breaks(law)
+    inner = jax.lax.stop_gradient(jnp.concatenate([part for part in parts if part is not None]))
+    inner = jnp.where((inner > low) & (inner < last), inner, jax.lax.stop_gradient(middle))
+    edges = jnp.concatenate([jnp.broadcast_to(low, last.shape), jnp.sort(inner, axis=0), last])
     x, weights = panel_nodes(edges[:-1], edges[1:])
-    return jnp.sum((weights * function(_cdf(law, x))).reshape(len(edges) - 1, -1, *edges.shape[1:]), axis=1)
+    integrals = (weights * function(_cdf(law, x))).reshape(len(edges) - 1, -1, *law.batch_shape)
+    return low, edges[1:], jnp.sum(integrals, axis=1)
 
 
 def _gini(law: Any) -> jax.Array:
-    low, edges = _panels(law)
-    return 1.0 - (low + jnp.sum(_integrals(law, edges, lambda below: (1.0 - below) ** 2), axis=0)) / law.mean
+    low, _, integrals = _integrals(law, lambda below: (1.0 - below) ** 2)
+    return 1.0 - (low + jnp.sum(integrals, axis=0)) / law.mean
 
 
-def _lorenz(law: Any, at: np.ndarray) -> jax.Array:
+def _lorenz(law: Any, fraction: np.ndarray) -> jax.Array:
     """∫_0^p Q(u) du / E X = (p Q(p) − ∫_0^Q(p) P(X ≤ x) dx) / E X, whose derivative in Q(p) is 0."""
-    inside = (at > 0) & (at < 1)
-    ends = jax.lax.stop_gradient(_quantiles(law, np.where(inside, at, 0.5)))
-    _, edges = _panels(law, ends)
-    below = jnp.where(edges[1:] <= ends[:, None], _integrals(law, edges, lambda below: below), 0.0)
-    curve = (_column(at, law) * ends - jnp.sum(below, axis=1)) / law.mean
-    return jnp.where(_column(inside, law) > 0, curve, _column(at, law))
+    end = _inverse(jax.lax.stop_gradient(law), _column(fraction, law))
+    _, upper, integrals = _integrals(law, lambda below: below, (end,))
+    below = jnp.sum(jnp.where(upper <= end[:, None], integrals, 0.0), axis=1)
+    return (_column(fraction, law) * end - below) / law.mean

@@ -19,7 +19,7 @@ FLOORS = [
     {"data"},
     {"likelihood"},
     {"inference", "estimation"},
-    {"bootstrap", "learning", "opendp", "secure", "tables"},
+    {"bootstrap", "functionals", "learning", "opendp", "secure", "tables"},
     {"studies"},
     {"plots"},
     {"cli"},

@@ -1,7 +1,8 @@
 """`predict`: original answers of new people, what their mean is, and what a mechanism would release of them."""
 
 import json
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +20,18 @@ from ldpbayes.inference._fit import generator
 from ldpbayes.inference.density import Site, density_of, given, sample_sites, sites_of
 from ldpbayes.inference.result import dataset, inference_data, labels
 from ldpbayes.likelihood.families import CATEGORICAL
-from ldpbayes.likelihood.privatized import Grouped, Privatized, unwrapped
+from ldpbayes.likelihood.privatized import Grouped, Privatized, of_unwrapped, unwrapped
 
 KINDS = ("original", "mean", "released")
+Kind: TypeAlias = Literal["original", "mean", "released"]
+OfLaw: TypeAlias = Callable[[Any], Any]  # a function of a NumPyro law that returns an array
 
 
 def predict(
     posterior: Any,
     model: Model,
     *args: Any,
-    kind: Literal["original", "mean", "released"] = "original",
+    kind: Kind | OfLaw | Mapping[str, OfLaw] = "original",
     interval: float | None = None,
     seed: int = 0,
     **kwargs: Any,
@@ -44,9 +47,11 @@ def predict(
         gets plans without values, of as many records as the new data have rows (one, if there are no data). Columns of
         data frames are found by name. ValueError if a column of the fit is missing, or a site of the posterior has
         another shape with the new data, as one with a value for each record has.
-    kind : {"original", "mean", "released"}
-        Original answers; their expectations given the parameters (shares, of categories); or what the mechanism of the
-        fit would release of such answers.
+    kind : {"original", "mean", "released"}, callable, or mapping of str to callable
+        Original answers; their expectations given the parameters (shares, of categories); what the mechanism of the
+        fit would release of such answers; or functions of the law of an answer, as in `ldpbayes.functionals`. They get
+        the NumPyro law (*batch) of original records, before any clipping, of each observed site of numbers, and return
+        arrays (*batch) or (*batch, ...), else ValueError.
     interval : float, optional
         Probability: summaries in place of draws, with the ends of equal-tailed intervals.
     seed : int
@@ -57,20 +62,25 @@ def predict(
     xarray.Dataset
         Each site that the posterior has no draws of, with dimensions (chain, draw, *those of the site), at evenly
         spaced draws if all would take more than 256 MiB. With ``interval`` (*those of the site, summary), with the
-        labels mean, sd, lower and upper.
+        labels mean, sd, lower and upper. A mapping gives variables of its names, ``site_name`` of several sites; an
+        axis of a functional has its name and labels.
     """
     if "posterior" not in (posterior if hasattr(posterior, "attrs") else ()):
         raise TypeError(f"predict takes what fit returned, then its model; got {type(posterior).__name__}")
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    functions = {"": kind} if callable(kind) else dict(kind) if isinstance(kind, Mapping) else {}
+    if not all(isinstance(name, str) and callable(each) for name, each in functions.items()):
+        raise TypeError(f"kind must map names to functions of a law, got {kind!r}")
+    if not functions and kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, or functions of a law, got {kind!r}")
+    word = "functional" if functions else str(kind)
     level = None if interval is None else float(checked("interval", interval, *ONE_INSIDE_0_1))
-    args, kwargs = with_plans(model, args, kwargs, json.loads(posterior.attrs.get("releases", "{}")), kind)
+    args, kwargs = with_plans(model, args, kwargs, json.loads(posterior.attrs.get("releases", "{}")), word)
     args, kwargs, _ = prepared(model, args, kwargs, posterior.attrs)
     fitted = dataset(posterior["posterior"])
     draws = {str(name): np.asarray(each) for name, each in fitted.data_vars.items()}
     observed = set(dataset(posterior["observed_data"]).data_vars if "observed_data" in posterior else ())
     with jax.enable_x64(True):
-        density = density_of(_NewAnswers(model, kind, observed), args, kwargs)
+        density = density_of(_NewAnswers(model, word, observed, functions), args, kwargs)
         sites = sites_of(density_of(_NewAnswers(model, "original", observed), args, kwargs))
         known = [name for name, site in sites.items() if site.latent and name in draws and name not in observed]
         for name in known:
@@ -81,22 +91,33 @@ def predict(
 
         def answers(key: Key, values: Params) -> Params:
             trace = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), False)
+            if functions:
+                parts = {name: site["infer"].get("functionals", {}) for name, site in trace.items()}
+                return {(name, each): value for name, own in parts.items() for each, value in own.items()}
             return {name: site["value"] for name, site in trace.items() if name not in values}
 
         values = {name: jax.ShapeDtypeStruct(draws[name].shape[2:], draws[name].dtype) for name in known}
         predictions, numbers = generator("a prediction", answers, values)(jax.random.key(seed), draws)
+        sources: Params = {}  # site and function of each variable
+        if functions:
+            several = len({site for site, _ in predictions}) > 1
+            sources = {f"{s}_{each}" if several and each else each or s: (s, each) for s, each in predictions}
+            predictions = {name: predictions[source] for name, source in sources.items()}
+            sites = {name: sites[site] for name, (site, _) in sources.items()}
         groups = {
             len(value)
             for value in (*args, *kwargs.values())
             if isinstance(value, (list, tuple, Groups)) and releases_in(value)
         }
         axes = labels(*_names(fitted, sites, predictions, groups), sites, (args, kwargs))
+        for name, (_, each) in sources.items():
+            _label(name, len(sites[name].shape), functions[each], *axes[:2])
         result = inference_data({"predictions": predictions}, *axes, {"predictions": numbers})
     result = dataset(result["predictions"])
     lacking = [name for name, each in result.data_vars.items() if np.isnan(each).all()]
     if lacking:
-        raise ValueError(f"the law of site {lacking[0]!r} has no {kind}; take another kind")
-    result.attrs.update(kind=kind, privacy=posterior.attrs.get("privacy", ""))
+        raise ValueError(f"the law of site {lacking[0]!r} has no {word}; take another kind")
+    result.attrs.update(kind=word, privacy=posterior.attrs.get("privacy", ""))
     return result if level is None else _summary(result, level)
 
 
@@ -112,19 +133,29 @@ def _names(fitted: Any, sites: dict[str, Site], answers: Params, groups: set[int
     return dims, {axis: fitted[axis].values for axis in fits & {*fitted.coords}}
 
 
+def _label(name: str, rank: int, function: Any, dims: dict[str, list[str]], coords: Params) -> None:
+    """Add the last axis of a functional behind those of a site, by the variable's name if another one has its name."""
+    if dim := getattr(function, "dim", None):
+        dims[name] = [*dims.get(name, []), *(f"{name}_dim_{n}" for n in range(len(dims.get(name, [])), rank))]
+        taken = any(dim in axes for axes in dims.values()) and not np.array_equal(coords.get(dim, ()), function.labels)
+        dims[name].append(f"{name}_{dim}" if taken else dim)
+        coords[dims[name][-1]] = np.array(function.labels)
+
+
 def _summary(draws: Any, level: float) -> Any:
     """Mean, standard deviation and the ends of an equal-tailed interval of draws, along an axis of these names."""
     over = ("chain", "draw")
-    ends = [draws.quantile((1 + side * level) / 2, over).drop_vars("quantile") for side in (-1, 1)]
+    # xarray's own quantile() adds a coordinate of that name, which an axis may have
+    ends = [draws.reduce(np.quantile, over, q=(1 + side * level) / 2) for side in (-1, 1)]
     parts = xr.concat([draws.mean(over), draws.std(over), *ends], "summary").transpose(..., "summary")
     return parts.assign_coords(summary=["mean", "sd", "lower", "upper"]).assign_attrs(draws.attrs, interval=level)
 
 
 class _NewAnswers(Messenger):
-    """Lets observed sites be drawn: of privatized laws the original record, or its expectation."""
+    """Lets observed sites be drawn: of privatized laws the original record, or its expectation; and keeps functionals."""
 
-    def __init__(self, model: Model, kind: str, observed: set) -> None:
-        self.kind, self.observed = kind, observed
+    def __init__(self, model: Model, kind: str, observed: set, functions: Mapping[str, OfLaw] | None = None) -> None:
+        self.kind, self.observed, self.functions = kind, observed, functions or {}
         super().__init__(model)
 
     def process_message(self, msg: Message) -> None:
@@ -138,6 +169,11 @@ class _NewAnswers(Messenger):
             msg["fn"] = law.base_dist.expand(msg["fn"].batch_shape)
         if self.kind == "mean" and (private or msg["name"] in self.observed):
             msg["value"], msg["infer"] = _expectation(msg["fn"]), msg["infer"] | {"expectation": True}
+        inner, _ = unwrapped(msg["fn"])
+        of_numbers = not (inner.event_shape or isinstance(getattr(inner, "base_dist", inner), CATEGORICAL))
+        if of_numbers and (private or msg["name"] in self.observed):
+            values = {name: of_unwrapped(each, msg["fn"]) for name, each in self.functions.items()}
+            msg["infer"] = msg["infer"] | {"functionals": values}
 
 
 def _expectation(law: dist.Distribution) -> Array:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -197,6 +198,23 @@ class Grouped(dist.Distribution):
         if jnp.shape(value)[-1:] == self.batch_shape:
             return self._own(self.base_dist.log_prob(jnp.asarray(value)[..., None]))
         return self.base_dist.log_prob(value)[..., jnp.asarray(self.groups)]
+
+
+def of_unwrapped(function: Callable[[Any], Array], law: dist.Distribution) -> jax.Array:
+    """``function`` (*batch, ...) of the law inside expansions, masks and events, broadcast to their shape. ValueError if
+    the first axes are not those of the batch.
+    """
+    inner, _ = unwrapped(law)
+    if isinstance(inner, Grouped):
+        values = of_unwrapped(function, inner.base_dist)[inner.groups]
+    else:
+        values = jnp.asarray(function(inner))
+    rank = len(inner.batch_shape)
+    if values.shape[:rank] != inner.batch_shape:
+        batch = f"an array whose first axes are {inner.batch_shape}, those of the law"
+        raise ValueError(f"a function of a law must return {batch}, got shape {values.shape}")
+    values = values.reshape((1,) * (len(law.shape()) - rank) + values.shape)
+    return jnp.broadcast_to(values, law.shape() + values.shape[len(law.shape()) :])
 
 
 def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:
