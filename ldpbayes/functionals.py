@@ -1,8 +1,7 @@
 """Functionals of a law: mean, standard deviation, quantiles, shares, Gini coefficient and Lorenz curve.
 
-Each takes a NumPyro law of numbers, perhaps expanded, masked or an event, and returns an array of the shape of its
-batch. All are differentiable in the law's parameters and run under `jax.jit` and `jax.vmap`; TypeError if a law lacks
-the cdf or the moments that are needed. `ldpbayes.predict` evaluates them at the draws of a posterior.
+Each takes a univariate NumPyro law and returns an array of the shape of its batch, differentiable in its parameters;
+TypeError if the law lacks the cdf or the moments that are needed. `ldpbayes.predict` evaluates them at posterior draws.
 """
 
 from collections.abc import Callable
@@ -26,22 +25,16 @@ __all__ = ["Functional", "cdf", "gini", "lorenz", "mean", "quantile", "sd", "sha
 
 NOT_NAN: Rule = "numbers, perhaps infinite", lambda a: ~np.isnan(a)
 HALVINGS = 30  # of the distance from the mean to an end: ∫ P(X > x)² dx beyond 2³⁰ means is below 2⁻³⁰ means
-PARTS, CUTS = 9, 19  # an interval of length 1,400 is cut into 9 parts 19 times, to rounding
+PARTS, CUTS = 9, 20  # all floating-point numbers are cut into 9 parts 20 times
 
 
 @dataclass(frozen=True)
 class Functional:
-    """A functional at one point or at several: of a law of batch shape (*batch) an array (*batch), or (*batch, m).
-
-    Attributes
-    ----------
-    function : callable
-        Of a law without wrappers; returns an array (m, *batch).
-    dim, labels : str and tuple, optional
-        Name and labels of the last axis; None for one point.
+    """A function of a law (*batch) at one point or at m: it returns an array (*batch), or (*batch, m). The attribute
+    `dim` names the last axis, `labels` are its labels; both are None for one point.
     """
 
-    function: Callable[[Any], Array]
+    function: Callable[[Any], Array]  # of a law without wrappers, (m, *batch)
     dim: str | None = None
     labels: tuple[Any, ...] | None = None
 
@@ -71,14 +64,12 @@ def gini(law: dist.Distribution) -> jax.Array:
 
 def quantile(q: ArrayLike) -> Functional:
     """Quantiles, the smallest x with P(X ≤ x) ≥ q, for probabilities q inside (0, 1), a number or an array (m,)."""
-    q, axis = _points(checked("q", q, *INSIDE_0_1), "quantile")
-    return Functional(lambda law: _quantiles(law, q), *axis)
+    return _at_points("quantile", checked("q", q, *INSIDE_0_1), _quantiles)
 
 
 def cdf(at: ArrayLike) -> Functional:
     """P(X ≤ at), for a number or an array (m,), in the unit of the law."""
-    at, axis = _points(checked("at", at, *NOT_NAN), "at")
-    return Functional(lambda law: _cdf(law, _column(at, law)), *axis)
+    return _at_points("at", checked("at", at, *NOT_NAN), _cdf)
 
 
 def share(low: ArrayLike, high: ArrayLike) -> Functional:
@@ -86,25 +77,29 @@ def share(low: ArrayLike, high: ArrayLike) -> Functional:
     ends = np.broadcast_arrays(checked("low", low, *NOT_NAN), checked("high", high, *NOT_NAN))
     if np.any(ends[0] >= ends[1]):
         raise ValueError(f"low must be below high, got low = {low!r}, high = {high!r}")
-    (first, axis), (last, _) = (_points(end, "interval") for end in ends)
-    labels = [tuple(f"({a:g}, {b:g}]" for a, b in zip(first, last, strict=True))] if axis else []
-    return Functional(lambda law: _cdf(law, _column(last, law)) - _cdf(law, _column(first, law)), *axis[:1], *labels)
+    first, last = map(cdf, ends)
+    labels = tuple(f"({a:g}, {b:g}]" for a, b in zip(first.labels or (), last.labels or (), strict=True))
+    axis = ("interval", labels) if first.dim else ()
+    return Functional(lambda law: last.function(law) - first.function(law), *axis)
 
 
 def lorenz(at: ArrayLike) -> Functional:
-    """Lorenz curve of a law as for `gini`: the share of the total that is held by the lowest fraction `at` of people,
-    inside (0, 1), a number or an array (m,).
+    """Lorenz curve: the share of the total of the lowest fraction `at` of people, inside (0, 1), a number or an array
+    (m,); of a law as for `gini`.
     """
-    at, axis = _points(checked("at", at, *INSIDE_0_1), "fraction")
-    return Functional(lambda law: _lorenz(law, at), *axis)
+    return _at_points("fraction", checked("at", at, *INSIDE_0_1), _lorenz)
 
 
-def _points(points: Array, dim: str) -> tuple[np.ndarray, tuple]:
-    """Points as an array (m,), and the axis's name and labels if they were one; ValueError for more axes."""
+def _at_points(dim: str, points: Array, function: Callable[[Any, jax.Array], jax.Array]) -> Functional:
+    """From a function of a law and points (m, *batch)."""
     if np.ndim(points) > 1:
-        raise ValueError(f"the points of a functional must be a number or of shape (m,), got {np.shape(points)}")
-    array = np.atleast_1d(points)
-    return array, (dim, tuple(array.tolist())) if np.ndim(points) else ()
+        raise ValueError(f"points of a functional must be a number or of shape (m,), got shape {np.shape(points)}")
+
+    def of_law(law: Any) -> jax.Array:
+        columns = aligned(np.atleast_1d(points), 1 + len(law.batch_shape))
+        return function(law, jnp.broadcast_to(jnp.asarray(columns, float), (len(columns), *law.batch_shape)))
+
+    return Functional(of_law, *((dim, tuple(points.tolist())) if np.ndim(points) else ()))
 
 
 def _of_numbers(law: Any, function: Callable[[Any], Array]) -> jax.Array:
@@ -118,12 +113,6 @@ def _of_numbers(law: Any, function: Callable[[Any], Array]) -> jax.Array:
         raise TypeError(f"{type(inner).__name__} lacks the cdf or the moments that a functional needs") from None
 
 
-def _column(points: np.ndarray, law: Any) -> jax.Array:
-    """Points (m,) as an array (m, *batch)."""
-    column = jnp.asarray(points, jnp.result_type(float)).reshape(-1, *(1,) * len(law.batch_shape))
-    return jnp.broadcast_to(column, (len(points), *law.batch_shape))
-
-
 def _cdf(law: Any, x: jax.Array) -> jax.Array:
     """P(X ≤ x), without NaN in its derivatives at the ends of the support and beyond them."""
     family, (low, high) = family_of(law), ends_of(law.support)
@@ -134,42 +123,38 @@ def _cdf(law: Any, x: jax.Array) -> jax.Array:
     return jnp.where(inside, value, jnp.where(x < high, 0.0, 1.0))
 
 
-def _quantiles(law: Any, q: np.ndarray) -> jax.Array:
+def _quantiles(law: Any, q: jax.Array) -> jax.Array:
     """The implicit derivative is −(∂F/∂θ)/f, and 0 where the law has an atom."""
-    levels = _column(q, law)
-    start = _inverse(jax.lax.stop_gradient(law), levels)
+    start = _inverse(jax.lax.stop_gradient(law), q)
     if law.support.is_discrete:
         return start
-    smooth = jax.lax.stop_gradient(jnp.abs(_cdf(law, start) - levels)) < jnp.finfo(levels.dtype).eps ** 0.5
-    return jax.lax.custom_root(
-        lambda x: jnp.where(smooth, _cdf(law, x) - levels, x - start),
-        start,
-        lambda _, x: x,
-        lambda tangent, y: y / tangent(jnp.ones_like(y)),
-    )
+    smooth = jax.lax.stop_gradient(jnp.abs(_cdf(law, start) - q)) < jnp.finfo(q.dtype).eps ** 0.5
+
+    def excess(x: jax.Array) -> jax.Array:
+        return jnp.where(smooth, _cdf(law, x) - q, x - start)
+
+    return jax.lax.custom_root(excess, start, lambda _, x: x, lambda slope, y: y / slope(jnp.ones_like(y)))
 
 
 def _inverse(law: Any, q: jax.Array) -> jax.Array:
-    """Smallest x with P(X ≤ x) ≥ q by the law's own formula, or by cuts of a scale that resolves zero or an end."""
+    """Smallest x with P(X ≤ x) ≥ q by the law's own formula, or from a bracket of its logarithm."""
     if not law.support.is_discrete:
         try:
             return jnp.broadcast_to(law.icdf(q), q.shape)
         except (NotImplementedError, ImportError):  # NumPyro's Gamma and Beta ask for TensorFlow Probability
             pass
-    low, high = ends_of(law.support)
+    limit = 0.98 * np.log(jnp.finfo(q.dtype).max)
 
     def place(y: jax.Array) -> jax.Array:
-        if is_infinite(low):
-            return jnp.sinh(y) if is_infinite(high) else high - jnp.exp(-y)
-        return low + (jnp.exp(y) if is_infinite(high) else (high - low) * jax.nn.sigmoid(y))
+        return jnp.sign(y) * jnp.exp(jnp.abs(y) - limit)
 
-    def narrowed(_: Array, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        start, width = ends
+    def narrowed(_: Array, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        start, width = bracket
         inner = start + width * aligned(np.arange(1, PARTS) / PARTS, 1 + q.ndim)
         return start + width * (jnp.sum(_cdf(law, place(inner)) < q, axis=0) / PARTS), width / PARTS
 
-    limit = jnp.full_like(q, 0.98 * np.log(jnp.finfo(q.dtype).max))
-    x = place(sum(jax.lax.fori_loop(0, CUTS, narrowed, (-limit, 2 * limit))))
+    start, width = jax.lax.fori_loop(0, CUTS, narrowed, (jnp.full_like(q, -2 * limit), jnp.full_like(q, 4 * limit)))
+    x = place(start + width)
     return jnp.round(x) if law.support.is_discrete else x
 
 
@@ -198,9 +183,9 @@ def _gini(law: Any) -> jax.Array:
     return 1.0 - (low + jnp.sum(integrals, axis=0)) / law.mean
 
 
-def _lorenz(law: Any, fraction: np.ndarray) -> jax.Array:
+def _lorenz(law: Any, fraction: jax.Array) -> jax.Array:
     """∫_0^p Q(u) du / E X = (p Q(p) − ∫_0^Q(p) P(X ≤ x) dx) / E X, whose derivative in Q(p) is 0."""
-    end = _inverse(jax.lax.stop_gradient(law), _column(fraction, law))
+    end = _inverse(jax.lax.stop_gradient(law), fraction)
     _, upper, integrals = _integrals(law, lambda below: below, (end,))
     below = jnp.sum(jnp.where(upper <= end[:, None], integrals, 0.0), axis=1)
-    return (_column(fraction, law) * end - below) / law.mean
+    return (fraction * end - below) / law.mean

@@ -23,7 +23,6 @@ from ldpbayes.likelihood.families import CATEGORICAL
 from ldpbayes.likelihood.privatized import Grouped, Privatized, of_unwrapped, unwrapped
 
 KINDS = ("original", "mean", "released")
-Kind: TypeAlias = Literal["original", "mean", "released"]
 OfLaw: TypeAlias = Callable[[Any], Any]  # a function of a NumPyro law that returns an array
 
 
@@ -31,7 +30,7 @@ def predict(
     posterior: Any,
     model: Model,
     *args: Any,
-    kind: Kind | OfLaw | Mapping[str, OfLaw] = "original",
+    kind: Literal["original", "mean", "released"] | OfLaw | Mapping[str, OfLaw] = "original",
     interval: float | None = None,
     seed: int = 0,
     **kwargs: Any,
@@ -68,9 +67,7 @@ def predict(
     if "posterior" not in (posterior if hasattr(posterior, "attrs") else ()):
         raise TypeError(f"predict takes what fit returned, then its model; got {type(posterior).__name__}")
     functions = {"": kind} if callable(kind) else dict(kind) if isinstance(kind, Mapping) else {}
-    if not all(isinstance(name, str) and callable(each) for name, each in functions.items()):
-        raise TypeError(f"kind must map names to functions of a law, got {kind!r}")
-    if not functions and kind not in KINDS:
+    if not (functions or kind in KINDS) or not all(map(callable, functions.values())):
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, or functions of a law, got {kind!r}")
     word = "functional" if functions else str(kind)
     level = None if interval is None else float(checked("interval", interval, *ONE_INSIDE_0_1))
@@ -89,16 +86,17 @@ def predict(
                 shapes = f"has shape {old} in the posterior, and {new} with the new data"
                 raise ValueError(f"site {name!r} {shapes}: its values are of the old records or groups")
 
-        def answers(key: Key, values: Params) -> Params:
+        def answers(key: Key, values: Params) -> Any:
             trace = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), False)
             if functions:
-                parts = {name: site["infer"].get("functionals", {}) for name, site in trace.items()}
-                return {(name, each): value for name, own in parts.items() for each, value in own.items()}
+                own = {name: site["infer"].get("functionals", {}) for name, site in trace.items()}
+                return {(name, each): own[name][each] for name in own for each in own[name]}
             return {name: site["value"] for name, site in trace.items() if name not in values}
 
         values = {name: jax.ShapeDtypeStruct(draws[name].shape[2:], draws[name].dtype) for name in known}
+        predictions: Any
         predictions, numbers = generator("a prediction", answers, values)(jax.random.key(seed), draws)
-        sources: Params = {}  # site and function of each variable
+        sources: dict[str, tuple[str, str]] = {}  # site and function of each variable
         if functions:
             several = len({site for site, _ in predictions}) > 1
             sources = {f"{s}_{each}" if several and each else each or s: (s, each) for s, each in predictions}
@@ -110,8 +108,10 @@ def predict(
             if isinstance(value, (list, tuple, Groups)) and releases_in(value)
         }
         axes = labels(*_names(fitted, sites, predictions, groups), sites, (args, kwargs))
-        for name, (_, each) in sources.items():
-            _label(name, len(sites[name].shape), functions[each], *axes[:2])
+        for name, (site, each) in sources.items():
+            own = axes[0].get(name, [])
+            axes[0][name] = [*own, *(f"{site}_dim_{n}" for n in range(len(own), len(sites[name].shape)))]
+            _label(name, functions[each], *axes[:2])
         result = inference_data({"predictions": predictions}, *axes, {"predictions": numbers})
     result = dataset(result["predictions"])
     lacking = [name for name, each in result.data_vars.items() if np.isnan(each).all()]
@@ -133,10 +133,9 @@ def _names(fitted: Any, sites: dict[str, Site], answers: Params, groups: set[int
     return dims, {axis: fitted[axis].values for axis in fits & {*fitted.coords}}
 
 
-def _label(name: str, rank: int, function: Any, dims: dict[str, list[str]], coords: Params) -> None:
+def _label(name: str, function: Any, dims: dict[str, list[str]], coords: Params) -> None:
     """Add the last axis of a functional behind those of a site, by the variable's name if another one has its name."""
     if dim := getattr(function, "dim", None):
-        dims[name] = [*dims.get(name, []), *(f"{name}_dim_{n}" for n in range(len(dims.get(name, [])), rank))]
         taken = any(dim in axes for axes in dims.values()) and not np.array_equal(coords.get(dim, ()), function.labels)
         dims[name].append(f"{name}_{dim}" if taken else dim)
         coords[dims[name][-1]] = np.array(function.labels)
@@ -152,7 +151,7 @@ def _summary(draws: Any, level: float) -> Any:
 
 
 class _NewAnswers(Messenger):
-    """Lets observed sites be drawn: of privatized laws the original record, or its expectation; and keeps functionals."""
+    """Lets observed sites be drawn: of privatized laws the original record, or its expectation."""
 
     def __init__(self, model: Model, kind: str, observed: set, functions: Mapping[str, OfLaw] | None = None) -> None:
         self.kind, self.observed, self.functions = kind, observed, functions or {}

@@ -201,20 +201,14 @@ class Grouped(dist.Distribution):
 
 
 def of_unwrapped(function: Callable[[Any], Array], law: dist.Distribution) -> jax.Array:
-    """``function`` (*batch, ...) of the law inside expansions, masks and events, broadcast to their shape. ValueError if
-    the first axes are not those of the batch.
-    """
+    """``function`` (*batch, ...) of the law inside expansions, masks and events, broadcast to their shape."""
     inner, _ = unwrapped(law)
-    if isinstance(inner, Grouped):
-        values = of_unwrapped(function, inner.base_dist)[inner.groups]
-    else:
-        values = jnp.asarray(function(inner))
-    rank = len(inner.batch_shape)
-    if values.shape[:rank] != inner.batch_shape:
-        batch = f"an array whose first axes are {inner.batch_shape}, those of the law"
-        raise ValueError(f"a function of a law must return {batch}, got shape {values.shape}")
-    values = values.reshape((1,) * (len(law.shape()) - rank) + values.shape)
-    return jnp.broadcast_to(values, law.shape() + values.shape[len(law.shape()) :])
+    grouped, batch, shape = isinstance(inner, Grouped), inner.batch_shape, law.shape()
+    values = jnp.asarray(of_unwrapped(function, inner.base_dist)[inner.groups] if grouped else function(inner))
+    if values.shape[: len(batch)] != batch:
+        raise ValueError(f"a function of a law of batch shape {batch} must return {batch} or more axes: {values.shape}")
+    values = values.reshape((1,) * (len(shape) - len(batch)) + values.shape)
+    return jnp.broadcast_to(values, shape + values.shape[len(shape) :])
 
 
 def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:

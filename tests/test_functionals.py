@@ -1,0 +1,152 @@
+"""Functionals of laws against closed forms, SciPy and dense quadrature, with their derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import special, stats
+
+from ldpbayes import functionals
+from ldpbayes.likelihood import SmoothDensity
+
+pytestmark = pytest.mark.usefixtures("x64")
+FRACTIONS = np.array([0.01, 0.1, 0.5, 0.9, 0.999])
+SHAPES = np.array([0.05, 1.0, 3.0, 200.0])
+SIGMAS = np.array([0.05, 0.5, 1.0, 3.0])
+CURVE = functionals.lorenz(FRACTIONS)
+
+
+def of_shares(law, longer):
+    """Lorenz curve from SciPy's law and that of records in proportion to their size."""
+    return longer.cdf(law.ppf(FRACTIONS[:, None])).T
+
+
+LAWS = {
+    "exponential": (dist.Exponential(2.0), 0.5, FRACTIONS + (1 - FRACTIONS) * np.log1p(-FRACTIONS)),
+    "uniform": (dist.Uniform(0.0, 3.0), 1 / 3, FRACTIONS**2),
+    "uniform above zero": (dist.Uniform(1.0, 3.0), 1 / 6, (FRACTIONS + FRACTIONS**2) / 2),
+    "log-normal": (
+        dist.LogNormal(1.0, SIGMAS),
+        special.erf(SIGMAS / 2),
+        stats.norm.cdf(stats.norm.ppf(FRACTIONS) - SIGMAS[:, None]),
+    ),
+    "Pareto without a variance": (dist.Pareto(2.0, 1.5), 0.5, 1 - (1 - FRACTIONS) ** (1 / 3)),
+    "gamma": (
+        dist.Gamma(SHAPES, 2.0),
+        np.exp(special.gammaln(SHAPES + 0.5) - special.gammaln(SHAPES + 1)) / np.sqrt(np.pi),
+        of_shares(stats.gamma(SHAPES), stats.gamma(SHAPES + 1)),
+    ),
+    "beta": (
+        dist.Beta(np.array([0.2, 2.0, 40.0]), 3.0),
+        [2 / a * np.exp(special.betaln(2 * a, 6) - 2 * special.betaln(a, 3)) for a in (0.2, 2, 40)],
+        of_shares(stats.beta([0.2, 2, 40], 3), stats.beta([1.2, 3, 41], 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("law, coefficient, curve", LAWS.values(), ids=LAWS)
+def test_gini_coefficients_and_lorenz_curves_are_those_of_closed_forms(law, coefficient, curve):
+    np.testing.assert_allclose(functionals.gini(law), coefficient, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(CURVE(law), curve, rtol=0, atol=1e-10)
+    assert CURVE(law).shape == (*law.batch_shape, len(FRACTIONS))
+
+
+@pytest.mark.parametrize("outside", [None, (0.05, 0.1)])
+def test_smooth_densities_agree_with_dense_quadrature_atoms_and_all(outside):
+    values = np.cumsum(np.random.default_rng(0).normal(size=(2, 41)), axis=-1)
+    law = SmoothDensity(values, 1.0, 100.0, outside)
+    below, above = outside or (0.0, 0.0)
+    t, w = np.polynomial.legendre.leggauss(64)
+    half = 0.5 * (law.knots[1] - law.knots[0])
+    x, w = (law.knots[:-1, None] + half * (1 + t)).ravel(), np.tile(half * w, 40)
+    density = np.array([np.interp(x, law.knots, each) for each in values])
+    density = np.exp(density - density.max(axis=-1, keepdims=True)) * w
+    density *= (1 - below - above) / density.sum(axis=-1, keepdims=True)  # masses of the nodes
+    cdf = np.asarray(law.cdf(x[:, None])).T
+    mean = density @ x + below + 100 * above
+    np.testing.assert_allclose(functionals.mean(law), mean, rtol=1e-12)
+    np.testing.assert_allclose(functionals.gini(law), 1 - (1 + (1 - cdf) ** 2 @ w) / mean, rtol=0, atol=1e-8)
+    # at a knot the curve is a sum of masses; an atom at the lower end is a line, one at the upper end the rest
+    place = 20 * 64
+    level = np.asarray(law.cdf(law.knots[20]))
+    held = (density[:, :place] @ x[:place] + below) / mean
+    for each in (0, 1):
+        np.testing.assert_allclose(functionals.lorenz(level[each])(law)[each], held[each], rtol=0, atol=1e-8)
+    if outside:
+        np.testing.assert_allclose(functionals.lorenz(0.02)(law), 0.02 / mean, rtol=1e-12)
+        np.testing.assert_allclose(functionals.lorenz(0.95)(law), 1 - 5 / mean, rtol=1e-8)
+        np.testing.assert_array_equal(functionals.quantile([0.02, 0.95])(law), [[1.0, 100.0]] * 2)
+        np.testing.assert_allclose(functionals.cdf([0.99, 1.0, 100.0])(law), [[0, 0.05, 1]] * 2, rtol=1e-12)
+        slope = jax.grad(lambda f: functionals.quantile(0.02)(SmoothDensity(f, 1.0, 100.0, outside)))(values[0])
+        np.testing.assert_array_equal(slope, np.zeros(41))
+
+
+def test_quantiles_invert_any_distribution_function():
+    levels = np.array([1e-6, 0.1, 0.5, 0.999])
+    quantiles = functionals.quantile(levels)
+    gamma, scipy_gamma = dist.Gamma(SHAPES, 3.0), stats.gamma(SHAPES[:, None], scale=1 / 3)
+    np.testing.assert_allclose(quantiles(gamma), scipy_gamma.ppf(levels), rtol=1e-9)
+    mixture = dist.MixtureSameFamily(dist.Categorical(jnp.array([0.3, 0.7])), dist.Normal(jnp.array([-2.0, 3.0]), 0.5))
+    np.testing.assert_allclose(mixture.cdf(quantiles(mixture)), levels, rtol=1e-9)
+    np.testing.assert_array_equal(quantiles(dist.Poisson(3.3)), stats.poisson.ppf(levels, 3.3))
+    assert functionals.quantile(0.5)(dist.Normal(2.0, 1.0)) == 2.0
+
+
+def test_derivatives_are_those_of_differences():
+    def difference(function, at, step=1e-5):
+        return (function(at + step) - function(at - step)) / (2 * step)
+
+    slopes = jax.jit(jax.vmap(jax.grad(lambda a: functionals.quantile(0.3)(dist.Gamma(a, 3.0)))))(SHAPES)
+    expected = difference(lambda a: stats.gamma.ppf(0.3, a, scale=1 / 3), SHAPES)
+    np.testing.assert_allclose(slopes[1:], expected[1:], rtol=1e-7)
+    np.testing.assert_allclose(
+        jax.grad(lambda s: functionals.gini(dist.LogNormal(0.0, s)))(0.7),
+        np.exp(-0.49 / 4) / np.sqrt(np.pi),
+        rtol=1e-10,
+    )
+    np.testing.assert_allclose(jax.grad(lambda b: functionals.gini(dist.Uniform(1.0, b)))(3.0), 1 / 24, rtol=1e-10)
+    slope = jax.grad(lambda s: functionals.lorenz(0.3)(dist.LogNormal(0.0, s)))(0.7)
+    np.testing.assert_allclose(slope, -stats.norm.pdf(stats.norm.ppf(0.3) - 0.7), rtol=1e-10)
+    for at, expected in ((0.0, 0.0), (2.0, difference(lambda a: stats.gamma.cdf(6.0, a), 2.0)), (np.inf, 0.0)):
+        slope = jax.grad(lambda a, at=at: functionals.cdf(at)(dist.Gamma(a, 3.0)))(2.0)
+        np.testing.assert_allclose(slope, expected, rtol=1e-7, atol=1e-12)
+
+
+def test_wrappers_batches_and_transformations_change_nothing():
+    law = dist.Exponential(jnp.array([1.0, 2.0]))
+    share = functionals.share([0, 1], [1, np.inf])
+    expected = np.stack([1 - np.exp([-1.0, -2.0]), np.exp([-1.0, -2.0])], axis=-1)
+    for same in (law, law.mask(jnp.array([True, False])), law.to_event(1)):
+        np.testing.assert_allclose(share(same), expected, rtol=1e-12)
+    np.testing.assert_allclose(share(law.expand((3, 2))), [expected] * 3, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(share)(law), expected, rtol=1e-12)
+    np.testing.assert_allclose(jax.vmap(lambda r: share(dist.Exponential(r)))(law.rate), expected, rtol=1e-12)
+    assert share.dim == "interval" and share.labels == ("(0, 1]", "(1, inf]")
+    assert CURVE.dim == "fraction" and CURVE.labels == tuple(FRACTIONS)
+    one = functionals.share(1, 2)
+    assert one.dim is one.labels is None and one(law).shape == (2,)
+    np.testing.assert_allclose(functionals.sd(law), [1.0, 0.5])
+
+
+def test_what_has_no_such_functional_is_said():
+    for make, message in (
+        (lambda: functionals.quantile(1.0), "q must be between 0 and 1, exclusive, got 1.0"),
+        (lambda: functionals.quantile([0.5, np.nan]), r"q must be between 0 and 1, exclusive, got q\[1\] = nan"),
+        (lambda: functionals.lorenz(-0.1), "at must be between 0 and 1, exclusive, got -0.1"),
+        (lambda: functionals.cdf(np.nan), "at must be numbers, perhaps infinite, got nan"),
+        (lambda: functionals.share(2, [3, 2]), "low must be below high"),
+        (lambda: functionals.cdf(np.zeros((2, 2))), r"must be a number or of shape \(m,\), got shape \(2, 2\)"),
+        (lambda: functionals.gini(dist.Normal(1.0, 1.0)), "continuous and without negative numbers, got Normal"),
+        (lambda: CURVE(dist.Poisson(1.0)), "continuous and without negative numbers, got Poisson"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
+    for function, law, message in (
+        (functionals.mean, dist.Categorical(np.ones(2) / 2), "a univariate law of numbers, got Categorical"),
+        (functionals.mean, dist.MultivariateNormal(np.zeros(2), np.eye(2)), "univariate .* got MultivariateNormal"),
+        (functionals.mean, 3.0, "univariate law of numbers, got float"),
+        (functionals.quantile(0.5), dist.VonMises(0.0, 1.0), "VonMises lacks the cdf or the moments"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            function(law)
