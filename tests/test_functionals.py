@@ -45,14 +45,21 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("law, coefficient, curve", LAWS.values(), ids=LAWS)
+SLOW = {"beta", "exponential", "uniform"}
+
+
+@pytest.mark.parametrize(
+    "law, coefficient, curve",
+    [pytest.param(*case, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, case in LAWS.items()],
+)
 def test_gini_coefficients_and_lorenz_curves_are_those_of_closed_forms(law, coefficient, curve):
-    np.testing.assert_allclose(functionals.gini(law), coefficient, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(CURVE(law), curve, rtol=0, atol=1e-10)
-    assert CURVE(law).shape == (*law.batch_shape, len(FRACTIONS))
+    gini, shares = jax.jit(lambda law: (functionals.gini(law), CURVE(law)))(law)
+    np.testing.assert_allclose(gini, coefficient, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(shares, curve, rtol=0, atol=1e-10)
+    assert shares.shape == (*law.batch_shape, len(FRACTIONS))
 
 
-@pytest.mark.parametrize("outside", [None, (0.05, 0.1)])
+@pytest.mark.parametrize("outside", [pytest.param(None, marks=pytest.mark.slow), (0.05, 0.1)])
 def test_smooth_densities_agree_with_dense_quadrature_atoms_and_all(outside):
     values = np.cumsum(np.random.default_rng(0).normal(size=(2, 41)), axis=-1)
     law = SmoothDensity(values, 1.0, 100.0, outside)
@@ -63,28 +70,34 @@ def test_smooth_densities_agree_with_dense_quadrature_atoms_and_all(outside):
     density = np.array([np.interp(x, law.knots, each) for each in values])
     density = np.exp(density - density.max(axis=-1, keepdims=True)) * w
     density *= (1 - below - above) / density.sum(axis=-1, keepdims=True)  # masses of the nodes
-    cdf = np.asarray(law.cdf(x[:, None])).T
     mean = density @ x + below + 100 * above
-    np.testing.assert_allclose(functionals.mean(law), mean, rtol=1e-12)
-    np.testing.assert_allclose(functionals.gini(law), 1 - (1 + (1 - cdf) ** 2 @ w) / mean, rtol=0, atol=1e-8)
     # at a knot the curve is a sum of masses; an atom at the lower end is a line, one at the upper end the rest
     place = 20 * 64
-    level = np.asarray(law.cdf(law.knots[20]))
     held = (density[:, :place] @ x[:place] + below) / mean
-    for each in (0, 1):
-        np.testing.assert_allclose(functionals.lorenz(level[each])(law)[each], held[each], rtol=0, atol=1e-8)
+
+    @jax.jit
+    def of_law(law):
+        several = functionals.quantile([0.02, 0.95])(law), functionals.cdf([0.99, 1.0, 100.0])(law)
+        levels = law.cdf(law.knots[20])
+        ends = functionals.lorenz([0.02, 0.95])(law)
+        curve = functionals._lorenz(law, levels[None])[0]  # at a fraction of each law's own
+        return law.cdf(x[:, None]), functionals.gini(law), functionals.mean(law), curve, ends, *several
+
+    cdf, gini, means, curve, ends, quantiles, shares = of_law(law)
+    np.testing.assert_allclose(means, mean, rtol=1e-12)
+    np.testing.assert_allclose(gini, 1 - (1 + (1 - np.asarray(cdf).T) ** 2 @ w) / mean, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(curve, held, rtol=0, atol=1e-8)
     if outside:
-        np.testing.assert_allclose(functionals.lorenz(0.02)(law), 0.02 / mean, rtol=1e-12)
-        np.testing.assert_allclose(functionals.lorenz(0.95)(law), 1 - 5 / mean, rtol=1e-8)
-        np.testing.assert_array_equal(functionals.quantile([0.02, 0.95])(law), [[1.0, 100.0]] * 2)
-        np.testing.assert_allclose(functionals.cdf([0.99, 1.0, 100.0])(law), [[0, 0.05, 1]] * 2, rtol=1e-12)
-        slope = jax.grad(lambda f: functionals.quantile(0.02)(SmoothDensity(f, 1.0, 100.0, outside)))(values[0])
-        np.testing.assert_array_equal(slope, np.zeros(41))
+        np.testing.assert_allclose(ends, np.array([0.02 / mean, 1 - 5 / mean]).T, rtol=1e-8)
+        np.testing.assert_array_equal(quantiles, [[1.0, 100.0]] * 2)
+        np.testing.assert_allclose(shares, [[0, 0.05, 1]] * 2, rtol=1e-12)
+        slope = jax.jit(jax.grad(lambda f: functionals.quantile(0.02)(SmoothDensity(f, 1.0, 100.0, outside))))
+        np.testing.assert_array_equal(slope(values[0]), np.zeros(41))
 
 
 def test_quantiles_invert_any_distribution_function():
     levels = np.array([1e-6, 0.1, 0.5, 0.999])
-    quantiles = functionals.quantile(levels)
+    quantiles = jax.jit(functionals.quantile(levels))
     gamma, scipy_gamma = dist.Gamma(SHAPES, 3.0), stats.gamma(SHAPES[:, None], scale=1 / 3)
     np.testing.assert_allclose(quantiles(gamma), scipy_gamma.ppf(levels), rtol=1e-9)
     mixture = dist.MixtureSameFamily(dist.Categorical(jnp.array([0.3, 0.7])), dist.Normal(jnp.array([-2.0, 3.0]), 0.5))
@@ -100,17 +113,20 @@ def test_derivatives_are_those_of_differences():
     slopes = jax.jit(jax.vmap(jax.grad(lambda a: functionals.quantile(0.3)(dist.Gamma(a, 3.0)))))(SHAPES)
     expected = difference(lambda a: stats.gamma.ppf(0.3, a, scale=1 / 3), SHAPES)
     np.testing.assert_allclose(slopes[1:], expected[1:], rtol=1e-7)
+    gini, curve = jax.jit(
+        jax.jacfwd(
+            lambda s: (functionals.gini(dist.LogNormal(0.0, s)), functionals.lorenz(0.3)(dist.LogNormal(0.0, s)))
+        )
+    )(0.7)
+    np.testing.assert_allclose(gini, np.exp(-0.49 / 4) / np.sqrt(np.pi), rtol=1e-10)
+    np.testing.assert_allclose(curve, -stats.norm.pdf(stats.norm.ppf(0.3) - 0.7), rtol=1e-10)
     np.testing.assert_allclose(
-        jax.grad(lambda s: functionals.gini(dist.LogNormal(0.0, s)))(0.7),
-        np.exp(-0.49 / 4) / np.sqrt(np.pi),
-        rtol=1e-10,
+        jax.jit(jax.grad(lambda b: functionals.gini(dist.Uniform(1.0, b))))(3.0), 1 / 24, rtol=1e-10
     )
-    np.testing.assert_allclose(jax.grad(lambda b: functionals.gini(dist.Uniform(1.0, b)))(3.0), 1 / 24, rtol=1e-10)
-    slope = jax.grad(lambda s: functionals.lorenz(0.3)(dist.LogNormal(0.0, s)))(0.7)
-    np.testing.assert_allclose(slope, -stats.norm.pdf(stats.norm.ppf(0.3) - 0.7), rtol=1e-10)
-    for at, expected in ((0.0, 0.0), (2.0, difference(lambda a: stats.gamma.cdf(6.0, a), 2.0)), (np.inf, 0.0)):
-        slope = jax.grad(lambda a, at=at: functionals.cdf(at)(dist.Gamma(a, 3.0)))(2.0)
-        np.testing.assert_allclose(slope, expected, rtol=1e-7, atol=1e-12)
+    at = functionals.cdf([0.0, 2.0, np.inf])
+    slopes = jax.jit(jax.jacfwd(lambda a: at(dist.Gamma(a, 3.0))))(2.0)
+    expected = [0.0, difference(lambda a: stats.gamma.cdf(6.0, a), 2.0), 0.0]
+    np.testing.assert_allclose(slopes, expected, rtol=1e-7, atol=1e-12)
 
 
 def test_wrappers_batches_and_transformations_change_nothing():

@@ -98,8 +98,11 @@ def predict(
         predictions, numbers = generator("a prediction", answers, values)(jax.random.key(seed), draws)
         sources: dict[str, tuple[str, str]] = {}  # site and function of each variable
         if functions:
-            several = len({site for site, _ in predictions}) > 1
-            sources = {f"{s}_{each}" if several and each else each or s: (s, each) for s, each in predictions}
+            own = list(dict.fromkeys(site for site, _ in predictions))
+            pairs = [(site, each) for site in own for each in functions]  # in the user's order
+            sources = {
+                f"{pair[0]}_{pair[1]}" if len(own) > 1 and pair[1] else pair[1] or pair[0]: pair for pair in pairs
+            }
             predictions = {name: predictions[source] for name, source in sources.items()}
             sites = {name: sites[site] for name, (site, _) in sources.items()}
         groups = {
@@ -108,9 +111,10 @@ def predict(
             if isinstance(value, (list, tuple, Groups)) and releases_in(value)
         }
         axes = labels(*_names(fitted, sites, predictions, groups), sites, (args, kwargs))
-        for name, (site, each) in sources.items():
-            own = axes[0].get(name, [])
-            axes[0][name] = [*own, *(f"{site}_dim_{n}" for n in range(len(own), len(sites[name].shape)))]
+        for name, (site, _) in sources.items():
+            known = axes[0].get(name, [])
+            axes[0][name] = [*known, *(f"{site}_dim_{n}" for n in range(len(known), len(sites[name].shape)))]
+        for name, (_, each) in sources.items():
             _label(name, functions[each], *axes[:2])
         result = inference_data({"predictions": predictions}, *axes, {"predictions": numbers})
     result = dataset(result["predictions"])
@@ -134,10 +138,10 @@ def _names(fitted: Any, sites: dict[str, Site], answers: Params, groups: set[int
 
 
 def _label(name: str, function: Any, dims: dict[str, list[str]], coords: Params) -> None:
-    """Add the last axis of a functional behind those of a site, by the variable's name if another one has its name."""
+    """Add the last axis of a functional behind those of a site, with the variable's name before its own if that is taken."""
     if dim := getattr(function, "dim", None):
-        taken = any(dim in axes for axes in dims.values()) and not np.array_equal(coords.get(dim, ()), function.labels)
-        dims[name].append(f"{name}_{dim}" if taken else dim)
+        used = any(dim in axes for axes in dims.values()) and not np.array_equal(coords.get(dim, ()), function.labels)
+        dims[name].append(f"{name}_{dim}" if used or dim in dims else dim)
         coords[dims[name][-1]] = np.array(function.labels)
 
 

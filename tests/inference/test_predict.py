@@ -13,6 +13,7 @@ from numpyro.infer import Predictive
 from scipy import stats
 
 import ldpbayes as ldp
+from ldpbayes import functionals
 
 COUNT, REGIONS = 60, 3
 LAPLACE = ldp.LaplaceMechanism(epsilon=2.0, lower=-10, upper=10)
@@ -121,6 +122,64 @@ def test_summaries_are_those_of_the_draws_and_released_values_have_the_noise(fit
     assert np.sqrt(released.var(axis=0).mean() - flat.var(axis=0).mean()) == pytest.approx(200**0.5, rel=0.1)
 
 
+def test_functions_of_laws_are_taken_at_every_draw(fitted, new):
+    posterior = fitted[2]
+    flat = {name: np.asarray(posterior["posterior"][name]) for name in ("level", "slopes", "sigma")}
+    means = flat["level"][..., None] + flat["slopes"] @ new[["age", "score"]].to_numpy().T
+    levels = [0.1, 0.5]
+    expected = means[..., None] + flat["sigma"][..., None, None] * stats.norm.ppf(levels)
+    one = ldp.predict(posterior, linear, new, kind=lambda law: law.cdf(1.0))
+    np.testing.assert_allclose(one["y"], stats.norm.cdf((1 - means) / flat["sigma"][..., None]), rtol=1e-9)
+    assert one["y"].dims == ("chain", "draw", "y_dim_0") and one.attrs["kind"] == "functional"
+    kinds = {
+        "quantiles": functionals.quantile(levels),
+        "others": functionals.quantile([0.2, 0.3]),
+        "shares": functionals.share([-np.inf, 1], [1, np.inf]),
+        "mean": functionals.mean,
+    }
+    draws, summary = (ldp.predict(posterior, linear, new, kind=kinds, interval=level) for level in (None, 0.8))
+    assert set(draws.data_vars) == set(kinds)
+    np.testing.assert_allclose(draws["mean"], means, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(draws["quantiles"], expected, rtol=1e-9, atol=1e-9)
+    assert draws["quantiles"].dims == ("chain", "draw", "y_dim_0", "quantile")
+    assert draws["others"].dims[-1] == "others_quantile"
+    np.testing.assert_array_equal(draws["quantile"], levels)
+    np.testing.assert_allclose(draws["shares"].sel(interval="(-inf, 1]"), one["y"], rtol=1e-12)
+    assert summary["quantiles"].dims == ("y_dim_0", "quantile", "summary")
+    ends = np.quantile(expected, [0.1, 0.9], axis=(0, 1))
+    np.testing.assert_allclose(
+        summary["quantiles"].sel(summary=["lower", "upper"]), np.moveaxis(ends, 0, -1), rtol=1e-9
+    )
+    for wrong in ({}, {"mean": 1.0}, None):
+        with pytest.raises(ValueError, match="kind must be one of original, mean, released, or functions of a law"):
+            ldp.predict(posterior, linear, new, kind=wrong)
+    with pytest.raises(ValueError, match=r"a law of batch shape \(4,\) must return \(4,\) or more axes: \(\)"):
+        ldp.predict(posterior, linear, new, kind=lambda law: law.mean.sum())
+    with pytest.raises(ValueError, match="without negative numbers, got Normal"):
+        ldp.predict(posterior, linear, new, kind=functionals.gini)
+
+
+def test_functionals_of_several_sites_have_the_names_of_both_and_groups_stay_an_axis():
+    def model(parts, labels):
+        rate = numpyro.sample("rate", dist.Gamma(2, 2).expand([REGIONS]).to_event(1))
+        ldp.observe("y", dist.Exponential(rate), parts)
+        ldp.observe("z", dist.Categorical(jnp.ones(2) / 2), labels)
+        numpyro.sample("x", dist.Exponential(rate[0]), obs=1.0)
+
+    rng, mechanism = np.random.default_rng(0), ldp.LaplaceMechanism(epsilon=2.0, lower=0, upper=5)
+    parts = [ldp.Release(rng.exponential(1, 20), mechanism) for _ in range(REGIONS)]
+    labels = ldp.Release(rng.integers(0, 2, 20), ldp.RandomizedResponse(1.0, 2))
+    posterior = ldp.fit(model, parts, labels, **SHORT)
+    rate = np.asarray(posterior["posterior"]["rate"])
+    median = functionals.quantile(0.5)
+    both = ldp.predict(posterior, model, kind={"median": median, "gini": functionals.gini})
+    assert set(both.data_vars) == {"y_median", "y_gini", "x_median", "x_gini"}
+    np.testing.assert_allclose(both["y_median"], np.log(2) / rate, rtol=1e-12)
+    np.testing.assert_allclose(both["x_median"], np.log(2) / rate[..., 0], rtol=1e-12)
+    np.testing.assert_allclose(both["y_gini"], np.full(rate.shape, 0.5), rtol=1e-12)
+    assert both["y_gini"].dims[2:] == ldp.predict(posterior, model, kind="mean")["y"].dims[2:]
+
+
 def test_models_without_new_data_predict_one_record_or_one_a_group():
     shares = np.array([0.3, 0.7])
     mechanism = ldp.RandomizedResponse(1.0, 2)
@@ -164,7 +223,9 @@ def test_privatized_models_and_saved_posteriors_predict(fitted, new, tmp_path):
 
 def test_what_cannot_be_predicted_is_said(fitted, new):
     frame, release, posterior = fitted
-    with pytest.raises(ValueError, match="kind must be one of original, mean, released, got 'latent'"):
+    with pytest.raises(
+        ValueError, match="kind must be one of original, mean, released, or functions of a law, got 'latent'"
+    ):
         ldp.predict(posterior, linear, new, kind="latent")
     with pytest.raises(ValueError, match="interval must be a number between 0 and 1, exclusive, got 90"):
         ldp.predict(posterior, linear, new, interval=90)
