@@ -112,8 +112,8 @@ def predict(
         }
         axes = labels(*_names(fitted, sites, predictions, groups), sites, (args, kwargs))
         for name, (site, _) in sources.items():
-            known = axes[0].get(name, [])
-            axes[0][name] = [*known, *(f"{site}_dim_{n}" for n in range(len(known), len(sites[name].shape)))]
+            named = axes[0].get(name, [])
+            axes[0][name] = [*named, *(f"{site}_dim_{n}" for n in range(len(named), len(sites[name].shape)))]
         for name, (_, each) in sources.items():
             _label(name, functions[each], *axes[:2])
         result = inference_data({"predictions": predictions}, *axes, {"predictions": numbers})
@@ -138,7 +138,7 @@ def _names(fitted: Any, sites: dict[str, Site], answers: Params, groups: set[int
 
 
 def _label(name: str, function: Any, dims: dict[str, list[str]], coords: Params) -> None:
-    """Add the last axis of a functional behind those of a site, with the variable's name before its own if that is taken."""
+    """Add the last axis of a functional behind those of a site; the variable's name stands before one that is taken."""
     if dim := getattr(function, "dim", None):
         used = any(dim in axes for axes in dims.values()) and not np.array_equal(coords.get(dim, ()), function.labels)
         dims[name].append(f"{name}_{dim}" if used or dim in dims else dim)
