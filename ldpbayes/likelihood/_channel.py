@@ -14,6 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.polynomial.legendre import leggauss
 
+from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.likelihood.families import aligned
@@ -27,7 +28,7 @@ BUILD_ROOM = 3  # while it is built, the matrix takes this many times its own ro
 CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
 
 
-@dataclass(frozen=True)
+@pytree_dataclass(eq=False)
 class Channel:
     """A discretised mechanism at given released values."""
 

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.polynomial.legendre import leggauss
 
+from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import families
@@ -68,7 +69,7 @@ def cut_panels(edges: Array, breaks: jax.Array) -> tuple[jax.Array, jax.Array, j
     return jnp.concatenate([left, breaks]), jnp.concatenate([breaks, right]), whole
 
 
-@dataclass(frozen=True)
+@pytree_dataclass(eq=False)
 class Latent:
     """Points of the latent variable and the weights of the base density there; point axis first."""
 
@@ -76,10 +77,10 @@ class Latent:
     ends: tuple[Array, Array]  # x (*batch) at which the mass below the first and above the last node's panel is placed
     volume: Array  # (n + 2, *batch): weights of the nodes, then 1 for each end; density times volume is mass
     edges: Array  # (panels + 1, *batch): panel edges; None for a discrete base
-    open_ends: tuple[bool, bool]  # the support goes on beyond the outermost nodes, if continuous by more than a panel
+    open_ends: tuple[bool, bool] = static()  # the support goes on beyond the outermost nodes, if continuous by more than a panel
     # The result of `cut_panels`. The last nodes are then those of the pieces; others count in whole panels only.
     pieces: tuple[Array, Array, Array] | None = None
-    breaks_at_edges: bool = False  # the base's breaks were known beforehand, and no panel holds one
+    breaks_at_edges: bool = static(default=False)  # the base's breaks were known beforehand, and no panel holds one
 
     def cut(self, base: dist.Distribution, breaks: Callable[[Any], jax.Array | None] = density_breaks) -> "Latent":
         """These points, with pieces of 8 nodes, behind the others, in place of the panels that hold a base's breaks."""
@@ -189,15 +190,15 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
     start = lower if below else xp.maximum(low, lower)
     stop = upper if above else xp.minimum(high, upper)
     start, stop = xp.minimum(start, upper), xp.maximum(stop, lower)  # a support wholly outside the bounds is one atom
-    halvings = 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
+    span, breaks = stop - start, families.family_of(base).breaks()
+    known = xp is np and not np.shape(span) and bool(breaks) and is_concrete(*breaks) and not any(map(np.ndim, breaks))
+    # a law whose breaks are all known is smooth between them, and up to the ends of its support
+    halvings = np.array([0.0]) if known else 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
     from_start = np.concatenate([[0.0] if below else halvings, np.arange(1, panels) / panels])
     # distances from the upper end are measured from there, or rounding would merge the last panels
     from_stop = np.array([0.0]) if above else halvings[::-1]
-    span = stop - start
     column = (-1,) + (1,) * np.ndim(span)
     edges = xp.concatenate([start + span * from_start.reshape(column), stop - span * from_stop.reshape(column)])
-    breaks = families.family_of(base).breaks()
-    known = xp is np and not np.shape(span) and bool(breaks) and is_concrete(*breaks) and not any(map(np.ndim, breaks))
     if known:
         inside = [float(point) for point in breaks if start < point < stop]
         apart = np.abs(edges[1:-1, None] - inside).min(axis=1, initial=np.inf) > span * MERGED

@@ -9,15 +9,18 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
+from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Sketch
+from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Release, Sketch
 from ldpbayes.data.category_sketches import SideBySide
 from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
+from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
 from ldpbayes.likelihood.families import family_of, unexpanded
 from ldpbayes.likelihood.mixtures import MixtureOverClasses
 from ldpbayes.likelihood.privatized import Privatized, law_of_records
-from ldpbayes.likelihood.registry import closed_form, is_own
+from ldpbayes.likelihood.registry import closed_form, for_all_records, is_own
+from ldpbayes.noise.zero_inflated import Omitted
 
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 COUNT_INSTEAD = "release.sketch(expand=False) counts released values instead"
@@ -61,6 +64,34 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
         base_dist = law_of_records(base_dist, sketch.groups, sketch.mechanism)
     return Privatized(base_dist, sketch.mechanism, **_method(sketch, base_dist) | options)
+
+
+@pytree_dataclass(eq=False)
+class PreparedLikelihood:
+    """Released numbers with weights, and the channel that leads to them from all laws with the same support and breaks:
+    what does not depend on the parameters of the law is computed once. An argument of compiled functions.
+    """
+
+    mechanism: Any
+    values: Any  # (m,)
+    weights: Any  # (m,)
+    channel: Any
+
+    @classmethod
+    def of(cls, data: Any, law: dist.Distribution) -> "PreparedLikelihood":
+        """Of a release or a sketch, whose channel is built for one of the laws; errors as of `Privatized`."""
+        release = isinstance(data, Release)
+        values, weights = (data.values, np.ones(data.count)) if release else (data.nodes, np.asarray(data.weights))
+        # a node of weight 0 may lie where no record can be
+        values = np.where(weights != 0, values, values[np.argmax(np.abs(weights))])
+        mechanism, options = data.mechanism, {} if release else _method(data, law)
+        Privatized(law, mechanism, method="channel")
+        noisy = mechanism.perturbing if isinstance(getattr(mechanism, "noise", None), Omitted) else mechanism
+        return cls(mechanism, values, weights, build_channel(law, noisy, values, options.get("panels")))
+
+    def log_prob(self, law: dist.Distribution) -> jax.Array:
+        """Log densities (m,) of the released numbers under a law."""
+        return for_all_records(lambda law, *_: self.channel.log_prob(law))(law, self.mechanism, self.values)
 
 
 def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
