@@ -22,6 +22,7 @@ from ldpbayes.models._regression import (
     perturbed_covariates,
 )
 from ldpbayes.models._small_areas import small_areas
+from ldpbayes.models._smooth_density import smooth_density
 
 __all__ = [
     "clipped_counts",
@@ -37,5 +38,6 @@ __all__ = [
     "regional_histograms",
     "regression",
     "small_areas",
+    "smooth_density",
     "warner",
 ]

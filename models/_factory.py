@@ -29,15 +29,17 @@ P = ParamSpec("P")
 
 
 def factory(
-    kind: str, groups: bool = False, **default: str
+    kind: str, groups: bool = False, tune: Callable[..., Any] | None = None, **default: str
 ) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, Callable[[D], None]]]:
     """Decorator of a model, a function of data and options, that makes a factory of it: from options to a `Model` of
     one release, or sketch, of a `kind`, a key of `KINDS`, or of one for each of some `groups`. `default` has texts for
-    options where None means a prior; others that are None or False by default are shown only if they are not.
+    options where None means a prior; others that are None or False by default are shown only if they are not. `tune`
+    makes an option ``_coordinates`` of the model, which `fit` adds, from the data and the options.
     """
 
     def decorator(function: Callable[Concatenate[D, P], None]) -> Callable[P, Callable[[D], None]]:
         data, *options = inspect.signature(function).parameters.values()
+        options = [p for p in options if not p.name.startswith("_")]
         signature = inspect.Signature(options)
 
         @functools.wraps(function)
@@ -53,7 +55,7 @@ def factory(
                 for p in options
                 if p.name in default or values[p.name] is not p.default or p.default not in (None, False)
             }
-            return Model(functools.partial(function, **values), data, kind, groups, texts)
+            return Model(functools.partial(function, **values), data, kind, groups, texts, tune)
 
         # `help` would show the addresses of the default priors in memory
         make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -86,10 +88,26 @@ class Model:
     """A model that refuses releases of another kind, and shows its factory with the texts of its options."""
 
     def __init__(
-        self, model: functools.partial, data: inspect.Parameter, kind: str, groups: bool, shown: dict[str, str]
+        self,
+        model: functools.partial,
+        data: inspect.Parameter,
+        kind: str,
+        groups: bool,
+        shown: dict[str, str],
+        tune: Callable[..., Any] | None = None,
     ) -> None:
         self.__wrapped__, self.__name__, self.__signature__ = model, "model", inspect.Signature([data])
         self.factory, self.kind, self.groups, self.shown = model.func.__name__, kind, groups, shown
+        self.tune = tune
+
+    def tuned(self, release: Any) -> "Model":
+        """The same model in coordinates in which the posterior of a release is easier to sample."""
+        if self.tune is None or getattr(release, "values", release) is None:
+            return self
+        self._check(release)
+        coordinates = self.tune(release, **self.__wrapped__.keywords)
+        model = functools.partial(self.__wrapped__, _coordinates=coordinates)
+        return Model(model, *self.__signature__.parameters.values(), self.kind, self.groups, self.shown)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         for data in (*args, *kwargs.values())[:1]:

@@ -69,6 +69,26 @@ def prior_of(roughness: Array, knots: int, atoms: Array | None) -> tuple[Array, 
     return jnp.append(means, atoms[0]), jnp.append(precisions, 1 / jnp.square(atoms[1]))
 
 
+def log_likelihood_at(
+    theta: Array, likelihood: PreparedLikelihood, *, lower: float, upper: float, knots: int
+) -> tuple[Array, Array, Array]:
+    """Log-likelihood of coefficients θ (p,), its slope (p,), and the information (p, p) of the released values."""
+
+    def log_prob(theta: Array) -> Array:
+        return likelihood.log_prob(law_of(theta, lower, upper, knots))
+
+    def slope_of(theta: Array) -> Array:
+        return jax.grad(lambda theta: likelihood.weights @ log_prob(theta))(theta)
+
+    values, scores = log_prob(theta), jax.jacfwd(log_prob)(theta)
+    weighted = scores.T * likelihood.weights
+    slope, information = jnp.sum(weighted, axis=1), weighted @ scores
+    for odds in range(knots - 1, len(theta)):  # where few records are at a bound, their scores say less than they know
+        bend = jax.jvp(slope_of, (theta,), (jnp.eye(len(theta))[odds],))[1][odds]
+        information = information.at[odds, odds].max(-bend)
+    return likelihood.weights @ values, slope, information
+
+
 @functools.partial(jax.jit, static_argnames=("lower", "upper", "knots"))
 def penalised(
     likelihood: PreparedLikelihood,
@@ -83,18 +103,7 @@ def penalised(
     between them the roughness by a step to the maximum of its marginal posterior, which Laplace's method approximates
     ([WF]); `scale` is that of the half-normal prior of the roughness.
     """
-
-    def log_prob(theta: Array) -> Array:
-        return likelihood.log_prob(law_of(theta, lower, upper, knots))
-
-    def at(theta: Array) -> tuple[Array, Array, Array]:
-        values, scores = log_prob(theta), jax.jacfwd(log_prob)(theta)
-        weighted = scores.T * likelihood.weights
-        slope, information = jnp.sum(weighted, axis=1), weighted @ scores
-        for odds in range(knots - 1, len(theta)):  # few records at a bound: their scores say less than they know
-            bend = jax.jvp(jax.grad(lambda theta: likelihood.weights @ log_prob(theta)), (theta,), (axes[odds],))[1]
-            information = information.at[odds, odds].max(-bend[odds])
-        return likelihood.weights @ values, slope, information
+    at = functools.partial(log_likelihood_at, likelihood=likelihood, lower=lower, upper=upper, knots=knots)
 
     def step(state: Any) -> Any:
         count, _, theta, square, damping, (value, slope, information) = state
@@ -123,12 +132,17 @@ def penalised(
         return count + 1, better & small, theta, ahead, damping, here
 
     start = jnp.asarray(prior_of(jnp.asarray(1.0), knots, atoms)[0])
-    axes = np.eye(len(start))
     state = 0, False, start, jnp.asarray(1.0), jnp.asarray(0.0), at(start)
     _, done, theta, square, _, (*_, information) = jax.lax.while_loop(
         lambda state: (state[0] < STEPS) & ~state[1], step, state
     )
     return Penalised(theta, jnp.sqrt(square), information, done)
+
+
+@functools.partial(jax.jit, static_argnames=("lower", "upper", "knots"))
+def mean_information(points: Array, likelihood: PreparedLikelihood, **options: Any) -> Array:
+    """The information (p, p) of the released values, on average over coefficients (n, p)."""
+    return jnp.mean(jax.lax.map(lambda theta: log_likelihood_at(theta, likelihood, **options)[2], points), axis=0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -147,6 +147,7 @@ def fit(
     _check_call(model, args, kwargs)
     args, kwargs, entries = prepared(model, args, kwargs)
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
+    model = model.tuned(*args, **kwargs) if hasattr(model, "tuned") else model
     density = density_of(model, args, kwargs)
     if any(isinstance(data, Release) and data.values is None for data in density.data):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")

@@ -1,0 +1,174 @@
+"""A model of clipped numbers without a parametric family."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import Transform
+
+from ldpbayes import Release, Sketch, observe
+from ldpbayes._core.types import Array, Key
+from ldpbayes.estimation.smoothing import ATOMS, KNOTS, ROUGHNESS, interval_of, law_of, mean_information, penalised, prepared, prior_of
+from ldpbayes.models._factory import factory
+
+DRAWS = 32  # of the approximate posterior, over which the information is averaged
+
+
+class Coordinates(NamedTuple):
+    """Where the coefficients c of a basis and the log odds a of atoms are likely, by a normal likelihood: c with the
+    information Q diag(λ) Qᵀ and the score Q pull at 0; a given c with mean centre − gain c and covariance P diag(μ) Pᵀ.
+    """
+
+    axes: Array  # Q
+    sizes: Array  # λ
+    pull: Array
+    centre: Array | None = None
+    gain: Array | None = None
+    odds_axes: Array | None = None  # P
+    variances: Array | None = None  # μ
+
+    def of_coefficients(self, prior: dist.Distribution, roughness: Array) -> "InCoordinates":
+        precisions = self.sizes + 1 / roughness**2
+        return InCoordinates(prior, self.axes @ (self.pull / precisions), self.axes, 1 / jnp.sqrt(precisions))
+
+    def of_odds(self, prior: dist.Distribution, coefficients: Array) -> dist.Distribution:
+        if self.centre is None:
+            return prior
+        mean = self.centre - self.gain @ coefficients
+        return InCoordinates(prior, mean, self.odds_axes, np.sqrt(self.variances))
+
+
+def _coordinates(release: Any, lower: float, upper: float, knots: int, outside: Any, **_: Any) -> Coordinates:
+    """Coordinates in which the posterior is nearly standard normal, from the penalised estimate."""
+    likelihood, options = prepared(release, lower, upper, knots)
+    atoms = None if outside is None else np.repeat(np.reshape(ATOMS, (2, 1)), 2, axis=1)
+    with jax.enable_x64(True):
+        fit = jax.tree.map(np.asarray, penalised(likelihood, ROUGHNESS, atoms, **options))
+        covariance = np.linalg.inv(fit.information + np.diag(prior_of(fit.roughness, knots, atoms)[1]))
+        draws = np.random.default_rng(0).multivariate_normal(fit.coefficients, covariance, DRAWS)
+        information = np.asarray(mean_information(draws, likelihood, **options))
+    own, odds = slice(knots - 1), slice(knots - 1, None)
+    c, a = fit.coefficients[own], fit.coefficients[odds]
+    of_atoms = ()
+    if outside is not None:
+        covariance = np.linalg.inv(information[odds, odds] + np.eye(2) / ATOMS[1] ** 2)
+        gain = covariance @ information[odds, own]
+        of_atoms = a + gain @ c, gain, *np.linalg.eigh(covariance)[::-1]
+        information = information[own, own] - information[own, odds] @ gain
+    sizes, axes = np.linalg.eigh(information)
+    sizes = np.maximum(sizes, 0.0)
+    return Coordinates(axes, sizes, (sizes + 1 / fit.roughness**2) * (c @ axes), *of_atoms)
+
+
+@factory("numbers", tune=_coordinates)
+def smooth_density(
+    release: Release | Sketch,
+    lower: float,
+    upper: float,
+    *,
+    knots: int = KNOTS,
+    roughness: dist.Distribution = dist.HalfNormal(ROUGHNESS),
+    outside: dist.Distribution | None = None,
+    _coordinates: Coordinates | None = None,
+) -> None:
+    """Posterior of the law of numbers without a parametric family: a `SmoothDensity` whose log density is a random walk
+    of second order with a learned scale, the prior of smoothing splines.
+
+    Returns model(release) with sites ``roughness`` (τ), ``coefficients`` (knots − 1,), the deterministic
+    ``log_density`` (knots,), with atoms ``odds`` (2,) and the deterministic ``outside`` (2,), and ``z``. Coefficients
+    are those of `ldpbayes.estimation.smoothing.smooth_basis`. `ldpbayes.functionals` and `predict` give what follows:
+    quantiles, shares, inequality. `fit` samples in coordinates that `ldpbayes.estimation.smooth_density` chooses.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Ends of the interval, which holds the bounds of the mechanism, else ValueError; as a rule they are these.
+    knots : int
+        Of the log density, at least 4.
+    roughness : numpyro.distributions.Distribution
+        Prior of the standard deviation, by default half-normal with scale 2: about that of the log density over the
+        interval. 0 is the uniform law.
+    outside : numpyro.distributions.Distribution, optional
+        Prior of the log odds of an atom at each end, against the interval between: Normal(-3, 1.5), for example. These
+        are records beyond the ends, which the mechanism clips. Default: no atoms.
+    """
+    interval_of(release.mechanism, lower, upper)
+    tau = numpyro.sample("roughness", roughness)
+    there = _coordinates or Coordinates(np.eye(knots - 1), np.zeros(knots - 1), np.zeros(knots - 1))
+    prior = dist.Normal(0.0, tau).expand([knots - 1]).to_event(1)
+    parameters = numpyro.sample("coefficients", there.of_coefficients(prior, tau))
+    if outside is not None:
+        odds = numpyro.sample("odds", there.of_odds(outside.expand([2]).to_event(1), parameters))
+        parameters = jnp.append(parameters, odds)
+    law = law_of(parameters, lower, upper, knots)
+    numpyro.deterministic("log_density", law.log_density)
+    if outside is not None:
+        numpyro.deterministic("outside", law.outside)
+    observe("z", law, release)
+
+
+class InCoordinates(dist.Distribution):
+    """A law of vectors (p,) for which samplers use coordinates u, in x = mean + axes (spread u), that make its posterior
+    nearly standard normal; the axes are orthogonal. The law does not depend on them.
+    """
+
+    pytree_data_fields = ("base_dist", "coordinates")
+
+    def __init__(self, base_dist: dist.Distribution, *coordinates: Array) -> None:
+        self.base_dist, self.coordinates = base_dist, coordinates
+        super().__init__(event_shape=base_dist.event_shape)
+
+    support = property(lambda self: _AlongAxes(*self.coordinates))
+
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        return self.base_dist.sample(key, sample_shape)
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> jax.Array:
+        return self.base_dist.log_prob(value)
+
+
+class _AlongAxes(constraints.Constraint):
+    """All real vectors, with the coordinates that `biject_to` gives them."""
+
+    event_dim = 1
+
+    def __init__(self, mean: Array, axes: Array, spread: Array) -> None:
+        self.mean, self.axes, self.spread = mean, axes, spread
+
+    def __call__(self, x: Array) -> Array:
+        return jnp.all(jnp.isfinite(x), axis=-1)
+
+    def feasible_like(self, prototype: Array) -> Array:
+        return jnp.zeros_like(prototype)
+
+    def tree_flatten(self) -> tuple:
+        return (self.mean, self.axes, self.spread), (("mean", "axes", "spread"), {})
+
+
+class _ToAxes(Transform):
+    """From coordinates to vectors."""
+
+    domain = codomain = constraints.real_vector
+
+    def __init__(self, mean: Array, axes: Array, spread: Array) -> None:
+        self.mean, self.axes, self.spread = mean, axes, spread
+
+    def __call__(self, x: Array) -> Array:
+        return self.mean + (self.spread * x) @ self.axes.T
+
+    def _inverse(self, y: Array) -> Array:
+        return (y - self.mean) @ self.axes / self.spread
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        return jnp.broadcast_to(jnp.sum(jnp.log(self.spread)), jnp.shape(x)[:-1])
+
+    tree_flatten = _AlongAxes.tree_flatten
+
+
+@biject_to.register(_AlongAxes)
+def _to_axes(support: _AlongAxes) -> _ToAxes:
+    return _ToAxes(support.mean, support.axes, support.spread)
