@@ -12,7 +12,17 @@ from numpyro.distributions.transforms import Transform
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.types import Array, Key
-from ldpbayes.estimation.smoothing import ATOMS, KNOTS, ROUGHNESS, interval_of, law_of, mean_information, penalised, prepared, prior_of
+from ldpbayes.estimation.smoothing import (
+    ATOMS,
+    KNOTS,
+    ROUGHNESS,
+    interval_of,
+    law_of,
+    mean_information,
+    penalised,
+    prepared,
+    prior_of,
+)
 from ldpbayes.models._factory import factory
 
 DRAWS = 32  # of the approximate posterior, over which the information is averaged

@@ -279,5 +279,7 @@ def interval_of(mechanism: Any, lower: float | None, upper: float | None) -> tup
         raise ValueError(f"a smooth density needs a mechanism that clips numbers to bounds, got {mechanism!r}")
     first, last = low if lower is None else lower, high if upper is None else upper
     if not (first <= low and high <= last):
-        raise ValueError(f"the interval must hold the bounds [{low:g}, {high:g}] of the mechanism, got [{first:g}, {last:g}]")
+        raise ValueError(
+            f"the interval must hold the bounds [{low:g}, {high:g}] of the mechanism, got [{first:g}, {last:g}]"
+        )
     return first, last

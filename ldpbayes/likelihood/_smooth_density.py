@@ -164,6 +164,8 @@ class _Smooth(Family):
 
 def _taken(values: jax.Array, index: jax.Array) -> jax.Array:
     """Values (*batch, n) at indices (..., *batch)."""
+    if values.ndim == 1:
+        return values[index]
     values = jnp.broadcast_to(values, (*index.shape, values.shape[-1]))
     return jnp.take_along_axis(values, index[..., None], axis=-1)[..., 0]
 

@@ -211,8 +211,10 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
 
     @property
     def released_breakpoints(self) -> np.ndarray:
-        lower, upper = self.interval
-        return np.ravel(np.add.outer([lower, upper], np.multiply.outer([-1.0, 1.0], self.half_width)))
+        """Those of the interval's ends; and of a law whose density has kinks at 40ths of the interval, since what is
+        uniform near a label smooths little: `SmoothDensity` has them there.
+        """
+        return np.ravel(np.add.outer(np.linspace(*self.interval, 41), np.multiply.outer([-1.0, 1.0], self.half_width)))
 
     @property
     def guarantee(self) -> Guarantee:
