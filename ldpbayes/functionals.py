@@ -17,11 +17,11 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import INSIDE_0_1, Rule, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood.families import CATEGORICAL, aligned, ends_of, family_of, is_infinite
+from ldpbayes.likelihood.families import CATEGORICAL, aligned, ends_of, family_of, is_infinite, log_prob_on_support
 from ldpbayes.likelihood.latent import graded_breaks, panel_nodes
 from ldpbayes.likelihood.privatized import of_unwrapped, unwrapped
 
-__all__ = ["Functional", "cdf", "gini", "lorenz", "mean", "quantile", "sd", "share"]
+__all__ = ["Functional", "cdf", "density", "gini", "lorenz", "mean", "quantile", "sd", "share"]
 
 NOT_NAN: Rule = "numbers, perhaps infinite", lambda a: ~np.isnan(a)
 HALVINGS = 30  # of the distance from the mean to an end: ∫ P(X > x)² dx beyond 2³⁰ means is below 2⁻³⁰ means
@@ -70,6 +70,11 @@ def quantile(q: ArrayLike) -> Functional:
 def cdf(at: ArrayLike) -> Functional:
     """P(X ≤ at), for a number or an array (m,), in the unit of the law."""
     return _at_points("at", checked("at", at, *NOT_NAN), _cdf)
+
+
+def density(at: ArrayLike) -> Functional:
+    """Density, or mass, for a number or an array (m,), in the unit of the law; atoms of clipping are not part of it."""
+    return _at_points("at", checked("at", at, *NOT_NAN), lambda law, x: jnp.exp(log_prob_on_support(law, x)))
 
 
 def share(low: ArrayLike, high: ArrayLike) -> Functional:

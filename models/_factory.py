@@ -107,7 +107,8 @@ class Model:
         self._check(release)
         coordinates = self.tune(release, **self.__wrapped__.keywords)
         model = functools.partial(self.__wrapped__, _coordinates=coordinates)
-        return Model(model, *self.__signature__.parameters.values(), self.kind, self.groups, self.shown)
+        (data,) = self.__signature__.parameters.values()
+        return Model(model, data, self.kind, self.groups, self.shown)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         for data in (*args, *kwargs.values())[:1]:

@@ -36,20 +36,17 @@ class Coordinates(NamedTuple):
     axes: Array  # Q
     sizes: Array  # λ
     pull: Array
-    centre: Array | None = None
-    gain: Array | None = None
-    odds_axes: Array | None = None  # P
-    variances: Array | None = None  # μ
+    of_atoms: tuple[Array, Array, Array, Array] | None = None  # centre, gain, μ, P
 
     def of_coefficients(self, prior: dist.Distribution, roughness: Array) -> "InCoordinates":
         precisions = self.sizes + 1 / roughness**2
         return InCoordinates(prior, self.axes @ (self.pull / precisions), self.axes, 1 / jnp.sqrt(precisions))
 
     def of_odds(self, prior: dist.Distribution, coefficients: Array) -> dist.Distribution:
-        if self.centre is None:
+        if self.of_atoms is None:
             return prior
-        mean = self.centre - self.gain @ coefficients
-        return InCoordinates(prior, mean, self.odds_axes, np.sqrt(self.variances))
+        centre, gain, variances, axes = self.of_atoms
+        return InCoordinates(prior, centre - gain @ coefficients, axes, np.sqrt(variances))
 
 
 def _coordinates(release: Any, lower: float, upper: float, knots: int, outside: Any, **_: Any) -> Coordinates:
@@ -63,15 +60,15 @@ def _coordinates(release: Any, lower: float, upper: float, knots: int, outside: 
         information = np.asarray(mean_information(draws, likelihood, **options))
     own, odds = slice(knots - 1), slice(knots - 1, None)
     c, a = fit.coefficients[own], fit.coefficients[odds]
-    of_atoms = ()
+    of_atoms = None
     if outside is not None:
         covariance = np.linalg.inv(information[odds, odds] + np.eye(2) / ATOMS[1] ** 2)
         gain = covariance @ information[odds, own]
-        of_atoms = a + gain @ c, gain, *np.linalg.eigh(covariance)[::-1]
+        of_atoms = (a + gain @ c, gain, *np.linalg.eigh(covariance))
         information = information[own, own] - information[own, odds] @ gain
     sizes, axes = np.linalg.eigh(information)
     sizes = np.maximum(sizes, 0.0)
-    return Coordinates(axes, sizes, (sizes + 1 / fit.roughness**2) * (c @ axes), *of_atoms)
+    return Coordinates(axes, sizes, (sizes + 1 / fit.roughness**2) * (c @ axes), of_atoms)
 
 
 @factory("numbers", tune=_coordinates)
@@ -122,8 +119,8 @@ def smooth_density(
 
 
 class InCoordinates(dist.Distribution):
-    """A law of vectors (p,) for which samplers use coordinates u, in x = mean + axes (spread u), that make its posterior
-    nearly standard normal; the axes are orthogonal. The law does not depend on them.
+    """A law of vectors (p,) for which samplers use coordinates u, x = mean + axes (spread u) with orthogonal axes, that
+    make its posterior nearly standard normal. The law itself does not depend on them.
     """
 
     pytree_data_fields = ("base_dist", "coordinates")

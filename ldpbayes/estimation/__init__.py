@@ -19,6 +19,7 @@ from ldpbayes.estimation._frequencies import FrequencyEstimate, frequencies
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning, Estimator, MEstimationResult, m_estimate
 from ldpbayes.estimation.priors import label_prior
+from ldpbayes.estimation.smoothing import DensityEstimate, smooth_density
 from ldpbayes.numerics.minimise import Ball, Box
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Combined",
     "Corrected",
     "Correction",
+    "DensityEstimate",
     "DoublyRandom",
     "Estimate",
     "EstimationWarning",
@@ -45,4 +47,5 @@ __all__ = [
     "label_prior",
     "losses",
     "m_estimate",
+    "smooth_density",
 ]

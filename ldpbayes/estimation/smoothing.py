@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes._core.checks import POSITIVE, at_least, checked, warn
+from ldpbayes._core.checks import at_least, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import Groups, Release, Sketch
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning
+from ldpbayes.functionals import mean, quantile, sd
 from ldpbayes.likelihood import SmoothDensity
 from ldpbayes.likelihood.nodes import PreparedLikelihood
 from ldpbayes.mechanisms.protocol import Promise, statements
@@ -25,6 +26,7 @@ STEPS = 200  # Newton steps, of which ten to thirty are taken
 NEAR = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
 SMALL = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
 LEAST, MOST = 1e-6, 1e6  # bounds of the squared roughness
+DEFAULTS = {"mean": mean, "sd": sd, "quantile": quantile([0.05, 0.25, 0.5, 0.75, 0.95])}
 AT_A_BOUND = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
 
 
@@ -174,7 +176,7 @@ class DensityEstimate(Estimate):
             shape = self.law.lower, self.law.upper, self.law.log_density.shape[-1]
             values, slopes = _values(self._fit[0], shape, tuple(functionals.values()))
         names = [
-            name if not np.ndim(value) else f"{name}[{label:g}]"
+            name if not np.ndim(value) else f"{name}[{label}]"
             for (name, functional), value in zip(functionals.items(), values, strict=True)
             for label in (getattr(functional, "labels", None) or range(np.size(value)))[: np.size(value)]
         ]
