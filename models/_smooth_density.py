@@ -49,7 +49,9 @@ class Coordinates(NamedTuple):
         return InCoordinates(prior, centre - gain @ coefficients, axes, np.sqrt(variances))
 
 
-def _coordinates(release: Any, lower: float, upper: float, knots: int, outside: Any, **_: Any) -> Coordinates:
+def _coordinates(
+    release: Any, lower: float | None, upper: float | None, knots: int, outside: Any, **_: Any
+) -> Coordinates:
     """Coordinates in which the posterior is nearly standard normal, from the penalised estimate."""
     likelihood, options = prepared(release, lower, upper, knots)
     atoms = None if outside is None else np.repeat(np.reshape(ATOMS, (2, 1)), 2, axis=1)
@@ -74,8 +76,8 @@ def _coordinates(release: Any, lower: float, upper: float, knots: int, outside: 
 @factory("numbers", tune=_coordinates)
 def smooth_density(
     release: Release | Sketch,
-    lower: float,
-    upper: float,
+    lower: float | None = None,
+    upper: float | None = None,
     *,
     knots: int = KNOTS,
     roughness: dist.Distribution = dist.HalfNormal(ROUGHNESS),
@@ -92,8 +94,8 @@ def smooth_density(
 
     Parameters
     ----------
-    lower, upper : float
-        Ends of the interval, which holds the bounds of the mechanism, else ValueError; as a rule they are these.
+    lower, upper : float, optional
+        Ends of the interval, which holds the bounds of the mechanism, else ValueError. Default: these.
     knots : int
         Of the log density, at least 4.
     roughness : numpyro.distributions.Distribution
@@ -103,7 +105,7 @@ def smooth_density(
         Prior of the log odds of an atom at each end, against the interval between: Normal(-3, 1.5), for example. These
         are records beyond the ends, which the mechanism clips. Default: no atoms.
     """
-    interval_of(release.mechanism, lower, upper)
+    ends = interval_of(release.mechanism, lower, upper)
     tau = numpyro.sample("roughness", roughness)
     there = _coordinates or Coordinates(np.eye(knots - 1), np.zeros(knots - 1), np.zeros(knots - 1))
     prior = dist.Normal(0.0, tau).expand([knots - 1]).to_event(1)
@@ -111,7 +113,7 @@ def smooth_density(
     if outside is not None:
         odds = numpyro.sample("odds", there.of_odds(outside.expand([2]).to_event(1), parameters))
         parameters = jnp.append(parameters, odds)
-    law = law_of(parameters, lower, upper, knots)
+    law = law_of(parameters, *ends, knots)
     numpyro.deterministic("log_density", law.log_density)
     if outside is not None:
         numpyro.deterministic("outside", law.outside)

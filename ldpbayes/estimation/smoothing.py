@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._core.checks import at_least, warn
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.data import Groups, Release, Sketch
+from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning
 from ldpbayes.functionals import mean, quantile, sd
 from ldpbayes.likelihood import SmoothDensity
+from ldpbayes.likelihood.families import ends_of
 from ldpbayes.likelihood.nodes import PreparedLikelihood
 from ldpbayes.mechanisms.protocol import Promise, statements
 
@@ -26,7 +28,11 @@ STEPS = 200  # Newton steps, of which ten to thirty are taken
 NEAR = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
 SMALL = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
 LEAST, MOST = 1e-6, 1e6  # bounds of the squared roughness
-DEFAULTS = {"mean": mean, "sd": sd, "quantile": quantile([0.05, 0.25, 0.5, 0.75, 0.95])}
+DEFAULTS: dict[str, Callable[[Any], Any]] = {
+    "mean": mean,
+    "sd": sd,
+    "quantile": quantile(np.array([0.05, 0.25, 0.5, 0.75, 0.95])),
+}
 AT_A_BOUND = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
 
 
@@ -264,7 +270,7 @@ def prepared(
 ) -> tuple[PreparedLikelihood, dict[str, Any]]:
     """The likelihood of laws on an interval that holds a mechanism's bounds; errors as of `smooth_density`."""
     knots = at_least(4, "knots", knots)
-    if isinstance(data, Groups) or not isinstance(data, (Release, Sketch)) or getattr(data, "law_shape", ()):
+    if not isinstance(data, Release) and not (isinstance(data, Sketch) and data.law_shape == ()):
         raise TypeError(f"a smooth density is of one release or sketch without groups, got {type(data).__name__}")
     ends = interval_of(data.mechanism, lower, upper)
     if isinstance(data, Release) and data.values is None:
@@ -275,13 +281,14 @@ def prepared(
 
 def interval_of(mechanism: Any, lower: float | None, upper: float | None) -> tuple[float, float]:
     """Ends of an interval, by default a mechanism's bounds; ValueError if it does not hold them."""
-    domain = mechanism.domain
-    low, high = (float(np.min(domain.lower_bound)), float(np.max(domain.upper_bound)))
+    bounds = ends_of(mechanism.domain)
+    if lower is not None and upper is not None and not is_concrete(*bounds):
+        return lower, upper
+    low, high = float(np.min(bounds[0])), float(np.max(bounds[1]))
     if not np.isfinite([low, high]).all():
         raise ValueError(f"a smooth density needs a mechanism that clips numbers to bounds, got {mechanism!r}")
     first, last = low if lower is None else lower, high if upper is None else upper
     if not (first <= low and high <= last):
-        raise ValueError(
-            f"the interval must hold the bounds [{low:g}, {high:g}] of the mechanism, got [{first:g}, {last:g}]"
-        )
+        wanted = f"lower and upper must hold the bounds {low:g} and {high:g} of the mechanism"
+        raise ValueError(f"{wanted}, got {first:g} and {last:g}")
     return first, last
