@@ -69,11 +69,9 @@ def release_row(count=1_316_781):
     made = release_labels(labels, 1.0, lower=0, upper=400, prior_epsilon=0.02)
     both = seconds(lambda: release_labels(labels, 1.0, lower=0, upper=400, prior_epsilon=0.02))
     smooth = seconds(lambda: label_prior(made.prior_release))
-    bins = seconds(lambda: label_prior(made.prior_release, bins=32))
     noisy = seconds(lambda: label_prior(made.prior_release, deconvolved=False))
     print(
-        f"{count:,} labels: prior {smooth:.2f} s (32 bins by EM {bins:.2f} s, [LH]'s histogram {noisy:.2f} s), "
-        f"release with its prior {both:.2f} s",
+        f"{count:,} labels: prior {smooth:.2f} s ([LH]'s histogram {noisy:.2f} s), release with its prior {both:.2f} s",
         flush=True,
     )
 

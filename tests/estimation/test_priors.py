@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
 
 import ldpbayes as ldp
-from ldpbayes.estimation.priors import _count_labels, label_prior
+from ldpbayes.estimation.priors import label_prior
 
 N = 20_000
 RNG = np.random.default_rng(0)
@@ -37,35 +36,8 @@ def test_the_released_histogram_is_the_papers_with_densities():
     assert default.probabilities.sum() == pytest.approx(1, abs=1e-12)
 
 
-def test_the_channel_has_the_probabilities_of_laplace_noise_on_uniform_labels():
-    for epsilon in (1e-6, 0.5, 30.0):
-        release = released(epsilon)
-        _, channel, counts = _count_labels(release, 4)
-        cuts = np.concatenate([[-np.inf], np.linspace(0, 1, 1025), [np.inf]])
-        seen = np.histogram(release.values, cuts)[0] > 0
-        # labels at many points of the third bin, whose average has an error of a 12 × 200²th of the bin's curvature
-        points = 0.5 + 0.25 * (np.arange(200) + 0.5) / 200
-        expected = np.diff(stats.laplace.cdf(cuts[:, None], points, 1 / epsilon), axis=0).mean(axis=1)
-        np.testing.assert_allclose(channel[:, 2], expected[seen], rtol=1e-2, atol=1e-4 * expected.max())
-        assert counts.sum() == N
-
-
-def test_the_deconvolved_histogram_has_the_largest_likelihood():
-    release = released(2.0)
-    prior = label_prior(release, bins=4)
-    _, channel, counts = _count_labels(release, 4)
-
-    def loss(log):
-        return -counts @ np.log(channel @ (np.exp(log) / np.exp(log).sum()))
-
-    best = min(optimize.minimize(loss, start, method="BFGS").fun for start in (np.zeros(4), np.array([1, 2, 0, -2.0])))
-    # the search stops where the log-likelihood is within 0.01 of its maximum
-    assert -counts @ np.log(channel @ prior.probabilities) <= best + 0.01
-    assert np.all(prior.densities >= 0) and prior.probabilities.sum() == pytest.approx(1, abs=1e-12)
-
-
-# Measured on this seed: 0.24, 0.05 and 0.02 deconvolved against 0.46, 0.41 and 0.08 with the noise. At the smallest
-# budget the criterion allows an exponential law only, at the largest all that is left is the noise of the labels.
+# Measured on this seed: 0.18, 0.08 and 0.02 deconvolved against 0.46, 0.41 and 0.08 with the noise. At the largest
+# budget all that is left is the noise of the labels.
 @pytest.mark.parametrize(("epsilon", "most"), [(0.5, 0.35), (2.0, 0.1), (20.0, 0.05)])
 def test_the_smooth_prior_is_near_to_the_law_of_the_labels(epsilon, most):
     release = released(epsilon)
@@ -75,7 +47,8 @@ def test_the_smooth_prior_is_near_to_the_law_of_the_labels(epsilon, most):
 
 def test_a_release_that_tells_nothing_gives_the_uniform_prior():
     prior = label_prior(released(1e-3))
-    np.testing.assert_allclose(prior.densities, 1.0, rtol=1e-12)
+    # the roughness is at its floor of 0.001, and its coefficients are of that order times a score below 1
+    np.testing.assert_allclose(prior.densities, 1.0, atol=1e-5)
 
 
 def test_the_prior_moves_and_scales_with_the_labels():
@@ -87,7 +60,7 @@ def test_the_prior_moves_and_scales_with_the_labels():
 
 def test_atoms_at_the_bounds_go_to_the_bins_next_to_them():
     labels = np.where(np.arange(N) % 4 == 0, 5.0, LABELS)
-    prior = label_prior(released(30.0, labels), bins=20)
+    prior = label_prior(released(30.0, labels))
     assert prior.probabilities[-1] == pytest.approx(0.25, abs=0.02)
 
 
@@ -102,11 +75,7 @@ def test_noise_of_a_stated_scale_is_laplace_noise_too():
     [
         (LABELS, {}, TypeError, "Release"),
         (ldp.Release(None, ldp.LaplaceMechanism(1.0, 0, 1), count=5), {}, ValueError, "released values"),
-        (ldp.Release(LABELS[:2], ldp.GaussianMechanism(1.0, 1e-5, 0, 1)), {}, ValueError, "Laplace noise"),
-        (ldp.Release(LABELS[:2], ldp.LaplaceMechanism([1.0, 2.0], 0, 1)), {}, ValueError, "one budget"),
-        (ldp.Release([3.0], ldp.LaplaceMechanism(1.0, sensitivity=1.0)), {}, ValueError, "clipped"),
-        (released(1.0), {"bins": 0}, ValueError, "bins"),
-        (released(1.0), {"deconvolved": False, "bins": 3}, ValueError, "bins"),
+        (ldp.Release([3.0], ldp.LaplaceMechanism(1.0, sensitivity=1.0)), {}, ValueError, "clips"),
         (released(1.0), {"width": 0.1}, ValueError, "width"),
         (released(1.0), {"deconvolved": False, "width": 0.0}, ValueError, "width"),
         (released(1.0), {"deconvolved": False, "width": 1e-9}, ValueError, "width"),

@@ -849,7 +849,7 @@ def _linear_fits():
 
 def _label_priors():
     release = _label_releases()["Laplace"]
-    options = {"smooth": {}, "12 bins": {"bins": 12}, "as released": {"deconvolved": False}}
+    options = {"smooth": {}, "as released": {"deconvolved": False}}
     return {f"prior, {name}": functools.partial(_label_prior, release, given) for name, given in options.items()}
 
 
