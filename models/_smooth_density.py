@@ -12,17 +12,7 @@ from numpyro.distributions.transforms import Transform
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.types import Array, Key
-from ldpbayes.estimation.smoothing import (
-    ATOMS,
-    KNOTS,
-    ROUGHNESS,
-    interval_of,
-    law_of,
-    mean_information,
-    penalised,
-    prepared,
-    prior_of,
-)
+from ldpbayes.estimation.smoothing import ATOMS, KNOTS, ROUGHNESS, fitted, interval_of, law_of, mean_information
 from ldpbayes.models._factory import factory
 
 DRAWS = 32  # of the approximate posterior, over which the information is averaged
@@ -53,12 +43,9 @@ def _coordinates(
     release: Any, lower: float | None, upper: float | None, knots: int, outside: Any, **_: Any
 ) -> Coordinates:
     """Coordinates in which the posterior is nearly standard normal, from the penalised estimate."""
-    likelihood, options = prepared(release, lower, upper, knots)
-    atoms = None if outside is None else np.repeat(np.reshape(ATOMS, (2, 1)), 2, axis=1)
+    fit, likelihood, options = fitted(release, lower, upper, knots, outside is not None)
+    draws = np.random.default_rng(0).multivariate_normal(fit.coefficients, fit.covariance, DRAWS)
     with jax.enable_x64(True):
-        fit = jax.tree.map(np.asarray, penalised(likelihood, ROUGHNESS, atoms, **options))
-        covariance = np.linalg.inv(fit.information + np.diag(prior_of(fit.roughness, knots, atoms)[1]))
-        draws = np.random.default_rng(0).multivariate_normal(fit.coefficients, covariance, DRAWS)
         information = np.asarray(mean_information(draws, likelihood, **options))
     own, odds = slice(knots - 1), slice(knots - 1, None)
     c, a = fit.coefficients[own], fit.coefficients[odds]

@@ -59,6 +59,7 @@ class Penalised(NamedTuple):
     coefficients: Array
     roughness: Array
     information: Array
+    covariance: Array  # (p, p) of the coefficients, given the roughness
     converged: Array
 
 
@@ -85,15 +86,14 @@ def log_likelihood_at(
     def log_prob(theta: Array) -> Array:
         return likelihood.log_prob(law_of(theta, lower, upper, knots))
 
-    def slope_of(theta: Array) -> Array:
-        return jax.grad(lambda theta: likelihood.weights @ log_prob(theta))(theta)
-
     values, scores = log_prob(theta), jax.jacfwd(log_prob)(theta)
     weighted = scores.T * likelihood.weights
     slope, information = jnp.sum(weighted, axis=1), weighted @ scores
-    for odds in range(knots - 1, len(theta)):  # where few records are at a bound, their scores say less than they know
-        bend = jax.jvp(slope_of, (theta,), (jnp.eye(len(theta))[odds],))[1][odds]
-        information = information.at[odds, odds].max(-bend)
+    own, odds = theta[: knots - 1], theta[knots - 1 :]
+    if len(odds):  # where few records are at a bound, their scores say less than the second derivatives
+        bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(own, odds)))(odds)
+        places = np.arange(knots - 1, knots + 1)
+        information = information.at[places, places].max(-jnp.diagonal(bends))
     return likelihood.weights @ values, slope, information
 
 
@@ -114,37 +114,40 @@ def penalised(
     at = functools.partial(log_likelihood_at, likelihood=likelihood, lower=lower, upper=upper, knots=knots)
 
     def step(state: Any) -> Any:
-        count, _, theta, square, damping, (value, slope, information) = state
+        count, _, theta, move, square, damping, here = state
         means, precisions = prior_of(jnp.sqrt(square), knots, atoms)
 
-        def penalty(theta: Array) -> Array:
-            return 0.5 * jnp.sum(precisions * (theta - means) ** 2)
+        def objective(theta: Array, value: Array) -> Array:
+            return value - 0.5 * jnp.sum(precisions * (theta - means) ** 2)
 
-        curvature = information + jnp.diag(precisions)
-        damped = curvature + damping * jnp.diag(jnp.diagonal(curvature))
-        move = jnp.linalg.solve(damped, slope - precisions * (theta - means))
         there = at(theta + move)
-        better = there[0] - penalty(theta + move) >= value - penalty(theta) - 1e-9
-        theta, here = jax.tree.map(
-            lambda new, old: jnp.where(better, new, old), (theta + move, there), (theta, (value, slope, information))
-        )
+        better = objective(theta + move, there[0]) >= objective(theta, here[0]) - 1e-9
+        theta, here = jax.tree.map(lambda new, old: jnp.where(better, new, old), (theta + move, there), (theta, here))
         damping = jnp.where(better, 0.1 * damping, 10 * jnp.maximum(damping, 0.1))
-        errors = jnp.diagonal(jnp.linalg.inv(here[2] + jnp.diag(precisions)))
+        _, slope, information = here
+        errors = jnp.diagonal(jnp.linalg.inv(information + jnp.diag(precisions)))
         freedom = jnp.sum((1 - errors * precisions)[: knots - 1])
         sum_of_squares = jnp.sum(theta[: knots - 1] ** 2)
         # the root of the derivative freedom/τ = Σ θ²/τ³ − τ/scale² of its log density
         ahead = 2 * sum_of_squares / (freedom + jnp.sqrt(freedom**2 + 4 * sum_of_squares / scale**2))
         moved = jnp.max(jnp.abs(move) / jnp.sqrt(errors))
-        ahead = jnp.where(better & (moved < NEAR), jnp.clip(ahead, LEAST, MOST), square)
-        small = (moved < SMALL) & (jnp.abs(jnp.log(ahead / square)) < 2 * SMALL)
-        return count + 1, better & small, theta, ahead, damping, here
+        ahead = jnp.where(better & (count > 0) & (moved < NEAR), jnp.clip(ahead, LEAST, MOST), square)
+        done = better & (count > 0) & (moved < SMALL) & (jnp.abs(jnp.log(ahead / square)) < 2 * SMALL)
+        means, precisions = prior_of(jnp.sqrt(ahead), knots, atoms)
+        curvature = information + jnp.diag(precisions)
+        damped = curvature + damping * jnp.diag(jnp.diagonal(curvature))
+        move = jnp.linalg.solve(damped, slope - precisions * (theta - means))
+        return count + 1, done, theta, move, ahead, damping, here
 
     start = jnp.asarray(prior_of(jnp.asarray(1.0), knots, atoms)[0])
-    state = 0, False, start, jnp.asarray(1.0), jnp.asarray(0.0), at(start)
-    _, done, theta, square, _, (*_, information) = jax.lax.while_loop(
+    nothing = jnp.zeros_like(start)
+    unknown = jnp.asarray(-jnp.inf), nothing, jnp.diag(nothing)
+    state = 0, False, start, nothing, jnp.asarray(1.0), jnp.asarray(0.0), unknown
+    _, done, theta, _, square, _, (*_, information) = jax.lax.while_loop(
         lambda state: (state[0] < STEPS) & ~state[1], step, state
     )
-    return Penalised(theta, jnp.sqrt(square), information, done)
+    covariance = jnp.linalg.inv(information + jnp.diag(prior_of(jnp.sqrt(square), knots, atoms)[1]))
+    return Penalised(theta, jnp.sqrt(square), information, covariance, done)
 
 
 @functools.partial(jax.jit, static_argnames=("lower", "upper", "knots"))
@@ -245,11 +248,32 @@ def smooth_density(
     EstimationWarning
         Nearly all records are at one bound, so that the law between the bounds is unknown, or the search did not end.
     """
-    likelihood, options = prepared(data, lower, upper, knots)
+    fit, _, options = fitted(data, lower, upper, knots, outside)
+    with jax.enable_x64(True):
+        law = law_of(jnp.asarray(fit.coefficients), **options)
+    nothing = np.empty(0), np.empty((0, 0)), list[str]()
+    estimate = DensityEstimate(law, float(fit.roughness), *nothing, (fit.coefficients, fit.covariance), data.promises)
+    return estimate.of(DEFAULTS if functionals is None else functionals)
+
+
+def fitted(
+    data: Any, lower: float | None, upper: float | None, knots: int, outside: bool
+) -> tuple[Penalised, PreparedLikelihood, dict[str, Any]]:
+    """`penalised` on the host, the likelihood, and the options of both; errors and warnings of `smooth_density`."""
+    knots = at_least(4, "knots", knots)
+    if not isinstance(data, Release) and not (isinstance(data, Sketch) and data.law_shape == ()):
+        raise TypeError(f"a smooth density is of one release or sketch without groups, got {type(data).__name__}")
+    ends = interval_of(data.mechanism, lower, upper)
+    if isinstance(data, Release) and data.values is None:
+        raise ValueError("a density needs released values; this release has none")
+    law = SmoothDensity(np.zeros(knots), *ends)
+    likelihood = PreparedLikelihood.of(data, law)
+    options: dict[str, Any] = {"lower": law.lower, "upper": law.upper, "knots": knots}
     atoms = np.repeat(np.reshape(ATOMS, (2, 1)), 2, axis=1) if outside else None
     with jax.enable_x64(True):
+        if not outside and not np.isfinite(likelihood.log_prob(law)).all():
+            raise ValueError("values are released at a bound as they were: their law has atoms there, outside=")
         fit = jax.tree.map(np.asarray, penalised(likelihood, ROUGHNESS, atoms, **options))
-        precisions = np.asarray(prior_of(fit.roughness, knots, atoms)[1])
         law = law_of(jnp.asarray(fit.coefficients), **options)
         at_ends = np.asarray([law.cdf(law.knots[1]), 1 - law.cdf(law.knots[-2])])
     if not fit.converged:
@@ -258,25 +282,7 @@ def smooth_density(
         end = ("lower", "upper")[np.argmax(at_ends)]
         problem = f"{at_ends.max():.1%} of the records are at the {end} end of [{law.lower:g}, {law.upper:g}]"
         warn(f"{problem}: the law between the ends is hardly known; choose other bounds", EstimationWarning)
-    covariance = np.linalg.inv(fit.information + np.diag(precisions))
-    estimate = DensityEstimate(
-        law, float(fit.roughness), np.empty(0), np.empty((0, 0)), [], (fit.coefficients, covariance), data.promises
-    )
-    return estimate.of(DEFAULTS if functionals is None else functionals)
-
-
-def prepared(
-    data: Any, lower: float | None, upper: float | None, knots: int
-) -> tuple[PreparedLikelihood, dict[str, Any]]:
-    """The likelihood of laws on an interval that holds a mechanism's bounds; errors as of `smooth_density`."""
-    knots = at_least(4, "knots", knots)
-    if not isinstance(data, Release) and not (isinstance(data, Sketch) and data.law_shape == ()):
-        raise TypeError(f"a smooth density is of one release or sketch without groups, got {type(data).__name__}")
-    ends = interval_of(data.mechanism, lower, upper)
-    if isinstance(data, Release) and data.values is None:
-        raise ValueError("a density needs released values; this release has none")
-    law = SmoothDensity(np.zeros(knots), *ends)
-    return PreparedLikelihood.of(data, law), {"lower": law.lower, "upper": law.upper, "knots": knots}
+    return fit, likelihood, options
 
 
 def interval_of(mechanism: Any, lower: float | None, upper: float | None) -> tuple[float, float]:

@@ -1,0 +1,174 @@
+"""The penalised estimate of a law without a parametric family."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize
+
+import ldpbayes as ldp
+from ldpbayes import functionals
+from ldpbayes.estimation import smooth_density
+from ldpbayes.estimation.estimates import Estimate
+from ldpbayes.estimation.smoothing import (
+    ATOMS,
+    ROUGHNESS,
+    fitted,
+    law_of,
+    log_likelihood_at,
+    prior_of,
+    smooth_basis,
+)
+
+N = 5000
+RNG = np.random.default_rng(0)
+RECORDS = 10 * RNG.beta(5, 2, N)
+MECHANISM = ldp.LaplaceMechanism(2.0, 0.0, 10.0)
+OPTIONS = {"lower": 0.0, "upper": 10.0, "knots": 41}
+
+
+def released(records=RECORDS, mechanism=MECHANISM, seed=0):
+    with jax.enable_x64(True):
+        return ldp.Release(np.asarray(mechanism.randomize(jax.random.key(seed), records)), mechanism)
+
+
+SKETCH = released().sketch()
+
+
+def test_second_differences_of_the_prior_are_independent_and_its_sizes_are_the_roughness():
+    basis = smooth_basis(12)
+    second = np.diff(basis, n=2, axis=0)
+    covariance = second @ second.T
+    np.testing.assert_allclose(covariance, covariance[0, 0] * np.eye(10), atol=1e-12)
+    assert np.sum(basis[:, 0] ** 2) == pytest.approx(13 / 11 * 12)  # a straight line of variance one, but for its ends
+    assert np.mean(np.sum(basis[:, 1:] ** 2, axis=1)) == pytest.approx(1.0)
+    np.testing.assert_allclose(basis.T @ np.ones(12), 0, atol=1e-10)
+
+
+def test_the_estimate_is_the_mode_and_its_roughness_has_the_largest_marginal_likelihood():
+    fit, likelihood, options = fitted(SKETCH, None, None, 41, False)
+    assert fit.converged
+    with jax.enable_x64(True):
+
+        def slope_and_information(theta, roughness):
+            _, slope, information = jax.jit(lambda theta: log_likelihood_at(theta, likelihood, **options))(theta)
+            return np.asarray(slope - theta / roughness**2), np.asarray(information) + np.eye(40) / roughness**2
+
+        slope, information = slope_and_information(fit.coefficients, fit.roughness)
+        # the search ends where a step is within 0.005 standard errors
+        assert slope @ np.linalg.solve(information, slope) < 40 * 0.005**2
+
+        at = jax.jit(lambda theta: log_likelihood_at(theta, likelihood, **options))
+
+        def marginal(roughness):
+            """Minus the log posterior of the roughness by Laplace's method, at the mode by Newton's."""
+            theta = fit.coefficients
+            for _ in range(8):
+                _, slope, information = at(theta)
+                theta = theta + np.linalg.solve(information + np.eye(40) / roughness**2, slope - theta / roughness**2)
+            value, _, information = at(theta)
+            log_det = np.linalg.slogdet(np.asarray(information) * roughness**2 + np.eye(40))[1]
+            prior = theta @ theta / roughness**2 / 2 + roughness**2 / ROUGHNESS**2 / 2
+            return -float(value) + float(prior) + log_det / 2
+
+        best = optimize.minimize_scalar(
+            lambda log: marginal(np.exp(log)), bracket=np.log(fit.roughness) + np.array([-0.3, 0.0, 0.3]), tol=1e-4
+        )
+    # The criterion is the same but for the change of the information with the roughness, which moves the maximum by
+    # less than a standard error of log τ, about (2 · degrees of freedom)^−1/2 = 0.3; its value by less than 0.1 nats.
+    assert marginal_excess(marginal, fit.roughness, best) < 0.1
+
+
+def marginal_excess(marginal, roughness, best):
+    with jax.enable_x64(True):
+        return marginal(float(roughness)) - best.fun
+
+
+def test_standard_errors_are_those_of_draws_from_the_normal_law_of_the_coefficients():
+    estimate = smooth_density(SKETCH, functionals={"mean": functionals.mean, "cdf": functionals.cdf([3.0, 7.0])})
+    theta, covariance = estimate._fit
+    at = np.array([3.0, 7.0])
+    draws = np.random.default_rng(1).multivariate_normal(theta, covariance / 100, 4000)
+    with jax.enable_x64(True):
+        values = jax.vmap(lambda theta: jnp.append(law_of(theta, **OPTIONS).mean, law_of(theta, **OPTIONS).cdf(at)))
+        values = np.asarray(values(jnp.asarray(draws)))
+    # a tenth of the errors, at which functionals are linear; the relative error of a deviation of 4,000 draws is 1.1 %
+    np.testing.assert_allclose(10 * np.std(values, axis=0), estimate.standard_error, rtol=0.06)
+    assert isinstance(estimate, Estimate) and estimate.names == ["mean", "cdf[3.0]", "cdf[7.0]"]
+    assert estimate.contrast({"cdf[7.0]": 1, "cdf[3.0]": -1}).standard_error > 0
+    assert "epsilon = 2" in estimate.privacy and "Smooth density on [0, 10]" in estimate.summary()
+
+
+# A miss of 4.5 standard errors has probability 1e-5 a number; the penalty's bias is part of the errors.
+def test_the_estimate_finds_the_law_of_the_records():
+    estimate = smooth_density(SKETCH)
+    truth = np.array([RECORDS.mean(), RECORDS.std(), *np.quantile(RECORDS, [0.05, 0.25, 0.5, 0.75, 0.95])])
+    assert np.all(np.abs(estimate.params - truth) < 4.5 * estimate.standard_error)
+    assert np.all(estimate.standard_error < [0.2, 0.3, 1.5, 0.6, 0.4, 0.5, 0.6])
+
+
+def test_a_sketch_and_the_release_have_one_estimate():
+    part = released(RECORDS[:800])
+    whole, sketched = smooth_density(part), smooth_density(part.sketch())
+    assert np.max(np.abs(whole.params - sketched.params) / whole.standard_error) < 0.02  # both searches end at 0.005
+    budgets = ldp.LaplaceMechanism(np.full(800, 2.0), 0.0, 10.0)
+    personal = smooth_density(ldp.Release(part.values, budgets))
+    assert np.max(np.abs(whole.params - personal.params) / whole.standard_error) < 0.02
+
+
+def test_the_estimate_moves_and_scales_with_the_records():
+    other = ldp.Release(50 + 20 * np.asarray(released().values), ldp.LaplaceMechanism(2.0, 50.0, 250.0)).sketch()
+    one, two = smooth_density(SKETCH), smooth_density(other)
+    np.testing.assert_allclose(two.params[[0, 2, 4]], 50 + 20 * one.params[[0, 2, 4]], rtol=1e-3)
+    assert two.roughness == pytest.approx(one.roughness, rel=0.05)
+
+
+def test_atoms_of_clipping_are_found():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 5.0, 0.0, 10.0)
+    records = np.where(np.arange(N) % 10 == 0, 12.0, RECORDS)
+    shares = {"above": lambda law: law.outside[1], "below": lambda law: law.outside[0]}
+    estimate = smooth_density(released(records, mechanism).sketch(), outside=True, functionals=shares)
+    above, below = zip(estimate.params, estimate.standard_error, strict=True)
+    # 200 of 1,000 records without noise are at the bound, none at the other
+    assert abs(above[0] - 0.1) < 4.5 * above[1] and above[1] < 0.015
+    assert below[0] < 0.003
+
+
+def test_a_wider_interval_holds_records_that_the_mechanism_clips():
+    estimate = smooth_density(SKETCH, -5.0, 20.0, functionals={"inside": functionals.share(0.0, 10.0)})
+    assert estimate.law.lower == -5.0 and estimate.params[0] > 0.5
+
+
+def test_prior_of_has_the_atoms_last():
+    atoms = np.repeat(np.reshape(ATOMS, (2, 1)), 2, axis=1)
+    means, precisions = prior_of(2.0, 5, atoms)
+    np.testing.assert_allclose(means, [0, 0, 0, 0, -3, -3])
+    np.testing.assert_allclose(precisions, [0.25] * 4 + [1 / 1.5**2] * 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "said"),
+    [
+        (RECORDS, {}, TypeError, "one release or sketch"),
+        (SKETCH, {"lower": 1.0}, ValueError, "hold the bounds 0 and 10"),
+        (SKETCH, {"knots": 3}, ValueError, "knots"),
+        (ldp.Release(None, MECHANISM, count=9), {}, ValueError, "released values"),
+        (ldp.Release([3.0], ldp.LaplaceMechanism(1.0, sensitivity=1.0)), {}, ValueError, "clips numbers"),
+        (ldp.Release([0, 1], ldp.RandomizedResponse(1.0, 2)), {}, ValueError, "categories"),
+        (released().sketch(by=np.arange(N) % 2), {}, TypeError, "without groups"),
+    ],
+)
+def test_what_has_no_smooth_density_is_refused(data, options, error, said):
+    with pytest.raises(error, match=said):
+        smooth_density(data, **options)
+
+
+def test_a_law_with_all_its_records_at_a_bound_is_said_to_be_unknown():
+    with pytest.warns(ldp.estimation.EstimationWarning, match="at the upper end"):
+        smooth_density(released(np.full(N, 30.0), ldp.LaplaceMechanism(20.0, 0.0, 10.0)).sketch())
+
+
+def test_values_at_a_bound_without_noise_need_atoms():
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.5, 1.0, 0.0, 10.0)
+    with pytest.raises(ValueError, match="outside="):
+        smooth_density(released(np.full(50, 30.0), mechanism).sketch())
