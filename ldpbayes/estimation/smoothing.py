@@ -67,7 +67,8 @@ def law_of(coefficients: Array, lower: float, upper: float, knots: int) -> Smoot
     """The law with coefficients (p,): knots − 1 of the basis, and perhaps two log odds of atoms."""
     odds = coefficients[knots - 1 :]
     outside = jax.nn.softmax(jnp.append(odds, 0.0))[:2] if len(odds) else None
-    return SmoothDensity(smooth_basis(knots) @ coefficients[: knots - 1], lower, upper, outside)
+    basis = jnp.asarray(smooth_basis(knots), coefficients.dtype)
+    return SmoothDensity(basis @ coefficients[: knots - 1], lower, upper, outside)
 
 
 def prior_of(roughness: Array, knots: int, atoms: Array | None) -> tuple[Array, Array]:
