@@ -76,7 +76,7 @@ def test_the_posterior_agrees_with_the_penalised_estimate(sketch, posterior):
     # mode and mean differ where the posterior is skewed: by less than a standard error; the deviations by a half
     assert np.all(np.abs(drawn.mean(axis=0) - estimate.params) < estimate.standard_error)
     assert np.all(np.abs(np.log(drawn.std(axis=0) / estimate.standard_error)) < np.log(2))
-    assert answers["quantiles"].dims[-1] == "quantile" and answers["quantiles"].shape == (2, 250, 2)
+    assert answers["quantiles"].dims[-1] == "quantile" and answers["quantiles"].shape == (2, 250, 1, 2)
 
 
 def test_predictions_need_no_data_and_are_of_the_law_of_the_draws(posterior):
