@@ -25,6 +25,8 @@ from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
+from ldpbayes.estimation.smoothing import DEFAULTS
+from ldpbayes.functionals import cdf, density, gini
 from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
@@ -101,6 +103,7 @@ def _fit(args: argparse.Namespace) -> int:
     r"""Sample the posterior of a model, given release files.
 
     ldpbayes fit visits.npz --model clipped_counts --out visits.nc
+    ldpbayes fit visits.npz --model smooth_density --plot visits.png
     ldpbayes fit answers.parquet --model warner
     ldpbayes fit north.npz south.npz --by file --model hierarchical
     ldpbayes fit monday.npz tuesday.npz --add --model warner
@@ -115,6 +118,7 @@ def _fit(args: argparse.Namespace) -> int:
         --formula "income ~ age + education"
     """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
+    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if (args.model is None) == (args.formula is None):
         raise BadInput("fit needs --model or --formula, one of the two")
     frame: tuple = ()
@@ -152,6 +156,12 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
+        bounds = inputs.bounds_of(releases[0].release.mechanism)
+        if args.plot and (several or not bounds or getattr(model, "kind", "numbers") != "numbers"):
+            allowed = "a model of numbers that were clipped to bounds, and one RELEASE without --by"
+            raise BadInput(
+                f"--plot needs {allowed}, got {args.model or '--formula'} and {releases[0].release.mechanism}"
+            )
         with naming("--same-people"):
             said = promises([release for _, _, release in releases], (), args.same_people)
         say(few(f"  {line}" for line in said.splitlines()))
@@ -171,13 +181,48 @@ def _fit(args: argparse.Namespace) -> int:
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)
         say("")
-        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(args.model, ())]
+        factory = getattr(model, "factory", "")
+        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(factory, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             print(summary_table(result, shown))
+            if factory == "smooth_density" and bounds:
+                kind = DEFAULTS | ({"gini": gini} if bounds[0] >= 0 else {})
+                print(f"\n{summary_table(_functionals(result, model, kind), list(kind))}")
         if args.out is not None:
             result.to_netcdf(args.out, engine="h5netcdf")
             say(f"\nwrote {args.out}")
+        if args.plot is not None:
+            with naming("--plot"):
+                _picture(args.plot, result, model, releases[0].release, *bounds)
+            say(f"\nwrote {args.plot}")
     return _exit_code([result])
+
+
+def _functionals(result: Any, model: Any, kind: dict[str, Any]) -> Any:
+    """Posterior of functionals of the one law that a model observes, without an axis of records."""
+    laws = ldp.predict(result, model, kind=kind)
+    laws = laws.squeeze([axis for axis, size in laws.sizes.items() if size == 1 and axis not in ("chain", "draw")])
+    if {*laws.data_vars} != {*kind} or any(each.ndim > 3 for each in laws.values()):
+        raise ValueError("the model must observe one law of numbers")
+    return laws[list(kind)]
+
+
+def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, low: float, high: float) -> None:
+    """Draw the posterior of a law between bounds: the density beside the released values, and the cdf."""
+    from matplotlib.figure import Figure
+
+    from ldpbayes.plots import plot_density
+
+    x = np.linspace(low, high, 201)
+    x = np.union1d(x, [whole for whole in np.round(x) if low <= whole <= high])
+    laws = _functionals(result, model, {"density": density(x), "cdf": cdf(x)})
+    places = x == np.round(x)
+    places |= bool(laws["density"].values[..., ~places].any())  # a law of whole numbers has no others
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for ax, name, beside in zip(figure.subplots(1, 2), laws, (release, None), strict=True):
+        plot_density(x[places], {"noise-aware": laws[name].values[..., places]}, release=beside, ax=ax)
+        ax.set(xlabel="original value", ylabel=name)
+    figure.savefig(path, dpi=150)
 
 
 def few(lines: Iterable[str]) -> str:
@@ -367,17 +412,19 @@ def first_paragraph(text: str | None) -> str:
     return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
-def _check_out(path: pathlib.Path | None, suffix: str, form: str) -> None:
+def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = "--out") -> None:
     if path is None:
         return
     if path.suffix != suffix:
-        raise BadInput(f"--out {path}: {form}; give the name of a file that ends in {suffix}")
+        raise BadInput(f"{option} {path}: {form}; give the name of a file that ends in {suffix}")
     if suffix == ".nc":
         require("demo", "h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
+    if suffix == ".png":
+        require("demo", "matplotlib")
     if path.is_dir():
-        raise BadInput(f"--out {path} is a folder; give the name of a file")
+        raise BadInput(f"{option} {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():
-        raise BadInput(f"--out: there is no folder {path.absolute().parent}")
+        raise BadInput(f"{option}: there is no folder {path.absolute().parent}")
 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
