@@ -35,7 +35,6 @@ __all__ = [
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _GREY = COLOURS["non-private"]
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_NORMAL_DRAWS = 4000  # of an estimated curve; with their mirror images the estimate is the mean
 
 
 def __dir__() -> list[str]:
@@ -137,51 +136,42 @@ def plot_density(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Densities or cdfs, each with a pointwise band and, lighter, a simultaneous one.
+    """Densities or cdfs with an equal-tailed band at each point and, lighter, one for all points together.
 
-    The pointwise band is the equal-tailed interval at each point. The simultaneous band holds the curve at all points
-    together: mean ± c sd, cut at 0, with c the quantile over draws of the largest |draw − mean|/sd at any point.
+    The latter is mean ± c sd, cut at 0, with c the quantile over draws of the largest |draw − mean|/sd.
 
     Parameters
     ----------
     x : array_like (k,)
         Increasing points, else ValueError.
     curves : mapping of str to array_like (..., k) or Estimate
-        By analysis: the curve at the points for every posterior draw, as from `ldpbayes.predict` with
-        ``kind=ldpbayes.functionals.density(x)``; or an estimate with the k values as its parameters, such as
-        ``estimate.of({"density": density(x)})``. ValueError for another shape.
-    release : Release, optional
-        Of numbers: a histogram of the released values, a density over all of them, from the first point to the last.
-    truth : array_like (k,), optional
-        A curve to compare with, as a grey line.
+        By analysis: draws of the curve at the points, as of `ldpbayes.predict` with ``kind=density(x)``; or an estimate
+        whose parameters are the curve, as ``estimate.of({"density": density(x)})``. ValueError for another shape.
+    release, truth : Release and array_like (k,), optional
+        Beside them: a histogram of released numbers, as a density over all, from first to last point; a grey line.
     level, ax : float and matplotlib.axes.Axes
         Probability of the bands, and where to draw.
     """
-    x, level = checked("x", x, *FINITE_NUMBERS), checked("level", level, *ONE_INSIDE_0_1)
-    if np.ndim(x) != 1 or np.any(np.diff(x) <= 0):
-        raise ValueError(f"x must be increasing points of shape (k,), got shape {np.shape(x)}: {x}")
+    x, level = np.asarray(checked("x", x, *FINITE_NUMBERS)), checked("level", level, *ONE_INSIDE_0_1)
+    if x.ndim != 1 or np.any(np.diff(x) <= 0):
+        raise ValueError(f"x must be increasing points of shape (k,), got shape {x.shape}: {x}")
     draws = {name: _curves(f"curves[{name!r}]", curve, len(x)) for name, curve in curves.items()}
-    if release is not None and np.ndim(release.values) != 1:
-        raise ValueError(f"release must be of released numbers, got values of shape {np.shape(release.values)}")
-    lines = None if truth is None else _curves("truth", truth, len(x)).T
     ax, colours = _axes(ax, "top", "right"), _colours(list(draws))
+    if truth is not None:
+        ax.plot(x, _curves("truth", truth, len(x)).T, color=_GREY, linewidth=1, label="truth")
     if release is not None:
+        if np.ndim(release.values) != 1:
+            raise ValueError(f"release must be of released numbers, got values of shape {np.shape(release.values)}")
         counts, edges = np.histogram(release.values, bins=60, range=(x[0], x[-1]))
         heights = counts / (len(release) * np.diff(edges))
         ax.stairs(heights, edges, color="#999999", linewidth=0.8, label="released, with noise")
-    if lines is not None:
-        ax.plot(x, lines, color=_GREY, linewidth=1, label="truth")
     for name, each in draws.items():
         (mean, *pointwise), sd = _interval(each, level), each.std(axis=0)
-        farthest = np.max(np.abs(each - mean) / np.where(sd > 0, sd, 1.0), axis=1)
-        reach = np.quantile(farthest, level) * sd
+        reach = np.quantile(np.max(np.abs(each - mean) / np.where(sd > 0, sd, 1.0), axis=1), level) * sd
         ax.plot(x, mean, color=colours[name], linewidth=1.5, label=name)
-        for where, (low, high), alpha in (
-            ("all points", (mean - reach, mean + reach), 0.15),
-            ("a point", pointwise, 0.3),
-        ):
+        for where, ends, alpha in (("all points", (mean - reach, mean + reach), 0.15), ("a point", pointwise, 0.3)):
             label = f"{100 * level:g}% at {where}" if name == next(iter(draws)) else None
-            ax.fill_between(x, np.maximum(low, 0), high, color=colours[name], alpha=alpha, linewidth=0, label=label)
+            ax.fill_between(x, *np.maximum(ends, 0), color=colours[name], alpha=alpha, linewidth=0, label=label)
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
     return ax
@@ -320,9 +310,9 @@ def _interval(draws: np.ndarray, level: float) -> np.ndarray:
 def _curves(name: str, curve: Any, points: int) -> np.ndarray:
     """Draws (draws, points) of a curve, of an estimate by its normal law."""
     if hasattr(curve, "covariance"):
-        sizes = np.zeros(len(curve.params)), curve.covariance, _NORMAL_DRAWS
-        moves = np.random.default_rng(0).multivariate_normal(*sizes, check_valid="ignore")
-        curve = curve.params + np.concatenate([moves, -moves])
+        law = np.zeros(len(curve.params)), curve.covariance
+        moves = np.random.default_rng(0).multivariate_normal(*law, 4000, check_valid="ignore")
+        curve = curve.params + np.concatenate([moves, -moves])  # so that the estimate is the mean
     draws = checked(name, curve, *FINITE_NUMBERS)
     if np.shape(draws)[-1:] != (points,):
         raise ValueError(f"{name} must have the {points} points of x along the last axis, got shape {np.shape(draws)}")

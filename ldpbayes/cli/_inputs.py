@@ -24,8 +24,7 @@ from ldpbayes._core.checks import guess, require
 from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
-from ldpbayes.likelihood.families import ends_of
-from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
+from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
@@ -35,10 +34,8 @@ COLUMN = "@"  # stands before the name of a column with a parameter's values, on
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
 GROUPED = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
-INNER = {  # sites that the summary leaves out: coordinates, or a law whose functionals say more
-    "regional_histograms": {"offset"},
-    "smooth_density": {"coefficients", "log_density", "odds"},
-}
+# sites that the summary leaves out: coordinates of the sampler, and a density, of which it shows functionals
+INNER = {"regional_histograms": {"offset"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 
 
 def option(name: str) -> str:
@@ -352,14 +349,6 @@ def blaming(model: str) -> Iterator[None]:
     finally:
         for added in folder:
             sys.path.remove(added)
-
-
-def bounds_of(mechanism: Any) -> tuple[float, float] | None:
-    """Bounds to which a mechanism clips numbers; None for other records, and without bounds."""
-    if mechanism.record_shape or isinstance(mechanism, Categories):
-        return None
-    low, high = (float(end(each)) for end, each in zip((np.min, np.max), ends_of(mechanism.domain), strict=True))
-    return (low, high) if math.isfinite(high - low) else None
 
 
 def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release | Sketch:

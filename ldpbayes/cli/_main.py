@@ -25,16 +25,18 @@ from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
-from ldpbayes.estimation.smoothing import DEFAULTS
+from ldpbayes.estimation.smoothing import DEFAULTS, interval_of
 from ldpbayes.functionals import cdf, density, gini
 from ldpbayes.inference.result import summary_table
-from ldpbayes.mechanisms import mechanism_names
+from ldpbayes.mechanisms import Categories, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
+from ldpbayes.plots import plot_density
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 ADVISED = {"run longer chains": "give more --warmup and --samples", "target_accept_prob": "--target-accept"}
 ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-mass", ", reparametrise": ""}
+WRITERS = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
 LINES = 8  # of notes on releases that are printed
 FAMILIES = {
     "bernoulli": "Bernoulli",
@@ -156,17 +158,18 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
-        bounds = inputs.bounds_of(releases[0].release.mechanism)
-        if args.plot and (several or not bounds or getattr(model, "kind", "numbers") != "numbers"):
-            allowed = "a model of numbers that were clipped to bounds, and one RELEASE without --by"
-            raise BadInput(
-                f"--plot needs {allowed}, got {args.model or '--formula'} and {releases[0].release.mechanism}"
-            )
+        mechanism, factory = releases[0].release.mechanism, getattr(model, "factory", "")
+        if args.plot is not None:
+            others = several or mechanism.record_shape or isinstance(mechanism, Categories)
+            if others or getattr(model, "kind", "numbers") != "numbers":
+                raise BadInput("--plot is for one RELEASE of numbers, without --by, and a model of their law")
+            with naming("--plot"):
+                bounds = interval_of(mechanism, None, None)
         with naming("--same-people"):
             said = promises([release for _, _, release in releases], (), args.same_people)
         say(few(f"  {line}" for line in said.splitlines()))
-        whole = args.no_sketch or args.features or frame
-        data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
+        positive = args.no_sketch or args.features or frame
+        data = [each.release if positive else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:
             say(notes[0])
         words = tuple(release.word for release in releases)
@@ -181,13 +184,14 @@ def _fit(args: argparse.Namespace) -> int:
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)
         say("")
-        factory = getattr(model, "factory", "")
         shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(factory, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             print(summary_table(result, shown))
-            if factory == "smooth_density" and bounds:
-                kind = DEFAULTS | ({"gini": gini} if bounds[0] >= 0 else {})
-                print(f"\n{summary_table(_functionals(result, model, kind), list(kind))}")
+            if factory == "smooth_density":
+                positive = args.model == factory and interval_of(mechanism, None, None)[0] >= 0
+                kinds = DEFAULTS | ({"gini": gini} if positive else {})
+                law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
+                print(f"\n{summary_table(law, [*kinds])}")
         if args.out is not None:
             result.to_netcdf(args.out, engine="h5netcdf")
             say(f"\nwrote {args.out}")
@@ -198,30 +202,20 @@ def _fit(args: argparse.Namespace) -> int:
     return _exit_code([result])
 
 
-def _functionals(result: Any, model: Any, kind: dict[str, Any]) -> Any:
-    """Posterior of functionals of the one law that a model observes, without an axis of records."""
-    laws = ldp.predict(result, model, kind=kind)
-    laws = laws.squeeze([axis for axis, size in laws.sizes.items() if size == 1 and axis not in ("chain", "draw")])
-    if {*laws.data_vars} != {*kind} or any(each.ndim > 3 for each in laws.values()):
-        raise ValueError("the model must observe one law of numbers")
-    return laws[list(kind)]
-
-
 def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, low: float, high: float) -> None:
     """Draw the posterior of a law between bounds: the density beside the released values, and the cdf."""
     from matplotlib.figure import Figure
 
-    from ldpbayes.plots import plot_density
-
     x = np.linspace(low, high, 201)
-    x = np.union1d(x, [whole for whole in np.round(x) if low <= whole <= high])
-    laws = _functionals(result, model, {"density": density(x), "cdf": cdf(x)})
-    places = x == np.round(x)
-    places |= bool(laws["density"].values[..., ~places].any())  # a law of whole numbers has no others
+    mass = np.round(x)  # where the law is one of whole numbers
+    kinds: Any = {"density": lambda law: density(mass if law.support.is_discrete else x)(law), "cdf": cdf(x)}
+    laws = ldp.predict(result, model, kind=kinds)
+    if "cdf" not in laws or np.prod(laws["cdf"].shape[2:-1]) != 1:
+        raise ValueError("the model must observe one law of numbers")
     figure = Figure(figsize=(10, 4), layout="constrained")
-    for ax, name, beside in zip(figure.subplots(1, 2), laws, (release, None), strict=True):
-        plot_density(x[places], {"noise-aware": laws[name].values[..., places]}, release=beside, ax=ax)
-        ax.set(xlabel="original value", ylabel=name)
+    for ax, name, top, beside in zip(figure.subplots(1, 2), kinds, (None, 1), (release, None), strict=True):
+        plot_density(x, {"noise-aware": laws[name]}, release=beside, ax=ax)
+        ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
     figure.savefig(path, dpi=150)
 
 
@@ -417,10 +411,7 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = 
         return
     if path.suffix != suffix:
         raise BadInput(f"{option} {path}: {form}; give the name of a file that ends in {suffix}")
-    if suffix == ".nc":
-        require("demo", "h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
-    if suffix == ".png":
-        require("demo", "matplotlib")
+    require("demo", *WRITERS.get(suffix, ()))
     if path.is_dir():
         raise BadInput(f"{option} {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():
