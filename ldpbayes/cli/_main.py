@@ -168,8 +168,8 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--same-people"):
             said = promises([release for _, _, release in releases], (), args.same_people)
         say(few(f"  {line}" for line in said.splitlines()))
-        positive = args.no_sketch or args.features or frame
-        data = [each.release if positive else inputs.as_sketch(each, args.model, notes.append) for each in releases]
+        whole = args.no_sketch or args.features or frame
+        data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
         if notes:
             say(notes[0])
         words = tuple(release.word for release in releases)
