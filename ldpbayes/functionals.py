@@ -74,7 +74,7 @@ def cdf(at: ArrayLike) -> Functional:
 
 def density(at: ArrayLike) -> Functional:
     """Density, or mass, for a number or an array (m,), in the unit of the law; atoms of clipping are not part of it."""
-    return _at_points("at", checked("at", at, *NOT_NAN), lambda law, x: jnp.exp(log_prob_on_support(law, x)))
+    return _at_points("at", checked("at", at, *NOT_NAN), _density)
 
 
 def share(low: ArrayLike, high: ArrayLike) -> Functional:
@@ -126,6 +126,14 @@ def _cdf(law: Any, x: jax.Array) -> jax.Array:
     inside = (x >= low) & (x <= high) & jnp.isfinite(x) if family.tame else (x > low) & (x < high)
     value = family.cdf(jnp.where(inside, x, law.support.feasible_like(x)))
     return jnp.where(inside, value, jnp.where(x < high, 0.0, 1.0))
+
+
+def _density(law: Any, x: jax.Array) -> jax.Array:
+    if not law.support.is_discrete:
+        return jnp.exp(log_prob_on_support(law, x))
+    inside = law.support(x)
+    mass = jnp.exp(law.log_prob(jnp.where(inside, x, law.support.feasible_like(x))))  # a family's is of 0, 1, 2, ...
+    return jnp.where(inside, mass, 0.0)
 
 
 def _quantiles(law: Any, q: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import require
+from ldpbayes._core.checks import FINITE_NUMBERS, ONE_INSIDE_0_1, checked, require
 from ldpbayes._core.types import Array
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "plot_areas",
+    "plot_density",
     "plot_intervals",
     "plot_release",
     "plot_replicates",
@@ -122,6 +123,56 @@ def plot_shares(
             centre, low, high = _interval(np.atleast_2d(estimate), level)
         ax.vlines(at, low, high, color=colours[name], linewidth=2)
         ax.plot(at, centre, "o", color=colours[name], markersize=3.5, label=name)
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_density(
+    x: ArrayLike,
+    curves: Mapping[str, Any],
+    *,
+    release: "Release | None" = None,
+    truth: ArrayLike | None = None,
+    level: float = 0.95,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Densities or cdfs with an equal-tailed band at each point and, lighter, one for all points together.
+
+    The latter is mean ± c sd, cut at 0, with c the quantile over draws of the largest |draw − mean|/sd.
+
+    Parameters
+    ----------
+    x : array_like (k,)
+        Increasing points, else ValueError.
+    curves : mapping of str to array_like (..., k) or Estimate
+        By analysis: draws of the curve at the points, as of `ldpbayes.predict` with ``kind=density(x)``; or an estimate
+        whose parameters are the curve, as ``estimate.of({"density": density(x)})``. ValueError for another shape.
+    release, truth : Release and array_like (k,), optional
+        Beside them: a histogram of released numbers, as a density over all, from first to last point; a grey line.
+    level, ax : float and matplotlib.axes.Axes
+        Probability of the bands, and where to draw.
+    """
+    x, level = np.asarray(checked("x", x, *FINITE_NUMBERS)), checked("level", level, *ONE_INSIDE_0_1)
+    if x.ndim != 1 or np.any(np.diff(x) <= 0):
+        raise ValueError(f"x must be increasing points of shape (k,), got shape {x.shape}: {x}")
+    draws = {name: _curves(f"curves[{name!r}]", curve, len(x)) for name, curve in curves.items()}
+    ax, colours = _axes(ax, "top", "right"), _colours(list(draws))
+    if truth is not None:
+        ax.plot(x, _curves("truth", truth, len(x)).T, color=_GREY, linewidth=1, label="truth")
+    if release is not None:
+        if np.ndim(release.values) != 1:
+            raise ValueError(f"release must be of released numbers, got values of shape {np.shape(release.values)}")
+        counts, edges = np.histogram(release.values, bins=60, range=(x[0], x[-1]))
+        heights = counts / (len(release) * np.diff(edges))
+        ax.stairs(heights, edges, color="#999999", linewidth=0.8, label="released, with noise")
+    for name, each in draws.items():
+        (mean, *pointwise), sd = _interval(each, level), each.std(axis=0)
+        reach = np.quantile(np.max(np.abs(each - mean) / np.where(sd > 0, sd, 1.0), axis=1), level) * sd
+        ax.plot(x, mean, color=colours[name], linewidth=1.5, label=name)
+        for where, ends, alpha in (("all points", (mean - reach, mean + reach), 0.15), ("a point", pointwise, 0.3)):
+            label = f"{100 * level:g}% at {where}" if name == next(iter(draws)) else None
+            ax.fill_between(x, *np.maximum(ends, 0), color=colours[name], alpha=alpha, linewidth=0, label=label)
+    ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
     return ax
 
@@ -254,6 +305,18 @@ def plot_replicates(
 def _interval(draws: np.ndarray, level: float) -> np.ndarray:
     """Mean and equal-tailed interval of the draws along the first axis."""
     return np.stack([draws.mean(axis=0), *np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)])
+
+
+def _curves(name: str, curve: Any, points: int) -> np.ndarray:
+    """Draws (draws, points) of a curve, of an estimate by its normal law."""
+    if hasattr(curve, "covariance"):
+        law = np.zeros(len(curve.params)), curve.covariance
+        moves = np.random.default_rng(0).multivariate_normal(*law, 4000, check_valid="ignore")
+        curve = curve.params + np.concatenate([moves, -moves])  # so that the estimate is the mean
+    draws = checked(name, curve, *FINITE_NUMBERS)
+    if np.shape(draws)[-1:] != (points,):
+        raise ValueError(f"{name} must have the {points} points of x along the last axis, got shape {np.shape(draws)}")
+    return draws.reshape(-1, points)
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:

@@ -34,7 +34,8 @@ COLUMN = "@"  # stands before the name of a column with a parameter's values, on
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
 GROUPED = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
-INNER = {"regional_histograms": {"offset"}}  # sites that are coordinates of the sampler only, and no parameters
+# sites that the summary leaves out: coordinates of the sampler, and a density, of which it shows functionals
+INNER = {"regional_histograms": {"offset"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 
 
 def option(name: str) -> str:

@@ -25,14 +25,18 @@ from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
+from ldpbayes.estimation.smoothing import DEFAULTS, interval_of
+from ldpbayes.functionals import cdf, density, gini
 from ldpbayes.inference.result import summary_table
-from ldpbayes.mechanisms import mechanism_names
+from ldpbayes.mechanisms import Categories, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
+from ldpbayes.plots import plot_density
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 ADVISED = {"run longer chains": "give more --warmup and --samples", "target_accept_prob": "--target-accept"}
 ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-mass", ", reparametrise": ""}
+WRITERS = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
 LINES = 8  # of notes on releases that are printed
 FAMILIES = {
     "bernoulli": "Bernoulli",
@@ -101,6 +105,7 @@ def _fit(args: argparse.Namespace) -> int:
     r"""Sample the posterior of a model, given release files.
 
     ldpbayes fit visits.npz --model clipped_counts --out visits.nc
+    ldpbayes fit visits.npz --model smooth_density --plot visits.png
     ldpbayes fit answers.parquet --model warner
     ldpbayes fit north.npz south.npz --by file --model hierarchical
     ldpbayes fit monday.npz tuesday.npz --add --model warner
@@ -115,6 +120,7 @@ def _fit(args: argparse.Namespace) -> int:
         --formula "income ~ age + education"
     """
     _check_out(args.out, ".nc", "draws are written as NetCDF")
+    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if (args.model is None) == (args.formula is None):
         raise BadInput("fit needs --model or --formula, one of the two")
     frame: tuple = ()
@@ -152,6 +158,13 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
+        mechanism, factory = releases[0].release.mechanism, getattr(model, "factory", "")
+        if args.plot is not None:
+            others = several or mechanism.record_shape or isinstance(mechanism, Categories)
+            if others or getattr(model, "kind", "numbers") != "numbers":
+                raise BadInput("--plot is for one RELEASE of numbers, without --by, and a model of their law")
+            with naming("--plot"):
+                bounds = interval_of(mechanism, None, None)
         with naming("--same-people"):
             said = promises([release for _, _, release in releases], (), args.same_people)
         say(few(f"  {line}" for line in said.splitlines()))
@@ -171,13 +184,39 @@ def _fit(args: argparse.Namespace) -> int:
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)
         say("")
-        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(args.model, ())]
+        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(factory, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             print(summary_table(result, shown))
+            if factory == "smooth_density":
+                positive = args.model == factory and interval_of(mechanism, None, None)[0] >= 0
+                kinds = DEFAULTS | ({"gini": gini} if positive else {})
+                law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
+                print(f"\n{summary_table(law, [*kinds])}")
         if args.out is not None:
             result.to_netcdf(args.out, engine="h5netcdf")
             say(f"\nwrote {args.out}")
+        if args.plot is not None:
+            with naming("--plot"):
+                _picture(args.plot, result, model, releases[0].release, *bounds)
+            say(f"\nwrote {args.plot}")
     return _exit_code([result])
+
+
+def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, low: float, high: float) -> None:
+    """Draw the posterior of a law between bounds: the density beside the released values, and the cdf."""
+    from matplotlib.figure import Figure
+
+    x = np.linspace(low, high, 201)
+    mass = np.round(x)  # where the law is one of whole numbers
+    kinds: Any = {"density": lambda law: density(mass if law.support.is_discrete else x)(law), "cdf": cdf(x)}
+    laws = ldp.predict(result, model, kind=kinds)
+    if "cdf" not in laws or np.prod(laws["cdf"].shape[2:-1]) != 1:
+        raise ValueError("the model must observe one law of numbers")
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for ax, name, top, beside in zip(figure.subplots(1, 2), kinds, (None, 1), (release, None), strict=True):
+        plot_density(x, {"noise-aware": laws[name]}, release=beside, ax=ax)
+        ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
+    figure.savefig(path, dpi=150)
 
 
 def few(lines: Iterable[str]) -> str:
@@ -367,17 +406,16 @@ def first_paragraph(text: str | None) -> str:
     return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
-def _check_out(path: pathlib.Path | None, suffix: str, form: str) -> None:
+def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = "--out") -> None:
     if path is None:
         return
     if path.suffix != suffix:
-        raise BadInput(f"--out {path}: {form}; give the name of a file that ends in {suffix}")
-    if suffix == ".nc":
-        require("demo", "h5netcdf", "h5py")  # h5netcdf writes through h5py, which it does not bring along
+        raise BadInput(f"{option} {path}: {form}; give the name of a file that ends in {suffix}")
+    require("demo", *WRITERS.get(suffix, ()))
     if path.is_dir():
-        raise BadInput(f"--out {path} is a folder; give the name of a file")
+        raise BadInput(f"{option} {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():
-        raise BadInput(f"--out: there is no folder {path.absolute().parent}")
+        raise BadInput(f"{option}: there is no folder {path.absolute().parent}")
 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:

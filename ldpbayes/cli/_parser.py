@@ -117,6 +117,7 @@ def _add_fit_options(fit: argparse.ArgumentParser) -> None:
         "normal",
     )
     _add(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ", pathlib.Path)
+    _add(fit, "--plot", "FILE.png", "draw density and cdf of original numbers, beside released values", pathlib.Path)
     _add(fit, "--features", "FILE", f"of label_regression, or of --formula a .csv file: {FEATURES_HELP}", pathlib.Path)
     _add_switch(fit, "--no-sketch", "give the model the records themselves")
     _add_switch(fit, "--no-progress", "no progress bar, nor, where stderr is a file, lines now and then")

@@ -293,7 +293,7 @@ def interval_of(mechanism: Any, lower: float | None, upper: float | None) -> tup
         return lower, upper
     low, high = float(np.min(bounds[0])), float(np.max(bounds[1]))
     if not np.isfinite([low, high]).all():
-        raise ValueError(f"a smooth density needs a mechanism that clips numbers to bounds, got {mechanism!r}")
+        raise ValueError(f"a density needs a mechanism that clips numbers to bounds, got {mechanism!r}")
     first, last = low if lower is None else lower, high if upper is None else upper
     if not (first <= low and high <= last):
         wanted = f"lower and upper must hold the bounds {low:g} and {high:g} of the mechanism"

@@ -291,6 +291,53 @@ def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
     assert json.loads(posterior.attrs["mechanisms"])[0]["mechanism"] == "laplace"
 
 
+@pytest.mark.slow  # 25 seconds, of which most compile
+def test_a_density_without_a_family_is_drawn_and_summarised_by_its_functionals(numbers, tmp_path, capsys):
+    picture = tmp_path / "density.png"
+    argv = ["fit", numbers, "--model", "smooth_density", "--plot", picture, "--chains", "1", "--samples", "200"]
+    assert cli.main([*map(str, argv), "--warmup", "200"]) in (0, 3)  # so few draws may not have converged
+    out = capsys.readouterr().out
+    rows = [line.split()[0] for line in out.splitlines() if line]
+    assert rows[-9:-1] == ["mean", "mean", "sd", *(f"quantile[{q}]" for q in (0.05, 0.25, 0.5, 0.75, 0.95))]
+    assert rows[-1] == "wrote" and "roughness" in rows  # there is no Gini coefficient of numbers from -5 to 5
+    assert not any(row.startswith(("coefficients", "log_density")) for row in rows)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_counts_are_drawn_with_all_personal_budgets(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    mechanism = ldp.LaplaceMechanism(np.repeat([1.0, 2.0], 50), 0, 8)
+    release = ldp.Release(mechanism.randomize(jax.random.key(0), rng.poisson(2.0, 100).clip(0, 8)), mechanism)
+    release.save(tmp_path / "counts.npz")
+    picture = tmp_path / "counts.png"
+    argv = ["fit", tmp_path / "counts.npz", "--model", "clipped_counts", "--plot", picture, "--quiet", *FEW]
+    assert cli.main([str(a) for a in argv]) in (0, 3)
+    assert "concentration" in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_of_other_models_and_releases_are_refused_before_sampling(answers, numbers, tmp_path, capsys):
+    wanted = "--plot is for one RELEASE of numbers, without --by, and a model of their law"
+    picture = ["--plot", tmp_path / "x.png"]
+    for release, model in ((answers, "warner"), (numbers, "regional_histograms"), (answers, "clipped_gaussian")):
+        several = [release, "--by", "file"] if model == "regional_histograms" else []
+        code, err = refused(capsys, "fit", release, *several, "--model", model, *picture)
+        assert (code, err) == (2, f"ldpbayes: error: {wanted}\n")
+    ldp.Release([3.0], ldp.LaplaceMechanism(1.0, sensitivity=1.0)).save(tmp_path / "sum.npz")
+    code, err = refused(capsys, "fit", tmp_path / "sum.npz", "--model", "clipped_gaussian", *picture)
+    assert code == 2 and "--plot: a density needs a mechanism that clips numbers to bounds" in err
+    for path, problem in (("x.pdf", "pictures are PNG; give"), ("missing/x.png", "--plot: there is no folder")):
+        code, err = refused(capsys, "fit", numbers, "--model", "clipped_gaussian", "--plot", tmp_path / path)
+        assert code == 2 and problem in err
+
+
+def test_a_picture_names_the_extra_that_it_needs(numbers, tmp_path, capsys, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "matplotlib" else find_spec(n))
+    code, err = refused(capsys, "fit", numbers, "--model", "clipped_gaussian", "--plot", tmp_path / "x.png")
+    assert code == 1 and "this needs matplotlib: pip install 'ldpbayes[demo]'" in err
+
+
 def test_the_installed_command_fits_a_users_model_quietly_and_keeps_compiled_code(answers, tmp_path):
     path = tmp_path / "model" / "my_model.py"
     path.parent.mkdir()
