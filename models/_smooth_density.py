@@ -77,7 +77,7 @@ def smooth_density(
     Returns model(release) with sites ``roughness`` (τ), ``coefficients`` (knots − 1,), the deterministic
     ``log_density`` (knots,), with atoms ``odds`` (2,) and the deterministic ``outside`` (2,), and ``z``. Coefficients
     are those of `ldpbayes.estimation.smoothing.smooth_basis`. `ldpbayes.functionals` and `predict` give what follows:
-    quantiles, shares, inequality. `fit` samples in coordinates that `ldpbayes.estimation.smooth_density` chooses.
+    quantiles, shares, inequality. `fit` samples in coordinates that `ldpbayes.estimation.estimate_density` chooses.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from ldpbayes.estimation._frequencies import FrequencyEstimate, frequencies
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning, Estimator, MEstimationResult, m_estimate
 from ldpbayes.estimation.priors import label_prior
-from ldpbayes.estimation.smoothing import DensityEstimate, smooth_density
+from ldpbayes.estimation.smoothing import DensityEstimate, estimate_density
 from ldpbayes.numerics.minimise import Ball, Box
 
 __all__ = [
@@ -43,9 +43,9 @@ __all__ = [
     "Points",
     "SmoothedDoublyRandom",
     "SymmetricLaplaceCorrection",
+    "estimate_density",
     "frequencies",
     "label_prior",
     "losses",
     "m_estimate",
-    "smooth_density",
 ]

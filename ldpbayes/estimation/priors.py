@@ -4,7 +4,7 @@ import numpy as np
 
 from ldpbayes._core.checks import POSITIVE, at_least, checked
 from ldpbayes.data import Release
-from ldpbayes.estimation.smoothing import interval_of, smooth_density
+from ldpbayes.estimation.smoothing import estimate_density, interval_of
 from ldpbayes.functionals import cdf
 from ldpbayes.mechanisms import NumericMechanism
 from ldpbayes.mechanisms.design import Histogram
@@ -20,7 +20,7 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
     release : Release
         Of numbers; deconvolved only from clipped ones, one budget for all if they are many (else ValueError).
     deconvolved : bool
-        Whether the prior is the law of the labels by `smooth_density`, as a histogram of 64 bins between the bounds,
+        Whether the prior is the law of the labels by `estimate_density`, as a histogram of 64 bins between the bounds,
         with atoms of clipping in the bins next to them: uniform from a release that tells nothing. Else it is the
         histogram of the released labels themselves, noise and all ([LH], Algorithm 3, as densities).
     width : float, optional
@@ -37,7 +37,7 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
         raise ValueError(f"width is of a histogram of released labels, with deconvolved=False; got {width!r}")
     edges = np.linspace(*interval_of(release.mechanism, None, None), BINS + 1)
     data = release if release.mechanism.batch_shape else release.sketch(keep_records=False)
-    below = smooth_density(data, knots=len(edges), functionals={"below": cdf(edges[1:-1])}).params
+    below = estimate_density(data, knots=len(edges), functionals={"below": cdf(edges[1:-1])}).params
     return Histogram(edges, np.diff(below, prepend=0.0, append=1.0) / np.diff(edges))
 
 

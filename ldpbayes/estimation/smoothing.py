@@ -206,7 +206,7 @@ def _values(coefficients: Array, shape: tuple[float, float, int], functionals: t
     return values(coefficients), jax.jacrev(values)(coefficients)
 
 
-def smooth_density(
+def estimate_density(
     data: Release | Sketch,
     lower: float | None = None,
     upper: float | None = None,
@@ -215,7 +215,7 @@ def smooth_density(
     outside: bool = False,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> DensityEstimate:
-    """Estimate the law of original numbers without a parametric family, in a fraction of a second.
+    """Estimate the law of original numbers without a parametric family ([Efron]'s g-modelling), in a tenth of a second.
 
     The log density is linear between equally spaced knots, and its second differences are penalised: the estimate is
     the mode of the posterior of `ldpbayes.models.smooth_density` given the roughness, and the roughness the mode of its
@@ -260,7 +260,7 @@ def smooth_density(
 def fitted(
     data: Any, lower: float | None, upper: float | None, knots: int, outside: bool
 ) -> tuple[Penalised, PreparedLikelihood, dict[str, Any]]:
-    """`penalised` on the host, the likelihood, and the options of both; errors and warnings of `smooth_density`."""
+    """`penalised` on the host, the likelihood, and the options of both; errors and warnings of `estimate_density`."""
     knots = at_least(4, "knots", knots)
     if not isinstance(data, Release) and not (isinstance(data, Sketch) and data.law_shape == ()):
         raise TypeError(f"a smooth density is of one release or sketch without groups, got {type(data).__name__}")

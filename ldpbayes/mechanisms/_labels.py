@@ -211,10 +211,11 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
 
     @property
     def released_breakpoints(self) -> np.ndarray:
-        """Those of the interval's ends; and of a law whose density has kinks at 40ths of the interval, since what is
-        uniform near a label smooths little: `SmoothDensity` has them there.
-        """
-        return np.ravel(np.add.outer(np.linspace(*self.interval, 41), np.multiply.outer([-1.0, 1.0], self.half_width)))
+        return self._bends(np.asarray(self.interval))
+
+    def _bends(self, places: np.ndarray) -> np.ndarray:
+        """Where the density of released values bends if that of the inputs does at some places (m, *batch)."""
+        return np.ravel(np.add.outer(places, np.multiply.outer([-1.0, 1.0], self.half_width)))
 
     @property
     def guarantee(self) -> Guarantee:
@@ -304,6 +305,11 @@ class SquareWaveMechanism(NearOrAnywhere):
         epsilon = xp.asarray(self.epsilon)[..., None]
         rising, falling = (xp.exp(sign * epsilon * (1 + _T) / 2) @ (_W * (1 - _T)) for sign in (1, -1))
         return (self.upper - self.lower) * falling / (2 * rising)
+
+    @property
+    def released_breakpoints(self) -> np.ndarray:
+        """Of laws with kinks at 40ths of the interval, as `SmoothDensity` has them, which this mechanism shows."""
+        return self._bends(np.linspace(self.lower, self.upper, 41))
 
 
 NODES = 25  # labels with a row of their own: a second's work

@@ -8,7 +8,7 @@ from scipy import optimize
 
 import ldpbayes as ldp
 from ldpbayes import functionals
-from ldpbayes.estimation import smooth_density
+from ldpbayes.estimation import estimate_density
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.smoothing import (
     ATOMS,
@@ -85,7 +85,7 @@ def marginal_excess(marginal, roughness, best):
 
 
 def test_standard_errors_are_those_of_draws_from_the_normal_law_of_the_coefficients():
-    estimate = smooth_density(SKETCH, functionals={"mean": functionals.mean, "cdf": functionals.cdf([3.0, 7.0])})
+    estimate = estimate_density(SKETCH, functionals={"mean": functionals.mean, "cdf": functionals.cdf([3.0, 7.0])})
     theta, covariance = estimate._fit
     at = np.array([3.0, 7.0])
     draws = np.random.default_rng(1).multivariate_normal(theta, covariance / 100, 4000)
@@ -101,7 +101,7 @@ def test_standard_errors_are_those_of_draws_from_the_normal_law_of_the_coefficie
 
 # A miss of 4.5 standard errors has probability 1e-5 a number; the penalty's bias is part of the errors.
 def test_the_estimate_finds_the_law_of_the_records():
-    estimate = smooth_density(SKETCH)
+    estimate = estimate_density(SKETCH)
     truth = np.array([RECORDS.mean(), RECORDS.std(), *np.quantile(RECORDS, [0.05, 0.25, 0.5, 0.75, 0.95])])
     assert np.all(np.abs(estimate.params - truth) < 4.5 * estimate.standard_error)
     assert np.all(estimate.standard_error < [0.2, 0.3, 1.5, 0.6, 0.4, 0.5, 0.6])
@@ -109,16 +109,16 @@ def test_the_estimate_finds_the_law_of_the_records():
 
 def test_a_sketch_and_the_release_have_one_estimate():
     part = released(RECORDS[:800])
-    whole, sketched = smooth_density(part), smooth_density(part.sketch())
+    whole, sketched = estimate_density(part), estimate_density(part.sketch())
     assert np.max(np.abs(whole.params - sketched.params) / whole.standard_error) < 0.02  # both searches end at 0.005
     budgets = ldp.LaplaceMechanism(np.full(800, 2.0), 0.0, 10.0)
-    personal = smooth_density(ldp.Release(part.values, budgets))
+    personal = estimate_density(ldp.Release(part.values, budgets))
     assert np.max(np.abs(whole.params - personal.params) / whole.standard_error) < 0.02
 
 
 def test_the_estimate_moves_and_scales_with_the_records():
     other = ldp.Release(50 + 20 * np.asarray(released().values), ldp.LaplaceMechanism(2.0, 50.0, 250.0)).sketch()
-    one, two = smooth_density(SKETCH), smooth_density(other)
+    one, two = estimate_density(SKETCH), estimate_density(other)
     np.testing.assert_allclose(two.params[[0, 2, 4]], 50 + 20 * one.params[[0, 2, 4]], rtol=1e-3)
     assert two.roughness == pytest.approx(one.roughness, rel=0.05)
 
@@ -127,7 +127,7 @@ def test_atoms_of_clipping_are_found():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 5.0, 0.0, 10.0)
     records = np.where(np.arange(N) % 10 == 0, 12.0, RECORDS)
     shares = {"above": lambda law: law.outside[1], "below": lambda law: law.outside[0]}
-    estimate = smooth_density(released(records, mechanism).sketch(), outside=True, functionals=shares)
+    estimate = estimate_density(released(records, mechanism).sketch(), outside=True, functionals=shares)
     above, below = zip(estimate.params, estimate.standard_error, strict=True)
     # 200 of 1,000 records without noise are at the bound, none at the other
     assert abs(above[0] - 0.1) < 4.5 * above[1] and above[1] < 0.015
@@ -135,7 +135,7 @@ def test_atoms_of_clipping_are_found():
 
 
 def test_a_wider_interval_holds_records_that_the_mechanism_clips():
-    estimate = smooth_density(SKETCH, -5.0, 20.0, functionals={"inside": functionals.share(0.0, 10.0)})
+    estimate = estimate_density(SKETCH, -5.0, 20.0, functionals={"inside": functionals.share(0.0, 10.0)})
     assert estimate.law.lower == -5.0 and estimate.params[0] > 0.5
 
 
@@ -158,17 +158,17 @@ def test_prior_of_has_the_atoms_last():
         (released().sketch(by=np.arange(N) % 2), {}, TypeError, "without groups"),
     ],
 )
-def test_what_has_no_smooth_density_is_refused(data, options, error, said):
+def test_what_has_no_estimate_density_is_refused(data, options, error, said):
     with pytest.raises(error, match=said):
-        smooth_density(data, **options)
+        estimate_density(data, **options)
 
 
 def test_a_law_with_all_its_records_at_a_bound_is_said_to_be_unknown():
     with pytest.warns(ldp.estimation.EstimationWarning, match="at the upper end"):
-        smooth_density(released(np.full(N, 30.0), ldp.LaplaceMechanism(20.0, 0.0, 10.0)).sketch())
+        estimate_density(released(np.full(N, 30.0), ldp.LaplaceMechanism(20.0, 0.0, 10.0)).sketch())
 
 
 def test_values_at_a_bound_without_noise_need_atoms():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.5, 1.0, 0.0, 10.0)
     with pytest.raises(ValueError, match="outside="):
-        smooth_density(released(np.full(50, 30.0), mechanism).sketch())
+        estimate_density(released(np.full(50, 30.0), mechanism).sketch())

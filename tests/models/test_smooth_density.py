@@ -71,7 +71,7 @@ def test_coordinates_of_the_sampler_are_a_change_of_variables():
 
 def test_the_posterior_agrees_with_the_penalised_estimate(sketch, posterior):
     answers = ldp.predict(posterior, smooth_density(outside=ODDS), sketch, kind=QUESTIONS)
-    estimate = ldp.estimation.smooth_density(sketch, outside=True, functionals=QUESTIONS)
+    estimate = ldp.estimation.estimate_density(sketch, outside=True, functionals=QUESTIONS)
     drawn = np.concatenate([np.reshape(answers[name].values, (500, -1)) for name in QUESTIONS], axis=1)
     # mode and mean differ where the posterior is skewed: by less than a standard error; the deviations by a half
     assert np.all(np.abs(drawn.mean(axis=0) - estimate.params) < estimate.standard_error)
