@@ -5,6 +5,7 @@ import ast
 
 from ldpbayes.models import linear_regression, logistic_regression, oue_histogram, perturbed_covariates
 from ldpbayes.plots import COLOURS
+from ldpbayes.studies import CoverageTable
 from tests.reproductions import lu_chen_qiu, smooth_densities
 from tests.reproductions.ferrando_wang_sheldon import figures, report
 from tests.reproductions.kulkarni_et_al import histograms, regression
@@ -38,7 +39,9 @@ STUDIES = {
     ),
     "smooth_means": smooth_densities.table_1,
     "smooth_against_ems": smooth_densities.against_ems,
-    "smooth_coverage": smooth_densities.coverage,
+    "smooth_coverage": lambda **kw: [
+        each.summary() if isinstance(each, CoverageTable) else each for each in smooth_densities.coverage(**kw).values()
+    ],
 }
 
 

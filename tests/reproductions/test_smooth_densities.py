@@ -33,6 +33,7 @@ def test_distances_are_those_of_a_shifted_law():
     assert len(MIDDLES) == len(EDGES) - 1
 
 
+@pytest.mark.slow
 def test_a_study_resumes_and_is_extended(tmp_path):
     settings = {"laws": ("uniform",), "counts": (300,), "parameters": ((0.1, 0.94),), "posteriors": 0}
     settings["checkpoint"] = tmp_path / "study.npz"
