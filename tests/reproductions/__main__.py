@@ -5,7 +5,8 @@ import ast
 
 from ldpbayes.models import linear_regression, logistic_regression, oue_histogram, perturbed_covariates
 from ldpbayes.plots import COLOURS
-from tests.reproductions import lu_chen_qiu
+from ldpbayes.studies import CoverageTable
+from tests.reproductions import lu_chen_qiu, smooth_densities
 from tests.reproductions.ferrando_wang_sheldon import figures, report
 from tests.reproductions.kulkarni_et_al import histograms, regression
 from tests.reproductions.liu_huang import tables
@@ -36,6 +37,11 @@ STUDIES = {
     "logistic_posteriors": lambda **kw: lu_chen_qiu.logistic_posteriors(
         perturbed_covariates(intercept=None, concentration=None), **kw
     ),
+    "smooth_means": smooth_densities.table_1,
+    "smooth_against_ems": smooth_densities.against_ems,
+    "smooth_coverage": lambda **kw: [
+        each.summary() if isinstance(each, CoverageTable) else each for each in smooth_densities.coverage(**kw).values()
+    ],
 }
 
 
