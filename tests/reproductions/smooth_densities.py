@@ -1,4 +1,4 @@
-"""Studies of `smooth_density`: against the estimators of [LCQ], against EMS of [LWLSL], and coverage.
+"""Studies of smooth densities: against the estimators of [LCQ], against EMS of [LWLSL], and coverage.
 
 Data sets are a function of the seed and their number, so that a checkpoint can be extended by more `replicates`, or by
 more `posteriors`: replicates that are also sampled, in the same order.
@@ -17,7 +17,7 @@ from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes import functionals
-from ldpbayes.estimation import Box, Combined, EstimationWarning, smooth_density
+from ldpbayes.estimation import Box, Combined, EstimationWarning, estimate_density
 from ldpbayes.estimation.losses import as_loss
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.likelihood import SmoothDensity
@@ -59,7 +59,7 @@ def estimated(sketch, kind, atoms=False):
     """The penalised estimate of functionals."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EstimationWarning)
-        return smooth_density(sketch, outside=atoms, functionals=kind)
+        return estimate_density(sketch, outside=atoms, functionals=kind)
 
 
 def released(mechanism, x, *seeds):
