@@ -59,7 +59,7 @@ class Penalised(NamedTuple):
     coefficients: Array
     roughness: Array
     information: Array
-    covariance: Array  # (p, p) of the coefficients, given the roughness
+    covariance: Array  # (p, p) of the coefficients, with the error of the roughness
     converged: Array
 
 
@@ -147,7 +147,13 @@ def penalised(
     _, done, theta, _, square, _, (*_, information) = jax.lax.while_loop(
         lambda state: (state[0] < STEPS) & ~state[1], step, state
     )
-    covariance = jnp.linalg.inv(information + jnp.diag(prior_of(jnp.sqrt(square), knots, atoms)[1]))
+    means, precisions = prior_of(jnp.sqrt(square), knots, atoms)
+    covariance = jnp.linalg.inv(information + jnp.diag(precisions))
+    own = jnp.arange(len(theta)) < knots - 1
+    freedom = jnp.sum(jnp.where(own, 1 - jnp.diagonal(covariance) * precisions, 0.0))
+    # what the error of log τ², whose information is about half the degrees of freedom and that of its prior, adds
+    drift = covariance @ jnp.where(own, precisions * theta, 0.0)
+    covariance += 2 / (freedom + 2 * square / scale**2) * jnp.outer(drift, drift)
     return Penalised(theta, jnp.sqrt(square), information, covariance, done)
 
 
@@ -162,8 +168,8 @@ class DensityEstimate(Estimate):
     """An estimated law without a parametric family, and functionals of it as named parameters with errors.
 
     ``law`` is the `SmoothDensity`, ``roughness`` the scale τ of its log density, and `of` gives other functionals. The
-    errors are those of the posterior at this roughness, by Laplace's method and the delta method, so that they hold
-    the error of the penalty, too.
+    errors are those of the posterior, by Laplace's method for coefficients and roughness and the delta method, so that
+    they hold the error of the penalty, too. For quantiles in a tail and small shares they are rather too small.
     """
 
     law: SmoothDensity
