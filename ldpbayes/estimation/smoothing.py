@@ -147,7 +147,7 @@ def penalised(
     _, done, theta, _, square, _, (*_, information) = jax.lax.while_loop(
         lambda state: (state[0] < STEPS) & ~state[1], step, state
     )
-    means, precisions = prior_of(jnp.sqrt(square), knots, atoms)
+    _, precisions = prior_of(jnp.sqrt(square), knots, atoms)
     covariance = jnp.linalg.inv(information + jnp.diag(precisions))
     own = jnp.arange(len(theta)) < knots - 1
     freedom = jnp.sum(jnp.where(own, 1 - jnp.diagonal(covariance) * precisions, 0.0))
