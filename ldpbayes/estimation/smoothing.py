@@ -109,8 +109,8 @@ def penalised(
     knots: int,
 ) -> Penalised:
     """The coefficients' posterior mode, by Newton steps with the information in place of the second derivative, and
-    between them the roughness by a step to the maximum of its marginal posterior, which Laplace's method approximates
-    ([WF]); `scale` is that of the half-normal prior of the roughness.
+    between them log τ by a step to the mode of its marginal posterior, which Laplace's method approximates; `scale` is
+    that of the half-normal prior of τ.
     """
     at = functools.partial(log_likelihood_at, likelihood=likelihood, lower=lower, upper=upper, knots=knots)
 
@@ -128,12 +128,13 @@ def penalised(
         _, slope, information = here
         errors = jnp.diagonal(jnp.linalg.inv(information + jnp.diag(precisions)))
         freedom = jnp.sum((1 - errors * precisions)[: knots - 1])
-        sum_of_squares = jnp.sum(theta[: knots - 1] ** 2)
-        # the root of the derivative freedom/τ = Σ θ²/τ³ − τ/scale² of its log density
-        ahead = 2 * sum_of_squares / (freedom + jnp.sqrt(freedom**2 + 4 * sum_of_squares / scale**2))
+        fit, wide = jnp.sum(theta[: knots - 1] ** 2) / square, square / scale**2
+        # the slope of the log density of log τ, over no less than its second derivative by log τ²
+        rise = (1 - freedom + fit - wide) / (0.5 + freedom + fit + wide)
         moved = jnp.max(jnp.abs(move) / jnp.sqrt(errors))
-        ahead = jnp.where(better & (count > 0) & (moved < NEAR), jnp.clip(ahead, LEAST, MOST), square)
-        done = better & (count > 0) & (moved < SMALL) & (jnp.abs(jnp.log(ahead / square)) < 2 * SMALL)
+        rise = jnp.where(better & (count > 0) & (moved < NEAR), rise, 0.0)
+        done = better & (count > 0) & (moved < SMALL) & (jnp.abs(rise) < 2 * SMALL)
+        ahead = jnp.clip(square * jnp.exp(rise), LEAST, MOST)
         means, precisions = prior_of(jnp.sqrt(ahead), knots, atoms)
         curvature = information + jnp.diag(precisions)
         damped = curvature + damping * jnp.diag(jnp.diagonal(curvature))
