@@ -172,4 +172,5 @@ def test_masses_of_counts_are_those_of_scipy_at_any_points():
     points = np.array([3.0, 0.5, 7.0, -1.0])
     law = dist.NegativeBinomial2(2.0, np.array([1.0, 0.3]))
     expected = [stats.nbinom.pmf(points, size, size / (size + 2.0)) for size in (1.0, 0.3)]
-    np.testing.assert_allclose(functionals.density(points)(law), expected, rtol=1e-12)
+    # NumPyro's logarithms of gamma functions are good to 1e-6 in single precision, in which these may run
+    np.testing.assert_allclose(functionals.density(points)(law), expected, rtol=5e-6)
