@@ -31,15 +31,22 @@ PARTS, CUTS = 9, 20  # all floating-point numbers are cut into 9 parts 20 times
 @dataclass(frozen=True)
 class Functional:
     """A function of a law (*batch) at one point or at m: it returns an array (*batch), or (*batch, m). The attribute
-    `dim` names the last axis, `labels` are its labels; both are None for one point.
+    `dim` names the last axis, `labels` are its labels; both are None for one point. Those of equal points are equal,
+    so that what is compiled for one serves the other.
     """
 
-    function: Callable[[Any], Array]  # of a law without wrappers, (m, *batch)
+    function: Callable[[Any, jax.Array], jax.Array]  # of a law without wrappers and points (points, *batch)
+    points: tuple[float, ...]
     dim: str | None = None
     labels: tuple[Any, ...] | None = None
 
     def __call__(self, law: dist.Distribution) -> jax.Array:
-        values = _of_numbers(law, lambda inner: jnp.moveaxis(self.function(inner), 0, -1))
+        def of_law(inner: Any) -> jax.Array:
+            columns = aligned(np.array(self.points), 1 + len(inner.batch_shape))
+            points = jnp.broadcast_to(jnp.asarray(columns, float), (len(columns), *inner.batch_shape))
+            return jnp.moveaxis(self.function(inner, points), 0, -1)
+
+        values = _of_numbers(law, of_law)
         return values[..., 0] if self.dim is None else values
 
 
@@ -82,10 +89,9 @@ def share(low: ArrayLike, high: ArrayLike) -> Functional:
     ends = np.broadcast_arrays(checked("low", low, *NOT_NAN), checked("high", high, *NOT_NAN))
     if np.any(ends[0] >= ends[1]):
         raise ValueError(f"low must be below high, got low = {low!r}, high = {high!r}")
-    first, last = map(cdf, ends)
-    labels = tuple(f"({a:g}, {b:g}]" for a, b in zip(first.labels or (), last.labels or (), strict=True))
-    axis = ("interval", labels) if first.dim else ()
-    return Functional(lambda law: last.function(law) - first.function(law), *axis)
+    first, last = (_at_points("interval", end, _cdf) for end in ends)
+    labels = tuple(f"({a:g}, {b:g}]" for a, b in zip(first.points, last.points, strict=True))
+    return Functional(_between, first.points + last.points, first.dim, labels if first.dim else None)
 
 
 def lorenz(at: ArrayLike) -> Functional:
@@ -100,11 +106,8 @@ def _at_points(dim: str, points: Array, function: Callable[[Any, jax.Array], jax
     if np.ndim(points) > 1:
         raise ValueError(f"points of a functional must be a number or of shape (m,), got shape {np.shape(points)}")
 
-    def of_law(law: Any) -> jax.Array:
-        columns = aligned(np.atleast_1d(points), 1 + len(law.batch_shape))
-        return function(law, jnp.broadcast_to(jnp.asarray(columns, float), (len(columns), *law.batch_shape)))
-
-    return Functional(of_law, *((dim, tuple(points.tolist())) if np.ndim(points) else ()))
+    flat = tuple(np.atleast_1d(points).tolist())
+    return Functional(function, flat, *((dim, flat) if np.ndim(points) else ()))
 
 
 def _of_numbers(law: Any, function: Callable[[Any], Array]) -> jax.Array:
@@ -126,6 +129,12 @@ def _cdf(law: Any, x: jax.Array) -> jax.Array:
     inside = (x >= low) & (x <= high) & jnp.isfinite(x) if family.tame else (x > low) & (x < high)
     value = family.cdf(jnp.where(inside, x, law.support.feasible_like(x)))
     return jnp.where(inside, value, jnp.where(x < high, 0.0, 1.0))
+
+
+def _between(law: Any, ends: jax.Array) -> jax.Array:
+    """Probabilities between lower ends, which come first, and as many upper ends."""
+    lower, upper = jnp.split(_cdf(law, ends), 2)
+    return upper - lower
 
 
 def _density(law: Any, x: jax.Array) -> jax.Array:

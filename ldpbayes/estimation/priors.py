@@ -21,7 +21,7 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
         Of numbers; deconvolved only from clipped ones, one budget for all if they are many (else ValueError).
     deconvolved : bool
         Whether the prior is the law of the labels by `estimate_density`, as a histogram of 64 bins between the bounds,
-        with atoms of clipping in the bins next to them: uniform from a release that tells nothing. Else it is the
+        with atoms of clipping in the bins next to them. Else it is the
         histogram of the released labels themselves, noise and all ([LH], Algorithm 3, as densities).
     width : float, optional
         Width of the bins of a histogram of released labels, in their unit; the first and the last are narrower. By

@@ -23,9 +23,10 @@ from ldpbayes.mechanisms.protocol import Promise, statements
 
 KNOTS = 41  # whose 40 pieces are the panels of most channels
 ROUGHNESS = 2.0  # scale of the half-normal prior of the roughness
-ATOMS = (-3.0, 1.5)  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
+ATOMS = -3.0, 1.5  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
 STEPS = 200  # Newton steps, of which ten to thirty are taken
 NEAR = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
+FAR = 2.0  # the largest step of log τ²
 SMALL = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
 LEAST, MOST = 1e-6, 1e6  # bounds of the squared roughness
 DEFAULTS: dict[str, Callable[[Any], Any]] = {
@@ -71,12 +72,23 @@ def law_of(coefficients: Array, lower: float, upper: float, knots: int) -> Smoot
     return SmoothDensity(basis @ coefficients[: knots - 1], lower, upper, outside)
 
 
-def prior_of(roughness: Array, knots: int, atoms: Array | None) -> tuple[Array, Array]:
-    """Prior means and precisions (p,) of the coefficients, given means and deviations (2, 2) of the atoms' log odds."""
-    means, precisions = np.zeros(knots - 1), jnp.full(knots - 1, 1 / roughness**2)
-    if atoms is None:
-        return means, precisions
-    return jnp.append(means, atoms[0]), jnp.append(precisions, 1 / jnp.square(atoms[1]))
+def prior_of(roughness: Array, knots: int, outside: bool) -> tuple[np.ndarray, Array]:
+    """Prior means and precisions (p,) of the coefficients, of which the last two are log odds of atoms, if any."""
+    size = knots + 1 if outside else knots - 1
+    means = np.append(np.zeros(knots - 1), [ATOMS[0]] * 2)[:size]
+    return means, jnp.append(jnp.full(knots - 1, 1 / roughness**2), jnp.full(2, 1 / ATOMS[1] ** 2))[:size]
+
+
+def _roughness_at(coefficients: Array, covariance: Array, square: Array) -> tuple[Array, Array]:
+    """Slope of the log density of log τ by log τ at τ², which Laplace's method approximates, and minus its derivative
+    by log τ², or more, at the mode of the coefficients (knots − 1,) of the basis and their covariance.
+    """
+    errors, prior = covariance / square, square / ROUGHNESS**2
+    size = jnp.sum(coefficients**2) / square
+    freedom = len(errors) - jnp.trace(errors)
+    bend = jnp.trace(errors) - jnp.sum(errors**2) + size - 2 * coefficients @ errors @ coefficients / square + prior
+    # it is no less than half of what it can be at most, so that steps by it do not go to and fro
+    return 1 - freedom + size - prior, jnp.maximum(bend, 0.5 * (0.5 + freedom + size + prior))
 
 
 def log_likelihood_at(
@@ -98,25 +110,17 @@ def log_likelihood_at(
     return likelihood.weights @ values, slope, information
 
 
-@functools.partial(jax.jit, static_argnames=("lower", "upper", "knots"))
-def penalised(
-    likelihood: PreparedLikelihood,
-    scale: Array,
-    atoms: Array | None,
-    *,
-    lower: float,
-    upper: float,
-    knots: int,
-) -> Penalised:
+@functools.partial(jax.jit, static_argnames=("outside", "lower", "upper", "knots"))
+def penalised(likelihood: PreparedLikelihood, outside: bool, *, lower: float, upper: float, knots: int) -> Penalised:
     """The coefficients' posterior mode, by Newton steps with the information in place of the second derivative, and
-    between them log τ by a step to the mode of its marginal posterior, which Laplace's method approximates; `scale` is
-    that of the half-normal prior of τ.
+    between them log τ by a step to the mode of its marginal posterior, which Laplace's method approximates.
     """
     at = functools.partial(log_likelihood_at, likelihood=likelihood, lower=lower, upper=upper, knots=knots)
+    own = slice(knots - 1)  # coefficients of the basis
 
     def step(state: Any) -> Any:
         count, _, theta, move, square, damping, here = state
-        means, precisions = prior_of(jnp.sqrt(square), knots, atoms)
+        means, precisions = prior_of(jnp.sqrt(square), knots, outside)
 
         def objective(theta: Array, value: Array) -> Array:
             return value - 0.5 * jnp.sum(precisions * (theta - means) ** 2)
@@ -126,35 +130,30 @@ def penalised(
         theta, here = jax.tree.map(lambda new, old: jnp.where(better, new, old), (theta + move, there), (theta, here))
         damping = jnp.where(better, 0.1 * damping, 10 * jnp.maximum(damping, 0.1))
         _, slope, information = here
-        errors = jnp.diagonal(jnp.linalg.inv(information + jnp.diag(precisions)))
-        freedom = jnp.sum((1 - errors * precisions)[: knots - 1])
-        fit, wide = jnp.sum(theta[: knots - 1] ** 2) / square, square / scale**2
-        # the slope of the log density of log τ, over no less than its second derivative by log τ²
-        rise = (1 - freedom + fit - wide) / (0.5 + freedom + fit + wide)
-        moved = jnp.max(jnp.abs(move) / jnp.sqrt(errors))
+        covariance = jnp.linalg.inv(information + jnp.diag(precisions))
+        rise, bend = _roughness_at(theta[own], covariance[own, own], square)
+        rise = jnp.clip(rise / bend, -FAR, FAR)
+        moved = jnp.max(jnp.abs(move) / jnp.sqrt(jnp.diagonal(covariance)))
         rise = jnp.where(better & (count > 0) & (moved < NEAR), rise, 0.0)
         done = better & (count > 0) & (moved < SMALL) & (jnp.abs(rise) < 2 * SMALL)
         ahead = jnp.clip(square * jnp.exp(rise), LEAST, MOST)
-        means, precisions = prior_of(jnp.sqrt(ahead), knots, atoms)
+        means, precisions = prior_of(jnp.sqrt(ahead), knots, outside)
         curvature = information + jnp.diag(precisions)
         damped = curvature + damping * jnp.diag(jnp.diagonal(curvature))
         move = jnp.linalg.solve(damped, slope - precisions * (theta - means))
         return count + 1, done, theta, move, ahead, damping, here
 
-    start = jnp.asarray(prior_of(jnp.asarray(1.0), knots, atoms)[0])
+    start = jnp.asarray(prior_of(jnp.asarray(1.0), knots, outside)[0])
     nothing = jnp.zeros_like(start)
     unknown = jnp.asarray(-jnp.inf), nothing, jnp.diag(nothing)
     state = 0, False, start, nothing, jnp.asarray(1.0), jnp.asarray(0.0), unknown
     _, done, theta, _, square, _, (*_, information) = jax.lax.while_loop(
         lambda state: (state[0] < STEPS) & ~state[1], step, state
     )
-    _, precisions = prior_of(jnp.sqrt(square), knots, atoms)
+    _, precisions = prior_of(jnp.sqrt(square), knots, outside)
     covariance = jnp.linalg.inv(information + jnp.diag(precisions))
-    own = jnp.arange(len(theta)) < knots - 1
-    freedom = jnp.sum(jnp.where(own, 1 - jnp.diagonal(covariance) * precisions, 0.0))
-    # what the error of log τ², whose information is about half the degrees of freedom and that of its prior, adds
-    drift = covariance @ jnp.where(own, precisions * theta, 0.0)
-    covariance += 2 / (freedom + 2 * square / scale**2) * jnp.outer(drift, drift)
+    drift = covariance[:, own] @ (precisions * theta)[own]  # of the mode, by log τ²
+    covariance += 2 / _roughness_at(theta[own], covariance[own, own], square)[1] * jnp.outer(drift, drift)
     return Penalised(theta, jnp.sqrt(square), information, covariance, done)
 
 
@@ -187,8 +186,10 @@ class DensityEstimate(Estimate):
 
     def of(self, functionals: Mapping[str, Callable[[Any], Any]]) -> "DensityEstimate":
         """The estimate with other functionals: functions of a law, of `ldpbayes.functionals` or your own, by name; an
-        array of k values is k parameters.
+        array of k values is k parameters. ValueError without any.
         """
+        if not functionals:
+            raise ValueError(f"functionals must be one or more functions by name, got {functionals!r}")
         with jax.enable_x64(True):
             shape = self.law.lower, self.law.upper, self.law.log_density.shape[-1]
             values, slopes = _values(self._fit[0], shape, tuple(functionals.values()))
@@ -222,11 +223,11 @@ def estimate_density(
     outside: bool = False,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> DensityEstimate:
-    """Estimate the law of original numbers without a parametric family ([Efron]'s g-modelling), in a tenth of a second.
+    """Estimate the law of original numbers without a parametric family, by [Efron]'s g-modelling.
 
     The log density is linear between equally spaced knots, and its second differences are penalised: the estimate is
     the mode of the posterior of `ldpbayes.models.smooth_density` given the roughness, and the roughness the mode of its
-    own marginal posterior, by Laplace's method. A release that tells nothing gives the uniform law.
+    own marginal posterior, by Laplace's method. A release that tells nothing gives nearly the uniform law.
 
     Parameters
     ----------
@@ -277,11 +278,10 @@ def fitted(
     law = SmoothDensity(np.zeros(knots), *ends)
     likelihood = PreparedLikelihood.of(data, law)
     options: dict[str, Any] = {"lower": law.lower, "upper": law.upper, "knots": knots}
-    atoms = np.repeat(np.reshape(ATOMS, (2, 1)), 2, axis=1) if outside else None
     with jax.enable_x64(True):
         if not outside and not np.isfinite(likelihood.log_prob(law)).all():
             raise ValueError("values are released at a bound as they were: their law has atoms there, outside=")
-        fit = jax.tree.map(np.asarray, penalised(likelihood, ROUGHNESS, atoms, **options))
+        fit = jax.tree.map(np.asarray, penalised(likelihood, outside, **options))
         law = law_of(jnp.asarray(fit.coefficients), **options)
         at_ends = np.asarray([law.cdf(law.knots[1]), 1 - law.cdf(law.knots[-2])])
     if not fit.converged:

@@ -77,9 +77,8 @@ class Latent:
     ends: tuple[Array, Array]  # x (*batch) at which the mass below the first and above the last node's panel is placed
     volume: Array  # (n + 2, *batch): weights of the nodes, then 1 for each end; density times volume is mass
     edges: Array  # (panels + 1, *batch): panel edges; None for a discrete base
-    open_ends: tuple[bool, bool] = (
-        static()
-    )  # the support goes on beyond the outermost nodes, if continuous by more than a panel
+    # the support goes on beyond the outermost nodes, if continuous by more than a panel
+    open_ends: tuple[bool, bool] = static()
     # The result of `cut_panels`. The last nodes are then those of the pieces; others count in whole panels only.
     pieces: tuple[Array, Array, Array] | None = None
     breaks_at_edges: bool = static(default=False)  # the base's breaks were known beforehand, and no panel holds one

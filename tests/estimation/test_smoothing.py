@@ -11,7 +11,6 @@ from ldpbayes import functionals
 from ldpbayes.estimation import estimate_density
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.smoothing import (
-    ATOMS,
     ROUGHNESS,
     fitted,
     law_of,
@@ -151,10 +150,10 @@ def test_a_wider_interval_holds_records_that_the_mechanism_clips():
 
 
 def test_prior_of_has_the_atoms_last():
-    atoms = np.repeat(np.reshape(ATOMS, (2, 1)), 2, axis=1)
-    means, precisions = prior_of(2.0, 5, atoms)
+    means, precisions = prior_of(2.0, 5, True)
     np.testing.assert_allclose(means, [0, 0, 0, 0, -3, -3])
     np.testing.assert_allclose(precisions, [0.25] * 4 + [1 / 1.5**2] * 2)
+    assert len(prior_of(2.0, 5, False)[0]) == 4
 
 
 @pytest.mark.parametrize(
@@ -163,6 +162,7 @@ def test_prior_of_has_the_atoms_last():
         (RECORDS, {}, TypeError, "one release or sketch"),
         (SKETCH, {"lower": 1.0}, ValueError, "hold the bounds 0 and 10"),
         (SKETCH, {"knots": 3}, ValueError, "knots"),
+        (SKETCH, {"functionals": {}}, ValueError, "one or more"),
         (ldp.Release(None, MECHANISM, count=9), {}, ValueError, "released values"),
         (ldp.Release([3.0], ldp.LaplaceMechanism(1.0, sensitivity=1.0)), {}, ValueError, "clips numbers"),
         (ldp.Release([0, 1], ldp.RandomizedResponse(1.0, 2)), {}, ValueError, "categories"),

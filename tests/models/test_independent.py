@@ -403,7 +403,43 @@ def logistic_statistics():
     return models.logistic_regression(), ldp.Release([z], mechanism), density, POINTS
 
 
+def smooth_density():
+    """Five knots: a line of variance one, and bends whose second differences are independent, of variance one in all."""
+    z, knots = [-6.5, -2.0, 0.4, 3.0, 9.0], np.linspace(-2, 3, 5)
+    second = np.diff(np.eye(5), n=2, axis=0)
+    squares, axes = np.linalg.eigh(second.T @ second)
+    bends = axes[:, 2:] / np.sqrt(squares[2:])
+    basis = np.column_stack([np.sqrt(3) * np.linspace(-1, 1, 5), bends / np.sqrt(np.sum(bends**2) / 5)])
+
+    def density(at):
+        def shape(x):
+            return np.exp(np.interp(x, knots, basis @ at["coefficients"]))
+
+        prior = stats.halfnorm.logpdf(at["roughness"], scale=2) + stats.norm.logpdf(at["odds"], -3, 1.5).sum()
+        prior += stats.norm.logpdf(at["coefficients"], 0, at["roughness"]).sum()
+        below, inside, above = special.softmax([at["odds"][0], 0.0, at["odds"][1]])
+        total = prior
+        for each in z:
+            noise = stats.laplace(each, 2.5).pdf
+            cuts = np.union1d(knots, np.clip(each, -2, 3))
+            inner = integral(lambda x, noise=noise: shape(x) * noise(x), cuts) / integral(shape, knots)
+            total += np.log(below * noise(-2) + inside * inner + above * noise(3))
+        return total
+
+    coefficients = np.array([0.4, -1.2, 0.3, 0.8])
+    return (
+        models.smooth_density(knots=5, outside=dist.Normal(-3, 1.5)),
+        ldp.Release(z, ldp.LaplaceMechanism(2.0, -2, 3)),
+        density,
+        [
+            {"roughness": 1.3, "coefficients": coefficients, "odds": np.array([-2.0, -0.5])},
+            {"roughness": 0.2, "coefficients": -0.3 * coefficients, "odds": np.array([-5.0, -3.0])},
+        ],
+    )
+
+
 CASES = [
+    smooth_density,
     clipped_gaussian,
     clipped_exponential,
     clipped_counts,
