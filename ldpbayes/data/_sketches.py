@@ -42,6 +42,11 @@ class Sketch(Holding):
     law_shape = property(lambda self: () if self.num_groups is None else (self.num_groups,))
     promises = property(lambda self: self.added or (Promise(self.mechanism),))  # of the releases, one each
 
+    @property
+    def occupied(self) -> np.ndarray:
+        """The nodes, those of weight 0 moved to one with records: a law need not be finite where no record is."""
+        return np.where(self.weights != 0, self.nodes, self.nodes[np.argmax(np.abs(self.weights))])
+
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "groups": self.num_groups}
 

@@ -116,8 +116,7 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     keep = keep if groups is None or not np.ndim(keep) else keep[groups]
     nodes = sketch.nodes
     if isinstance(sketch, PanelSketch) and is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights):
-        # A user's formula need not be finite where no record is: nodes of weight 0 are moved to a node with records.
-        nodes = np.where(sketch.weights != 0, nodes, nodes[np.argmax(np.abs(sketch.weights))])
+        nodes = sketch.occupied
     scale = numpyro.handlers.scale(scale=1.0)
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:

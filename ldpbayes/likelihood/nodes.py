@@ -81,9 +81,7 @@ class PreparedLikelihood:
     def of(cls, data: Any, law: dist.Distribution) -> "PreparedLikelihood":
         """Of a release or a sketch, whose channel is built for one of the laws; errors as of `Privatized`."""
         release = isinstance(data, Release)
-        values, weights = (data.values, np.ones(data.count)) if release else (data.nodes, np.asarray(data.weights))
-        # a node of weight 0 may lie where no record can be
-        values = np.where(weights != 0, values, values[np.argmax(np.abs(weights))])
+        values, weights = (data.values, np.ones(data.count)) if release else (data.occupied, data.weights)
         mechanism, options = data.mechanism, {} if release else _method(data, law)
         Privatized(law, mechanism, method="channel")
         noisy = mechanism.perturbing if isinstance(getattr(mechanism, "noise", None), Omitted) else mechanism

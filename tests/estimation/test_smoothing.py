@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, stats
 
 import ldpbayes as ldp
 from ldpbayes import functionals
@@ -103,18 +103,18 @@ def test_the_estimate_finds_the_law_of_the_records():
     estimate = estimate_density(SKETCH)
     truth = np.array([RECORDS.mean(), RECORDS.std(), *np.quantile(RECORDS, [0.05, 0.25, 0.5, 0.75, 0.95])])
     assert np.all(np.abs(estimate.params - truth) < 4.5 * estimate.standard_error)
-    assert np.all(estimate.standard_error < [0.2, 0.3, 1.5, 0.6, 0.4, 0.5, 0.6])
+    # the mean's is that of the released values, but for what the prior knows
+    assert 0.5 < estimate.standard_error[0] / (np.asarray(released().values).std() / np.sqrt(N)) < 1.1
 
 
-# A miss of 4.5 standard errors has probability 1e-5. Of uniform records the likeliest roughness is 0 in most data sets.
+# Error rate 1e-5. A roughness of 0 is the most likely one in most data sets of uniform records; errors vanish at it.
 def test_errors_do_not_vanish_where_the_records_are_uniform():
-    for seed in range(4):
+    squares = 0.0
+    for seed in range(20):
         records = 10 * np.random.default_rng(seed).random(2000)
         estimate = estimate_density(released(records, seed=seed).sketch(), functionals={"mean": functionals.mean})
-        error = estimate.standard_error[0]
-        # noise and records have standard deviations of 7.1 and 2.9; the prior makes an error smaller, by half at most
-        assert 0.5 < error / np.sqrt((7.1**2 + 2.9**2) / 2000) < 1.1
-        assert abs(estimate.params[0] - records.mean()) < 4.5 * error
+        squares += ((estimate.params[0] - records.mean()) / estimate.standard_error[0]) ** 2
+    assert squares < stats.chi2.isf(1e-5, 20)
 
 
 def test_a_sketch_and_the_release_have_one_estimate():
@@ -133,6 +133,7 @@ def test_the_estimate_moves_and_scales_with_the_records():
     assert two.roughness == pytest.approx(one.roughness, rel=0.05)
 
 
+@pytest.mark.slow  # the posterior's test has atoms, too
 def test_atoms_of_clipping_are_found():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 5.0, 0.0, 10.0)
     records = np.where(np.arange(N) % 10 == 0, 12.0, RECORDS)

@@ -404,7 +404,7 @@ def logistic_statistics():
 
 
 def smooth_density():
-    """Five knots: a line of variance one, and bends whose second differences are independent, of variance one in all."""
+    """Five knots: a line of variance one, and bends with independent second differences, of variance one in all."""
     z, knots = [-6.5, -2.0, 0.4, 3.0, 9.0], np.linspace(-2, 3, 5)
     second = np.diff(np.eye(5), n=2, axis=0)
     squares, axes = np.linalg.eigh(second.T @ second)
