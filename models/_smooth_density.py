@@ -12,7 +12,7 @@ from numpyro.distributions.transforms import Transform
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.types import Array, Key
-from ldpbayes.estimation.smoothing import ATOMS, KNOTS, ROUGHNESS, fitted, interval_of, law_of, mean_information
+from ldpbayes.estimation.smoothing import ATOMS, KNOTS, ROUGHNESS, fitted, law_of, log_likelihood_at, shape_of
 from ldpbayes.models._factory import factory
 
 DRAWS = 32  # of the approximate posterior, over which the information is averaged
@@ -43,11 +43,11 @@ def _coordinates(
     release: Any, lower: float | None, upper: float | None, knots: int, outside: Any, **_: Any
 ) -> Coordinates:
     """Coordinates in which the posterior is nearly standard normal, from the penalised estimate."""
-    fit, likelihood, options = fitted(release, lower, upper, knots, outside is not None)
+    fit, likelihood, shape = fitted(release, lower, upper, knots, outside is not None)
     draws = np.random.default_rng(0).multivariate_normal(fit.coefficients, fit.covariance, DRAWS)
     with jax.enable_x64(True):
-        information = np.asarray(mean_information(draws, likelihood, **options))
-    own, odds = slice(knots - 1), slice(knots - 1, None)
+        information = np.mean([log_likelihood_at(theta, likelihood, shape)[2] for theta in draws], axis=0)
+    own, odds = slice(shape.knots - 1), slice(shape.knots - 1, None)
     c, a = fit.coefficients[own], fit.coefficients[odds]
     of_atoms = None
     if outside is not None:
@@ -71,8 +71,9 @@ def smooth_density(
     outside: dist.Distribution | None = None,
     _coordinates: Coordinates | None = None,
 ) -> None:
-    """Posterior of the law of numbers without a parametric family: a `SmoothDensity` whose log density is a random walk
-    of second order with a learned scale, the prior of smoothing splines.
+    """Posterior of the law of numbers without a parametric family: a `SmoothDensity`, or `SmoothMass` if the mechanism
+    takes whole numbers, whose log density is a random walk of second order with a learned scale, the prior of smoothing
+    splines.
 
     Returns model(release) with sites ``roughness`` (τ), ``coefficients`` (knots − 1,), the deterministic
     ``log_density`` (knots,), with atoms ``odds`` (2,) and the deterministic ``outside`` (2,), and ``z``. Coefficients
@@ -84,7 +85,7 @@ def smooth_density(
     lower, upper : float, optional
         Ends of the interval, which holds the bounds of the mechanism, else ValueError. Default: these.
     knots : int
-        Of the log density, at least 4.
+        Of the log density, at least 4; no more are used than there are whole numbers.
     roughness : numpyro.distributions.Distribution
         Prior of the standard deviation, by default half-normal with scale 2: about that of the log density over the
         interval. 0 is the uniform law.
@@ -92,15 +93,16 @@ def smooth_density(
         Prior of the log odds of an atom at each end, against the interval between: Normal(-3, 1.5), for example. These
         are records beyond the ends, which the mechanism clips. Default: no atoms.
     """
-    ends = interval_of(release.mechanism, lower, upper)
+    shape = shape_of(release.mechanism, lower, upper, knots)
+    size = shape.knots - 1
     tau = numpyro.sample("roughness", roughness)
-    there = _coordinates or Coordinates(np.eye(knots - 1), np.zeros(knots - 1), np.zeros(knots - 1))
-    prior = dist.Normal(0.0, tau).expand([knots - 1]).to_event(1)
+    there = _coordinates or Coordinates(np.eye(size), np.zeros(size), np.zeros(size))
+    prior = dist.Normal(0.0, tau).expand([size]).to_event(1)
     parameters = numpyro.sample("coefficients", there.of_coefficients(prior, tau))
     if outside is not None:
         odds = numpyro.sample("odds", there.of_odds(outside.expand([2]).to_event(1), parameters))
         parameters = jnp.append(parameters, odds)
-    law = law_of(parameters, *ends, knots)
+    law = law_of(parameters, shape)
     numpyro.deterministic("log_density", law.log_density)
     if outside is not None:
         numpyro.deterministic("outside", law.outside)

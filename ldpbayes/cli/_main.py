@@ -25,7 +25,7 @@ from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
-from ldpbayes.estimation.smoothing import DEFAULTS, interval_of
+from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
 from ldpbayes.functionals import cdf, density, gini
 from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import Categories, mechanism_names
@@ -164,7 +164,7 @@ def _fit(args: argparse.Namespace) -> int:
             if others or getattr(model, "kind", "numbers") != "numbers":
                 raise BadInput("--plot is for one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):
-                bounds = interval_of(mechanism, None, None)
+                bounds = shape_of(mechanism)[:2]
         with naming("--same-people"):
             said = promises([release for _, _, release in releases], (), args.same_people)
         say(few(f"  {line}" for line in said.splitlines()))
@@ -188,7 +188,8 @@ def _fit(args: argparse.Namespace) -> int:
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             print(summary_table(result, shown))
             if factory == "smooth_density":
-                positive = args.model == factory and interval_of(mechanism, None, None)[0] >= 0
+                shape = shape_of(mechanism)
+                positive = args.model == factory and shape.lower >= 0 and not shape.whole
                 kinds = DEFAULTS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
                 print(f"\n{summary_table(law, [*kinds])}")

@@ -16,7 +16,7 @@ from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning
 from ldpbayes.functionals import mean, quantile, sd
-from ldpbayes.likelihood import SmoothDensity
+from ldpbayes.likelihood import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.families import ends_of
 from ldpbayes.likelihood.nodes import PreparedLikelihood
 from ldpbayes.mechanisms.protocol import Promise, statements
@@ -57,110 +57,113 @@ class Penalised(NamedTuple):
     log-likelihood and log prior; the roughness τ; and the information F (p, p) of the released values about θ.
     """
 
-    coefficients: Array
-    roughness: Array
-    information: Array
-    covariance: Array  # (p, p) of the coefficients, with the error of the roughness
-    converged: Array
+    coefficients: np.ndarray
+    roughness: float
+    information: np.ndarray
+    covariance: np.ndarray  # (p, p) of the coefficients, with the error of the roughness
+    at_ends: np.ndarray  # probabilities (2,) of the first and the last piece, with their atoms
+    converged: bool
 
 
-def law_of(coefficients: Array, lower: float, upper: float, knots: int) -> SmoothDensity:
+class Shape(NamedTuple):
+    """What laws of one problem have in common; static in compiled functions."""
+
+    lower: float
+    upper: float
+    knots: int
+    whole: bool  # a law of whole numbers
+
+
+def law_of(coefficients: Array, shape: Shape) -> SmoothDensity:
     """The law with coefficients (p,): knots − 1 of the basis, and perhaps two log odds of atoms."""
+    knots = shape.knots
     odds = coefficients[knots - 1 :]
     outside = jax.nn.softmax(jnp.append(odds, 0.0))[:2] if len(odds) else None
     basis = jnp.asarray(smooth_basis(knots), coefficients.dtype)
-    return SmoothDensity(basis @ coefficients[: knots - 1], lower, upper, outside)
+    kind = SmoothMass if shape.whole else SmoothDensity
+    return kind(basis @ coefficients[: knots - 1], shape.lower, shape.upper, outside)
 
 
-def prior_of(roughness: Array, knots: int, outside: bool) -> tuple[np.ndarray, Array]:
+def prior_of(roughness: float, knots: int, outside: bool) -> tuple[np.ndarray, np.ndarray]:
     """Prior means and precisions (p,) of the coefficients, of which the last two are log odds of atoms, if any."""
     size = knots + 1 if outside else knots - 1
     means = np.append(np.zeros(knots - 1), [ATOMS[0]] * 2)[:size]
-    return means, jnp.append(jnp.full(knots - 1, 1 / roughness**2), jnp.full(2, 1 / ATOMS[1] ** 2))[:size]
+    return means, np.append(np.full(knots - 1, 1 / roughness**2), np.full(2, 1 / ATOMS[1] ** 2))[:size]
 
 
-def _roughness_at(coefficients: Array, covariance: Array, square: Array) -> tuple[Array, Array]:
+def _roughness_at(coefficients: np.ndarray, covariance: np.ndarray, square: float) -> tuple[float, float]:
     """Slope of the log density of log τ by log τ at τ², which Laplace's method approximates, and minus its derivative
     by log τ², or more, at the mode of the coefficients (knots − 1,) of the basis and their covariance.
     """
     errors, prior = covariance / square, square / ROUGHNESS**2
-    size = jnp.sum(coefficients**2) / square
-    freedom = len(errors) - jnp.trace(errors)
-    bend = jnp.trace(errors) - jnp.sum(errors**2) + size - 2 * coefficients @ errors @ coefficients / square + prior
+    size = coefficients @ coefficients / square
+    freedom = len(errors) - np.trace(errors)
+    bend = np.trace(errors) - np.sum(errors**2) + size - 2 * coefficients @ errors @ coefficients / square + prior
     # it is no less than half of what it can be at most, so that steps by it do not go to and fro
-    return 1 - freedom + size - prior, jnp.maximum(bend, 0.5 * (0.5 + freedom + size + prior))
+    return 1 - freedom + size - prior, max(bend, 0.5 * (0.5 + freedom + size + prior))
 
 
-def log_likelihood_at(
-    theta: Array, likelihood: PreparedLikelihood, *, lower: float, upper: float, knots: int
-) -> tuple[Array, Array, Array]:
-    """Log-likelihood of coefficients θ (p,), its slope (p,), and the information (p, p) of the released values."""
+@functools.partial(jax.jit, static_argnames="shape")
+def log_likelihood_at(theta: Array, likelihood: PreparedLikelihood, shape: Shape) -> tuple[Array, Array, Array, Array]:
+    """Log-likelihood of coefficients θ (p,), its slope (p,), the information (p, p) of the released values, and the
+    probabilities (2,) of the first and the last piece of the law.
+    """
 
     def log_prob(theta: Array) -> Array:
-        return likelihood.log_prob(law_of(theta, lower, upper, knots))
+        return likelihood.log_prob(law_of(theta, shape))
 
     values, scores = log_prob(theta), jax.jacfwd(log_prob)(theta)
     weighted = scores.T * likelihood.weights
     slope, information = jnp.sum(weighted, axis=1), weighted @ scores
-    own, odds = theta[: knots - 1], theta[knots - 1 :]
+    own, odds = theta[: shape.knots - 1], theta[shape.knots - 1 :]
     if len(odds):  # where few records are at a bound, their scores say less than the second derivatives
         bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(own, odds)))(odds)
-        places = np.arange(knots - 1, knots + 1)
+        places = np.arange(shape.knots - 1, shape.knots + 1)
         information = information.at[places, places].max(-jnp.diagonal(bends))
-    return likelihood.weights @ values, slope, information
+    law = law_of(theta, shape)
+    below = law.cdf(law.knots[np.array([1, -2])])
+    return likelihood.weights @ values, slope, information, jnp.stack([below[0], 1 - below[1]])
 
 
-@functools.partial(jax.jit, static_argnames=("outside", "lower", "upper", "knots"))
-def penalised(likelihood: PreparedLikelihood, outside: bool, *, lower: float, upper: float, knots: int) -> Penalised:
+def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Penalised:
     """The coefficients' posterior mode, by Newton steps with the information in place of the second derivative, and
     between them log τ by a step to the mode of its marginal posterior, which Laplace's method approximates.
     """
-    at = functools.partial(log_likelihood_at, likelihood=likelihood, lower=lower, upper=upper, knots=knots)
-    own = slice(knots - 1)  # coefficients of the basis
 
-    def step(state: Any) -> Any:
-        count, _, theta, move, square, damping, here = state
-        means, precisions = prior_of(jnp.sqrt(square), knots, outside)
+    def at(theta: np.ndarray) -> list[np.ndarray]:
+        return [np.asarray(each) for each in log_likelihood_at(theta, likelihood, shape)]
 
-        def objective(theta: Array, value: Array) -> Array:
-            return value - 0.5 * jnp.sum(precisions * (theta - means) ** 2)
-
+    own = slice(shape.knots - 1)  # coefficients of the basis
+    square, damping, converged = 1.0, 0.0, False
+    theta, precisions = means, _ = prior_of(1.0, shape.knots, outside)
+    here = at(theta)
+    if not np.isfinite(here[0]):
+        raise ValueError("values are released at a bound as they were: their law has atoms there, outside=")
+    for _ in range(STEPS):
+        value, slope, information, _ = here
+        curvature = information + np.diag(precisions)
+        pull = slope - precisions * (theta - means)
+        move = np.linalg.solve(curvature + damping * np.diag(np.diagonal(curvature)), pull)
         there = at(theta + move)
-        better = objective(theta + move, there[0]) >= objective(theta, here[0]) - 1e-9
-        theta, here = jax.tree.map(lambda new, old: jnp.where(better, new, old), (theta + move, there), (theta, here))
-        damping = jnp.where(better, 0.1 * damping, 10 * jnp.maximum(damping, 0.1))
-        _, slope, information = here
-        covariance = jnp.linalg.inv(information + jnp.diag(precisions))
-        rise, bend = _roughness_at(theta[own], covariance[own, own], square)
-        rise = jnp.clip(rise / bend, -FAR, FAR)
-        moved = jnp.max(jnp.abs(move) / jnp.sqrt(jnp.diagonal(covariance)))
-        rise = jnp.where(better & (count > 0) & (moved < NEAR), rise, 0.0)
-        done = better & (count > 0) & (moved < SMALL) & (jnp.abs(rise) < 2 * SMALL)
-        ahead = jnp.clip(square * jnp.exp(rise), LEAST, MOST)
-        means, precisions = prior_of(jnp.sqrt(ahead), knots, outside)
-        curvature = information + jnp.diag(precisions)
-        damped = curvature + damping * jnp.diag(jnp.diagonal(curvature))
-        move = jnp.linalg.solve(damped, slope - precisions * (theta - means))
-        return count + 1, done, theta, move, ahead, damping, here
-
-    start = jnp.asarray(prior_of(jnp.asarray(1.0), knots, outside)[0])
-    nothing = jnp.zeros_like(start)
-    unknown = jnp.asarray(-jnp.inf), nothing, jnp.diag(nothing)
-    state = 0, False, start, nothing, jnp.asarray(1.0), jnp.asarray(0.0), unknown
-    _, done, theta, _, square, _, (*_, information) = jax.lax.while_loop(
-        lambda state: (state[0] < STEPS) & ~state[1], step, state
-    )
-    _, precisions = prior_of(jnp.sqrt(square), knots, outside)
-    covariance = jnp.linalg.inv(information + jnp.diag(precisions))
+        gain = there[0] - value + 0.5 * precisions @ ((theta - means) ** 2 - (theta + move - means) ** 2)
+        if not gain >= -1e-9:
+            damping = 10 * max(damping, 0.1)
+            continue
+        theta, here, damping = theta + move, there, 0.1 * damping
+        covariance = np.linalg.inv(here[2] + np.diag(precisions))
+        slope_of_roughness, bend = _roughness_at(theta[own], covariance[own, own], square)
+        moved = np.max(np.abs(move) / np.sqrt(np.diagonal(covariance)))
+        rise = np.clip(slope_of_roughness / bend, -FAR, FAR) if moved < NEAR else 0.0
+        converged = moved < SMALL and abs(rise) < 2 * SMALL
+        square = float(np.clip(square * np.exp(rise), LEAST, MOST))
+        _, precisions = prior_of(np.sqrt(square), shape.knots, outside)
+        if converged:
+            break
+    _, _, information, at_ends = here
+    covariance = np.linalg.inv(information + np.diag(precisions))
     drift = covariance[:, own] @ (precisions * theta)[own]  # of the mode, by log τ²
-    covariance += 2 / _roughness_at(theta[own], covariance[own, own], square)[1] * jnp.outer(drift, drift)
-    return Penalised(theta, jnp.sqrt(square), information, covariance, done)
-
-
-@functools.partial(jax.jit, static_argnames=("lower", "upper", "knots"))
-def mean_information(points: Array, likelihood: PreparedLikelihood, **options: Any) -> Array:
-    """The information (p, p) of the released values, on average over coefficients (n, p)."""
-    return jnp.mean(jax.lax.map(lambda theta: log_likelihood_at(theta, likelihood, **options)[2], points), axis=0)
+    covariance += 2 / _roughness_at(theta[own], covariance[own, own], square)[1] * np.outer(drift, drift)
+    return Penalised(theta, np.sqrt(square), information, covariance, at_ends, converged)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -177,7 +180,7 @@ class DensityEstimate(Estimate):
     params: np.ndarray
     covariance: np.ndarray
     names: list[str]
-    _fit: tuple[Any, Any]  # coefficients (p,) and their covariance (p, p)
+    _fit: tuple[Any, Any, Shape]  # coefficients (p,), their covariance (p, p)
     _promises: tuple[Promise, ...]
 
     estimate = property(lambda self: dict(zip(self.names, self.params.tolist(), strict=True)))
@@ -191,24 +194,24 @@ class DensityEstimate(Estimate):
         if not functionals:
             raise ValueError(f"functionals must be one or more functions by name, got {functionals!r}")
         with jax.enable_x64(True):
-            shape = self.law.lower, self.law.upper, self.law.log_density.shape[-1]
-            values, slopes = _values(self._fit[0], shape, tuple(functionals.values()))
+            coefficients, covariance, shape = self._fit
+            values, slopes = _values(coefficients, shape, tuple(functionals.values()))
         names = [
             name if not np.ndim(value) else f"{name}[{label}]"
             for (name, functional), value in zip(functionals.items(), values, strict=True)
             for label in (getattr(functional, "labels", None) or range(np.size(value)))[: np.size(value)]
         ]
-        slopes = np.concatenate([np.reshape(each, (-1, len(self._fit[0]))) for each in slopes])
+        slopes = np.concatenate([np.reshape(each, (-1, len(coefficients))) for each in slopes])
         params = np.concatenate([np.ravel(each) for each in values])
-        return dataclasses.replace(self, params=params, covariance=slopes @ self._fit[1] @ slopes.T, names=names)
+        return dataclasses.replace(self, params=params, covariance=slopes @ covariance @ slopes.T, names=names)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _values(coefficients: Array, shape: tuple[float, float, int], functionals: tuple) -> tuple[list, list]:
+def _values(coefficients: Array, shape: Shape, functionals: tuple) -> tuple[list, list]:
     """Functionals of a law, and their derivatives by the coefficients."""
 
     def values(coefficients: Array) -> list[Array]:
-        law = law_of(coefficients, *shape)
+        law = law_of(coefficients, shape)
         return [jnp.asarray(functional(law)) for functional in functionals]
 
     return values(coefficients), jax.jacrev(values)(coefficients)
@@ -225,9 +228,10 @@ def estimate_density(
 ) -> DensityEstimate:
     """Estimate the law of original numbers without a parametric family, by [Efron]'s g-modelling.
 
-    The log density is linear between equally spaced knots, and its second differences are penalised: the estimate is
-    the mode of the posterior of `ldpbayes.models.smooth_density` given the roughness, and the roughness the mode of its
-    own marginal posterior, by Laplace's method. A release that tells nothing gives nearly the uniform law.
+    The log density, or log mass if the mechanism takes whole numbers, is linear between equally spaced knots, and its
+    second differences are penalised: the estimate is the mode of the posterior of `ldpbayes.models.smooth_density`
+    given the roughness, and the roughness the mode of its own marginal posterior, by Laplace's method. A release that
+    tells nothing gives nearly the uniform law.
 
     Parameters
     ----------
@@ -236,12 +240,12 @@ def estimate_density(
     lower, upper : float, optional
         Ends of the law's interval, which holds the bounds of the mechanism. Default: these.
     knots : int
-        Of the log density, at least 4.
+        Of the log density, at least 4; no more are used than there are whole numbers.
     outside : bool
         Whether there may be records beyond the ends, which the mechanism clips: an atom at each end.
     functionals : dict, optional
         Functions of a law by name, with scalar or 1-d values, such as those of `ldpbayes.functionals`. Default: mean,
-        sd and quantiles. They are of the records as clipped to the interval.
+        sd and, but for whole numbers, quantiles. They are of the records as clipped to the interval.
 
     Returns
     -------
@@ -257,47 +261,42 @@ def estimate_density(
     EstimationWarning
         Nearly all records are at one bound, so that the law between the bounds is unknown, or the search did not end.
     """
-    fit, _, options = fitted(data, lower, upper, knots, outside)
+    fit, _, shape = fitted(data, lower, upper, knots, outside)
     with jax.enable_x64(True):
-        law = law_of(jnp.asarray(fit.coefficients), **options)
-    nothing = np.empty(0), np.empty((0, 0)), list[str]()
-    estimate = DensityEstimate(law, float(fit.roughness), *nothing, (fit.coefficients, fit.covariance), data.promises)
-    return estimate.of(DEFAULTS if functionals is None else functionals)
+        law = law_of(jnp.asarray(fit.coefficients), shape)
+    nothing, found = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, shape)
+    estimate = DensityEstimate(law, float(fit.roughness), *nothing, found, data.promises)
+    # the quantiles of whole numbers do not move with the coefficients, but at jumps
+    defaults = {name: DEFAULTS[name] for name in ("mean", "sd")} if shape.whole else DEFAULTS
+    return estimate.of(defaults if functionals is None else functionals)
 
 
 def fitted(
     data: Any, lower: float | None, upper: float | None, knots: int, outside: bool
-) -> tuple[Penalised, PreparedLikelihood, dict[str, Any]]:
-    """`penalised` on the host, the likelihood, and the options of both; errors and warnings of `estimate_density`."""
-    knots = at_least(4, "knots", knots)
+) -> tuple[Penalised, PreparedLikelihood, Shape]:
+    """`penalised`, the likelihood, and the shape; errors and warnings of `estimate_density`."""
     if not isinstance(data, Release) and not (isinstance(data, Sketch) and data.law_shape == ()):
         raise TypeError(f"a smooth density is of one release or sketch without groups, got {type(data).__name__}")
-    ends = interval_of(data.mechanism, lower, upper)
+    shape = shape_of(data.mechanism, lower, upper, knots)
     if isinstance(data, Release) and data.values is None:
         raise ValueError("a density needs released values; this release has none")
-    law = SmoothDensity(np.zeros(knots), *ends)
-    likelihood = PreparedLikelihood.of(data, law)
-    options: dict[str, Any] = {"lower": law.lower, "upper": law.upper, "knots": knots}
     with jax.enable_x64(True):
-        if not outside and not np.isfinite(likelihood.log_prob(law)).all():
-            raise ValueError("values are released at a bound as they were: their law has atoms there, outside=")
-        fit = jax.tree.map(np.asarray, penalised(likelihood, outside, **options))
-        law = law_of(jnp.asarray(fit.coefficients), **options)
-        at_ends = np.asarray([law.cdf(law.knots[1]), 1 - law.cdf(law.knots[-2])])
+        likelihood = PreparedLikelihood.of(data, law_of(np.zeros(shape.knots - 1), shape))
+        fit = penalised(likelihood, outside, shape)
     if not fit.converged:
         warn(f"the search for the most likely density has not ended after {STEPS} steps", EstimationWarning)
-    if at_ends.max() > AT_A_BOUND:
-        end = ("lower", "upper")[np.argmax(at_ends)]
-        problem = f"{at_ends.max():.1%} of the records are at the {end} end of [{law.lower:g}, {law.upper:g}]"
+    if fit.at_ends.max() > AT_A_BOUND:
+        end = ("lower", "upper")[np.argmax(fit.at_ends)]
+        problem = f"{fit.at_ends.max():.1%} of the records are at the {end} end of [{shape.lower:g}, {shape.upper:g}]"
         warn(f"{problem}: the law between the ends is hardly known; choose other bounds", EstimationWarning)
-    return fit, likelihood, options
+    return fit, likelihood, shape
 
 
-def interval_of(mechanism: Any, lower: float | None, upper: float | None) -> tuple[float, float]:
-    """Ends of an interval, by default a mechanism's bounds; ValueError if it does not hold them."""
-    bounds = ends_of(mechanism.domain)
+def shape_of(mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = KNOTS) -> Shape:
+    """The shape of laws on an interval, by default a mechanism's bounds; ValueError if it does not hold them."""
+    bounds, knots, whole = ends_of(mechanism.domain), at_least(4, "knots", knots), mechanism.domain.is_discrete
     if lower is not None and upper is not None and not is_concrete(*bounds):
-        return lower, upper
+        return _shape(lower, upper, knots, whole)
     low, high = float(np.min(bounds[0])), float(np.max(bounds[1]))
     if not np.isfinite([low, high]).all():
         raise ValueError(f"a density needs a mechanism that clips numbers to bounds, got {mechanism!r}")
@@ -305,4 +304,8 @@ def interval_of(mechanism: Any, lower: float | None, upper: float | None) -> tup
     if not (first <= low and high <= last):
         wanted = f"lower and upper must hold the bounds {low:g} and {high:g} of the mechanism"
         raise ValueError(f"{wanted}, got {first:g} and {last:g}")
-    return first, last
+    return _shape(first, last, knots, whole)
+
+
+def _shape(lower: float, upper: float, knots: int, whole: bool) -> Shape:
+    return Shape(float(lower), float(upper), min(knots, int(upper - lower) + 1) if whole else knots, whole)

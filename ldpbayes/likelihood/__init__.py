@@ -1,6 +1,6 @@
 """p(z | θ): the likelihood of a released value with the latent record integrated out."""
 
-from ldpbayes.likelihood._smooth_density import SmoothDensity
+from ldpbayes.likelihood._smooth_density import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.closed_forms._regressions import (
     ChebyshevExpansion,
     RegressionRows,
@@ -20,6 +20,7 @@ __all__ = [
     "Privatized",
     "RegressionRows",
     "SmoothDensity",
+    "SmoothMass",
     "SumOfStatistics",
     "law_of_nodes",
     "linear_rows",

@@ -1,4 +1,4 @@
-"""A law without a parametric family: a density that is the exponential of a linear spline, and its functionals."""
+"""A law without a parametric family: a density, or masses of whole numbers, as the exponential of a linear spline."""
 
 from typing import Any, ClassVar
 
@@ -147,6 +147,60 @@ class SmoothDensity(dist.Distribution):
     variance = property(lambda self: self._moment(2) - self._moment(1) ** 2)
 
 
+class SmoothMass(SmoothDensity):
+    """A law on whole numbers whose log masses are linear between equally spaced knots: `SmoothDensity` for counts.
+
+    With values f at the knots from `lower` to `upper` the masses are exp(f(k))/Z, f the linear interpolation; atoms of
+    `outside` are added to those of the two ends. Parameters are those of `SmoothDensity`; ValueError for ends that are
+    not whole.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not (self.lower.is_integer() and self.upper.is_integer()):
+            raise ValueError(f"lower and upper of counts must be whole, got {self.lower:g} and {self.upper:g}")
+
+    support = property(lambda self: constraints.integer_interval(int(self.lower), int(self.upper)))
+    _counts = property(lambda self: np.arange(self.lower, self.upper + 1))
+
+    @property
+    def log_masses(self) -> jax.Array:
+        """Log masses (*batch, upper − lower + 1) of all counts."""
+        at_knots = np.maximum(1 - np.abs(self._counts[:, None] - self.knots) / self._step, 0.0)
+        log_masses = jax.nn.log_softmax(self.log_density @ at_knots.T.astype(self.log_density.dtype), axis=-1)
+        if self.outside is None:
+            return log_masses
+        log_masses = log_masses + jnp.log(self._inside)[..., None]
+        for end in (0, -1):
+            atom = log_or_nothing(self.outside[..., end])
+            log_masses = log_masses.at[..., end].set(jnp.logaddexp(log_masses[..., end], atom))
+        return log_masses
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        return self._at(self.log_masses, value)
+
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        return jnp.where(jnp.asarray(value) < self.upper, self._at(jnp.cumsum(self._masses, axis=-1), value), 1.0)
+
+    def icdf(self, q: ArrayLike) -> jax.Array:
+        """Smallest count k with P(X ≤ k) ≥ q."""
+        below = jnp.cumsum(self._masses, axis=-1)[..., :-1] < jnp.asarray(q)[..., None]
+        return self.lower + jnp.sum(below, axis=-1)
+
+    def _at(self, values: jax.Array, count: ArrayLike) -> jax.Array:
+        """Values (*batch, counts) at counts."""
+        index = jnp.asarray(count - self.lower).astype(int)
+        return _taken(values, jnp.broadcast_to(index, jnp.broadcast_shapes(index.shape, self.batch_shape)))
+
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        return super().sample(key, sample_shape).astype(int)
+
+    _masses = property(lambda self: jnp.exp(self.log_masses))
+
+    def _moment(self, power: int) -> jax.Array:
+        return jnp.sum(self._masses * (self._counts - self.lower) ** power, axis=-1)
+
+
 @register_family(SmoothDensity)
 class _Smooth(Family):
     tame = True
@@ -160,6 +214,9 @@ class _Smooth(Family):
         below = jnp.where(first <= law.lower, 0.0 if law.outside is None else law.outside[..., 0], law.cdf(first))
         above = jnp.where(last >= law.upper, 0.0 if law.outside is None else law.outside[..., 1], 1.0 - law.cdf(last))
         return log_or_nothing(stacked(below, above))
+
+
+register_family(SmoothMass)(Family)
 
 
 def _taken(values: jax.Array, index: jax.Array) -> jax.Array:
