@@ -162,7 +162,9 @@ def plot_density(
     if release is not None:
         if np.ndim(release.values) != 1:
             raise ValueError(f"release must be of released numbers, got values of shape {np.shape(release.values)}")
-        counts, edges = np.histogram(release.values, bins=60, range=(x[0], x[-1]))
+        whole = release.mechanism.support.is_discrete
+        bins = np.arange(np.ceil(x[0]) - 0.5, x[-1] + 1) if whole else np.linspace(x[0], x[-1], 61)
+        counts, edges = np.histogram(release.values, bins)
         heights = counts / (len(release) * np.diff(edges))
         ax.stairs(heights, edges, color="#999999", linewidth=0.8, label="released, with noise")
     for name, each in draws.items():

@@ -136,6 +136,15 @@ def test_bands_of_a_curve_end_at_0_and_the_released_values_beside_it_are_a_densi
     pyplot.close()
 
 
+def test_whole_numbers_beside_a_curve_have_a_bar_each():
+    release = ldp.Release([0, 2, 2, 3, 40], ldp.DiscreteLaplaceMechanism(1.0, 0, 5))
+    ax = plot_density(np.linspace(0, 5, 30), {"a": np.ones((9, 30))}, release=release)
+    heights, edges, _ = ax.patches[0].get_data()
+    np.testing.assert_allclose(edges, np.arange(-0.5, 6))
+    np.testing.assert_allclose(heights, [0.2, 0, 0.4, 0.2, 0, 0])
+    pyplot.close()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

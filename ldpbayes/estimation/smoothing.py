@@ -19,6 +19,7 @@ from ldpbayes.functionals import mean, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.families import ends_of
 from ldpbayes.likelihood.nodes import PreparedLikelihood
+from ldpbayes.mechanisms import Categories
 from ldpbayes.mechanisms.protocol import Promise, statements
 
 KNOTS = 41  # whose 40 pieces are the panels of most channels
@@ -294,6 +295,8 @@ def fitted(
 
 def shape_of(mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = KNOTS) -> Shape:
     """The shape of laws on an interval, by default a mechanism's bounds; ValueError if it does not hold them."""
+    if isinstance(mechanism, Categories):
+        raise ValueError(f"a density is of numbers, and {mechanism!r} takes categories: see estimation.frequencies")
     bounds, knots, whole = ends_of(mechanism.domain), at_least(4, "knots", knots), mechanism.domain.is_discrete
     if lower is not None and upper is not None and not is_concrete(*bounds):
         return _shape(lower, upper, knots, whole)

@@ -55,7 +55,8 @@ class SmoothDensity(dist.Distribution):
             raise ValueError(f"lower and upper must be finite, got {lower} and {upper}")
         if np.ndim(log_density) < 1 or np.shape(log_density)[-1] < FEWEST:
             raise ValueError(f"log_density needs at least {FEWEST} knots, got shape {np.shape(log_density)}")
-        self.log_density = jnp.asarray(log_density, jnp.result_type(log_density, float))
+        values = jnp.asarray(log_density)
+        self.log_density = values.astype(jnp.result_type(values, float))
         batch = self.log_density.shape[:-1]
         if outside is not None:
             if np.shape(outside)[-1:] != (2,):

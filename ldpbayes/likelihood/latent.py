@@ -33,8 +33,17 @@ GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 
 def density_breaks(base: dist.Distribution) -> jax.Array | None:
     """Points (m, *batch), in order, at which a continuous density is not smooth, besides the ends of its support."""
+    known = _known_breaks(base)
+    if known is not None:  # the compiler would sort them, once for each law of a batch
+        return jnp.broadcast_to(aligned(known, 1 + len(base.batch_shape)), (len(known), *base.batch_shape))
     points = [jnp.broadcast_to(point, base.batch_shape) for point in families.family_of(base).breaks()]
     return jnp.sort(jnp.stack(points), axis=0) if points else None
+
+
+def _known_breaks(base: dist.Distribution) -> np.ndarray | None:
+    """Breaks (m,) in order, if they are numbers that are known before tracing."""
+    breaks = families.family_of(base).breaks()
+    return np.sort(breaks) if breaks and is_concrete(*breaks) and not any(map(np.ndim, breaks)) else None
 
 
 def graded_breaks(base: dist.Distribution) -> jax.Array | None:
@@ -191,22 +200,22 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
     start = lower if below else xp.maximum(low, lower)
     stop = upper if above else xp.minimum(high, upper)
     start, stop = xp.minimum(start, upper), xp.maximum(stop, lower)  # a support wholly outside the bounds is one atom
-    span, breaks = stop - start, families.family_of(base).breaks()
-    known = xp is np and not np.shape(span) and bool(breaks) and is_concrete(*breaks) and not any(map(np.ndim, breaks))
+    span = stop - start
+    breaks = _known_breaks(base) if xp is np and not np.shape(span) else None
     # a law whose breaks are all known is smooth between them, and up to the ends of its support
-    halvings = np.array([0.0]) if known else 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
+    halvings = np.array([0.0]) if breaks is not None else 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
     from_start = np.concatenate([[0.0] if below else halvings, np.arange(1, panels) / panels])
     # distances from the upper end are measured from there, or rounding would merge the last panels
     from_stop = np.array([0.0]) if above else halvings[::-1]
     column = (-1,) + (1,) * np.ndim(span)
     edges = xp.concatenate([start + span * from_start.reshape(column), stop - span * from_stop.reshape(column)])
-    if known:
-        inside = [float(point) for point in breaks if start < point < stop]
+    if breaks is not None:
+        inside = breaks[(breaks > start) & (breaks < stop)]
         apart = np.abs(edges[1:-1, None] - inside).min(axis=1, initial=np.inf) > span * MERGED
         edges = np.sort(np.concatenate([edges[:1], edges[1:-1][apart], inside, edges[-1:]]))
     nodes, volume = panel_nodes(edges[:-1], edges[1:])
     volume = xp.concatenate([volume, xp.ones((2, *np.shape(span)))])
-    return Latent(nodes, (start, stop), volume, edges, (below, above), breaks_at_edges=known)
+    return Latent(nodes, (start, stop), volume, edges, (below, above), breaks_at_edges=breaks is not None)
 
 
 def panel_nodes(left: Array, right: Array) -> tuple[Array, Array]:

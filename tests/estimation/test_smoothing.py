@@ -12,18 +12,20 @@ from ldpbayes.estimation import estimate_density
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.smoothing import (
     ROUGHNESS,
+    Shape,
     fitted,
     law_of,
     log_likelihood_at,
     prior_of,
     smooth_basis,
 )
+from ldpbayes.likelihood import SmoothMass
 
 N = 5000
 RNG = np.random.default_rng(0)
 RECORDS = 10 * RNG.beta(5, 2, N)
 MECHANISM = ldp.LaplaceMechanism(2.0, 0.0, 10.0)
-OPTIONS = {"lower": 0.0, "upper": 10.0, "knots": 41}
+SHAPE = Shape(0.0, 10.0, 41, whole=False)
 
 
 def released(records=RECORDS, mechanism=MECHANISM, seed=0):
@@ -45,27 +47,25 @@ def test_second_differences_of_the_prior_are_independent_and_its_sizes_are_the_r
 
 
 def test_the_estimate_is_the_mode_and_its_roughness_has_the_largest_marginal_likelihood():
-    fit, likelihood, options = fitted(SKETCH, None, None, 41, False)
+    fit, likelihood, shape = fitted(SKETCH, None, None, 41, False)
     assert fit.converged
     with jax.enable_x64(True):
 
         def slope_and_information(theta, roughness):
-            _, slope, information = jax.jit(lambda theta: log_likelihood_at(theta, likelihood, **options))(theta)
+            _, slope, information, _ = log_likelihood_at(theta, likelihood, shape)
             return np.asarray(slope - theta / roughness**2), np.asarray(information) + np.eye(40) / roughness**2
 
         slope, information = slope_and_information(fit.coefficients, fit.roughness)
         # the search ends where a step is within 0.005 standard errors
         assert slope @ np.linalg.solve(information, slope) < 40 * 0.005**2
 
-        at = jax.jit(lambda theta: log_likelihood_at(theta, likelihood, **options))
-
         def marginal(roughness):
             """Minus the log posterior of the log of a roughness by Laplace's method, at the mode by Newton's."""
             theta = fit.coefficients
             for _ in range(8):
-                _, slope, information = at(theta)
+                _, slope, information, _ = log_likelihood_at(theta, likelihood, shape)
                 theta = theta + np.linalg.solve(information + np.eye(40) / roughness**2, slope - theta / roughness**2)
-            value, _, information = at(theta)
+            value, _, information, _ = log_likelihood_at(theta, likelihood, shape)
             log_det = np.linalg.slogdet(np.asarray(information) * roughness**2 + np.eye(40))[1]
             prior = theta @ theta / roughness**2 / 2 + roughness**2 / ROUGHNESS**2 / 2 - np.log(roughness)
             return -float(value) + float(prior) + log_det / 2
@@ -85,11 +85,11 @@ def marginal_excess(marginal, roughness, best):
 
 def test_standard_errors_are_those_of_draws_from_the_normal_law_of_the_coefficients():
     estimate = estimate_density(SKETCH, functionals={"mean": functionals.mean, "cdf": functionals.cdf([3.0, 7.0])})
-    theta, covariance = estimate._fit
+    theta, covariance, _ = estimate._fit
     at = np.array([3.0, 7.0])
     draws = np.random.default_rng(1).multivariate_normal(theta, covariance / 100, 4000)
     with jax.enable_x64(True):
-        values = jax.vmap(lambda theta: jnp.append(law_of(theta, **OPTIONS).mean, law_of(theta, **OPTIONS).cdf(at)))
+        values = jax.vmap(lambda theta: jnp.append(law_of(theta, SHAPE).mean, law_of(theta, SHAPE).cdf(at)))
         values = np.asarray(values(jnp.asarray(draws)))
     # a tenth of the errors, at which functionals are linear; the relative error of a deviation of 4,000 draws is 1.1 %
     np.testing.assert_allclose(10 * np.std(values, axis=0), estimate.standard_error, rtol=0.06)
@@ -131,6 +131,26 @@ def test_the_estimate_moves_and_scales_with_the_records():
     one, two = estimate_density(SKETCH), estimate_density(other)
     np.testing.assert_allclose(two.params[[0, 2, 4]], 50 + 20 * one.params[[0, 2, 4]], rtol=1e-3)
     assert two.roughness == pytest.approx(one.roughness, rel=0.05)
+
+
+# A miss of 4.5 standard errors has probability 1e-5 a number.
+@pytest.mark.parametrize("mechanism", [ldp.DiscreteLaplaceMechanism(1.0, 0, 20), ldp.LaplaceMechanism(1.0, 0.0, 20.0)])
+def test_masses_of_whole_numbers_are_found_where_the_mechanism_takes_them(mechanism):
+    counts = np.random.default_rng(3).negative_binomial(1, 0.25, N)
+    whole = isinstance(mechanism, ldp.DiscreteLaplaceMechanism)
+    estimate = estimate_density(released(counts, mechanism).sketch())
+    assert isinstance(estimate.law, SmoothMass) == whole and estimate.names[:2] == ["mean", "sd"]
+    assert len(estimate.names) == (2 if whole else 7) and len(estimate.law.knots) == (21 if whole else 41)
+    asked = estimate.of({"mass": functionals.density([1.0, 4.0]), "below": functionals.cdf(5.0)})
+    kept = np.clip(counts, 0, 20)
+    truth = np.array([kept.mean(), kept.std(), np.mean(kept == 1), np.mean(kept == 4), np.mean(kept <= 5)])
+    found, errors = (np.append(a, b) for a, b in zip(_numbers(estimate), _numbers(asked), strict=True))
+    checked = slice(None) if whole else slice(2)  # numbers that are not whole have no masses
+    assert np.all(np.abs(found[[0, 1, -3, -2, -1]] - truth)[checked] < 4.5 * errors[[0, 1, -3, -2, -1]][checked])
+
+
+def _numbers(estimate):
+    return estimate.params, estimate.standard_error
 
 
 @pytest.mark.slow  # the posterior's test has atoms, too

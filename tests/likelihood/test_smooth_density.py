@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood import SmoothDensity, law_of_nodes
+from ldpbayes.likelihood import SmoothDensity, SmoothMass, law_of_nodes
 from ldpbayes.likelihood.latent import latent_nodes
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -142,6 +142,47 @@ def test_laws_are_arguments_of_compiled_and_mapped_functions():
         ldp.Privatized(SmoothDensity(f, LOW, HIGH), mechanism).log_prob(np.array([0.3, 2.0])) for f in laws.log_density
     ]
     np.testing.assert_allclose(density(laws), each, rtol=1e-12)
+
+
+COUNTS, ATOMS = np.arange(-3, 10), np.array([0.1, 0.25])
+AT_COUNTS = np.interp(COUNTS, np.linspace(-3, 9, 5), [0.0, 1.0, -2.0, 0.5, 1.5])
+
+
+def mass(outside=None):
+    return SmoothMass([0.0, 1.0, -2.0, 0.5, 1.5], -3, 9, outside)
+
+
+@pytest.mark.parametrize("outside", [None, ATOMS])
+def test_masses_of_counts_are_exponentials_of_a_linear_spline_and_the_atoms(outside):
+    law, masses = mass(outside), np.exp(AT_COUNTS) / np.exp(AT_COUNTS).sum()
+    if outside is not None:
+        masses = (1 - outside.sum()) * masses
+        masses[[0, -1]] += outside
+    np.testing.assert_allclose(np.exp(law.log_prob(COUNTS)), masses, rtol=1e-13)
+    np.testing.assert_allclose(law.cdf(COUNTS), np.cumsum(masses), rtol=1e-13)
+    np.testing.assert_array_equal(law.icdf(np.cumsum(masses) - 1e-9), COUNTS)
+    assert law.icdf(1.0) == 9 and law.icdf(0.0) == -3 and law.cdf(20.0) == 1.0
+    mean = masses @ COUNTS
+    np.testing.assert_allclose(law.mean, mean, rtol=1e-13)
+    np.testing.assert_allclose(law.variance, masses @ (COUNTS - mean) ** 2, rtol=1e-12)
+    draws = np.asarray(law.sample(jax.random.key(0), (20_000,)))
+    found = np.array([np.sum(draws == count) for count in COUNTS])
+    assert stats.chisquare(found, 20_000 * masses).pvalue > 1e-4  # a right sampler fails once in 1e4 keys
+    # what a mechanism releases of it
+    mechanism, z = ldp.DiscreteLaplaceMechanism(1.0, -3, 9), np.array([-5, 2, 11])
+    kernel = np.exp(mechanism.log_prob(z[:, None], COUNTS))
+    np.testing.assert_allclose(np.exp(ldp.Privatized(law, mechanism).log_prob(z)), kernel @ masses, rtol=1e-12)
+
+
+def test_masses_are_arguments_of_compiled_and_mapped_functions_with_finite_gradients(rng):
+    values = rng.uniform(-30, 30, (20, 5))
+    laws = SmoothMass(values, -3, 9, ATOMS)
+    found = jax.jit(jax.vmap(lambda law: law.log_prob(COUNTS)))(jax.vmap(lambda f: SmoothMass(f, -3, 9, ATOMS))(values))
+    np.testing.assert_allclose(found, laws.log_prob(COUNTS[:, None]).T, rtol=1e-12)
+    numbers = jax.jit(jax.jacrev(lambda f: (SmoothMass(f, -3, 9).log_prob(COUNTS), SmoothMass(f, -3, 9).variance)))
+    assert all(np.all(np.isfinite(part)) for each in values for part in numbers(each))
+    with pytest.raises(ValueError, match="must be whole"):
+        SmoothMass(np.zeros(5), 0.5, 9)
 
 
 @pytest.mark.parametrize(

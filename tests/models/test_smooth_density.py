@@ -11,7 +11,7 @@ from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
 from ldpbayes import functionals
-from ldpbayes.likelihood import SmoothDensity
+from ldpbayes.likelihood import SmoothDensity, SmoothMass
 from ldpbayes.models import smooth_density
 from ldpbayes.models._smooth_density import InCoordinates
 
@@ -52,6 +52,23 @@ def test_coordinates_change_nothing_about_the_model(sketch):
         == repr(model)
         == "smooth_density(lower=0, upper=10, knots=41, roughness=" + ("HalfNormal(2), outside=Normal(-3, 1.5))")
     )
+
+
+def test_whole_numbers_have_a_law_of_masses():
+    mechanism = ldp.DiscreteLaplaceMechanism(1.0, 0, 9)
+    with jax.enable_x64(True):
+        counts = np.random.default_rng(4).poisson(2.0, 500)
+        release = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(0), counts)), mechanism)
+        values = {"roughness": 0.7, "coefficients": np.random.default_rng(1).normal(size=9)}
+        model = smooth_density()
+        densities = [log_density(each, (release,), {}, values)[0] for each in (model, model.tuned(release))]
+        trace = numpyro.handlers.trace(numpyro.handlers.substitute(model, values)).get_trace(release)
+        law = SmoothMass(trace["log_density"]["value"], 0, 9)  # no more knots than there are counts
+        kernel = np.exp(mechanism.log_prob(np.asarray(release.values)[:, None], np.arange(10)))
+        exact = np.log(kernel @ np.exp(law.log_masses)).sum()
+    np.testing.assert_allclose(*densities, rtol=1e-12)
+    priors = dist.HalfNormal(2.0).log_prob(0.7) + dist.Normal(0, 0.7).log_prob(values["coefficients"]).sum()
+    np.testing.assert_allclose(densities[0], exact + priors, rtol=1e-5)  # the priors are in single precision
 
 
 def test_coordinates_of_the_sampler_are_a_change_of_variables():
