@@ -220,7 +220,9 @@ def _surrogate_of(
         if why is not None:
             warn(f"the data are sampled as they are: {why}", ExpansionWarning)
         exact = density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
-        return Records(exact, any(site.discrete_base for site in sites.values()), sampler.outside is None, reports)
+        whole, kinked = (any(getattr(s, which) for s in sites.values()) for which in ("discrete_base", "kinked"))
+        # panels that a density has kinks in would be refused after the warm-up
+        return Records(exact, whole, sampler.outside is None and not kinked, reports)
 
     expandable = sampler.outside is None and expand is not False
     if any(isinstance(data, ExpandedSketch) for data in density.data):

@@ -94,7 +94,6 @@ class Chains:
     of which there is one for all chains, or one for each, of one structure. Draws are a function of the keys (chains,),
     not of how the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
     `constrained` is compiled for ``num_samples`` draws a chain; `example` has zeros for unconstrained parameters.
-    ``before`` are chains of nearly the same density: these go on from their states, and have no warm-up.
     """
 
     measure = staticmethod(Density.potential)  # of positions
@@ -108,7 +107,6 @@ class Chains:
         num_samples: int,
         chain_method: str | None = None,
         data: Sequence[PyTree] = ((),),
-        before: "Chains | None" = None,
     ) -> None:
         self._density, self._kernel, self._keys, self._data = density, kernel, keys, data
         self._vectorized = chain_method == "vectorized" if chain_method else jax.default_backend() != "cpu"
@@ -143,7 +141,6 @@ class Chains:
         vectorized = jax.vmap(constraining, (None, 0))
         self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)
         self._states: list[Any] = [None] if self._vectorized else [None] * len(keys)
-        self._before = self._states if before is None else before._states
 
     def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:
         """Programs of a chain's start, (key, arrays) → state, and iterations, (state, arrays, count) → state, draws."""
@@ -152,12 +149,11 @@ class Chains:
         initial, following = hmc(potential_fn_gen=potentials, kinetic_fn=kernel._kinetic_fn, algo=kernel._algo)
         initial = functools.partial(initial, num_warmup=self._warmup, **options)
 
-        def begin(key: Key, arrays: PyTree, given: Params, known: Array) -> tuple[PyTree, Array]:
+        def begin(key: Key, arrays: PyTree) -> tuple[PyTree, Array]:
             def attempt(carry: tuple) -> tuple:
                 tries, key, *_ = carry
                 key, own = jax.random.split(key)
-                drawn = starting(arrays[0], own)
-                position = jax.tree.map(lambda a, b: jnp.where(known & (tries == 0), a, b), given, drawn)
+                position = starting(arrays[0], own)
                 value, slope = gradient(arrays[1], position)
                 finite = jnp.isfinite(value) & jnp.isfinite(ravel_pytree(slope)[0]).all()
                 return tries + 1, key, position, value, slope, finite
@@ -183,26 +179,18 @@ class Chains:
             return lax.fori_loop(0, count, step, (state, empty))
 
         (keys, arrays), count = self._inputs(0), jnp.zeros((), int)
-        start = self._start(None)
         placed: dict[str, Any] = {}
         if self._vectorized:
             each = None if len(self._arrays) == 1 else 0
-            begin, advance = jax.vmap(begin, (0, each, 0, None)), jax.vmap(advance, (0, each, None))
+            begin, advance = jax.vmap(begin, (0, each)), jax.vmap(advance, (0, each, None))
             placed["out_shardings"] = keys.sharding
-        state, _ = jax.eval_shape(begin, keys, arrays, *start)
+        state, _ = jax.eval_shape(begin, keys, arrays)
         if self._vectorized:
             struct = functools.partial(jax.ShapeDtypeStruct, sharding=keys.sharding)
             state = jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype), state)
         # Both are compiled in the background; the iterations, which take longer, come first.
         advancing = Program(advance, state, arrays[1], count, **placed)
-        return Program(begin, keys, arrays, *start, **placed), advancing
-
-    def _start(self, state: Any) -> tuple[Params, Array]:
-        """A state's position, or zeros, and whether it is one; of one chain, or of all if they are vectorised."""
-        if state is not None:
-            return state.z, jnp.asarray(True)
-        shape = (len(self._keys),) if self._vectorized else ()
-        return jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), self.example), jnp.asarray(False)
+        return Program(begin, keys, arrays, **placed), advancing
 
     def _inputs(self, index: int) -> tuple[Key, PyTree]:
         """Key and arrays of one chain, or of all chains if they are vectorised."""
@@ -240,10 +228,6 @@ class Chains:
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         """Positions of the second half of the warm-up."""
-        if self._before is not self._states:
-            if bar:
-                bar.add(self._warmup * len(self._keys))
-            return {}
         positions, _ = self.run(self._warmup, bar)
         return {name: values[:, self._warmup // 2 :] for name, values in positions.items()}
 
@@ -272,13 +256,9 @@ class Chains:
         with jax.enable_x64(True):
             keys, arrays = self._inputs(index)
             if self._states[index] is None:
-                before = self._before[index]
-                state, finite = self._begin(keys, arrays, *self._start(before))
+                self._states[index], finite = self._begin(keys, arrays)
                 if not np.all(finite):
                     self._raise_no_start(index)
-                if before is not None:
-                    state = before._replace(potential_energy=state.potential_energy, z_grad=state.z_grad)
-                self._states[index] = state
             axis, done, length = int(self._vectorized), 0, 1
             parts: list[Any] = []
             while done < iterations and not stop.is_set():
@@ -372,14 +352,12 @@ class Sampler:
     def iterations(self) -> int:
         return self.num_chains * (self.num_warmup + self.num_samples)
 
-    def chains(self, density: Density, before: Chains | None = None) -> Chains | NumpyroChains:
-        """Chains of a density, perhaps from the states of chains of nearly the same one."""
+    def chains(self, density: Density) -> Chains | NumpyroChains:
         if self.outside is not None:
             return NumpyroChains(density, self)
         # Folding the chain's number in makes its draws independent of how many chains there are.
         keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
-        options = self.num_warmup, self.num_samples, self.chain_method
-        return Chains(lambda _: density, self.kernel, keys, *options, before=before)
+        return Chains(lambda _: density, self.kernel, keys, self.num_warmup, self.num_samples, self.chain_method)
 
     def bar(self, faster: str | None = None) -> contextlib.closing[Bar]:
         """A context with the progress bar of all chains; NumPyro's `MCMC` has its own."""

@@ -21,6 +21,7 @@ from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference._handlers import check_site
 from ldpbayes.likelihood.families import unexpanded
+from ldpbayes.likelihood.latent import known_breaks
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.mechanisms import Mechanism, NumericMechanism
 
@@ -41,6 +42,7 @@ class Site(NamedTuple):
     mechanism: Mechanism | None = None  # the mechanism of observed values that came without their release
     release: Any = None  # whose values are observed
     fixed: bool = False  # whether it is privatized, with records that are numbers, not draws of a law
+    kinked: bool = False  # whether it is privatized, with a density that has kinks at known places
 
 
 def _is_data(leaf: object) -> bool:
@@ -190,6 +192,7 @@ def _described(name: str, site: Message) -> Site:
         mechanism=fn.mechanism if observed and private and not site["infer"].get("released") else None,
         release=site["infer"].get("released") if observed else None,
         fixed=private and isinstance(unexpanded(fn.base_dist), dist.Delta),
+        kinked=private and known_breaks(fn.base_dist) is not None,
     )
 
 

@@ -13,7 +13,7 @@ from scipy.linalg import block_diag
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.data import PanelSketch, Release
-from ldpbayes.inference.chains import Chains, Sampler
+from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.result import Weights, arviz, resample
@@ -77,7 +77,6 @@ class Surrogate:
     reports: tuple[Report, ...] = ()  # of what was sampled before
     least_warmup: float = np.inf  # iterations from which on the warm-up is compared with the reference, too
     advice: str | None = None  # what is faster
-    before: Any = None  # chains of nearly the same density, from which these go on
 
     def prepare(self, chains: Any) -> None:
         """Keep the chains, and let what compares be compiled while they are."""
@@ -93,7 +92,7 @@ def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
     verdict: Surrogate | Report = surrogate
     while isinstance(verdict, Surrogate):
         surrogate = verdict
-        chains = sampler.chains(surrogate.density, surrogate.before)
+        chains = sampler.chains(surrogate.density)
         surrogate.prepare(chains)
         arviz()  # imported while the programs are being compiled
         with sampler.bar(surrogate.advice) as bar:
@@ -120,7 +119,6 @@ DRAWS = 64  # posterior draws at which densities are compared
 COARSE_TOLERANCE = 1e-4  # nats that a sketch on fewer panels may be off by
 CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a core's cache together
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
-NEARLY = 0.1  # nats of difference up to which chains serve the finer sketch, too: as starts, adapted as they are
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
 FASTER = "Where many records share a law, a sketch in their place is faster: release.sketch(), or a list by group."
 
@@ -133,7 +131,6 @@ class Records(Surrogate):
     whole_numbers: bool  # whether records are whole numbers
     coarse: bool  # whether sketches are coarser in the density than in the exact one
     reports: tuple[Report, ...] = ()
-    before: Any = None
 
     def __post_init__(self) -> None:
         self.advice, self.density, own = faster(self.exact), self.exact, panel_sketches(self.exact)
@@ -153,9 +150,8 @@ class Records(Surrogate):
         report = Report(error_nats=self._certificate.error(positions), panels=tuple(panels))
         if report.error_nats <= (TOLERANCE if exact else COARSE_TOLERANCE):
             return report
-        before = self.chains if report.error_nats < NEARLY and isinstance(self.chains, Chains) else None
         if not exact:
-            return dataclasses.replace(self, coarse=False, before=before)
+            return dataclasses.replace(self, coarse=False)
         message = f"a sketch of {panels} panels is off by {report.error_nats:.2g} nats at posterior draws"
         first = not any(each.panels for each in self.reports)
         finer = self._finer(positions) if first else None
@@ -164,7 +160,7 @@ class Records(Surrogate):
             warn(f"{message}, and cannot be refined; {advice}", SketchWarning)
             return report
         warn(f"{message}; refined to {panel_counts(finer)} and sampled again", SketchWarning)
-        return dataclasses.replace(self, exact=finer, coarse=False, reports=(*self.reports, report), before=before)
+        return dataclasses.replace(self, exact=finer, coarse=False, reports=(*self.reports, report))
 
     def _finer(self, positions: Params) -> Density | None:
         """A density with sketches fine enough at these draws, or as fine as they get; None if no records were kept."""

@@ -33,14 +33,14 @@ GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 
 def density_breaks(base: dist.Distribution) -> jax.Array | None:
     """Points (m, *batch), in order, at which a continuous density is not smooth, besides the ends of its support."""
-    known = _known_breaks(base)
+    known = known_breaks(base)
     if known is not None:  # the compiler would sort them, once for each law of a batch
         return jnp.broadcast_to(aligned(known, 1 + len(base.batch_shape)), (len(known), *base.batch_shape))
     points = [jnp.broadcast_to(point, base.batch_shape) for point in families.family_of(base).breaks()]
     return jnp.sort(jnp.stack(points), axis=0) if points else None
 
 
-def _known_breaks(base: dist.Distribution) -> np.ndarray | None:
+def known_breaks(base: dist.Distribution) -> np.ndarray | None:
     """Breaks (m,) in order, if they are numbers that are known before tracing."""
     breaks = families.family_of(base).breaks()
     return np.sort(breaks) if breaks and is_concrete(*breaks) and not any(map(np.ndim, breaks)) else None
@@ -201,7 +201,7 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
     stop = upper if above else xp.minimum(high, upper)
     start, stop = xp.minimum(start, upper), xp.maximum(stop, lower)  # a support wholly outside the bounds is one atom
     span = stop - start
-    breaks = _known_breaks(base) if xp is np and not np.shape(span) else None
+    breaks = known_breaks(base) if xp is np and not np.shape(span) else None
     # a law whose breaks are all known is smooth between them, and up to the ends of its support
     halvings = np.array([0.0]) if breaks is not None else 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
     from_start = np.concatenate([[0.0] if below else halvings, np.arange(1, panels) / panels])

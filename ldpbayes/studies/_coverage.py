@@ -225,8 +225,9 @@ class ReplicatedFit:
     def _on_panels(self, keys: jax.Array, sketches: list[PanelSketch], bar: Bar | None) -> Params:
         """Samples on coarser sketches, as in `fit`, and on the sketches themselves if those err too much."""
         own = Density(self._model, (sketches[0],), {})
-        lattice = any(site.discrete_base for site in sites_of(own).values())
-        coarse = [coarser([sketch], lattice)[0] for sketch in sketches]
+        sites = sites_of(own).values()
+        lattice, kinked = any(site.discrete_base for site in sites), any(site.kinked for site in sites)
+        coarse = sketches if kinked else [coarser([sketch], lattice)[0] for sketch in sketches]
         chains, positions = self._run(keys, coarse, PanelSketch.arrays, bar)
         samples = chains.constrained(positions)
         if coarse[0] is sketches[0]:

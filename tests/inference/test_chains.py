@@ -32,10 +32,9 @@ def model(y, scale=None):
     numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
 
 
-def chains(y=Y, kernel=NUTS, method=None, count=2, model=model, warmup=20, before=None, **options):
+def chains(y=Y, kernel=NUTS, method=None, count=2, model=model, warmup=20, **options):
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(np.arange(count))
-    density = Density(model, (y,), {})
-    return Chains(lambda _: density, kernel(model, **options), keys, warmup, 10, method, before=before)
+    return Chains(lambda _: Density(model, (y,), {}), kernel(model, **options), keys, warmup, 10, method)
 
 
 @pytest.fixture
@@ -101,20 +100,6 @@ def test_blocks_of_any_length_go_on_where_the_last_ended(x64, first):
     several = chains()
     parts = [several.run(n)[0]["mu"] for n in (1, 13, 6, 10)]
     np.testing.assert_array_equal(np.concatenate(parts, 1), np.concatenate([run[0]["mu"] for run in first], 1))
-
-
-@pytest.mark.parametrize("method", [None, "vectorized"])
-def test_chains_go_on_from_those_of_another_density_without_a_warm_up(x64, first, method, compiled):
-    before = chains(method=method)
-    before.warm_up()
-    same, other = chains(method=method, before=before), chains(y=Y + 1e-3, method=method, before=before)
-    assert same.warm_up() == {}
-    # the draws that the chains before would have gone on with; to rounding, as those of vectorised chains
-    np.testing.assert_allclose(same.run(10)[0]["mu"], first[1][0]["mu"], rtol=1e-5)
-    drawn, statistics = other.run(10)
-    place = {name: values[0, -1] for name, values in drawn.items()}
-    np.testing.assert_allclose(statistics["potential_energy"][0, -1], Density(model, (Y + 1e-3,), {}).potential(place))
-    assert not compiled or method == "vectorized"
 
 
 def test_options_of_a_kernel_count(x64):
