@@ -71,10 +71,10 @@ def smooth_density(
     outside: dist.Distribution | None = None,
     _coordinates: Coordinates | None = None,
 ) -> None:
-    """Posterior of the law of numbers without a parametric family: a `SmoothDensity`, or `SmoothMass` if the mechanism
-    takes whole numbers, whose log density is a random walk of second order with a learned scale, the prior of smoothing
-    splines.
+    """Posterior of the law of numbers or counts without a parametric family, whose log density is a random walk of
+    second order with a learned scale, the prior of smoothing splines.
 
+    The law is a `SmoothDensity`, or a `SmoothMass` if the mechanism takes whole numbers.
     Returns model(release) with sites ``roughness`` (τ), ``coefficients`` (knots − 1,), the deterministic
     ``log_density`` (knots,), with atoms ``odds`` (2,) and the deterministic ``outside`` (2,), and ``z``. Coefficients
     are those of `ldpbayes.estimation.smoothing.smooth_basis`. `ldpbayes.functionals` and `predict` give what follows:
