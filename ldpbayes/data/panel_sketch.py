@@ -54,7 +54,7 @@ class PanelSketch(Sketch):
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
-    places = property(lambda self: _atom_places(self.mechanism, self.edges))
+    places = property(lambda self: atom_places(self.mechanism, self.edges))
     channel_panels = property(lambda self: self.grid or len(self.edges) - 1)
     # these moments on 12 nodes a panel, with a finer channel: `fit` certifies the sketch against it
     reference = property(lambda self: dataclasses.replace(self, order=MOMENTS))
@@ -222,7 +222,7 @@ def _split(cells: np.ndarray, panels: int) -> np.ndarray:
 
 def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The arrays `moments`, `tails` and `atoms` of a `PanelSketch` of released values."""
-    places, period = _atom_places(mechanism, edges), mechanism.period
+    places, period = atom_places(mechanism, edges), mechanism.period
     panels = len(edges) - 1
     widths = np.diff(edges)
     uniform = np.allclose(widths, widths[0], rtol=1e-12, atol=0.0)
@@ -277,7 +277,7 @@ def _merged(moments: Array, edges: np.ndarray, keep: np.ndarray) -> np.ndarray:
     return np.add.reduceat(parts, keep[:-1])
 
 
-def _atom_places(mechanism: Any, edges: Any) -> np.ndarray:
+def atom_places(mechanism: Any, edges: Any) -> np.ndarray:
     """Values of records released without noise, if any: both bounds, and up to 1,024 integers between for counts."""
     if not mechanism.has_atoms:
         return np.empty(0)

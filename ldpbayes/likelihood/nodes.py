@@ -82,10 +82,17 @@ class PreparedLikelihood:
         """Of a release or a sketch, whose channel is built for one of the laws; errors as of `Privatized`."""
         release = isinstance(data, Release)
         values, weights = (data.values, np.ones(data.count)) if release else (data.occupied, data.weights)
-        mechanism, options = data.mechanism, {} if release else _method(data, law)
+        options = {} if release else _method(data, law)
+        return cls.at(values, weights, data.mechanism, law, options.get("panels"))
+
+    @classmethod
+    def at(
+        cls, values: Any, weights: Any, mechanism: Any, law: dist.Distribution, panels: int | None = None
+    ) -> "PreparedLikelihood":
+        """Of released values (m,) with weights (m,)."""
         Privatized(law, mechanism, method="channel")
         noisy = mechanism.perturbing if isinstance(getattr(mechanism, "noise", None), Omitted) else mechanism
-        return cls(mechanism, values, weights, build_channel(law, noisy, values, options.get("panels")))
+        return cls(mechanism, values, weights, build_channel(law, noisy, values, panels))
 
     def log_prob(self, law: dist.Distribution) -> jax.Array:
         """Log densities (m,) of the released numbers under a law."""

@@ -1,0 +1,318 @@
+"""Plans of surveys: what released values will tell about a law, by their Fisher information and without simulation."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import scipy
+from jax.flatten_util import ravel_pytree
+
+from ldpbayes._core.checks import ONE_INSIDE_0_1, ONE_POSITIVE, at_least, checked
+from ldpbayes._core.types import Array
+from ldpbayes.data.panel_sketch import atom_places, panel_edges
+from ldpbayes.estimation.estimates import names_of, table
+from ldpbayes.functionals import quantile
+from ldpbayes.likelihood.families import ends_of
+from ldpbayes.likelihood.latent import panel_nodes
+from ldpbayes.likelihood.nodes import PreparedLikelihood
+from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.mechanisms import Mechanism, NumericMechanism, PureProtocol
+from ldpbayes.numerics.arrays import evenly_spaced
+
+MOST_VALUES = 1 << 16  # released values that are added up
+MISSED = 1e-6  # probability that a sum over all released values may miss
+TAIL = 1e-12  # probability on either side that is left out of the information in a record
+ROWS = 1 << 10  # rows of covariates that are looked at, evenly spread
+BATCH = 16  # of them at a time
+UNKNOWN = 1e-10  # eigenvalue of the correlations of the parameters' scores below which they cannot be told apart
+
+
+class Outcomes(NamedTuple):
+    """The values that a mechanism may release for a record, so that integrals over them are sums.
+
+    Beyond some of them the density is that of the values of a cell, again and again at a distance, and falls each time
+    by the factor that the values at two places show.
+    """
+
+    values: np.ndarray  # (n, *event)
+    volume: np.ndarray  # (n,), 1 where values have probabilities
+    cells: tuple[tuple[np.ndarray, int, int], ...] = ()  # places of a cell, of a value, and of that value a cell away
+
+    def weights(self, log_prob: np.ndarray) -> np.ndarray:
+        """Probabilities (n,) from log densities (n,); ValueError if they do not add up to one."""
+        volume = self.volume.copy()
+        for places, here, away in self.cells:
+            factor = np.exp(log_prob[away] - log_prob[here])
+            volume[places] += self.volume[places] * factor / (1 - factor)
+        weights = np.where(volume > 0, volume * np.exp(log_prob), 0.0)
+        if not abs(weights.sum() - 1) < MISSED:
+            raise ValueError(f"the probabilities of all released values add up to {weights.sum():.9g} instead of 1")
+        return weights
+
+
+def outcomes(mechanism: Mechanism, law: Any) -> Outcomes:
+    """All values that a mechanism may release of records with a law; ValueError where they are too many, or rows."""
+    support = mechanism.support
+    if isinstance(mechanism, NumericMechanism) and mechanism.released_range is not None:
+        return _numbers(mechanism, law.support.is_discrete)
+    if hasattr(mechanism, "outputs"):
+        values = np.asarray(mechanism.outputs, float)
+        return Outcomes(values, np.ones(len(values)))
+    if not mechanism.event_shape and support.is_discrete:
+        low, high = ends_of(support)
+        if high - low < MOST_VALUES:
+            return Outcomes(np.arange(int(low), int(high) + 1), np.ones(int(high) - int(low) + 1))
+    size = mechanism.event_shape[0] if mechanism.event_shape else MOST_VALUES
+    if isinstance(mechanism, PureProtocol) and size == mechanism.categories and 2**size <= MOST_VALUES:
+        bits = np.array(list(itertools.product((0, 1), repeat=size)), np.uint8)
+        if np.array_equal(mechanism.membership(bits), bits):
+            possible = bits[np.asarray(support(bits))]
+            return Outcomes(possible, np.ones(len(possible)))
+    raise ValueError(f"the values that {type(mechanism).__name__} may release are too many to be added up, or rows")
+
+
+def _numbers(mechanism: Any, counts: bool) -> Outcomes:
+    """Nodes on panels, or all whole numbers; and cells at both ends of linear tails. Records are perhaps counts."""
+    edges, _ = panel_edges(mechanism)
+    low, high = float(edges[0]), float(edges[-1])
+    whole, period = mechanism.support.is_discrete, mechanism.period
+    length = 1.0 if whole else float(mechanism.resolution) if period is None else float(period)
+    if whole:
+        at_least(0, "the number of released whole numbers", int(high - low), MOST_VALUES)
+        values = np.arange(math.floor(low), math.ceil(high) + 1.0)
+        volume = np.ones(len(values))
+    else:
+        if mechanism.linear_tails and period is None:
+            edges = np.concatenate([[low - length], edges, [high + length]])
+        values, volume = panel_nodes(edges[:-1], edges[1:])
+        places = atom_places(mechanism, (low, high))
+        places = places if counts else places[[0, -1]] if len(places) else places
+        values, volume = np.append(values, places), np.append(volume, np.ones(len(places)))
+    if not mechanism.linear_tails:
+        return Outcomes(values, volume)
+    first, last = (values[0], values[-1]) if whole else (edges[0], edges[-1])
+    inside = (values >= first) & (values <= last) if whole else np.isin(values, places, invert=True)
+    ends = np.flatnonzero(inside & (values < first + length)), np.flatnonzero(inside & (values > last - length))
+    away = values[ends[0][0]] - length, values[ends[1][-1]] + length
+    cells = (ends[0], ends[0][0], len(values)), (ends[1], ends[1][-1], len(values) + 1)
+    return Outcomes(np.append(values, away), np.append(volume, [0.0, 0.0]), cells)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Design:
+    """What a released value of each of several mechanisms tells about the numbers `names`: parameters, functionals.
+
+    ``values`` are the guesses that the plan was made at, ``variances`` (mechanisms, names) N times the variance of an
+    estimate from N released values, for large N, and ``record_variances`` (names,) the same of original records.
+    """
+
+    names: list[str]
+    values: np.ndarray
+    mechanisms: dict[str, Mechanism]
+    variances: np.ndarray
+    record_variances: np.ndarray
+
+    @property
+    def efficiency(self) -> dict[str, np.ndarray]:
+        """Share (names,) of the information in a record that a released value keeps, by mechanism."""
+        return {name: self.record_variances / row for name, row in zip(self.mechanisms, self.variances, strict=True)}
+
+    def standard_errors(self, count: int) -> dict[str, np.ndarray]:
+        """Standard errors (names,) from so many released values, by mechanism."""
+        root = math.sqrt(at_least(1, "count", count))
+        return {name: np.sqrt(row) / root for name, row in zip(self.mechanisms, self.variances, strict=True)}
+
+    def counts(self, width: float, level: float = 0.95) -> dict[str, np.ndarray]:
+        """Released values that are needed for intervals of this width and level (names,), by mechanism."""
+        width = checked("width", width, *ONE_POSITIVE)
+        needed = np.ceil((2 * _reach(level) / width) ** 2 * self.variances)
+        return {name: row.astype(np.int64) for name, row in zip(self.mechanisms, needed, strict=True)}
+
+    def table(self, count: int, level: float = 0.95) -> list[dict[str, Any]]:
+        """A row a mechanism and name: ``mechanism``, ``name``, ``value``, ``standard_error`` and ``width`` of an
+        interval from so many released values, and ``efficiency``.
+        """
+        errors, kept = self.standard_errors(count), self.efficiency
+        return [
+            {
+                "mechanism": mechanism,
+                "name": name,
+                "value": float(self.values[j]),
+                "standard_error": float(errors[mechanism][j]),
+                "width": float(2 * _reach(level) * errors[mechanism][j]),
+                "efficiency": float(kept[mechanism][j]),
+            }
+            for mechanism in self.mechanisms
+            for j, name in enumerate(self.names)
+        ]
+
+    def summary(self, count: int, level: float = 0.95) -> str:
+        """Return `table` in plain text: a row a mechanism, a column a name, with width and, in percent, efficiency."""
+        rows = self.table(count, level)
+        columns = {
+            name: [f"{row['width']:.4g} ({row['efficiency']:.1%})" for row in rows[j :: len(self.names)]]
+            for j, name in enumerate(self.names)
+        }
+        title = f"Widths of {100 * level:g} % intervals from {count:,} released values (information kept of a record's)"
+        return table(title, list(self.mechanisms), columns)
+
+
+def _reach(level: float) -> float:
+    return float(scipy.stats.norm.isf((1 - checked("level", level, *ONE_INSIDE_0_1)) / 2))
+
+
+def design(
+    law: Callable[..., dist.Distribution],
+    at: Mapping[str, Any],
+    mechanisms: Mechanism | Mapping[str, Mechanism],
+    *,
+    columns: Mapping[str, Any] | None = None,
+    functionals: Mapping[str, Callable[[Any], Any]] | None = None,
+) -> Design:
+    """Plan a survey: how exactly released values will tell parameters, for any law under any mechanism.
+
+    The Fisher information of one released value is a sum over all values that may be released, without simulation. Its
+    inverse over N is the covariance of the posterior mean, or of the maximum-likelihood estimate, for large N and weak
+    priors.
+
+    Parameters
+    ----------
+    law : callable
+        From parameters, and columns if there are, by name, to the NumPyro law of an original answer (one a row).
+    at : dict
+        Guesses of the parameters, numbers or arrays, free to vary on their own: k − 1 numbers for k shares.
+    mechanisms : Mechanism or dict
+        One, or several by name, each with one budget: of clipped numbers, counts or categories.
+    columns : dict of array_like (rows, ...), optional
+        Public covariates of people such as those who will be asked. At most 1,024 rows, evenly spread, are looked at.
+    functionals : dict, optional
+        Functions of the law by name, such as those of `ldpbayes.functionals`, beside the parameters; without columns.
+
+    Returns
+    -------
+    Design
+
+    Raises
+    ------
+    TypeError
+        The law is no NumPyro law of a number or a category.
+    ValueError
+        The released values are rows or too many to be added up, or do not tell the parameters apart.
+    """
+    named = {type(mechanisms).__name__: mechanisms} if isinstance(mechanisms, Mechanism) else mechanisms
+    if not (isinstance(named, Mapping) and named and all(isinstance(each, Mechanism) for each in named.values())):
+        raise TypeError(f"mechanisms must be a mechanism, or several by name, got {mechanisms!r}")
+    if columns is not None and functionals:
+        raise ValueError("functionals are of one law for all; with columns there is one law a row")
+    with jax.enable_x64(True):
+        guess = {name: jnp.asarray(value, float) for name, value in at.items()}
+        theta, unravel = ravel_pytree(guess)
+        rows, count = _thinned(columns or {})
+
+        def law_at(theta: Array, index: Array) -> Any:
+            return unwrapped(law(**unravel(theta), **{name: column[index] for name, column in rows.items()}))[0]
+
+        first = law_at(theta, 0)
+        if not isinstance(first, dist.Distribution) or first.event_shape or first.batch_shape:
+            raise TypeError(f"law must return the NumPyro law of one number or category, got {first!r}")
+
+        @jax.jit  # mechanisms of one kind share the program
+        def released(likelihood: PreparedLikelihood) -> tuple[Array, Array]:
+            return _with_scores(lambda theta, index: likelihood.log_prob(law_at(theta, index)), theta, count)
+
+        def by_law(mechanism: Mechanism, values: Array) -> Callable[[Array, Array], Array]:
+            return lambda theta, index: Privatized(law_at(theta, index), mechanism, validate_args=False).log_prob(
+                values
+            )
+
+        names, values, jacobian = _questions(guess, lambda theta: law_at(theta, 0), functionals or {})
+        variances = []
+        for name, mechanism in named.items():
+            possible = outcomes(mechanism, first)
+            if first.support.is_discrete:  # its sums are over places that are known before tracing
+                found = _with_scores(by_law(mechanism, possible.values), theta, count)
+            else:
+                found = released(PreparedLikelihood.at(possible.values, possible.volume, mechanism, first))
+            variances.append(_variances(_information(possible.weights, *found), jacobian, name))
+        points, weigh = _records(law_at, theta, count)
+        of_records = _with_scores(lambda theta, index: law_at(theta, index).log_prob(points[index]), theta, count)
+        record = _variances(_information(weigh, *of_records), jacobian, "original records")
+    return Design(names, values, dict(named), np.array(variances), record)
+
+
+def _thinned(columns: Mapping[str, Any]) -> tuple[dict[str, jax.Array], int]:
+    """Columns of at most `ROWS` rows, and how many, one without columns; ValueError unless they have one length."""
+    arrays = {name: np.asarray(column, float) for name, column in columns.items()}
+    lengths = {len(array) if array.ndim else 0 for array in arrays.values()} or {1}
+    if len(lengths) > 1 or 0 in lengths:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        raise ValueError(f"columns must have the same number of rows, at least one; got shapes {shapes}")
+    rows = {name: jnp.asarray(evenly_spaced(array, ROWS)) for name, array in arrays.items()}
+    return rows, min(ROWS, lengths.pop())
+
+
+def _with_scores(log_prob: Callable[[Array, Array], Array], theta: Array, count: int) -> tuple[Array, Array]:
+    """Log densities (rows, n) and their derivatives by θ (rows, n, p)."""
+
+    def of_row(index: Array) -> tuple[Array, Array]:
+        return log_prob(theta, index), jax.jacfwd(log_prob)(theta, index)
+
+    return jax.lax.map(of_row, jnp.arange(count), batch_size=BATCH)
+
+
+def _information(weigh: Callable[[np.ndarray], np.ndarray], log_prob: Array, scores: Array) -> np.ndarray:
+    """Mean over rows of Σ weight · score scoreᵀ, from (rows, n) and (rows, n, p); the weights are of log densities."""
+    weights = np.stack([weigh(each) for each in np.asarray(log_prob)])
+    scores = np.where(weights[..., None] > 0, np.asarray(scores), 0.0)
+    return np.einsum("rn,rnp,rnq->pq", weights, scores, scores) / len(scores)
+
+
+def _records(law_at: Callable, theta: Array, count: int) -> tuple[Array, Callable[[np.ndarray], np.ndarray]]:
+    """Original values (rows, n), and their probabilities from log densities (n,): all values of a category or count
+    but those that hardly occur, or quantiles.
+    """
+    first = law_at(theta, 0)
+    if not first.support.is_discrete:
+        t = np.linspace(-2.9, 2.9, 117)
+        u = scipy.special.expit(np.pi * np.sinh(t))
+        weights = u * (1 - u) * np.pi * np.cosh(t) * (t[1] - t[0])
+        at_quantiles = jax.jit(lambda index: quantile(u)(law_at(theta, index)))
+        return jax.lax.map(at_quantiles, jnp.arange(count), batch_size=BATCH), lambda _: weights
+    low, high = ends_of(first.support)
+    if not np.isfinite([low, high]).all():
+        tails = quantile(np.array([TAIL, 1 - TAIL]))
+        ends = np.asarray(jax.lax.map(lambda index: tails(law_at(theta, index)), jnp.arange(count), batch_size=BATCH))
+        low, high = ends.min(), ends.max()
+    at_least(0, "the number of counts between", int(high - low), MOST_VALUES)
+    return jnp.broadcast_to(jnp.arange(int(low), int(high) + 1), (count, int(high - low) + 1)), np.exp
+
+
+def _questions(
+    guess: Mapping[str, Array], law: Callable[[Array], Any], functionals: Mapping[str, Callable]
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Names and values of the parameters and then the functionals, and their derivatives by the parameters."""
+    theta, _ = ravel_pytree(guess)
+    names, values, slopes = names_of(dict(guess)), [np.asarray(theta)], [np.eye(len(theta))]
+    for name, functional in functionals.items():
+        value = functional(law(theta))
+        labels = getattr(functional, "labels", None) or range(np.size(value))
+        names += [f"{name}[{label}]" for label in labels][: np.size(value)] if np.ndim(value) else [name]
+        values.append(np.ravel(value))
+        slope = jax.jacfwd(lambda theta, each=functional: jnp.ravel(each(law(theta))))(theta)
+        slopes.append(np.asarray(slope))
+    return names, np.concatenate(values), np.concatenate(slopes)
+
+
+def _variances(information: np.ndarray, jacobian: np.ndarray, where: str) -> np.ndarray:
+    """Variances (names,) of the numbers with a jacobian (names, p), from one value with an information (p, p)."""
+    scale = np.sqrt(np.maximum(np.diagonal(information), np.finfo(float).tiny))
+    correlations = information / np.outer(scale, scale)
+    if not np.isfinite(correlations).all() or np.linalg.eigvalsh(correlations)[0] < UNKNOWN:
+        raise ValueError(f"{where}: the parameters cannot be told apart, or one leaves no trace; are all free to vary?")
+    return np.einsum("np,pq,nq->n", jacobian / scale, np.linalg.inv(correlations), jacobian / scale)

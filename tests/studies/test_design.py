@@ -1,0 +1,166 @@
+"""Plans of surveys: the information in a released value against quadrature, closed forms and simulated values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import ldpbayes as ldp
+from ldpbayes import functionals
+from ldpbayes.studies import design
+
+M = ldp.mechanisms
+NORMAL = {"mu": 4.0, "sigma": 2.0}
+MECHANISMS = {
+    "laplace": ldp.LaplaceMechanism(2.0, 0, 10),
+    "zero-inflated": ldp.ZeroInflatedLaplaceMechanism(0.1, 5.0, 0, 10),
+    "staircase": M.StaircaseMechanism(3.0, 0, 10),
+    "square wave": M.SquareWaveMechanism(2.0, 0, 10),
+    "bins": M.RROnBins(2.0, np.linspace(0, 10, 9), np.arange(8) + 0.5),
+}
+EDGES = np.unique(np.concatenate([np.linspace(-100, 0, 41), np.linspace(0, 10, 41), np.linspace(10, 110, 41)]))
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return design(dist.Normal, {"loc": 4.0, "scale": 2.0}, MECHANISMS, functionals={"90 %": functionals.quantile(0.9)})
+
+
+def scores(law, theta, mechanism, z):
+    """Log densities (n,) of released values and their derivatives (n, p)."""
+
+    def log_prob(theta):
+        return ldp.Privatized(law(*theta), mechanism, validate_args=False).log_prob(z)
+
+    theta = jnp.asarray(theta)
+    return np.asarray(jax.jit(log_prob)(theta)), np.asarray(jax.jit(jax.jacfwd(log_prob))(theta))
+
+
+def test_information_is_an_integral_over_all_released_values(plan, x64):
+    t, w = np.polynomial.legendre.leggauss(20)
+    half = np.diff(EDGES)[:, None] / 2
+    z, weights = (EDGES[:-1, None] + half * (1 + t)).ravel(), (half * w).ravel()  # what lies beyond has 1e-9 of it
+    log_prob, slopes = scores(dist.Normal, [4.0, 2.0], MECHANISMS["laplace"], z)
+    covariance = np.linalg.inv((slopes.T * weights * np.exp(log_prob)) @ slopes)
+    np.testing.assert_allclose(plan.variances[0, :2], np.diagonal(covariance), rtol=1e-7)
+    np.testing.assert_allclose(plan.record_variances[:2], [4.0, 2.0], rtol=1e-8)
+    # the 90 % quantile of a normal law is loc + 1.2816 scale
+    direction = np.array([1.0, 1.2815515655446004])
+    assert plan.variances[0, 2] == pytest.approx(direction @ covariance @ direction, rel=1e-6)
+    assert plan.names == ["loc", "scale", "90 %"] and plan.values[2] == pytest.approx(4 + 2 * direction[1])
+
+
+# Four standard errors of a mean of 4 · 10⁴ squares: one of 10⁴ right numbers is further off, and here are 10.
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_the_score_of_simulated_releases_has_the_information_as_its_variance(plan, name, x64):
+    mechanism, number = MECHANISMS[name], list(MECHANISMS).index(name)
+    x = np.random.default_rng(number).normal(4.0, 2.0, 40_000)
+    z = np.asarray(mechanism.randomize(jax.random.key(number), x))
+    _, slopes = scores(dist.Normal, [4.0, 2.0], mechanism, z)
+    # the efficient scores of both parameters have variance one over those of the plan
+    information = slopes.T @ slopes / len(z)
+    efficient = slopes @ np.linalg.inv(information)
+    squares = efficient**2
+    assert np.all(np.abs(squares.mean(axis=0) - plan.variances[number, :2]) < 5 * squares.std(axis=0) / np.sqrt(len(z)))
+
+
+def test_categories_and_counts_have_their_closed_forms(x64):
+    # a share θ seen through randomized response: z = 1 with probability q + (p − q) θ
+    answers, share = ldp.RandomizedResponse(1.0, 2), 0.3
+    p = np.e / (1 + np.e)
+    seen = 1 - p + (2 * p - 1) * share
+    plan = design(lambda share: dist.Bernoulli(share), {"share": share}, answers)
+    np.testing.assert_allclose(plan.variances[0], seen * (1 - seen) / (2 * p - 1) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(plan.record_variances, share * (1 - share), rtol=1e-12)
+
+    mechanism, z = ldp.DiscreteLaplaceMechanism(4.0, 0, 12), np.arange(-150, 160)
+    plan = design(lambda rate: dist.Poisson(rate), {"rate": 3.0}, mechanism)
+    log_prob, slopes = scores(dist.Poisson, [3.0], mechanism, z)
+    np.testing.assert_allclose(1 / plan.variances[0], np.exp(log_prob) @ slopes**2, rtol=1e-9)
+    np.testing.assert_allclose(plan.record_variances, 3.0, rtol=1e-8)
+
+
+def test_bits_of_a_vector_are_added_up(x64):
+    shares = np.array([0.5, 0.3])
+    law = lambda shares: dist.Categorical(jnp.append(shares, 1 - jnp.sum(shares)))  # noqa: E731
+    mechanisms = {"unary": M.OptimalUnaryEncoding(1.0, 3), "subsets": M.SubsetSelection(1.0, 3)}
+    plan = design(law, {"shares": shares}, mechanisms)
+    bits = np.array(np.meshgrid([0, 1], [0, 1], [0, 1])).reshape(3, -1).T
+    kernel = np.exp(np.stack([mechanisms["unary"].log_prob(bits, np.full(8, x)) for x in range(3)], axis=1))
+    scores = (kernel[:, :2] - kernel[:, 2:]) / (kernel @ [0.5, 0.3, 0.2])[:, None]
+    covariance = np.linalg.inv((scores.T * (kernel @ [0.5, 0.3, 0.2])) @ scores)
+    np.testing.assert_allclose(plan.variances[0], np.diagonal(covariance), rtol=1e-10)
+    np.testing.assert_allclose(plan.record_variances, shares * (1 - shares), rtol=1e-10)
+    assert plan.names == ["shares[0]", "shares[1]"] and np.all(plan.efficiency["subsets"] < 1)
+
+
+def test_a_regression_has_the_mean_of_the_information_at_the_columns(x64):
+    age = np.linspace(-2, 2, 300)
+    law = lambda intercept, slope, age: dist.Bernoulli(logits=intercept + slope * age)  # noqa: E731
+    plan = design(law, {"intercept": -0.5, "slope": 1.0}, ldp.RandomizedResponse(1.0, 2), columns={"age": age})
+    share = 1 / (1 + np.exp(0.5 - age))
+    p = np.e / (1 + np.e)
+    seen = 1 - p + (2 * p - 1) * share
+    weight = ((2 * p - 1) * share * (1 - share)) ** 2 / (seen * (1 - seen))
+    design_matrix = np.column_stack([np.ones_like(age), age])
+    covariance = np.linalg.inv((design_matrix.T * weight) @ design_matrix / len(age))
+    np.testing.assert_allclose(plan.variances[0], np.diagonal(covariance), rtol=1e-10)
+    covariance = np.linalg.inv((design_matrix.T * share * (1 - share)) @ design_matrix / len(age))
+    np.testing.assert_allclose(plan.record_variances, np.diagonal(covariance), rtol=1e-10)
+
+
+def test_widths_and_counts_are_of_normal_intervals(plan):
+    errors = plan.standard_errors(10_000)["laplace"]
+    rows = [row for row in plan.table(10_000, level=0.9) if row["mechanism"] == "laplace"]
+    np.testing.assert_allclose([row["width"] for row in rows], 2 * 1.6448536269514722 * errors, rtol=1e-12)
+    counts = plan.counts(width=rows[0]["width"], level=0.9)
+    assert counts["laplace"][0] in (10_000, 10_001)  # rounding
+    assert np.all(plan.standard_errors(counts["square wave"][1])["square wave"][1] <= errors[0])
+    assert "laplace" in plan.summary(500) and "500 released values" in plan.summary(500)
+
+
+@pytest.mark.slow  # the plan is for large N; here from one data set each
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_the_posterior_is_as_wide_as_planned(plan, name):
+    mechanism, number = MECHANISMS[name], list(MECHANISMS).index(name)
+    x = np.random.default_rng(number).normal(4.0, 2.0, 10_000)
+    with jax.enable_x64(True):
+        release = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(number), x)), mechanism)
+    data = release.sketch()
+    model = ldp.models.clipped_gaussian(mu=dist.Normal(0, 100), sigma=dist.LogNormal(0, 10))
+    posterior = ldp.fit(model, data, progress_bar=False)["posterior"]
+    found = [float(posterior[site].std()) for site in ("mu", "sigma")]
+    # the deviation of 4,000 draws has an error of about 2 %, the information at this N one of a few more
+    np.testing.assert_allclose(found, plan.standard_errors(10_000)[name][:2], rtol=0.12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "said"),
+    [
+        ((dist.Normal, {"loc": 0.0, "scale": 1.0}, {}), {}, TypeError, "mechanisms must be"),
+        ((lambda a: a, {"a": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)), {}, TypeError, "must return"),
+        (
+            (lambda a, b: dist.Normal(a + b, 1.0), {"a": 0.0, "b": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)),
+            {},
+            ValueError,
+            "told apart",
+        ),
+        ((lambda p: dist.Categorical(p), {"p": np.ones(99) / 99}, M.LocalHashing(1.0, 99)), {}, ValueError, "too many"),
+        (
+            (lambda a, x: dist.Normal(a * x, 1.0), {"a": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)),
+            {"columns": {"x": np.ones((0,))}},
+            ValueError,
+            "number of rows",
+        ),
+        (
+            (lambda a, x: dist.Normal(a * x, 1.0), {"a": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)),
+            {"columns": {"x": np.ones(3)}, "functionals": {"mean": functionals.mean}},
+            ValueError,
+            "one law for all",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(arguments, options, error, said):
+    with pytest.raises(error, match=said):
+        design(*arguments, **options)
