@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate
     from ldpbayes.data import Release
     from ldpbayes.privacy import Guarantee, Tradeoff
+    from ldpbayes.studies import Design
 
 __all__ = [
     "COLOURS",
     "plot_areas",
     "plot_density",
+    "plot_design",
     "plot_intervals",
     "plot_release",
     "plot_replicates",
@@ -266,6 +268,58 @@ def plot_tradeoffs(
         ax.plot(alpha, tradeoff(alpha), color=colour, linewidth=2, label=name)
     ax.set_aspect("equal")
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="false alarms (type I error)", ylabel="misses (type II error)")
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_design(
+    plan: "Design",
+    name: str,
+    counts: Sequence[int] = (1_000, 10_000),
+    *,
+    level: float = 0.95,
+    delta: float = 0.0,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Widths of intervals against the privacy budget: a colour a kind of mechanism, a style a number of people.
+
+    Parameters
+    ----------
+    plan, name : Design and str
+        From `ldpbayes.studies.design`, and one of its ``names``, else ValueError.
+    counts : sequence of int
+        Numbers of people, up to four.
+    level, delta : float
+        Probability of the intervals; the delta at which budgets are compared, but for mechanisms that state their own.
+        ValueError if a mechanism has no finite epsilon there.
+    ax : matplotlib.axes.Axes
+        Where to draw.
+    """
+    if name not in plan.names:
+        raise ValueError(f"name must be one of {', '.join(plan.names)}, got {name!r}")
+    ax, kinds = _axes(ax, "top", "right"), dict[str, list[tuple[float, str]]]()
+    for label, mechanism in plan.mechanisms.items():
+        stated = mechanism.guarantee.stated_delta
+        epsilon = float(np.max(mechanism.guarantee.epsilon(delta if stated is None else stated)))
+        if not np.isfinite(epsilon):
+            raise ValueError(f"{label} has no finite epsilon at delta = {delta:g}; give another delta")
+        kinds.setdefault(type(mechanism).__name__.removesuffix("Mechanism"), []).append((epsilon, label))
+    tables = {count: {(r["mechanism"], r["name"]): r["width"] for r in plan.table(count, level)} for count in counts}
+    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    styles = dict(zip(counts, ("-", "--", ":", "-."), strict=False))
+    for (kind, points), colour in zip(kinds.items(), colours, strict=False):
+        points.sort()
+        budgets = [epsilon for epsilon, _ in points]
+        for count, style in styles.items():
+            widths = [tables[count][label, name] for _, label in points]
+            shown = kind if count == counts[0] else None
+            ax.plot(budgets, widths, color=colour, linestyle=style, marker="o", markersize=3.5, label=shown)
+    for count, style in styles.items():
+        ax.plot([], [], color=_GREY, linestyle=style, label=f"{count:,} people")
+    ax.set(xscale="log", yscale="log", xlabel="ε", ylabel=f"width of {100 * level:g} % intervals of {name}")
+    ticks = sorted({epsilon for points in kinds.values() for epsilon, _ in points})
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
     ax.legend(frameon=False)
     return ax
 

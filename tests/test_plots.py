@@ -10,9 +10,10 @@ import xarray as xr
 import ldpbayes as ldp
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
-from ldpbayes.plots import COLOURS, plot_areas, plot_density, plot_replicates, plot_shares, plot_tradeoffs  # noqa: E402
+from ldpbayes.plots import COLOURS, plot_areas, plot_density, plot_design, plot_replicates, plot_shares, plot_tradeoffs  # noqa: E402
 from ldpbayes.privacy import Guarantee, approximate_tradeoff  # noqa: E402
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff  # noqa: E402
+from ldpbayes.studies import Design  # noqa: E402
 
 
 def test_shares_are_drawn_with_their_intervals_beside_the_truth():
@@ -142,6 +143,25 @@ def test_whole_numbers_beside_a_curve_have_a_bar_each():
     heights, edges, _ = ax.patches[0].get_data()
     np.testing.assert_allclose(edges, np.arange(-0.5, 6))
     np.testing.assert_allclose(heights, [0.2, 0, 0.4, 0.2, 0, 0])
+    pyplot.close()
+
+
+def test_a_plan_has_a_line_a_kind_and_number_of_people():
+    mechanisms = {f"laplace {e}": ldp.LaplaceMechanism(e, 0, 1) for e in (2.0, 0.5)}
+    mechanisms["gaussian"] = ldp.GaussianMechanism(1.0, 1e-5, 0, 1)
+    plan = Design(["mu"], np.array([0.5]), mechanisms, np.array([[1.0], [9.0], [4.0]]), np.array([0.1]))
+    ax = plot_design(plan, "mu", (100, 400))
+    first, second, *_ = ax.lines
+    np.testing.assert_allclose(first.get_xdata(), [0.5, 2.0])
+    np.testing.assert_allclose(first.get_ydata(), 2 * 1.959963984540054 * np.array([3.0, 1.0]) / 10)
+    np.testing.assert_allclose(second.get_ydata(), np.asarray(first.get_ydata()) / 2)
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert texts == ["Laplace", "Gaussian", "100 people", "400 people"]
+    with pytest.raises(ValueError, match="name must be one of mu"):
+        plot_design(plan, "sigma")
+    inflated = {"zil": ldp.ZeroInflatedLaplaceMechanism(0.1, 1.0, 0, 1)}
+    with pytest.raises(ValueError, match="no finite epsilon at delta = 0"):
+        plot_design(Design(["mu"], np.array([0.5]), inflated, np.ones((1, 1)), np.ones(1)), "mu")
     pyplot.close()
 
 

@@ -177,6 +177,31 @@ def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
     return mechanism, values if mechanism.record_shape or len(columns) > 1 else values[:, 0]
 
 
+def planned_mechanisms(args: argparse.Namespace) -> dict[str, Mechanism]:
+    """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has."""
+    typed, found = _typed(args), dict[str, Mechanism]()
+    budgets = typed.pop("epsilon", None)
+    for name in args.mechanism:
+        try:
+            fields = parameters_of(mechanism_class(name))
+        except ValueError:
+            known = mechanism_names()
+            meant = f"{name!r}{guess(name, known)}"
+            raise BadInput(f"no mechanism {meant}; --mechanism must be among {', '.join(known)}") from None
+        own = {key: value for key, value in typed.items() if key in fields}
+        several = "epsilon" in fields and budgets is not None
+        for epsilon in np.atleast_1d(budgets).tolist() if several else [None]:
+            values = own | ({"epsilon": epsilon} if several else {})
+            check_options(f"--mechanism {name}", values, fields)
+            with naming(f"--mechanism {name}"):
+                label = f"{name} {epsilon:g}" if several else name
+                found[label] = mechanism_from_spec({"mechanism": name} | values)
+    unused = [key for key in typed if not any(key in parameters_of(mechanism_class(name)) for name in args.mechanism)]
+    if unused:
+        raise BadInput(f"no --mechanism has an option {', '.join(map(option, unused))}")
+    return found
+
+
 def save_new(release: Release, path: pathlib.Path) -> None:
     """Write a release file: all of it or nothing, and never over another file."""
     with tempfile.TemporaryDirectory(dir=path.absolute().parent) as folder:  # which its owner alone may read

@@ -17,20 +17,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpyro.distributions as dist
 
 import ldpbayes as ldp
-from ldpbayes._core.checks import is_integer, require
+from ldpbayes._core.checks import guess, is_integer, require
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
-from ldpbayes.functionals import cdf, density, gini
+from ldpbayes.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import Categories, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
-from ldpbayes.plots import plot_density
+from ldpbayes.plots import plot_density, plot_design
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
@@ -356,6 +357,44 @@ def _table(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
+def _design(args: argparse.Namespace) -> int:
+    r"""Plan a survey: how wide intervals will be, and how much of the information is kept, before anybody is asked.
+
+    ldpbayes design --law LogNormal --at loc=6.8,scale=0.4 --mechanism laplace,square_wave --epsilon 0.5,1,2 \
+        --lower 0 --upper 3000 --people 2000
+    ldpbayes design --law Bernoulli --at probs=0.3 --mechanism randomized_response --categories 2 --epsilon 1 \
+        --width 0.05
+    """
+    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
+    known = [name for name in dir(dist) if name[0].isupper()]
+    if args.law not in known:
+        meant = f"{args.law!r}{guess(args.law, known)}"
+        raise BadInput(f"--law must be a NumPyro distribution, such as Normal; got {meant}")
+    law: Any = getattr(dist, args.law)
+    mechanisms = inputs.planned_mechanisms(args)
+    with naming(f"--law {args.law}"):
+        support = law(**args.at, validate_args=True).support
+        kinds: dict[str, Any] = {} if support.is_discrete else {"mean": mean, "median": quantile(0.5)}
+        plan = ldp.studies.design(law, args.at, mechanisms, functionals=kinds)
+    print(plan.summary(args.people, args.level))
+    if args.width is not None:
+        with naming("--width"):
+            needed = plan.counts(args.width, args.level)
+        columns = {name: [f"{row[j]:,}" for row in needed.values()] for j, name in enumerate(plan.names)}
+        title = f"People for {100 * args.level:g} % intervals {args.width:g} wide"
+        print(f"\n{estimates.table(title, list(needed), columns)}")
+    if args.plot is not None:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        counts = args.people, 10 * args.people
+        with naming("--plot"):
+            plot_design(plan, args.of or plan.names[0], counts, level=args.level, ax=figure.subplots())
+        figure.savefig(args.plot, dpi=150)
+        print(f"\nwrote {args.plot}")
+    return OK
+
+
 def _mechanisms(args: argparse.Namespace) -> int:
     """List all registered mechanisms, those of installed third parties included.
 
@@ -399,7 +438,7 @@ def _models(args: argparse.Namespace) -> int:
     return OK
 
 
-COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _mechanisms, _models)
+COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _design, _mechanisms, _models)
 
 
 def first_paragraph(text: str | None) -> str:

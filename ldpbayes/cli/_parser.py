@@ -60,6 +60,7 @@ def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
     _add_regress_options(subs["regress"])
     _add_release_options(subs["release"])
     _add_table_options(subs["table"])
+    _add_design_options(subs["design"])
     for name in ("mechanisms", "models"):
         _add_switch(subs[name], "--json", "as JSON, for programs")
     return top
@@ -184,6 +185,19 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--out", "FILE.csv", "write them, with means and standard deviations", pathlib.Path)
 
 
+def _add_design_options(design: argparse.ArgumentParser) -> None:
+    _add(design, "--law", "NAME", "law of original answers: a NumPyro distribution, such as Normal", required=True)
+    _add(design, "--at", "NAME=X,...", "guesses of its parameters, as in loc=40,scale=15", _guesses, required=True)
+    mechanisms = "one or several, whose parameters are options; --epsilon 0.5,1,2 compares budgets"
+    _add(design, "--mechanism", "NAME,...", mechanisms, _names, required=True)
+    _add_parameters(design)
+    _add(design, "--people", "N", "number of people (default: 1000)", _integer(1), 1000)
+    _add(design, "--width", "X", "how many people make an interval this wide?", float)
+    _add(design, "--level", "P", "of the intervals (default: 0.95)", _probability, 0.95)
+    _add(design, "--plot", "FILE.png", "draw widths against epsilon, for N and 10 N people", pathlib.Path)
+    _add(design, "--of", "NAME", "what is drawn: a parameter, mean or median (default: the first parameter)")
+
+
 def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset(), private: bool = False) -> Any:
     """Options that say what a CSV file holds, parameters of all mechanisms among them, in a group."""
     group = parser.add_argument_group(
@@ -200,11 +214,16 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     if not private:
         _add(group, "--persons", "COLUMN", "whom each is about, from which that is counted")
     parser.set_defaults(by=None)
+    _add_parameters(group, without)
+    return group
+
+
+def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:
+    """Parameters of all mechanisms as options, which the help leaves out."""
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}
     for name in sorted(names - without - {"mechanism"}):  # a rule's own mechanism is no option
         group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
-    return group
 
 
 def _kind(allowed: str, parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], Any]:
@@ -223,6 +242,11 @@ def _integer(least: int) -> Callable[[str], int]:
     return _kind(f"must be an integer of at least {least}", int, lambda number: number >= least)
 
 
+def _pairs(text: str) -> dict[str, float]:
+    return {name.strip(): float(value) for name, _, value in (part.partition("=") for part in text.split(","))}
+
+
+_guesses = _kind("must be numbers by name, as in loc=40,scale=15", _pairs, all)
 _names = _kind("needs names of columns", lambda text: [name.strip() for name in text.split(",")], all)
 _ratio = _kind("must be names of two columns, as n/population", lambda text: text.partition("/")[::2], all)
 _words = _kind(

@@ -121,6 +121,44 @@ def test_models_are_listed_with_the_priors_that_the_documentation_states(capsys)
     assert "TypeError" not in out and "`" not in out
 
 
+BERNOULLI = ["design", "--law", "Bernoulli", "--at", "probs=0.3", "--mechanism", "randomized_response"]
+
+
+def test_a_plan_names_mechanisms_and_budgets_and_how_many_people_are_needed(tmp_path, capsys):
+    picture = tmp_path / "plan.png"
+    options = ["--categories", "2", "--epsilon", "1,2", "--people", "400", "--width", "0.05", "--plot", str(picture)]
+    assert cli.main([*BERNOULLI, *options]) == 0
+    out = capsys.readouterr().out
+    kept = np.tanh(np.array([1.0, 2.0]) / 2)  # by a factor of which randomized response moves a share from 1/2
+    seen = 0.5 + kept * (0.3 - 0.5)
+    errors = np.sqrt(seen * (1 - seen)) / kept
+    for epsilon, error in zip((1, 2), errors, strict=True):
+        line, needed = (line for line in out.splitlines() if line.startswith(f"randomized_response {epsilon}"))
+        assert f" {2 * 1.959964 * error / 20:.4g} (" in line
+        assert int(needed.split()[-1].replace(",", "")) == np.ceil((2 * 1.959964 * error / 0.05) ** 2)
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"--law": "Bernouli"}, "did you mean Bernoulli"),
+        ({"--at": "probs"}, "numbers by name"),
+        ({"--at": "probs=2"}, "invalid probs"),
+        ({"--at": "prob=0.3"}, "unexpected keyword"),
+        ({"--mechanism": "randomised_response"}, "did you mean randomized_response"),
+        ({"--lower": "0"}, "no --mechanism has an option --lower"),
+        ({"--plot": "plan.jpg"}, "pictures are PNG"),
+        ({"--people": "0"}, "at least 1"),
+    ],
+)
+def test_plans_that_cannot_be_made_are_refused(changes, said, capsys):
+    given = dict(zip(BERNOULLI[1::2], BERNOULLI[2::2], strict=True)) | {"--categories": "2", "--epsilon": "1"}
+    argv = [word for pair in (given | changes).items() for word in pair]
+    assert cli.main(["design", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["fit", "--help"], ["demo", "--help"], ["models", "--help"]])
 def test_help_shows_the_exit_codes(argv, capsys):
     assert cli.main(argv) == 0
