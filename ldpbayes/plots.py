@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate
     from ldpbayes.data import Release
     from ldpbayes.privacy import Guarantee, Tradeoff
-    from ldpbayes.studies import Design
+    from ldpbayes.studies import SurveyDesign
 
 __all__ = [
     "COLOURS",
@@ -273,7 +273,7 @@ def plot_tradeoffs(
 
 
 def plot_design(
-    plan: "Design",
+    plan: "SurveyDesign",
     name: str,
     counts: Sequence[int] = (1_000, 10_000),
     *,
@@ -285,7 +285,7 @@ def plot_design(
 
     Parameters
     ----------
-    plan, name : Design and str
+    plan, name : SurveyDesign and str
         From `ldpbayes.studies.design`, and one of its ``names``, else ValueError.
     counts : sequence of int
         Numbers of people, up to four.

@@ -13,7 +13,7 @@ pyplot = pytest.importorskip("matplotlib.pyplot")
 from ldpbayes.plots import COLOURS, plot_areas, plot_density, plot_design, plot_replicates, plot_shares, plot_tradeoffs  # noqa: E402
 from ldpbayes.privacy import Guarantee, approximate_tradeoff  # noqa: E402
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff  # noqa: E402
-from ldpbayes.studies import Design  # noqa: E402
+from ldpbayes.studies import SurveyDesign  # noqa: E402
 
 
 def test_shares_are_drawn_with_their_intervals_beside_the_truth():
@@ -149,7 +149,7 @@ def test_whole_numbers_beside_a_curve_have_a_bar_each():
 def test_a_plan_has_a_line_a_kind_and_number_of_people():
     mechanisms = {f"laplace {e}": ldp.LaplaceMechanism(e, 0, 1) for e in (2.0, 0.5)}
     mechanisms["gaussian"] = ldp.GaussianMechanism(1.0, 1e-5, 0, 1)
-    plan = Design(["mu"], np.array([0.5]), mechanisms, np.array([[1.0], [9.0], [4.0]]), np.array([0.1]))
+    plan = SurveyDesign(["mu"], np.array([0.5]), mechanisms, np.array([[1.0], [9.0], [4.0]]), np.array([0.1]))
     ax = plot_design(plan, "mu", (100, 400))
     first, second, *_ = ax.lines
     np.testing.assert_allclose(first.get_xdata(), [0.5, 2.0])
@@ -161,7 +161,7 @@ def test_a_plan_has_a_line_a_kind_and_number_of_people():
         plot_design(plan, "sigma")
     inflated = {"zil": ldp.ZeroInflatedLaplaceMechanism(0.1, 1.0, 0, 1)}
     with pytest.raises(ValueError, match="no finite epsilon at delta = 0"):
-        plot_design(Design(["mu"], np.array([0.5]), inflated, np.ones((1, 1)), np.ones(1)), "mu")
+        plot_design(SurveyDesign(["mu"], np.array([0.5]), inflated, np.ones((1, 1)), np.ones(1)), "mu")
     pyplot.close()
 
 

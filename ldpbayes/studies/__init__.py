@@ -2,6 +2,6 @@
 
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._coverage import CoverageTable, ReplicatedFit, binomial_band, coverage
-from ldpbayes.studies._design import Design, design
+from ldpbayes.studies._design import SurveyDesign, design
 
-__all__ = ["Checkpoint", "CoverageTable", "Design", "ReplicatedFit", "binomial_band", "coverage", "design"]
+__all__ = ["Checkpoint", "CoverageTable", "SurveyDesign", "ReplicatedFit", "binomial_band", "coverage", "design"]

@@ -105,7 +105,7 @@ def _numbers(mechanism: Any, counts: bool) -> Outcomes:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Design:
+class SurveyDesign:
     """What a released value of each of several mechanisms tells about the numbers `names`: parameters, functionals.
 
     ``values`` are the guesses that the plan was made at, ``variances`` (mechanisms, names) N times the variance of an
@@ -174,7 +174,7 @@ def design(
     *,
     columns: Mapping[str, Any] | None = None,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
-) -> Design:
+) -> SurveyDesign:
     """Plan a survey: how exactly released values will tell parameters, for any law under any mechanism.
 
     The Fisher information of one released value is a sum over all values that may be released, without simulation. Its
@@ -196,7 +196,7 @@ def design(
 
     Returns
     -------
-    Design
+    SurveyDesign
 
     Raises
     ------
@@ -234,6 +234,8 @@ def design(
         names, values, jacobian = _questions(guess, lambda theta: law_at(theta, 0), functionals or {})
         variances = []
         for name, mechanism in named.items():
+            if mechanism.batch_shape:
+                raise ValueError(f"{name} must have one budget, got parameters of shape {mechanism.batch_shape}")
             possible = outcomes(mechanism, first)
             if first.support.is_discrete:  # its sums are over places that are known before tracing
                 found = _with_scores(by_law(mechanism, possible.values), theta, count)
@@ -243,7 +245,7 @@ def design(
         points, weigh = _records(law_at, theta, count)
         of_records = _with_scores(lambda theta, index: law_at(theta, index).log_prob(points[index]), theta, count)
         record = _variances(_information(weigh, *of_records), jacobian, "original records")
-    return Design(names, values, dict(named), np.array(variances), record)
+    return SurveyDesign(names, values, dict(named), np.array(variances), record)
 
 
 def _thinned(columns: Mapping[str, Any]) -> tuple[dict[str, jax.Array], int]:

@@ -140,6 +140,7 @@ def test_the_posterior_is_as_wide_as_planned(plan, name):
     [
         ((dist.Normal, {"loc": 0.0, "scale": 1.0}, {}), {}, TypeError, "mechanisms must be"),
         ((lambda a: a, {"a": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)), {}, TypeError, "must return"),
+        ((dist.Normal, {"loc": 0.0}, ldp.LaplaceMechanism([1.0, 2.0], 0, 1)), {}, ValueError, "one budget"),
         (
             (lambda a, b: dist.Normal(a + b, 1.0), {"a": 0.0, "b": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)),
             {},
