@@ -265,7 +265,12 @@ def _with_scores(log_prob: Callable[[Array, Array], Array], theta: Array, count:
     def of_row(index: Array) -> tuple[Array, Array]:
         return log_prob(theta, index), jax.jacfwd(log_prob)(theta, index)
 
-    return jax.lax.map(of_row, jnp.arange(count), batch_size=BATCH)
+    return _mapped(of_row, count)
+
+
+def _mapped(function: Callable[[Array], Any], count: int) -> Any:
+    """Results of a function of row numbers, for all rows, compiled as one."""
+    return jax.jit(lambda rows: jax.lax.map(function, rows, batch_size=BATCH))(jnp.arange(count))
 
 
 def _information(weigh: Callable[[np.ndarray], np.ndarray], log_prob: Array, scores: Array) -> np.ndarray:
@@ -284,12 +289,11 @@ def _records(law_at: Callable, theta: Array, count: int) -> tuple[Array, Callabl
         t = np.linspace(-2.9, 2.9, 117)
         u = scipy.special.expit(np.pi * np.sinh(t))
         weights = u * (1 - u) * np.pi * np.cosh(t) * (t[1] - t[0])
-        at_quantiles = jax.jit(lambda index: quantile(u)(law_at(theta, index)))
-        return jax.lax.map(at_quantiles, jnp.arange(count), batch_size=BATCH), lambda _: weights
+        return _mapped(lambda index: quantile(u)(law_at(theta, index)), count), lambda _: weights
     low, high = ends_of(first.support)
     if not np.isfinite([low, high]).all():
         tails = quantile(np.array([TAIL, 1 - TAIL]))
-        ends = np.asarray(jax.lax.map(lambda index: tails(law_at(theta, index)), jnp.arange(count), batch_size=BATCH))
+        ends = np.asarray(_mapped(lambda index: tails(law_at(theta, index)), count))
         low, high = ends.min(), ends.max()
     at_least(0, "the number of counts between", int(high - low), MOST_VALUES)
     return jnp.broadcast_to(jnp.arange(int(low), int(high) + 1), (count, int(high - low) + 1)), np.exp
@@ -302,12 +306,12 @@ def _questions(
     theta, _ = ravel_pytree(guess)
     names, values, slopes = names_of(dict(guess)), [np.asarray(theta)], [np.eye(len(theta))]
     for name, functional in functionals.items():
-        value = functional(law(theta))
+        at = jax.jit(lambda theta, each=functional: jnp.asarray(each(law(theta))))
+        value = at(theta)
         labels = getattr(functional, "labels", None) or range(np.size(value))
         names += [f"{name}[{label}]" for label in labels][: np.size(value)] if np.ndim(value) else [name]
         values.append(np.ravel(value))
-        slope = jax.jacfwd(lambda theta, each=functional: jnp.ravel(each(law(theta))))(theta)
-        slopes.append(np.asarray(slope))
+        slopes.append(np.reshape(jax.jit(jax.jacfwd(at))(theta), (-1, len(theta))))
     return names, np.concatenate(values), np.concatenate(slopes)
 
 
