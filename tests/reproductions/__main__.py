@@ -6,7 +6,7 @@ import ast
 from ldpbayes.models import linear_regression, logistic_regression, oue_histogram, perturbed_covariates
 from ldpbayes.plots import COLOURS
 from ldpbayes.studies import CoverageTable
-from tests.reproductions import lu_chen_qiu, smooth_densities
+from tests.reproductions import lu_chen_qiu, planned_errors, smooth_densities
 from tests.reproductions.ferrando_wang_sheldon import figures, report
 from tests.reproductions.kulkarni_et_al import histograms, regression
 from tests.reproductions.liu_huang import tables
@@ -37,6 +37,7 @@ STUDIES = {
     "logistic_posteriors": lambda **kw: lu_chen_qiu.logistic_posteriors(
         perturbed_covariates(intercept=None, concentration=None), **kw
     ),
+    "planned_errors": planned_errors.planned_errors,
     "smooth_means": smooth_densities.table_1,
     "smooth_against_ems": smooth_densities.against_ems,
     "smooth_coverage": lambda **kw: [

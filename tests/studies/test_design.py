@@ -9,9 +9,9 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes import functionals
 from ldpbayes.studies import design
+from tests.reproductions.planned_errors import planned_errors
 
 M = ldp.mechanisms
-NORMAL = {"mu": 4.0, "sigma": 2.0}
 MECHANISMS = {
     "laplace": ldp.LaplaceMechanism(2.0, 0, 10),
     "zero-inflated": ldp.ZeroInflatedLaplaceMechanism(0.1, 5.0, 0, 10),
@@ -120,19 +120,12 @@ def test_widths_and_counts_are_of_normal_intervals(plan):
     assert "laplace" in plan.summary(500) and "500 released values" in plan.summary(500)
 
 
-@pytest.mark.slow  # the plan is for large N; here from one data set each
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_the_posterior_is_as_wide_as_planned(plan, name):
-    mechanism, number = MECHANISMS[name], list(MECHANISMS).index(name)
-    x = np.random.default_rng(number).normal(4.0, 2.0, 10_000)
-    with jax.enable_x64(True):
-        release = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(number), x)), mechanism)
-    data = release.sketch()
-    model = ldp.models.clipped_gaussian(mu=dist.Normal(0, 100), sigma=dist.LogNormal(0, 10))
-    posterior = ldp.fit(model, data, progress_bar=False)["posterior"]
-    found = [float(posterior[site].std()) for site in ("mu", "sigma")]
-    # the deviation of 4,000 draws has an error of about 2 %, the information at this N one of a few more
-    np.testing.assert_allclose(found, plan.standard_errors(10_000)[name][:2], rtol=0.12)
+@pytest.mark.slow
+def test_posteriors_are_as_wide_as_planned():
+    for row in planned_errors(replicates=3):
+        # The target is 3 %; the deviation of 4,000 draws has an error of 1 to 2 %, its mean over three data sets one of
+        # 1 %, and there are 19 numbers.
+        np.testing.assert_allclose(row["ratio"], 1, atol=0.03 + 0.03, err_msg=f"{row['law']}, {row['mechanism']}")
 
 
 @pytest.mark.parametrize(
