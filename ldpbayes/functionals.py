@@ -4,7 +4,7 @@ Each takes a univariate NumPyro law and returns an array of the shape of its bat
 TypeError if the law lacks the cdf or the moments that are needed. `ldpbayes.predict` evaluates them at posterior draws.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +99,15 @@ def lorenz(at: ArrayLike) -> Functional:
     (m,); of a law as for `gini`.
     """
     return _at_points("fraction", checked("at", at, *INSIDE_0_1), _lorenz)
+
+
+def names_of_values(functionals: Mapping[str, Callable[[Any], Any]], values: Iterable[ArrayLike]) -> list[str]:
+    """Names of the numbers in the values of functionals: ``gini``, and ``quantile[0.5]`` or ``own[0]`` of an array."""
+    names = []
+    for (name, functional), value in zip(functionals.items(), values, strict=True):
+        labels = getattr(functional, "labels", None) or range(np.size(value))
+        names += [f"{name}[{label}]" for label in labels] if np.ndim(value) else [name]
+    return names
 
 
 def _at_points(dim: str, points: Array, function: Callable[[Any, jax.Array], jax.Array]) -> Functional:

@@ -180,14 +180,10 @@ def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
 def planned_mechanisms(args: argparse.Namespace) -> dict[str, Mechanism]:
     """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has."""
     typed, found = _typed(args), dict[str, Mechanism]()
-    budgets = typed.pop("epsilon", None)
+    budgets, unused = typed.pop("epsilon", None), {*typed}
     for name in args.mechanism:
-        try:
-            fields = parameters_of(mechanism_class(name))
-        except ValueError:
-            known = mechanism_names()
-            meant = f"{name!r}{guess(name, known)}"
-            raise BadInput(f"no mechanism {meant}; --mechanism must be among {', '.join(known)}") from None
+        fields = parameters_of(_mechanism_class(name))
+        unused -= fields.keys()
         own = {key: value for key, value in typed.items() if key in fields}
         several = "epsilon" in fields and budgets is not None
         for epsilon in np.atleast_1d(budgets).tolist() if several else [None]:
@@ -196,9 +192,8 @@ def planned_mechanisms(args: argparse.Namespace) -> dict[str, Mechanism]:
             with naming(f"--mechanism {name}"):
                 label = f"{name} {epsilon:g}" if several else name
                 found[label] = mechanism_from_spec({"mechanism": name} | values)
-    unused = [key for key in typed if not any(key in parameters_of(mechanism_class(name)) for name in args.mechanism)]
     if unused:
-        raise BadInput(f"no --mechanism has an option {', '.join(map(option, unused))}")
+        raise BadInput(f"no --mechanism has an option {', '.join(map(option, sorted(unused)))}")
     return found
 
 
@@ -223,14 +218,18 @@ def _located(error: str, table: Table, personal: dict[str, str], records: np.nda
     return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, and {name} must be {allowed}"
 
 
+def _mechanism_class(name: str) -> Any:
+    try:
+        return mechanism_class(name)
+    except ValueError:
+        known = mechanism_names()
+        meant = f"{name!r}{guess(name, known)}"
+        raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(known)}") from None
+
+
 def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
     """Arguments of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
-    try:
-        cls: Any = mechanism_class(args.mechanism)
-    except ValueError:
-        names = mechanism_names()
-        meant = f"{args.mechanism!r}{guess(args.mechanism, names)}"
-        raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
+    cls: Any = _mechanism_class(args.mechanism)
     values, fields = dict(typed), parameters_of(cls)
     if "mechanism" in fields:
         raise BadInput(f"{args.mechanism} is a rule around another mechanism: make a release file of it (Release.save)")

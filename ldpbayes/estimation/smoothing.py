@@ -15,7 +15,7 @@ from ldpbayes._core.types import Array
 from ldpbayes.data import Release, Sketch
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning
-from ldpbayes.functionals import mean, quantile, sd
+from ldpbayes.functionals import mean, names_of_values, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.families import ends_of
 from ldpbayes.likelihood.nodes import PreparedLikelihood
@@ -197,11 +197,7 @@ class DensityEstimate(Estimate):
         with jax.enable_x64(True):
             coefficients, covariance, shape = self._fit
             values, slopes = _values(coefficients, shape, tuple(functionals.values()))
-        names = [
-            name if not np.ndim(value) else f"{name}[{label}]"
-            for (name, functional), value in zip(functionals.items(), values, strict=True)
-            for label in (getattr(functional, "labels", None) or range(np.size(value)))[: np.size(value)]
-        ]
+        names = names_of_values(functionals, values)
         slopes = np.concatenate([np.reshape(each, (-1, len(coefficients))) for each in slopes])
         params = np.concatenate([np.ravel(each) for each in values])
         return dataclasses.replace(self, params=params, covariance=slopes @ covariance @ slopes.T, names=names)

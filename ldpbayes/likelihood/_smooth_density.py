@@ -178,10 +178,12 @@ class SmoothMass(SmoothDensity):
         return log_masses
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        return self._at(self.log_masses, value)
+        return jnp.where(self.support(jnp.asarray(value)), self._at(self.log_masses, value), -jnp.inf)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        return jnp.where(jnp.asarray(value) < self.upper, self._at(jnp.cumsum(self._masses, axis=-1), value), 1.0)
+        value = jnp.asarray(value)
+        below = self._at(jnp.cumsum(self._masses, axis=-1), value)
+        return jnp.where(value < self.lower, 0.0, jnp.where(value < self.upper, below, 1.0))
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Smallest count k with P(X ≤ k) ≥ q."""
@@ -190,7 +192,7 @@ class SmoothMass(SmoothDensity):
 
     def _at(self, values: jax.Array, count: ArrayLike) -> jax.Array:
         """Values (*batch, counts) at counts."""
-        index = jnp.asarray(count - self.lower).astype(int)
+        index = (jnp.clip(jnp.asarray(count), self.lower, self.upper) - self.lower).astype(int)
         return _taken(values, jnp.broadcast_to(index, jnp.broadcast_shapes(index.shape, self.batch_shape)))
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:

@@ -17,7 +17,7 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, ONE_POSITIVE, at_least, checke
 from ldpbayes._core.types import Array
 from ldpbayes.data.panel_sketch import atom_places, panel_edges
 from ldpbayes.estimation.estimates import names_of, table
-from ldpbayes.functionals import quantile
+from ldpbayes.functionals import names_of_values, quantile
 from ldpbayes.likelihood.families import ends_of
 from ldpbayes.likelihood.latent import panel_nodes
 from ldpbayes.likelihood.nodes import PreparedLikelihood
@@ -304,15 +304,15 @@ def _questions(
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Names and values of the parameters and then the functionals, and their derivatives by the parameters."""
     theta, _ = ravel_pytree(guess)
-    names, values, slopes = names_of(dict(guess)), [np.asarray(theta)], [np.eye(len(theta))]
-    for name, functional in functionals.items():
-        at = jax.jit(lambda theta, each=functional: jnp.asarray(each(law(theta))))
-        value = at(theta)
-        labels = getattr(functional, "labels", None) or range(np.size(value))
-        names += [f"{name}[{label}]" for label in labels][: np.size(value)] if np.ndim(value) else [name]
-        values.append(np.ravel(value))
-        slopes.append(np.reshape(jax.jit(jax.jacfwd(at))(theta), (-1, len(theta))))
-    return names, np.concatenate(values), np.concatenate(slopes)
+
+    def at(theta: Array) -> list[Array]:
+        own = law(theta)
+        return [jnp.asarray(functional(own)) for functional in functionals.values()]
+
+    values, slopes = jax.jit(lambda theta: (at(theta), jax.jacfwd(at)(theta)))(theta)
+    jacobian = [np.eye(len(theta)), *(np.reshape(each, (-1, len(theta))) for each in slopes)]
+    names = names_of(dict(guess)) + names_of_values(functionals, values)
+    return names, np.concatenate([theta, *map(np.ravel, values)]), np.concatenate(jacobian)
 
 
 def _variances(information: np.ndarray, jacobian: np.ndarray, where: str) -> np.ndarray:

@@ -161,7 +161,8 @@ def test_masses_of_counts_are_exponentials_of_a_linear_spline_and_the_atoms(outs
     np.testing.assert_allclose(np.exp(law.log_prob(COUNTS)), masses, rtol=1e-13)
     np.testing.assert_allclose(law.cdf(COUNTS), np.cumsum(masses), rtol=1e-13)
     np.testing.assert_array_equal(law.icdf(np.cumsum(masses) - 1e-9), COUNTS)
-    assert law.icdf(1.0) == 9 and law.icdf(0.0) == -3 and law.cdf(20.0) == 1.0
+    assert law.icdf(1.0) == 9 and law.icdf(0.0) == -3 and law.cdf(20.0) == 1.0 and law.cdf(-4.0) == 0.0
+    assert law.log_prob(-4) == law.log_prob(10) == law.log_prob(0.5) == -np.inf and law.cdf(0.5) == law.cdf(0)
     mean = masses @ COUNTS
     np.testing.assert_allclose(law.mean, mean, rtol=1e-13)
     np.testing.assert_allclose(law.variance, masses @ (COUNTS - mean) ** 2, rtol=1e-12)

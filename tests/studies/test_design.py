@@ -51,7 +51,7 @@ def test_information_is_an_integral_over_all_released_values(plan, x64):
     assert plan.names == ["loc", "scale", "90 %"] and plan.values[2] == pytest.approx(4 + 2 * direction[1])
 
 
-# Four standard errors of a mean of 4 · 10⁴ squares: one of 10⁴ right numbers is further off, and here are 10.
+# Five standard errors of a mean of 4 · 10⁴ squares: one of 10⁶ right numbers is further off, and here are 10.
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_score_of_simulated_releases_has_the_information_as_its_variance(plan, name, x64):
     mechanism, number = MECHANISMS[name], list(MECHANISMS).index(name)
