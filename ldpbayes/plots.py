@@ -1,4 +1,4 @@
-"""Pictures of posteriors, releases, trade-off curves and bootstrap replicates, with Okabe and Ito's colours.
+"""Pictures of posteriors, releases, trade-off curves, bootstrap replicates and studies, with Okabe and Ito's colours.
 
 Every function draws on Matplotlib axes ``ax``, by default the current ones, and returns them. Colour-blind readers can
 tell the colours apart.
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from ldpbayes.bootstrap import BootstrapEstimate
     from ldpbayes.data import Release
     from ldpbayes.privacy import Guarantee, Tradeoff
-    from ldpbayes.studies import SurveyDesign
+    from ldpbayes.studies import CalibrationStudy, SurveyDesign
 
 __all__ = [
     "COLOURS",
     "plot_areas",
+    "plot_calibration",
     "plot_density",
     "plot_design",
     "plot_intervals",
@@ -320,6 +321,41 @@ def plot_design(
     ticks = sorted({epsilon for points in kinds.values() for epsilon, _ in points})
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_calibration(
+    study: "CalibrationStudy", names: Sequence[str] | None = None, *, confidence: float = 0.99, ax: "Axes | None" = None
+) -> "Axes":
+    """Empirical cdf of each parameter's PIT values less that of uniform ones, and the band that these would be in.
+
+    Above the band on the left and below it on the right, posteriors are too narrow; the reverse, too wide. Above it all
+    along, they lie too far to the right.
+
+    Parameters
+    ----------
+    study, names : CalibrationStudy and sequence of str, optional
+        From `ldpbayes.studies.sbc`; and parameters of it, else ValueError. Default: all.
+    confidence : float
+        Probability of the band, which is of one parameter, at all points together.
+    ax : matplotlib.axes.Axes
+        Where to draw.
+    """
+    unknown = [name for name in names or () if name not in study.pit]
+    if unknown:
+        raise ValueError(f"names must be among {', '.join(study.pit)}, got {unknown[0]!r}")
+    ax, (points, low, high) = _axes(ax, "top", "right"), study.band(confidence)
+    shown = f"{100 * confidence:g} % band"
+    least, most = (np.pad(end - points, 1) for end in (low, high))
+    points = np.concatenate([[0.0], points, [1.0]])
+    ax.fill_between(points, least, most, color=_GREY, alpha=0.15, linewidth=0, label=shown)
+    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    for name, colour in zip(study.pit if names is None else names, colours, strict=False):
+        cdf = np.searchsorted(np.sort(study.pit[name]), points, side="right") / study.replicates
+        ax.plot(points, cdf - points, color=colour, label=name)
+    ax.axhline(0, color=_GREY, linewidth=0.8)
+    ax.set(xlabel="posterior probability below the truth", ylabel="empirical cdf − uniform cdf", xlim=(0, 1))
     ax.legend(frameon=False)
     return ax
 

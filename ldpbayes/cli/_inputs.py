@@ -38,6 +38,15 @@ GROUPED = {"hierarchical": "group", "regional_histograms": "region"}  # names of
 INNER = {"regional_histograms": {"offset"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 
 
+# Mechanisms with which [KJKH] studies calibration: Figures 1, 11 and 10.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "clipped_gaussian": {"mechanism": "laplace", "lower": -5, "upper": 5},
+    "clipped_exponential": {"mechanism": "laplace", "lower": 0, "upper": 5},
+    "oue_histogram": {"mechanism": "optimal_unary_encoding", "categories": 6},
+    "warner": {"mechanism": "randomized_response"},
+}
+
+
 def option(name: str) -> str:
     """Name of a mechanism's parameter on the command line."""
     return f"--{name.replace('_', '-')}"
@@ -177,16 +186,23 @@ def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
     return mechanism, values if mechanism.record_shape or len(columns) > 1 else values[:, 0]
 
 
-def planned_mechanisms(args: argparse.Namespace) -> dict[str, Mechanism]:
-    """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has."""
-    typed, found = _typed(args), dict[str, Mechanism]()
+def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, Mechanism]:
+    """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has. By
+    default that of a model's `SETTINGS`.
+    """
+    typed, found = {name: value for name, value in _typed(args).items() if value is not None}, dict[str, Mechanism]()
+    if not args.mechanism:
+        if model not in SETTINGS:
+            raise BadInput(f"--mechanism is needed: {model} has no default, as {', '.join(SETTINGS)} have")
+        args.mechanism, typed = [SETTINGS[model]["mechanism"]], SETTINGS[model] | typed
+        del typed["mechanism"]
     budgets, unused = typed.pop("epsilon", None), {*typed}
     for name in args.mechanism:
         fields = parameters_of(_mechanism_class(name))
         unused -= fields.keys()
         own = {key: value for key, value in typed.items() if key in fields}
         several = "epsilon" in fields and budgets is not None
-        for epsilon in np.atleast_1d(budgets).tolist() if several else [None]:
+        for epsilon in np.ravel(budgets).tolist() if several else [None]:
             values = own | ({"epsilon": epsilon} if several else {})
             check_options(f"--mechanism {name}", values, fields)
             with naming(f"--mechanism {name}"):

@@ -31,13 +31,14 @@ from ldpbayes.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.inference.result import summary_table
 from ldpbayes.mechanisms import Categories, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
-from ldpbayes.plots import plot_density, plot_design
+from ldpbayes.plots import plot_calibration, plot_density, plot_design
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 ADVISED = {"run longer chains": "give more --warmup and --samples", "target_accept_prob": "--target-accept"}
 ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-mass", ", reparametrise": ""}
 WRITERS = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
+UNLIKELY = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
 LINES = 8  # of notes on releases that are printed
 FAMILIES = {
     "bernoulli": "Bernoulli",
@@ -395,6 +396,41 @@ def _design(args: argparse.Namespace) -> int:
     return OK
 
 
+def _calibrate(args: argparse.Namespace) -> int:
+    r"""Check a model by simulation: is the truth where posteriors say that it is, over many simulated releases?
+
+    ldpbayes calibrate clipped_gaussian --epsilon 0.5 1 2 --repeats 500
+    ldpbayes calibrate my_model.py --mechanism laplace --epsilon 1 --lower 0 --upper 20 --people 2000 \
+        --plot calibration.png
+    """
+    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
+    if args.checkpoints is not None and not args.checkpoints.is_dir():
+        raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
+    model = inputs.load_model(args.model)
+    if getattr(model, "groups", False):
+        raise BadInput(f"{args.model} takes several releases; use ldpbayes.studies.sbc")
+    options = {"replicates": args.repeats, "seed": args.seed, "progress_bar": not args.no_progress}
+    options |= {"num_warmup": args.warmup, "num_samples": args.samples}
+    _use_compilation_cache(args)
+    studies = {}
+    for label, mechanism in inputs.planned_mechanisms(args, args.model).items():
+        plan = ldp.Release(None, mechanism, args.people)
+        path = args.checkpoints and args.checkpoints / f"{pathlib.Path(args.model).stem} {label}.npz"
+        with inputs.blaming(args.model):
+            studies[label] = ldp.studies.sbc(model, plan, checkpoint=path, **options)
+        print(f"{mechanism!r}, {args.people:,} records\n{studies[label].summary()}\n", flush=True)
+    if args.plot is not None:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5 * len(studies), 4), layout="constrained")
+        for (label, study), ax in zip(studies.items(), figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
+            plot_calibration(study, ax=ax).set_title(label)
+        figure.savefig(args.plot, dpi=150)
+        print(f"wrote {args.plot}")
+    p_values = [p for study in studies.values() for p in study.p_values.values()]
+    return DOUBTFUL if min(p_values) < UNLIKELY / len(p_values) else OK
+
+
 def _mechanisms(args: argparse.Namespace) -> int:
     """List all registered mechanisms, those of installed third parties included.
 
@@ -438,7 +474,7 @@ def _models(args: argparse.Namespace) -> int:
     return OK
 
 
-COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _design, _mechanisms, _models)
+COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _design, _calibrate, _mechanisms, _models)
 
 
 def first_paragraph(text: str | None) -> str:
@@ -491,5 +527,5 @@ def _exit_code(results: Iterable[Any]) -> int:
 
 
 def _use_compilation_cache(args: argparse.Namespace) -> None:
-    if not (args.no_cache or os.environ.get("LDPBAYES_NO_CACHE")):
+    if not (getattr(args, "no_cache", False) or os.environ.get("LDPBAYES_NO_CACHE")):
         ldp.keep_compiled_code()

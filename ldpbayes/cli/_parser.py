@@ -19,7 +19,7 @@ EXIT_CODES = """exit codes:
   1  an optional dependency is missing, or another problem at run time
   2  bad usage or bad input
   3  done, but not to be trusted (the warnings say why): chains have not converged, the release is hardly one of the
-     stated mechanism, or it is outside the domain of the estimator
+     stated mechanism or is outside the domain of the estimator, or a model is not calibrated
 """
 
 FAMILY_OPTIONS = {  # parameters of families
@@ -61,6 +61,7 @@ def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
     _add_release_options(subs["release"])
     _add_table_options(subs["table"])
     _add_design_options(subs["design"])
+    _add_calibrate_options(subs["calibrate"])
     for name in ("mechanisms", "models"):
         _add_switch(subs[name], "--json", "as JSON, for programs")
     return top
@@ -196,6 +197,24 @@ def _add_design_options(design: argparse.ArgumentParser) -> None:
     _add(design, "--level", "P", "of the intervals (default: 0.95)", _probability, 0.95)
     _add(design, "--plot", "FILE.png", "draw widths against epsilon, for N and 10 N people", pathlib.Path)
     _add(design, "--of", "NAME", "what is drawn: a parameter, mean or median (default: the first parameter)")
+
+
+def _add_calibrate_options(calibrate: argparse.ArgumentParser) -> None:
+    model = "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release)"
+    _add(calibrate, "model", "MODEL", model)
+    mechanisms = "one or several, whose parameters are options (default: that of [KJKH], if there is one)"
+    _add(calibrate, "--mechanism", "NAME,...", mechanisms, _names, ())
+    _add_parameters(calibrate, {"epsilon"})
+    _add(calibrate, "--epsilon", "X", "privacy budgets, a study each", float, nargs="+", dest=f"{TYPED}epsilon")
+    _add(calibrate, "--people", "N", "records of a release (default: 5000)", _integer(1), 5000)
+    _add(calibrate, "--repeats", "N", "releases that are simulated and analysed (default: 200)", _integer(1), 200)
+    _add(calibrate, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
+    _add(calibrate, "--warmup", "N", "warm-up draws of each posterior (default: 500)", _integer(0), 500)
+    _add(calibrate, "--samples", "N", "draws kept of each; every fifth counts (default: 500)", _integer(5), 500)
+    saved = "keep finished posteriors in this folder, and go on from there after an interrupt"
+    _add(calibrate, "--checkpoints", "FOLDER", saved, pathlib.Path)
+    _add(calibrate, "--plot", "FILE.png", "draw empirical cdfs of the truth's ranks, a panel a study", pathlib.Path)
+    _add_switch(calibrate, "--no-progress", "no progress bar, nor, where stderr is a file, lines now and then")
 
 
 def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset(), private: bool = False) -> Any:

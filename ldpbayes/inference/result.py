@@ -213,6 +213,16 @@ def arviz() -> Any:
     return az
 
 
+def data_by_group(groups: Mapping[str, Params]) -> Any:
+    """ArviZ data of groups of any names, of arrays (chains, draws, ...)."""
+    az = arviz()
+    if not hasattr(az, "InferenceData"):
+        return az.from_dict(groups)
+    with warnings.catch_warnings():  # ArviZ 0.23 knows no other groups, and keeps them
+        warnings.simplefilter("ignore", UserWarning)
+        return az.InferenceData(**{name: az.dict_to_dataset(arrays) for name, arrays in groups.items()})
+
+
 def dataset(group: Any) -> Any:
     """A group as an xarray.Dataset."""
     return group.to_dataset() if hasattr(group, "to_dataset") else group

@@ -1,7 +1,8 @@
 """Studies: many simulated releases, many fits; long ones checkpoint and resume."""
 
 from ldpbayes.studies._checkpoint import Checkpoint
-from ldpbayes.studies._coverage import CoverageTable, ReplicatedFit, binomial_band, coverage
 from ldpbayes.studies._design import SurveyDesign, design
+from ldpbayes.studies._replicated_fit import ReplicatedFit
+from ldpbayes.studies._sbc import CalibrationStudy, binomial_band, sbc
 
-__all__ = ["Checkpoint", "CoverageTable", "SurveyDesign", "ReplicatedFit", "binomial_band", "coverage", "design"]
+__all__ = ["CalibrationStudy", "Checkpoint", "ReplicatedFit", "SurveyDesign", "binomial_band", "design", "sbc"]

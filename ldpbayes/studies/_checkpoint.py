@@ -1,6 +1,7 @@
 """Checkpoints of long studies, and fingerprints of the models that were run."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import io
@@ -18,7 +19,6 @@ from numpyro.infer.util import log_density
 
 from ldpbayes._core.types import Array, Model, Params
 from ldpbayes.data import Release
-from ldpbayes.mechanisms import Mechanism
 
 try:
     import fcntl
@@ -43,12 +43,12 @@ class Checkpoint(dict):
         The ``.npz`` file; without one nothing is written.
     settings : dict
         All settings that the results depend on, JSON-able. Versions of libraries and the platform are added.
-    model : tuple (model, mechanism, count), optional
-        A NumPyro model, and the mechanism and count of its release, whose fingerprint is added to the settings.
+    model : tuple (model, plan), optional
+        A NumPyro model, and its release without values, or a tuple of several, whose fingerprint is added.
     """
 
     def __init__(
-        self, path: str | os.PathLike | None, settings: Params, model: tuple[Model, Mechanism, int] | None = None
+        self, path: str | os.PathLike | None, settings: Params, model: tuple[Model, Any] | None = None
     ) -> None:
         super().__init__()
         self.path = None if path is None else pathlib.Path(path).resolve()
@@ -87,21 +87,23 @@ class Checkpoint(dict):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Replace a KeyboardInterrupt by one that says how many replicates, the array ``finished``, are in the file."""
+        """Replace a KeyboardInterrupt by one that tells the `progress`."""
         try:
             yield
         except KeyboardInterrupt:
-            progress = "nothing is saved: with checkpoint= a file keeps every finished batch"
-            if self.path is not None:
-                self.clear()
-                self._read(self.path)  # since an interrupt can come before the last write
-                batch, replicates = self.settings["batch"], self.settings["replicates"]
-                first = f"the first batch, of {min(batch, replicates)}"
-                progress = f"nothing is saved: {first}, was not finished; see batch="
-                if self:
-                    share = f"{int(self['finished'])} of {replicates} replicates"
-                    progress = f"{share} are in {self.path.name}; run the same call again to go on"
-            raise KeyboardInterrupt(progress) from None
+            raise KeyboardInterrupt(self.progress()) from None
+
+    def progress(self) -> str:
+        """How many replicates, the array ``finished``, are in the file, in words."""
+        if self.path is None:
+            return "nothing is saved: with checkpoint= a file keeps every finished batch"
+        self.clear()
+        self._read(self.path)  # since an interrupt can come before the last write
+        batch, replicates = self.settings["batch"], self.settings["replicates"]
+        if not self:
+            return f"nothing is saved: the first batch, of {min(batch, replicates)}, was not finished; see batch="
+        share = f"{int(self['finished'])} of {replicates} replicates"
+        return f"{share} are in {self.path.name}; run the same call again to go on"
 
     def _read(self, path: pathlib.Path) -> None:
         if not path.exists():
@@ -119,7 +121,7 @@ class Checkpoint(dict):
             raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
         differences = _differences(settings | {"model": None}, self.settings | {"model": None})
         # A fingerprint depends on the release and on the versions too: if these differ, it says nothing of the model.
-        comparable = not any(each.startswith(("mechanism", "count ", "versions")) for each in differences)
+        comparable = not any(each.startswith(("mechanism", "count ", "release ", "versions")) for each in differences)
         if comparable and settings.get("model") != self.settings.get("model"):
             differences.append("the model is another one, or has other priors")
         if differences:
@@ -168,20 +170,28 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: 
     return messages
 
 
-def model_fingerprint(model: Model, mechanism: Any, count: int) -> str:
-    """Digest of the programs of a model's simulation and of its log density given a release, constants included."""
+def model_fingerprint(model: Model, plan: Any) -> str:
+    """Digest of the programs of a model's simulation and of its log density given data, constants included; the plan is
+    a release without values, or a tuple of them.
+    """
+    plans = plan if isinstance(plan, tuple) else (plan,)
 
     def simulate(key: jax.Array) -> dict[str, Array]:
-        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(Release(None, mechanism, count))
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(plan)
         return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
 
-    def weigh(key: jax.Array, values: Array) -> Array:
-        return log_density(numpyro.handlers.seed(model, key), (Release(values, mechanism),), {}, {})[0]
+    def weigh(key: jax.Array, values: list[Array]) -> Array:
+        releases = tuple(dataclasses.replace(each, values=z) for each, z in zip(plans, values, strict=True))
+        data = releases if isinstance(plan, tuple) else releases[0]
+        return log_density(numpyro.handlers.seed(model, key), (data,), {}, {})[0]
+
+    def released(key: jax.Array, plan: Release) -> Array:
+        number = int if plan.mechanism.support.is_discrete else float
+        records = jax.ShapeDtypeStruct((plan.count, *plan.mechanism.record_shape), number)
+        return jax.eval_shape(plan.mechanism.randomize, key, records)
 
     with jax.enable_x64(True):
         key = jax.eval_shape(jax.random.key, 0)
-        number = int if mechanism.support.is_discrete else float
-        records = jax.ShapeDtypeStruct((count, *mechanism.record_shape), number)
-        values = jax.eval_shape(mechanism.randomize, key, records)
+        values = [released(key, each) for each in plans]
         texts = [jax.jit(simulate).lower(key).as_text(), jax.jit(weigh).lower(key, values).as_text()]
     return "-".join(hashlib.sha256(text.encode()).hexdigest()[:20] for text in texts)

@@ -169,10 +169,11 @@ def time_coverage(replicates):
     """Seconds of a coverage study of `clipped_gaussian`, one chain of 500 + 500 each on 5,000 records."""
     import ldpbayes as ldp
     from ldpbayes import models
-    from ldpbayes.studies import coverage
+    from ldpbayes.studies import sbc
 
     start = time.perf_counter()
-    found = coverage(models.clipped_gaussian(), ldp.LaplaceMechanism(1.0, -5, 5), 5000, replicates=replicates)
+    plan = ldp.Release(None, ldp.LaplaceMechanism(1.0, -5, 5), 5000)
+    found = sbc(models.clipped_gaussian(), plan, replicates=replicates)
     return {"seconds": [time.perf_counter() - start], "table": found.table()}
 
 

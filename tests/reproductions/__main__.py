@@ -5,7 +5,7 @@ import ast
 
 from ldpbayes.models import linear_regression, logistic_regression, oue_histogram, perturbed_covariates
 from ldpbayes.plots import COLOURS
-from ldpbayes.studies import CoverageTable
+from ldpbayes.studies import CalibrationStudy
 from tests.reproductions import lu_chen_qiu, planned_errors, smooth_densities
 from tests.reproductions.ferrando_wang_sheldon import figures, report
 from tests.reproductions.kulkarni_et_al import histograms, regression
@@ -41,7 +41,8 @@ STUDIES = {
     "smooth_means": smooth_densities.table_1,
     "smooth_against_ems": smooth_densities.against_ems,
     "smooth_coverage": lambda **kw: [
-        each.summary() if isinstance(each, CoverageTable) else each for each in smooth_densities.coverage(**kw).values()
+        each.summary() if isinstance(each, CalibrationStudy) else each
+        for each in smooth_densities.coverage(**kw).values()
     ],
 }
 

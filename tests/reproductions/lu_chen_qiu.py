@@ -235,7 +235,7 @@ def logistic_posteriors(
     settings = {"replicates": replicates, "seed": seed, "bound": bound, "batch": batch}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
     # Cells differ in scales and counts alone: the checkpoint knows the model by an example.
-    example = model, logistic_setting(1, 1.0, bound).mechanism, 10
+    example = model, Release(None, logistic_setting(1, 1.0, bound).mechanism, 10)
     rows = []
     with Checkpoint(checkpoint, settings, example) as saved, jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(seed), replicates)

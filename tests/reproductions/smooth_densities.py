@@ -23,7 +23,7 @@ from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.likelihood import SmoothDensity
 from ldpbayes.mechanisms import RPWithPrior, RROnBins, SquareWaveMechanism, StaircaseMechanism
 from ldpbayes.mechanisms.design import optimal_half_width
-from ldpbayes.studies import Checkpoint, CoverageTable
+from ldpbayes.studies import CalibrationStudy, Checkpoint
 from tests.reproductions.li_et_al import ems
 from tests.reproductions.lu_chen_qiu import DRAWS, FUNCTIONS
 from tests.reproductions.splits import data_file
@@ -330,7 +330,7 @@ def coverage(*, law="prior", count=2000, epsilon=2.0, replicates=200, posteriors
             if number % 5 == 4 or number == replicates - 1:
                 saved.save()
         tables = {
-            method: CoverageTable(dict(zip(OF_A_LAW, saved[method].T, strict=True)))
+            method: CalibrationStudy(dict(zip(OF_A_LAW, saved[method].T, strict=True)))
             for method in ("posterior", "normal")
             if method in saved
         }

@@ -90,15 +90,15 @@ def test_a_study_resumes_from_its_checkpoint(tmp_path):
     model, mechanism, _ = LIKELIHOODS["logistic, statistics"]
     settings = {"replicates": 4, "batch": 2, "num_warmup": 10, "num_samples": 10, "checkpoint": tmp_path / "c.npz"}
     whole = regression_coverage(model, mechanism(4.0, 2), 200, **settings)
-    assert {name: q.shape for name, q in whole.quantiles.items()} == {"slopes[0]": (4,), "scale[0]": (4,)}
-    assert all(np.all((q >= 0) & (q <= 1)) for q in whole.quantiles.values())
+    assert {name: q.shape for name, q in whole.pit.items()} == {"slopes[0]": (4,), "scale[0]": (4,)}
+    assert all(np.all((q >= 0) & (q <= 1)) for q in whole.pit.values())
     header, stored = read(tmp_path / "c.npz")
     half = {name: array[:2] for name, array in stored.items() if array.ndim} | {"finished": np.array(2)}
     half["below scale"][0] = 0.125
     write(tmp_path / "c.npz", header, half)
     resumed = regression_coverage(model, mechanism(4.0, 2), 200, **settings)
-    assert resumed.quantiles["scale[0]"][0] == 0.125  # taken from the file, not computed again
-    np.testing.assert_array_equal(resumed.quantiles["slopes[0]"], whole.quantiles["slopes[0]"])
+    assert resumed.pit["scale[0]"][0] == 0.125  # taken from the file, not computed again
+    np.testing.assert_array_equal(resumed.pit["slopes[0]"], whole.pit["slopes[0]"])
 
 
 def test_entries_that_a_model_fixes_are_not_counted(rng):

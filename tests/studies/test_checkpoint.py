@@ -13,11 +13,12 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.models import oue_histogram, warner
-from ldpbayes.studies import Checkpoint, ReplicatedFit, coverage
+from ldpbayes.studies import Checkpoint, ReplicatedFit, sbc
 from ldpbayes.studies._checkpoint import model_fingerprint
 from tests.checkpoints import read, write
 
 SETTINGS = {"seed": 3, "budgets": [0.5, float("inf")], "none": float("nan")}
+PLAN = ldp.Release(None, ldp.RandomizedResponse(1.0), 20)
 RESULTS = {"mu": np.arange(3.0), "root/of x": np.eye(2)}
 
 
@@ -65,12 +66,12 @@ def test_a_study_of_sites_with_such_names_is_complete_and_kept(tmp_path, monkeyp
     shapes = {"settings": (2, 5), "finished": (2, 5, 2), "file": (2, 5)}
     draws = {name: np.random.default_rng(0).uniform(size=shape) for name, shape in shapes.items()}
     monkeypatch.setattr(ReplicatedFit, "__call__", lambda *_: draws)  # the names are those of what is simulated
-    options = {"replicates": 2, "num_warmup": 5, "num_samples": 5, "checkpoint": tmp_path / "c.npz"}
-    first = coverage(model, ldp.RandomizedResponse(1.0), 20, **options).quantiles
+    options = {"replicates": 2, "num_warmup": 5, "num_samples": 5, "thin": 1, "checkpoint": tmp_path / "c.npz"}
+    first = sbc(model, PLAN, **options).pit
     assert {name: len(q) for name, q in first.items()} == dict.fromkeys(
         ["settings", "finished[0]", "finished[1]", "file"], 2
     )
-    assert same(coverage(model, ldp.RandomizedResponse(1.0), 20, **options).quantiles, first)
+    assert same(sbc(model, PLAN, **options).pit, first)
 
 
 def test_a_file_cut_off_at_any_byte_is_refused_and_left_as_it_is(tmp_path):
@@ -201,7 +202,7 @@ def test_a_study_killed_while_writing_loses_nothing_that_it_had_finished(tmp_pat
 
 # --- models ---------------------------------------------------------------------------------------------------------
 
-RR = ldp.RandomizedResponse(1.0)
+RR = ldp.Release(None, ldp.RandomizedResponse(1.0), 10)
 
 
 def regression(slope, x, factor=0.0):
@@ -228,20 +229,20 @@ def test_a_fingerprint_tells_models_apart_by_all_that_they_compute():
         "a prior": warner(dist.Beta(1, 2)),
         "a site's name": warner(),
     }
-    found = {name: model_fingerprint(model, RR, 10) for name, model in models.items()}
+    found = {name: model_fingerprint(model, RR) for name, model in models.items()}
     assert len(set(found.values())) == len(models)
-    assert model_fingerprint(regression(1.0, x.copy()), RR, 10) == found["itself"]  # made anew, it is the same
-    assert model_fingerprint(models["itself"], ldp.RandomizedResponse(2.0), 10) != found["itself"]
+    assert model_fingerprint(regression(1.0, x.copy()), RR) == found["itself"]  # made anew, it is the same
+    assert model_fingerprint(models["itself"], ldp.Release(None, ldp.RandomizedResponse(2.0), 10)) != found["itself"]
 
 
 def test_a_fingerprint_is_the_same_in_another_process():
     code = (
         "import ldpbayes as ldp; from ldpbayes.models import warner;"
         "from ldpbayes.studies._checkpoint import model_fingerprint;"
-        "print(model_fingerprint(warner(), ldp.RandomizedResponse(1.0), 10))"
+        "print(model_fingerprint(warner(), ldp.Release(None, ldp.RandomizedResponse(1.0), 10)))"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == model_fingerprint(warner(), RR, 10)
+    assert other.stdout.strip() == model_fingerprint(warner(), RR)
 
 
 @pytest.mark.parametrize("made", ["numbers", "rows", "personal bits", "hashes"])
@@ -254,4 +255,5 @@ def test_every_kind_of_release_has_a_fingerprint(made):
         "personal bits": (oue_histogram(), ldp.OptimalUnaryEncoding(np.resize([0.5, np.inf], 10), 3)),
         "hashes": (oue_histogram(), ldp.LocalHashing(1.0, 3, 2)),
     }[made]
-    assert model_fingerprint(model, mechanism, 10) == model_fingerprint(model, mechanism, 10)
+    plan = ldp.Release(None, mechanism, 10)
+    assert model_fingerprint(model, plan) == model_fingerprint(model, plan)

@@ -5,7 +5,7 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.studies import coverage
+from ldpbayes.studies import sbc
 
 LABELS = 600
 FEATURES = np.random.default_rng(1).normal(size=(LABELS, 3))
@@ -22,9 +22,8 @@ MAKE = {
 def test_intervals_of_coefficients_cover_as_often_as_they_should(name, epsilon):
     """A calibrated share is outside its 99 % band once in a hundred: at most 2 of 15 (p < 5e-4 if independent)."""
     model = ldp.models.label_regression(FEATURES, **PRIORS)
-    study = coverage(
-        model, MAKE[name](epsilon), LABELS, replicates=200, seed=0, num_warmup=400, num_samples=400, batch=200
-    )
+    plan = ldp.Release(None, MAKE[name](epsilon), LABELS)
+    study = sbc(model, plan, replicates=200, seed=0, num_warmup=400, num_samples=400, batch=200)
     rows = study.table((0.5, 0.8, 0.95))
     assert len(rows) == 15
     assert sum(not row["inside"] for row in rows) <= 2, rows

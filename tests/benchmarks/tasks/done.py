@@ -270,13 +270,13 @@ def coverage(folder):
     import numpyro.distributions as dist
 
     import ldpbayes as ldp
-    from ldpbayes.studies import coverage
+    from ldpbayes.studies import sbc
 
     def model(release):
         mu = numpyro.sample("mu", dist.Normal(0, 1))
         scale = numpyro.sample("scale", dist.Gamma(4, 4))
         ldp.observe("z", dist.Laplace(mu, scale), release)
 
-    study = coverage(model, ldp.LaplaceMechanism(2.0, -4, 4), 2000, replicates=200, seed=3)
+    study = sbc(model, ldp.Release(None, ldp.LaplaceMechanism(2.0, -4, 4), 2000), replicates=200, seed=3)
     rows = [row for row in study.table() if row["level"] == 0.8]
     return {row["parameter"]: (row["covered"], (0.8 * 0.2 / 200) ** 0.5) for row in rows}

@@ -14,7 +14,7 @@ from ldpbayes.likelihood import Privatized
 from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.mechanisms import AdditiveMechanism, LinearRecordsMechanism, StatisticsMechanism
 from ldpbayes.noise import Gaussian
-from ldpbayes.studies import Checkpoint, CoverageTable, ReplicatedFit
+from ldpbayes.studies import CalibrationStudy, Checkpoint, ReplicatedFit
 
 
 def regression_coverage(
@@ -33,7 +33,7 @@ def regression_coverage(
 ):
     """Simulate parameters, original records and releases of a regression, fit each, and record the truth's quantile.
 
-    Unlike in `ldpbayes.studies.coverage`, statistics are sums over records drawn from the model, and not draws of the
+    Unlike in `ldpbayes.studies.sbc`, statistics are sums over records drawn from the model, and not draws of the
     normal law that the model has for such a sum: the study judges this law too. Records are not clipped. Original
     records depend neither on the mechanism nor on how the model weighs them. Options are those of NUTS.
     """
@@ -43,7 +43,7 @@ def regression_coverage(
     fit = ReplicatedFit(model, num_warmup=num_warmup, num_samples=num_samples, **options)
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
-        saved = stack.enter_context(Checkpoint(checkpoint, settings, (model, released, size)))
+        saved = stack.enter_context(Checkpoint(checkpoint, settings, (model, Release(None, released, size))))
         stack.enter_context(saved.interruptible())
         finished = int(saved.get("finished", 0))
         bar = stack.enter_context(contextlib.closing(fit.bar(replicates, finished, progress_bar)))
@@ -59,7 +59,7 @@ def regression_coverage(
                     saved[f"{part} {name}"] = np.concatenate([*before, array])
             saved["finished"] = np.array(min(start + batch, replicates))
             saved.save()
-        return CoverageTable(dict(_quantiles(saved)))
+        return CalibrationStudy(dict(_quantiles(saved)))
 
 
 def _simulated(key, model, mechanism, count):

@@ -57,7 +57,7 @@ def histogram_error(
 
 def _example(model, categories):
     """The model of a `Checkpoint`, at one budget and count: cells differ in these alone."""
-    return model, OptimalUnaryEncoding(1.0, categories), 10
+    return model, Release(None, OptimalUnaryEncoding(1.0, categories), 10)
 
 
 def _errors(estimates, theta):

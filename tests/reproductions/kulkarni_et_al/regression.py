@@ -326,7 +326,7 @@ def linear_regression_error(
     }
     settings = {"bounds": bounds, "split": split, "num_warmup": num_warmup, "num_samples": num_samples}
     comparison = Comparison(splits, "rmse", _root_mean_square_error, np.argmin, linear_coefficients, known)
-    return comparison.table(methods, epsilons, seed, settings, checkpoint, (model, perturbed(1.0), 10))
+    return comparison.table(methods, epsilons, seed, settings, checkpoint, (model, Release(None, perturbed(1.0), 10)))
 
 
 def logistic_regression_auc(
@@ -382,7 +382,7 @@ def logistic_regression_auc(
         known |= records("records, expansion", expansion, ReplicatedFit(expansion, **iterations))
     settings = {"bounds": bounds, "split": split} | iterations
     comparison = Comparison(splits, "auc", _area_under_curve, np.argmax, logistic_coefficients, known)
-    return comparison.table(methods, epsilons, seed, settings, checkpoint, (model, perturbed(1.0), 10))
+    return comparison.table(methods, epsilons, seed, settings, checkpoint, (model, Release(None, perturbed(1.0), 10)))
 
 
 def _budget_of(scale, most, delta):

@@ -1,0 +1,121 @@
+"""Posteriors of many data sets by one compiled chain."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.infer import NUTS
+
+from ldpbayes._core.types import Model, Params
+from ldpbayes.data import CountSketch, MomentSketch, PanelSketch, TotalSketch
+from ldpbayes.inference.chains import Bar, Chains
+from ldpbayes.inference.density import Density, sites_of
+from ldpbayes.inference.surrogates import COARSE_TOLERANCE, Certificate, coarser
+
+
+class ReplicatedFit:
+    """Posteriors of many data sets of one kind, by NUTS in double precision: one chain each.
+
+    ``fit(key, data)`` takes a sequence of releases, or of sketches of rows; or of tuples of several, for a model of
+    such a tuple. It returns draws by site: arrays (data sets, num_samples, ...), a function of the key and all of the
+    data. Chains run on sketches with common nodes, or on records that are rows or have a law each, and are compiled for
+    the first call.
+
+    Parameters
+    ----------
+    model, sketched : callable and bool
+        NumPyro model of one argument, and whether the records of each release have one law, so that a sketch serves:
+        no regression.
+    num_warmup, num_samples, **options
+        As in `sbc`, and options of ``numpyro.infer.NUTS``.
+    """
+
+    def __init__(
+        self, model: Model, *, num_warmup: int = 500, num_samples: int = 500, sketched: bool = True, **options: Any
+    ) -> None:
+        self._model, self._iterations, self._sketched = model, (num_warmup, num_samples), sketched
+        self._kernel = NUTS(model, **options)
+
+    def bar(self, replicates: int, finished: int, shown: bool) -> Bar:
+        """A bar on stderr, if it is shown, that counts replicates; a checkpoint had the finished ones."""
+        return Bar(replicates, shown, sum(self._iterations), desc="study", unit=" replicates", initial=finished)
+
+    def __call__(self, key: jax.Array, data: Sequence[Any], bar: Bar | None = None) -> Params:
+        with jax.enable_x64(True):
+            keys = jax.random.split(key, len(data))
+            if isinstance(data[0], tuple):
+                columns, names = zip(*map(self._alike, zip(*data, strict=True)), strict=True)
+                chains, positions = self._run(keys, [*zip(*columns, strict=True)], names, bar)
+                return chains.constrained(positions)
+            sources, arrays = self._alike(data)
+            if isinstance(sources[0], PanelSketch):
+                return self._on_panels(keys, sources, bar)
+            chains, positions = self._run(keys, [(source,) for source in sources], [arrays], bar)
+            return chains.constrained(positions)
+
+    def _alike(self, releases: Sequence[Any]) -> tuple[list[Any], Sequence[str]]:
+        """Releases, or sketches of them, that differ in the named arrays alone."""
+        if isinstance(releases[0], (MomentSketch, TotalSketch)):
+            return [*releases], ["nodes", "weights"]
+        if not self._sketched or releases[0].mechanism.record_shape:
+            return [*releases], ["values"]
+        sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
+        if isinstance(sketches[0], PanelSketch):
+            return [dataclasses.replace(sketch, probes=None) for sketch in sketches], PanelSketch.arrays
+        return _at_common_nodes(sketches), ["weights"]
+
+    def _on_panels(self, keys: jax.Array, sketches: Sequence[PanelSketch], bar: Bar | None) -> Params:
+        """Samples on coarser sketches, as in `fit`, and on the sketches themselves if those err too much."""
+        own = Density(self._model, (sketches[0],), {})
+        sites = sites_of(own).values()
+        lattice, kinked = any(site.discrete_base for site in sites), any(site.kinked for site in sites)
+        coarse = sketches if kinked else [coarser([sketch], lattice)[0] for sketch in sketches]
+        chains, positions = self._run(keys, [(sketch,) for sketch in coarse], [PanelSketch.arrays], bar)
+        samples = chains.constrained(positions)
+        if coarse[0] is sketches[0]:
+            return samples
+        certificate, failures = Certificate(Density(self._model, (coarse[0],), {}), own, chains.example), []
+        for i, pair in enumerate(zip(coarse, sketches, strict=True)):
+            draws = {name: values[i : i + 1] for name, values in positions.items()}
+            if certificate.error(draws, [[sketch] for sketch in pair]) > COARSE_TOLERANCE:
+                failures.append(i)
+        if failures:
+            exact = [(sketches[i],) for i in failures]
+            finer, positions = self._run(keys[np.array(failures)], exact, [PanelSketch.arrays])
+            for name, values in finer.constrained(positions).items():
+                samples[name][failures] = values
+        return samples
+
+    def _run(
+        self, keys: jax.Array, sources: Sequence[tuple], names: Sequence[Sequence[str]], bar: Bar | None = None
+    ) -> tuple[Chains, Params]:
+        """Chains on tuples of sources that differ in the named arrays alone, and their positions after the warm-up."""
+
+        def density(arrays: Sequence[Params]) -> Density:
+            parts = tuple(dataclasses.replace(part, **own) for part, own in zip(sources[0], arrays, strict=True))
+            return Density(self._model, (parts if len(parts) > 1 else parts[0],), {})
+
+        data = [
+            tuple({name: getattr(part, name) for name in own} for part, own in zip(each, names, strict=True))
+            for each in sources
+        ]
+        chains = Chains(density, self._kernel, keys, *self._iterations, data=data)
+        chains.run(self._iterations[0], bar)
+        return chains, chains.run(self._iterations[1], bar)[0]
+
+
+def _at_common_nodes(sketches: Sequence[CountSketch]) -> list[CountSketch]:
+    """Sketches with their weights at the nodes of all, the last one repeated up to a power of two: so many nodes are
+    those of nearly all calls, which share a compiled chain.
+    """
+    total: Any = sum(sketches)
+    n = len(total.nodes)
+    rows = np.minimum(np.arange(1 << (n - 1).bit_length()), n - 1)
+    empty = dataclasses.replace(total, weights=np.zeros(n), added=())
+    mechanism, groups = total.mechanism.of_records((n,), rows), None if total.groups is None else total.groups[rows]
+    common = dataclasses.replace(empty, mechanism=mechanism, nodes=total.nodes[rows], groups=groups)
+    # added to a sketch with all nodes and no weight, every sketch has its weights at the same nodes
+    weights = (np.pad((empty + sketch).weights, (0, len(rows) - n)) for sketch in sketches)
+    return [dataclasses.replace(common, weights=each) for each in weights]

@@ -1,0 +1,425 @@
+"""Simulation-based calibration: is the truth where posteriors say, over many simulated data sets?"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpyro
+import scipy
+
+from ldpbayes._core.checks import at_least
+from ldpbayes._core.executors import completed
+from ldpbayes._core.printing import FEW
+from ldpbayes._core.types import Array, Key, Message, Model, Params
+from ldpbayes.data import Release
+from ldpbayes.estimation.estimates import table
+from ldpbayes.inference import privatize
+from ldpbayes.inference.chains import Bar
+from ldpbayes.inference.compiled_programs import Program
+from ldpbayes.inference.density import RUNNING
+from ldpbayes.inference.result import data_by_group
+from ldpbayes.likelihood import Privatized
+from ldpbayes.likelihood.families import unexpanded
+from ldpbayes.likelihood.privatized import unwrapped
+from ldpbayes.mechanisms import StatisticsMechanism
+from ldpbayes.studies._checkpoint import Checkpoint, model_fingerprint
+from ldpbayes.studies._replicated_fit import ReplicatedFit
+
+LEVELS = (0.5, 0.8, 0.95)
+POINTS = 100  # cells of equal width, at whose ends an empirical cdf is compared with its band
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CalibrationStudy:
+    """Where in its posterior each truth lies: PIT values (replicates,) by scalar parameter, uniform if it is right.
+
+    A PIT value is (truth's rank among ``draws`` posterior draws + u) / (draws + 1), with a uniform random u that also
+    breaks ties; without ``draws``, the posterior's cdf at the truth. Entries that the model fixes, such as the diagonal
+    of a correlation matrix's root, are left out.
+    """
+
+    pit: dict[str, np.ndarray]
+    draws: int | None = None
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.pit) if len(self.pit) <= FEW else f"{len(self.pit)} parameters"
+        return f"{type(self).__name__}({self.replicates} replicates of {names})"
+
+    @property
+    def replicates(self) -> int:
+        return len(next(iter(self.pit.values()), ()))
+
+    @property
+    def ranks(self) -> dict[str, np.ndarray]:
+        """Ranks 0, ..., draws of the truths (replicates,), by parameter; ValueError for PIT values of no draws."""
+        if self.draws is None:
+            raise ValueError("these PIT values are of cdfs, not of draws, and have no ranks")
+        return {name: (values * (self.draws + 1)).astype(int) for name, values in self.pit.items()}
+
+    @property
+    def data(self) -> Any:
+        """ArviZ data with a group ``prior_sbc`` of PIT values, as ``arviz_plots.plot_ecdf_pit`` draws them, and a group
+        ``ranks``; the axis of draws is of replicates.
+        """
+        groups = {"prior_sbc": self.pit} | ({"ranks": self.ranks} if self.draws is not None else {})
+        return data_by_group({k: {name: each[None] for name, each in v.items()} for k, v in groups.items()})
+
+    @functools.cached_property
+    def p_values(self) -> dict[str, float]:
+        """Probability (exact) of an empirical cdf as far from uniform as that of each parameter. Source: [SBV] sec. 2.
+
+        How far it is, is the least probability of a tail, over 99 points, of the binomial number of smaller values.
+        """
+        n, found = self.replicates, {}
+        for name, values in self.pit.items():
+            counts = np.searchsorted(np.sort(values), _points(), side="right")
+            tails = [scipy.stats.binom.cdf(counts, n, _points()), scipy.stats.binom.sf(counts - 1, n, _points())]
+            # a little more, so that rounding does not let the band hold what it is compared with
+            found[name] = max(0.0, 1 - _probability_inside(n, min(1.0, 2 * np.min(tails) * (1 + 1e-9))))
+        return found
+
+    def covered(self, level: float) -> dict[str, int]:
+        """Number of replicates whose central interval of this level in (0, 1) covers the truth, by parameter."""
+        return {name: int(np.sum(np.abs(q - 0.5) <= level / 2)) for name, q in self.pit.items()}
+
+    def table(self, levels: Sequence[float] = LEVELS, confidence: float = 0.99) -> list[dict[str, Any]]:
+        """Shares of intervals that cover the truth, beside the band of a calibrated posterior's shares.
+
+        A row a level and parameter: ``parameter``, ``level``, share ``covered``, ends ``low`` and ``high`` of the
+        binomial band of probability `confidence`, and whether the share is ``inside``.
+        """
+        n, rows = self.replicates, []
+        for level in levels:
+            low, high = binomial_band(n, level, confidence)
+            for name, count in self.covered(level).items():
+                row = {"parameter": name, "level": level, "covered": count / n, "low": low / n, "high": high / n}
+                rows.append(row | {"inside": low <= count <= high})
+        return rows
+
+    def summary(self, levels: Sequence[float] = LEVELS, confidence: float = 0.99) -> str:
+        """Return `table` in plain text, a row a parameter, and `p_values`; a star marks what is outside its band."""
+        columns: dict[str, list[str]] = {}
+        for level in levels:
+            low, high = np.divide(binomial_band(self.replicates, level, confidence), self.replicates)
+            rows = self.table([level], confidence)
+            shares = [f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}" for row in rows]
+            columns[f"{100 * level:g} % "] = [f"{low:6.3f}-{high:.3f} ", *shares]
+        least = 1 - confidence
+        uniform = [f"{p:.2g}{' ' if p >= least else '*'}" for p in self.p_values.values()]
+        columns["uniform "] = [f">= {least:.2g} ", *uniform]
+        title = f"{self.replicates} replicates: shares of central intervals that cover the truth, and p-values of the\n"
+        title += f"truth's ranks as uniform; each is in its band with probability {confidence:g} if it is calibrated"
+        return table(title, ["band", *self.pit], columns)
+
+    def band(self, confidence: float = 0.99) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Points in (0, 1), and ends of a band that an empirical cdf of uniform values is inside at all of them with
+        this probability, or a little more: cdfs are discrete. Source: [SBV] sec. 2.
+        """
+        least, most = np.log(1e-12), 0.0
+        for _ in range(40):
+            middle = (least + most) / 2
+            inside = _probability_inside(self.replicates, np.exp(middle)) >= confidence
+            least, most = (middle, most) if inside else (least, middle)
+        low, high = _ends(self.replicates, np.exp(least))
+        return _points(), low / self.replicates, high / self.replicates
+
+
+def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
+    """Central interval (low, high) of a binomial (`n`, `level`) count; at most 1 − `confidence` lies outside."""
+    low, high = scipy.stats.binom.interval(confidence, n, level)
+    return int(low), int(high)
+
+
+def _points() -> np.ndarray:
+    return np.arange(1, POINTS) / POINTS
+
+
+def _ends(n: int, tails: float) -> tuple[np.ndarray, np.ndarray]:
+    """Least and greatest numbers of n uniform values below the points both of whose tails have more than tails / 2."""
+    return tuple(end(tails / 2, n, _points()).astype(int) for end in (scipy.stats.binom.ppf, scipy.stats.binom.isf))
+
+
+def _probability_inside(n: int, tails: float) -> float:
+    """Probability that numbers of n uniform values are within `_ends` at all points.
+
+    Numbers in cells are independent Poisson variables, given that they sum to n.
+    """
+    cell, first = scipy.stats.poisson.pmf(np.arange(n + 1), n / POINTS), 0
+    cell = cell[: np.flatnonzero(cell)[-1] + 1]
+    mass = np.ones(1)  # of the numbers first, first + 1, ... so far
+    for low, high in zip(*_ends(n, tails), strict=True):
+        mass = np.convolve(mass, cell)[max(low - first, 0) : high - first + 1]
+        first = max(low, first)
+        if high < first or not len(mass):
+            return 0.0
+    rest = n - first - np.arange(len(mass))
+    last = np.where((rest >= 0) & (rest < len(cell)), cell[np.clip(rest, 0, len(cell) - 1)], 0.0)
+    return float(mass @ last / scipy.stats.poisson.pmf(n, n))
+
+
+def sbc(
+    model: Model,
+    *args: Any,
+    replicates: int = 200,
+    seed: int = 0,
+    num_warmup: int = 500,
+    num_samples: int = 500,
+    thin: int = 5,
+    batch: int = 50,
+    simulator: Model | None = None,
+    executor: Executor | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    progress_bar: bool = True,
+) -> CalibrationStudy:
+    """Simulation-based calibration: draw parameters from the prior and releases given these, fit, and rank the truth.
+
+    The fits of a batch share a compiled chain, one each, on sketches; on releases if each record has a law of its own,
+    as in a regression, or the model is one by `privatize`. Source: [TBSVG] alg. 1; [KJKH] sec. 4.4, Figures 1 and 10.
+
+    Parameters
+    ----------
+    model, *args : callable and its arguments
+        NumPyro model, and its arguments as for `fit`, with releases to simulate in the place of releases:
+        ``Release(None, mechanism, count)``, each of which one site observes (else ValueError); of numbers with one
+        budget. Entries of arrays are counted one by one, as ``theta[0]``, ...
+    replicates, batch : int
+        Number of prior draws, and of those that run and are saved together: an interrupt loses its batch.
+    seed : int
+        Results are a function of the seed, the batch and the library versions.
+    num_warmup, num_samples, thin : int
+        NUTS iterations of a fit that adapt it and are discarded, and that are kept; of these every `thin`-th counts in
+        ranks, as if they were independent.
+    simulator : callable, optional
+        NumPyro model of the same arguments that simulates, to see what a wrong ``model`` does. Default: the model.
+    executor : concurrent.futures.Executor, optional
+        Runs batches in its workers, in any order: a ``ProcessPoolExecutor`` that spawns (forked processes hang in JAX:
+        ValueError), ``client.get_executor()`` of Dask, an ``MPIPoolExecutor``. RuntimeError where workers have died.
+    checkpoint, progress_bar : path, optional, and bool
+        The file of a `Checkpoint`, to which every finished batch is added, and from which an interrupted study resumes;
+        and whether a bar on stderr counts the replicates. A KeyboardInterrupt says how many are saved.
+
+    Returns
+    -------
+    CalibrationStudy
+    """
+    at_least(0, "num_warmup", num_warmup)
+    for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
+        at_least(1, argument, number)
+    if num_samples < at_least(1, "thin", thin):
+        raise ValueError(f"thin must be at most num_samples, {num_samples}, got {thin}")
+    study = _Replicates(model, args, simulator, seed, num_warmup, num_samples, thin)
+    plans, names = study.plans, study.parameters
+    each = [{"mechanism": plan.mechanism.spec(), "count": plan.count} for plan in plans]
+    settings: Params = each[0] if len(each) == 1 else {f"release {i}": one for i, one in enumerate(each)}
+    settings |= {"replicates": replicates, "seed": seed, "batch": batch, "thin": thin}
+    settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
+    if checkpoint is not None and simulator is not None:
+        settings["simulator"] = model_fingerprint(study.simulated, study.data_of(plans))
+    starts = range(0, replicates, batch)
+    with Checkpoint(checkpoint, settings, (study.modelled, study.data_of(plans))) as results:
+        if not results:
+            results |= {f"place {name}": np.full((replicates, *shape), np.nan) for name, shape in names.items()}
+            results |= {f"free {name}": np.zeros(shape, bool) for name, shape in names.items()}
+            results |= {"finished": np.array(0), "batches": np.zeros(len(starts), bool)}
+        waiting = [start for start, done in zip(starts, results["batches"], strict=True) if not done]
+        tasks = [(start, min(batch, replicates - start)) for start in waiting]
+        with results.interruptible(), contextlib.closing(study.bar(replicates, results, progress_bar)) as bar:
+            run = study if executor is not None else functools.partial(study, bar=bar)
+            with contextlib.closing(completed(run, tasks, executor)) as found:
+                for (start, size), (places, free) in _alive(found, results):
+                    for name in names:
+                        results[f"place {name}"][start : start + size] = places[name]
+                        results[f"free {name}"] |= free[name]
+                    results["finished"] += size
+                    results["batches"][start // batch] = True
+                    results.save()
+                    if executor is not None:
+                        bar.add(size * (num_warmup + num_samples))
+                        bar.show()
+    pit = {
+        name + (f"[{', '.join(map(str, index))}]" if index else ""): results[f"place {name}"][:, *index]
+        for name in names
+        for index in map(tuple, np.argwhere(results[f"free {name}"]))
+    }
+    draws = num_samples // thin
+    return CalibrationStudy({name: values / (draws + 1) for name, values in pit.items()}, draws)
+
+
+def _alive(found: Any, results: Checkpoint) -> Any:
+    """What workers have found; RuntimeError, with what is saved, if they have died."""
+    try:
+        yield from found
+    except BrokenExecutor as error:
+        raise RuntimeError(f"workers have died ({error}); {results.progress()}") from error
+
+
+class _Part(NamedTuple):
+    """The release in the place of one plan: some of the values of a site."""
+
+    site: str
+    rows: slice
+    plan: Release
+    joined: bool
+
+
+class _Replicates:
+    """A function from the number of the first replicate, and how many they are, to the truth's places in posteriors."""
+
+    def __init__(
+        self,
+        model: Model,
+        args: tuple,
+        simulator: Model | None,
+        seed: int,
+        num_warmup: int,
+        num_samples: int,
+        thin: int,
+    ) -> None:
+        self._given = model, args, simulator, seed, num_warmup, num_samples, thin
+        self._model, self._args, self._simulator, self._seed, *self._iterations, self._thin = self._given
+        leaves, _ = jax.tree.flatten(args, is_leaf=_is_release)
+        self.plans = tuple(leaf for leaf in leaves if _is_plan(leaf))
+        if not self.plans:
+            raise ValueError("the model's arguments need a release to simulate: Release(None, mechanism, count)")
+
+    def __reduce__(self) -> Any:  # without what has been compiled
+        return type(self), self._given
+
+    def data_of(self, releases: Sequence[Release]) -> Any:
+        """The data of one replicate: a release, or a tuple of several."""
+        return releases[0] if len(releases) == 1 else tuple(releases)
+
+    def modelled(self, data: Any) -> Any:
+        """The model, as one of the data alone."""
+        return self._model(*self._with(data))
+
+    def simulated(self, data: Any) -> Any:
+        return (self._simulator or self._model)(*self._with(data))
+
+    def _with(self, data: Any) -> tuple:
+        releases = iter(data if isinstance(data, tuple) else (data,))
+        leaves, structure = jax.tree.flatten(self._args, is_leaf=_is_release)
+        return jax.tree.unflatten(structure, [next(releases) if _is_plan(leaf) else leaf for leaf in leaves])
+
+    @functools.cached_property
+    def _sites(self) -> tuple[list[_Part], dict[str, tuple[int, ...]]]:
+        """The part of a site in the place of each plan, and shapes of parameters by site."""
+        trace = self._trace(self.simulated)
+        private = _privatized(trace)
+        if len(private) == len([site for site in trace.values() if site["type"] == "sample"]):
+            factory = "a model factory is called first, as in sbc(clipped_gaussian(), ...)"
+            raise ValueError(f"the model has no site to sample; {factory}")
+        rest, parts = list(range(len(self.plans))), dict[int, _Part]()
+        for name, site in private.items():
+            source = site["infer"].get("released")
+            own = [i for i in rest if self.plans[i] is source]
+            if not own:  # what the model makes of its only plan, or groups of one kind, which are one site
+                kinds: Any = [jax.tree.structure(each.mechanism) for each in (*self.plans, source or self.plans[0])]
+                own = [i for i in rest if len(self.plans) == 1 or kinds[i] == kinds[-1]]
+            ends = np.cumsum([0, *(self.plans[i].count for i in own)]).tolist()
+            rest = [i for i in rest if i not in own]
+            for i, start, stop in zip(own, ends[:-1], ends[1:], strict=True):
+                plan = self.plans[i]
+                if len(own) == 1 and source is not None and source.count != plan.count:
+                    if not isinstance(plan.mechanism, StatisticsMechanism):  # of which the model takes the sum
+                        problem = f"simulates {source.count:,} values for a release of {plan.count:,}"
+                        raise ValueError(f"site {name!r} {problem}")
+                    plan = source
+                parts[i] = _Part(name, slice(start, stop), plan, len(own) > 1)
+        if rest or {part.site for part in parts.values()} != private.keys():
+            raise ValueError(f"the model must have one privatized site of each release, found {list(private)}")
+        latent = {
+            name: np.shape(site["value"])
+            for name, site in trace.items()
+            if name not in private and (site["type"] == "deterministic" or _is_drawn(site))
+        }
+        return [parts[i] for i in range(len(parts))], latent
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        return self._sites[1]
+
+    def _trace(self, model: Model) -> dict[str, Message]:
+        found: dict[str, Message] = {}
+
+        def run(key: Key) -> None:
+            with RUNNING:
+                found.update(numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(self._plan))
+
+        with jax.enable_x64(True):
+            jax.eval_shape(run, jax.random.key(0))
+        return found
+
+    @property
+    def _plan(self) -> Any:
+        return self.data_of(self.plans)
+
+    @functools.cached_property
+    def fit(self) -> ReplicatedFit:
+        private = _privatized(self._trace(self.modelled))
+        joined = {part.site for part in self._sites[0] if part.joined}
+        laws = {name: unexpanded(unwrapped(site["fn"])[0].base_dist) for name, site in private.items()}
+        common = all(law.batch_shape == () or name in joined for name, law in laws.items())
+        sketched = bool(private) and common and not isinstance(self._model, privatize)
+        num_warmup, num_samples = self._iterations
+        return ReplicatedFit(self.modelled, num_warmup=num_warmup, num_samples=num_samples, sketched=sketched)
+
+    def bar(self, replicates: int, results: Mapping[str, Array], shown: bool) -> Bar:
+        return self.fit.bar(replicates, int(results["finished"]), shown)
+
+    @functools.cached_property
+    def _simulate(self) -> Any:
+        """Values of the parameters and of the released sites, from a sequence of keys."""
+        names = {*self.parameters, *(part.site for part in self._sites[0])}
+
+        def once(key: Key) -> Params:
+            with RUNNING:
+                trace = numpyro.handlers.trace(numpyro.handlers.seed(self.simulated, key)).get_trace(self._plan)
+            return {name: trace[name]["value"] for name in names}
+
+        return functools.cache(lambda size: Program(lambda keys: jax.lax.map(once, keys), self._keys(0, size)))
+
+    def _keys(self, start: int, size: int) -> Key:
+        return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self._seed), np.arange(start, start + size))
+
+    def __call__(self, start: int, size: int, bar: Bar | None = None) -> tuple[Params, Params]:
+        """Places (size, ...) of the truth between draws, ties broken at random, and whether draws differ from it."""
+        with jax.enable_x64(True):
+            truth = jax.tree.map(np.asarray, self._simulate(size)(self._keys(start, size)))
+            key = jax.random.fold_in(jax.random.key(self._seed), np.uint32(2**32 - 1 - start))
+            releases = [
+                [dataclasses.replace(part.plan, values=truth[part.site][i][part.rows]) for part in self._sites[0]]
+                for i in range(size)
+            ]
+            samples = self.fit(key, [self.data_of(each) for each in releases], bar)
+        rng, places, free = np.random.default_rng((self._seed, start)), {}, {}
+        for name in self.parameters:
+            value, draws = truth[name][:, None], samples[name]
+            free[name] = np.any(draws != value, axis=(0, 1))
+            draws = draws[:, self._thin - 1 :: self._thin]
+            below, equal = (np.sum(compare(draws, value), axis=1) for compare in (np.less, np.equal))
+            places[name] = below + rng.random(below.shape) * (equal + 1)
+        return places, free
+
+
+def _is_release(leaf: object) -> bool:
+    return isinstance(leaf, Release)
+
+
+def _is_plan(leaf: object) -> bool:
+    return isinstance(leaf, Release) and leaf.values is None
+
+
+def _is_drawn(site: Message) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def _privatized(trace: Mapping[str, Message]) -> dict[str, Message]:
+    drawn = {name: site for name, site in trace.items() if _is_drawn(site)}
+    return {name: site for name, site in drawn.items() if isinstance(unwrapped(site["fn"])[0], Privatized)}
