@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import NoisyTable, Release, observe
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes.models._factory import factory
 from ldpbayes.models._pooled import FlatPositive, Located, pooled, pooled_gamma
 
@@ -133,7 +134,7 @@ def _exposures(exposure: Any, count: int, binomial: bool) -> tuple[Any, np.ndarr
 
 def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np.ndarray, np.ndarray]:
     """Log rates or logits (cells,) by the released counts, drawn to the overall one, and the precisions of these."""
-    if table.values is None:
+    if table.values is None or not is_concrete(table.values):  # many tables at once have coordinates in common
         return np.zeros(len(table)), np.zeros(len(table))
     values = np.asarray(table.values, float)
     known, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from ldpbayes._core.checks import at_least
 from ldpbayes._core.executors import completed
 from ldpbayes._core.printing import FEW
 from ldpbayes._core.types import Array, Key, Message, Model, Params
-from ldpbayes.data import Release
+from ldpbayes.data import Release, ReleaseWarning
 from ldpbayes.estimation.estimates import table
 from ldpbayes.inference import privatize
 from ldpbayes.inference.chains import Bar
@@ -393,10 +394,12 @@ class _Replicates:
         with jax.enable_x64(True):
             truth = jax.tree.map(np.asarray, self._simulate(size)(self._keys(start, size)))
             key = jax.random.fold_in(jax.random.key(self._seed), np.uint32(2**32 - 1 - start))
-            releases = [
-                [dataclasses.replace(part.plan, values=truth[part.site][i][part.rows]) for part in self._sites[0]]
-                for i in range(size)
-            ]
+            with warnings.catch_warnings():  # models of rows leave out that these are clipped
+                warnings.simplefilter("ignore", ReleaseWarning)
+                releases = [
+                    [dataclasses.replace(part.plan, values=truth[part.site][i][part.rows]) for part in self._sites[0]]
+                    for i in range(size)
+                ]
             samples = self.fit(key, [self.data_of(each) for each in releases], bar)
         rng, places, free = np.random.default_rng((self._seed, start)), {}, {}
         for name in self.parameters:
