@@ -24,6 +24,7 @@ from ldpbayes._core.checks import guess, require
 from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
+from ldpbayes.data.streams import holds_sketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -79,14 +80,15 @@ def check_options(subject: str, values: Mapping[str, Any], parameters: Mapping[s
 
 
 class Named(NamedTuple):
-    """A release, its name in messages, and its word among others: that of its group, or its file."""
+    """A release, or a sketch, its name in messages, and its word among others: that of its group, or its file."""
 
     name: str
     word: str
-    release: Release
+    release: Any
 
 
-def load_releases(args: argparse.Namespace) -> list[Named]:
+def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Named]:
+    """What the arguments name; BadInput for files of sketches where these do not serve."""
     parameters = _typed(args)
     options = [f"--{own}" for own in ("mechanism", "column", "levels", "by", "times", "persons") if getattr(args, own)]
     options += map(option, parameters)
@@ -99,16 +101,18 @@ def load_releases(args: argparse.Namespace) -> list[Named]:
             releases += _load_csv(path, args, parameters)
         else:
             releases.append(Named(str(path), path.stem, _load_file(path)))
+            if not sketches and isinstance(releases[-1].release, Sketch):
+                raise BadInput(f"{path} is a sketch, which fit and sketch take; here the release itself is needed")
     return releases
 
 
-def _load_file(path: pathlib.Path) -> Release:
+def _load_file(path: pathlib.Path) -> Release | Sketch:
     if path.suffix not in FILES:
         raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
     if not path.exists():
         raise BadInput(f"no release file {path}")
     try:
-        return Release.load(path)
+        return Sketch.load(path) if holds_sketch(path) else Release.load(path)
     except (ValueError, TypeError, OSError) as error:
         hint = "" if isinstance(error, OSError) else "; a plain table is given as a .csv file, with --mechanism"
         raise BadInput(f"{path} is not a valid release file: {error}{hint}") from None
@@ -184,6 +188,15 @@ def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
     with naming(f"--mechanism {args.mechanism}"):
         mechanism = mechanism_from_spec(spec)
     return mechanism, values if mechanism.record_shape or len(columns) > 1 else values[:, 0]
+
+
+def stated_mechanism(args: argparse.Namespace) -> Mechanism | None:
+    """The mechanism that is named, if one is."""
+    if args.mechanism is None:
+        return None
+    with naming(f"--mechanism {args.mechanism}"):
+        own = _mechanism_parameters(args, _typed(args), args.column or ["value"])
+        return mechanism_from_spec({"mechanism": args.mechanism} | own)
 
 
 def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, Mechanism]:
@@ -394,7 +407,7 @@ def blaming(model: str) -> Iterator[None]:
 def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release | Sketch:
     """The release as a sketch, or as it is if it has none that the model takes; `say` is then called with a note."""
     release, mechanism = named.release, cast(Any, named.release.mechanism)
-    if isinstance(mechanism, StatisticsMechanism):
+    if isinstance(mechanism, StatisticsMechanism) or isinstance(release, Sketch):
         return release  # models of statistics sum its values
     one_budget, noise = mechanism.batch_shape == (), getattr(mechanism, "noise", None)
     if mechanism.record_shape:

@@ -24,6 +24,7 @@ from ldpbayes._core.checks import guess, is_integer, require
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
+from ldpbayes.data import sketch_from
 from ldpbayes.data.release import promises
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
@@ -151,10 +152,10 @@ def _fit(args: argparse.Namespace) -> int:
 
     notes: list[str] = []
     with _plain_warnings():
-        releases = inputs.load_releases(args)
+        releases = inputs.load_releases(args, sketches=True)
         kind = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
         say(f"{files} files, {kind}") if files > 1 else None
-        say(few(f"{name}: {len(release):,} records, {release.mechanism!r}" for name, _, release in releases))
+        say(few(f"{name}: {_count(release):,} records, {release.mechanism!r}" for name, _, release in releases))
         stated = {f"  {name}: {value}": None for each in releases for name, value in (each.release.about or {}).items()}
         say(few(stated)) if stated else None
         with naming("--add"):
@@ -217,9 +218,14 @@ def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, 
         raise ValueError("the model must observe one law of numbers")
     figure = Figure(figsize=(10, 4), layout="constrained")
     for ax, name, top, beside in zip(figure.subplots(1, 2), kinds, (None, 1), (release, None), strict=True):
-        plot_density(x, {"noise-aware": laws[name]}, release=beside, ax=ax)
+        shown = beside if isinstance(beside, ldp.Release) else None
+        plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
         ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
     figure.savefig(path, dpi=150)
+
+
+def _count(data: ldp.Release | ldp.Sketch) -> int:
+    return round(float(data.size)) if isinstance(data, ldp.Sketch) else len(data)
 
 
 def few(lines: Iterable[str]) -> str:
@@ -358,6 +364,25 @@ def _table(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
+def _sketch(args: argparse.Namespace) -> int:
+    r"""Sketch files, however large, into one that fit takes; it knows which files it is of.
+
+    ldpbayes sketch 'day-*.parquet' --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \
+        --out total.npz
+    ldpbayes sketch total.npz tuesday.npz --out both.npz
+    """
+    _check_out(args.out, ".npz", "sketches are NumPy files")
+    args.column = [name for each in args.column or () for name in each.split(",")]
+    with naming("sketch"), _plain_warnings() as messages:
+        column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
+        options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
+        total = sketch_from(args.files, inputs.stated_mechanism(args), **options)
+    total.save(args.out)
+    print(few(f"{source.name}: {source.records:,} records" for source in total.sources))
+    print(f"{promises([total])}\nwrote {args.out}: {total!r}")
+    return DOUBTFUL if messages else OK
+
+
 def _design(args: argparse.Namespace) -> int:
     r"""Plan a survey: how wide intervals will be, and how much of the information is kept, before anybody is asked.
 
@@ -474,7 +499,7 @@ def _models(args: argparse.Namespace) -> int:
     return OK
 
 
-COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _design, _calibrate, _mechanisms, _models)
+COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _sketch, _design, _calibrate, _mechanisms, _models)
 
 
 def first_paragraph(text: str | None) -> str:

@@ -60,6 +60,7 @@ def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
     _add_regress_options(subs["regress"])
     _add_release_options(subs["release"])
     _add_table_options(subs["table"])
+    _add_sketch_options(subs["sketch"])
     _add_design_options(subs["design"])
     _add_calibrate_options(subs["calibrate"])
     for name in ("mechanisms", "models"):
@@ -184,6 +185,19 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--samples", "N", "draws of the table (default: 1000)", _integer(2), 1000)
     _add(table, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
     _add(table, "--out", "FILE.csv", "write them, with means and standard deviations", pathlib.Path)
+
+
+def _add_sketch_options(sketch: argparse.ArgumentParser) -> None:
+    files = "files, folders or patterns of .parquet, .csv, .npy or .npz files, sketches among them"
+    _add(sketch, "files", "FILE", files, nargs="+")
+    _add(
+        sketch, "--mechanism", "NAME", "what released the values, where files do not say so; its parameters are options"
+    )
+    _add_parameters(sketch)
+    _add(sketch, "--column", "NAME", "where they are; of rows several (default: value)", action="append")
+    _add(sketch, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
+    _add(sketch, "--out", "FILE.npz", "the file of the sketch", pathlib.Path, required=True)
+    _add_switch(sketch, "--no-progress", "no progress bar")
 
 
 def _add_design_options(design: argparse.ArgumentParser) -> None:

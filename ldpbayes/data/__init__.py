@@ -6,6 +6,7 @@ from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.data.release import Release, ReleaseWarning
+from ldpbayes.data.streams import sketch_from
 
 __all__ = [
     "CountSketch",
@@ -19,4 +20,5 @@ __all__ = [
     "Sketch",
     "TotalSketch",
     "arrays_of_frames",
+    "sketch_from",
 ]

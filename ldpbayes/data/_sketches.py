@@ -1,8 +1,11 @@
 """Sketches: their common base, moments of normal rows, and totals of statistics."""
 
 import dataclasses
+import json
+import os
+import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -12,10 +15,23 @@ from ldpbayes._core.printing import Holding, shown
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import array_of
 from ldpbayes.data.frames import is_missing
+from ldpbayes.mechanisms import mechanism_from_spec
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import Gaussian, IndependentGaussian
+from ldpbayes.numerics.polynomial import Polynomial
 
 ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
+
+
+FORMAT = 1  # of files of sketches
+
+
+class Source(NamedTuple):
+    """A file whose records are in a sketch: its name, their number, and the SHA-256 of its contents."""
+
+    name: str
+    records: int
+    digest: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -24,7 +40,8 @@ class Sketch(Holding):
 
     Each node (nodes, *event), a released value, stands for as many records as its weight (nodes,) says. Weights can be
     negative: they integrate polynomials. ``doubts`` are warnings about the release; ``added`` has the promises of all
-    releases of a sum of sketches, and of one release with several reports a person; it is else empty.
+    releases of a sum of sketches, and of one release with several reports a person; it is else empty. ``sources`` are
+    the files that it is of, as far as they are known; sketches of one file do not add.
     """
 
     mechanism: Any
@@ -33,6 +50,7 @@ class Sketch(Holding):
     doubts: tuple[str, ...] = host(default=())
     added: tuple[Promise, ...] = host(default=())
     coords: dict[str, tuple] | None = host(default=None)  # names of the groups, along axes of these names
+    sources: tuple[Source, ...] = host(default=())
 
     if TYPE_CHECKING:  # fields or properties of a subclass
         nodes = weights = property()
@@ -63,11 +81,62 @@ class Sketch(Holding):
             return NotImplemented
         if not (self._common() == other._common() and self.coords == other.coords):
             raise ValueError(f"sketches of different mechanisms or groups do not add: {self} and {other}")
-        both: Any = {"doubts": self.doubts + other.doubts, "added": self.promises + other.promises}
+        known = {source.digest: source.name for source in self.sources}
+        twice = [f"{known[digest]} and {name}" for name, _, digest in other.sources if digest in known]
+        if twice:
+            raise ValueError(f"records would count twice: {twice[0]} are one file, or equal")
+        both: Any = {name: getattr(self, name) + getattr(other, name) for name in ("doubts", "sources")}
+        both["added"] = self.promises + other.promises
         return dataclasses.replace(self._plus(other), coords=self.coords, **both)
 
     def __radd__(self, other: Any) -> Any:
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write to an ``.npz`` file, without records, for `load`; ValueError for another ending."""
+        if pathlib.Path(path).suffix != ".npz":
+            raise ValueError(f"a file of a sketch ends in .npz, got {os.fspath(path)!r}")
+        header: dict[str, Any] = {"format": FORMAT, "kind": type(self).__name__, "mechanism": self.mechanism.spec()}
+        header["added"] = [(mechanism.spec(), times) for mechanism, times in self.added]
+        arrays = dict[str, Any]()
+        for name, value in _fields(self).items():
+            if isinstance(value, Polynomial):
+                arrays |= {f"{name}.{part}": each for part, each in _fields(value).items() if each is not None}
+            elif isinstance(value, np.ndarray):
+                arrays[name] = value
+            elif name not in ("mechanism", "added", "records"):
+                header[name] = value
+        with open(path, "wb") as file:
+            np.savez(file, **arrays, sketch=np.array(json.dumps(header, default=np.ndarray.tolist)))
+
+    @staticmethod
+    def load(path: str | os.PathLike) -> "Sketch":
+        """Read a file of `save`; ValueError where it is another file, or damaged."""
+        name = pathlib.Path(path).name
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            header = json.loads(str(arrays.pop("sketch")))
+            form, kind, spec = (header.pop(key) for key in ("format", "kind", "mechanism"))
+            (cls,) = (each for each in Sketch.__subclasses__() if each.__name__ == kind)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # a damaged archive raises nearly anything
+            raise ValueError(f"{name} is no file of a sketch, or damaged ({error})") from None
+        if form != FORMAT:
+            raise ValueError(f"{name} has format {form!r}, written by another version of ldpbayes")
+        polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
+        fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
+        fields |= arrays | ({"polynomial": Polynomial(**polynomial)} if polynomial["center"] is not None else {})
+        fields["added"] = tuple(Promise(mechanism_from_spec(each), times) for each, times in header["added"])
+        fields["sources"] = tuple(Source(*each) for each in header["sources"])
+        if header["coords"] is not None:
+            fields["coords"] = {axis: tuple(places) for axis, places in header["coords"].items()}
+        return cls(mechanism=mechanism_from_spec(spec), **fields)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 @pytree_dataclass(eq=False)

@@ -5,6 +5,7 @@ import functools
 import math
 import mmap
 from collections.abc import Iterator, Sequence
+from types import NoneType
 from typing import Any
 
 import jax
@@ -128,7 +129,7 @@ class ExpandedSketch(Sketch):
         values: ArrayLike,
         mechanism: Any,
         by: np.ndarray | None = None,
-        at: "ExpandedSketch | None" = None,
+        at: "ExpandedSketch | Frame | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
         """Expand to the fourth order, or the third above 24 categories, as `Release.sketch` says: at the maximum of the
@@ -139,12 +140,12 @@ class ExpandedSketch(Sketch):
         why_not = _hindrance(mechanism)
         if why_not:
             raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
-        if at is not None and not isinstance(at, ExpandedSketch):
+        if not isinstance(at, (ExpandedSketch, Frame, NoneType)):
             raise ValueError(f"at must be an ExpandedSketch, of release.sketch(expand=True); got {type(at).__name__}")
         records = CategoryRecords(array, mechanism, by)
-        if at is None:
+        if not isinstance(at, ExpandedSketch):
             order = 4 if mechanism.categories <= FOURTH_ORDER else 3
-            frame = _frame_at_mode(records, () if num_groups is None else (num_groups,))
+            frame = at or frame_at_mode(records, () if num_groups is None else (num_groups,))
         else:
             order = at.polynomial.order
             frame, num_groups = _frame_of(at, records, num_groups), at.num_groups
@@ -342,8 +343,10 @@ def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | No
     return Frame(center, root, np.linalg.pinv(root))
 
 
-def _frame_at_mode(records: CategoryRecords, batch: tuple[int, ...]) -> Frame:
-    """Coordinates around each group's mode in which standard deviations are about one, under a uniform prior."""
+def frame_at_mode(records: Any, batch: tuple[int, ...] = ()) -> Frame:
+    """Coordinates around each group's mode in which standard deviations are about one, under a uniform prior, from
+    `CategoryRecords`, or another object with their mechanism, `thinned` and `derivatives`.
+    """
     d = records.mechanism.categories
     start, _ = _mode(records.thinned(PROBED_RECORDS), np.full(d, 1 / d))
     center, information = _mode(records, np.broadcast_to(start, (*batch, d)))
@@ -353,7 +356,7 @@ def _frame_at_mode(records: CategoryRecords, batch: tuple[int, ...]) -> Frame:
     return Frame(center, np.swapaxes(basis @ lower, -1, -2), basis @ np.swapaxes(np.linalg.inv(lower), -1, -2))
 
 
-def _mode(records: CategoryRecords, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _mode(records: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Modes of the log-likelihoods plus Σ log θ_k, to a fraction of a standard deviation, and the information there."""
     best, kept = -np.inf, theta
     for _ in range(PASSES):

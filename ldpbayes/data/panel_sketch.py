@@ -150,8 +150,10 @@ class PanelSketch(Sketch):
             panels = f"({len(self.edges) - 1} and {len(other.edges) - 1} panels)"
             raise ValueError(f"sketches on different panels do not add {panels}; make both with the same panels=")
         records = None if self.records is None or other.records is None else self.records + other.records
-        known = self.probes is not None and other.probes is not None
-        probes = evenly_spaced(np.concatenate([self.probes, other.probes]), PROBES) if known else None
+        probes = None
+        if self.probes is not None and other.probes is not None:
+            own = round(PROBES * float(self.size / (self.size + other.size)))  # of the records, the same share
+            probes = np.concatenate([evenly_spaced(self.probes, own), evenly_spaced(other.probes, PROBES - own)])
         moments, tails, atoms = (getattr(self, name) + getattr(other, name) for name in self.arrays)
         grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
         order, chosen = min(self.order, other.order), self.chosen or other.chosen

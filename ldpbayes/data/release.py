@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from ldpbayes._core.checks import LdpBayesWarning, at_least, missing, warn
+from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
+from ldpbayes.data._parquet import pyarrow, values_of
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.frames import is_missing
@@ -204,7 +205,7 @@ class Release(Holding):
         if _is_npz(path):
             np.savez(path, values=values, mechanism=np.array(spec))
         else:
-            pa = _pyarrow()
+            pa = pyarrow()
             column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1]) if values.ndim > 1 else values
             pa.parquet.write_table(pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: spec}), path)
 
@@ -220,13 +221,19 @@ class Release(Holding):
         if not path.exists():
             raise FileNotFoundError(f"no release file {path}")
         values, text = _read_npz(path) if _is_npz(path) else _read_parquet(path)
-        try:
-            spec = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"the mechanism spec in {path.name} is not JSON: {error}") from None
-        beside = {**spec.pop("table", {}), **spec.pop("release", {})} if isinstance(spec, dict) else {}
+        mechanism, beside = mechanism_and_more(text, path.name)
         options: Any = {name: beside.get(name) for name in cls._beside}
-        return cls(values, mechanism_from_spec(spec), **options)
+        return cls(values, mechanism, **options)
+
+
+def mechanism_and_more(text: str, name: str) -> tuple[Mechanism, dict[str, Any]]:
+    """The mechanism of a file's spec, and what stands beside it."""
+    try:
+        spec = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the mechanism spec in {name} is not JSON: {error}") from None
+    beside = {**spec.pop("table", {}), **spec.pop("release", {})} if isinstance(spec, dict) else {}
+    return mechanism_from_spec(spec), beside
 
 
 def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Release:
@@ -294,7 +301,7 @@ def _entry(archive: Any, name: str, path: pathlib.Path) -> np.ndarray:
 
 
 def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
-    pa = _pyarrow()
+    pa = pyarrow()
     try:
         table = pa.parquet.read_table(path)
     except pa.ArrowInvalid as error:
@@ -302,21 +309,5 @@ def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
     metadata = table.schema.metadata or {}
     if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
         raise ValueError(f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)")
-    column, spec = table["value"].combine_chunks(), metadata[SPEC_KEY.encode()].decode()
-    fixed = pa.types.is_fixed_size_list(column.type)
-    rows = fixed or pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    # PyArrow leaves nulls out where it puts lists together, and elsewhere makes NaN or None of them.
-    nulls = column.null_count + (column.flatten().null_count if rows else 0)
-    if nulls:
-        raise ValueError(f"{path.name} has nulls in its column 'value', {nulls} of them: each record must have a value")
-    if fixed:
-        return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size), spec
-    return column.to_pylist() if rows else column.to_numpy(zero_copy_only=False), spec
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise ImportError(missing("Parquet release files, unlike .npz, need pyarrow", "parquet")) from None
-    return pyarrow
+    what = f"{path.name} has nulls in its column 'value'"
+    return values_of(table["value"], what), metadata[SPEC_KEY.encode()].decode()

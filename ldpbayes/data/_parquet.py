@@ -1,0 +1,29 @@
+"""Columns of Arrow tables as arrays of released values."""
+
+from typing import Any
+
+from ldpbayes._core.checks import missing
+
+
+def pyarrow() -> Any:
+    try:
+        import pyarrow.compute
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError(missing("Parquet files, and CSV files in parts, need pyarrow", "parquet")) from None
+    return pyarrow
+
+
+def values_of(column: Any, what: str) -> Any:
+    """A column, numbers or lists of them, as an array or a list of lists; ValueError, which says what, for nulls."""
+    pa, column = pyarrow(), column.combine_chunks()
+    fixed = pa.types.is_fixed_size_list(column.type)
+    rows = fixed or pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    # PyArrow leaves nulls out where it puts lists together, and elsewhere makes NaN or None of them.
+    nulls = column.null_count + (column.flatten().null_count if rows else 0)
+    if nulls:
+        raise ValueError(f"{what}, {nulls} of them: each record must have a value")
+    if fixed:
+        return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
+    return column.to_pylist() if rows else column.to_numpy(zero_copy_only=False)
