@@ -5,6 +5,7 @@ from ldpbayes.inference._fit import fit
 from ldpbayes.inference._handlers import observe, privatize
 from ldpbayes.inference._joint import observe_jointly
 from ldpbayes.inference._predict import predict
+from ldpbayes.inference._sharding import sharded
 from ldpbayes.inference.result import ConvergenceWarning
 from ldpbayes.inference.surrogates import ExpansionWarning, SketchWarning
 
@@ -19,4 +20,5 @@ __all__ = [
     "observe_jointly",
     "predict",
     "privatize",
+    "sharded",
 ]

@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import HMC, MCMC
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo, initialize_model
+from scipy.optimize import minimize
 from tqdm.auto import tqdm
 
 from ldpbayes._core.types import Array, Key, Params, PyTree
@@ -86,6 +87,8 @@ MAX_ITERATIONS = 256  # iterations of a chain in one call of a compiled function
 MAX_BYTES = 1 << 24  # bytes of the draws of such a call
 CALL_SECONDS = 0.2  # intended length of such a call; between calls the bar moves, and an interrupt is heard
 MAX_CONSTANT = 1 << 26  # bytes of an array from which on it becomes an argument of NumPyro's compiled function
+STEEP = 2e7  # nats of a first potential, those of some ten million records, from which on a chain is brought downhill
+GAIN = 10.0  # nats that a step downhill gains at least
 MAX_STARTS = 100  # points at which a chain may try to start
 
 
@@ -239,17 +242,19 @@ class Chains:
 
     def potentials(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
-        flat, unravel = ravel_pytree(self.example)
+        arrays, program = self._arrays[0][1], self._slopes(self._arrays[0][1], ravel_pytree(self.example)[0])
+        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
+        return np.array(values), np.stack(gradients)
+
+    def _slopes(self, arrays: PyTree, flat: Any) -> Program:
+        """(arrays, flat parameters) → the potential and its gradient; traced once for all data of one structure."""
+        _, unravel = ravel_pytree(self.example)
 
         def slope(arrays: PyTree, row: Array) -> tuple[Array, Array]:
             value, gradient = self._gradient(arrays, unravel(row))
             return value, ravel_pytree(gradient)[0]
 
-        arrays = self._arrays[0][1]
-        # Traced once for all data of one structure: a check of an expansion calls this dozens of times.
-        program = self._gradient.program("slopes", slope, arrays, flat)
-        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
-        return np.array(values), np.stack(gradients)
+        return self._gradient.program("slopes", slope, arrays, flat)
 
     def _run_chain(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
         """Iterations of one chain, or of all chains if they are vectorised."""
@@ -259,6 +264,8 @@ class Chains:
                 self._states[index], finite = self._begin(keys, arrays)
                 if not np.all(finite):
                     self._raise_no_start(index)
+                if not self._vectorized and self._states[index].potential_energy > STEEP:
+                    self._states[index] = self._descended(self._states[index], arrays[1])
             axis, done, length = int(self._vectorized), 0, 1
             parts: list[Any] = []
             while done < iterations and not stop.is_set():
@@ -275,6 +282,24 @@ class Chains:
                 if bar:
                     bar.add(count * chains, *timed)
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
+
+    def _descended(self, state: Any, arrays: PyTree) -> Any:
+        """A chain's first state, moved downhill until a step gains little: with very many records a chain that starts
+        thousands of standard deviations away can use up its warm-up on the way.
+        """
+        flat, unravel = ravel_pytree(state.z)
+        slopes = self._slopes(arrays, flat)
+
+        def downhill(row: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = slopes(arrays, row)
+            return (float(value), np.asarray(gradient)) if np.isfinite(value) else (np.inf, np.zeros(len(row)))
+
+        start = float(state.potential_energy)
+        found = minimize(downhill, np.asarray(flat), jac=True, method="L-BFGS-B", options={"ftol": GAIN / start})
+        value, gradient = slopes(arrays, found.x)
+        if not (value < start and np.isfinite(gradient).all()):
+            return state
+        return state._replace(z=unravel(found.x), potential_energy=value, z_grad=unravel(gradient))
 
     def _raise_no_start(self, index: int) -> None:
         """Raise NumPyro's error for a model without a finite density, with its warnings."""
