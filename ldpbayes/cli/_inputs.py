@@ -179,24 +179,19 @@ def _typed(args: argparse.Namespace) -> dict[str, Any]:
 
 def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
     """The mechanism that is named, and original records in a CSV file, which no message quotes."""
-    parameters = _typed(args)
     table = Table(args.data, private=True)
     columns = table.columns(args.column)
-    spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
+    mechanism = stated_mechanism(args, columns)
     table.read(columns)
     values = np.stack([table.numbers(name, args.levels) for name in columns], axis=-1)
-    with naming(f"--mechanism {args.mechanism}"):
-        mechanism = mechanism_from_spec(spec)
     return mechanism, values if mechanism.record_shape or len(columns) > 1 else values[:, 0]
 
 
-def stated_mechanism(args: argparse.Namespace) -> Mechanism | None:
-    """The mechanism that is named, if one is."""
-    if args.mechanism is None:
-        return None
+def stated_mechanism(args: argparse.Namespace, columns: list[str]) -> Mechanism:
+    """The mechanism that is named."""
     with naming(f"--mechanism {args.mechanism}"):
-        own = _mechanism_parameters(args, _typed(args), args.column or ["value"])
-        return mechanism_from_spec({"mechanism": args.mechanism} | own)
+        spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, _typed(args), columns)
+        return mechanism_from_spec(spec)
 
 
 def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, Mechanism]:

@@ -376,7 +376,8 @@ def _sketch(args: argparse.Namespace) -> int:
     with naming("sketch"), _plain_warnings() as messages:
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
-        total = sketch_from(args.files, inputs.stated_mechanism(args), **options)
+        stated = args.mechanism and inputs.stated_mechanism(args, args.column or ["value"])
+        total = sketch_from(args.files, stated, **options)
     total.save(args.out)
     print(few(f"{source.name}: {source.records:,} records" for source in total.sources))
     print(f"{promises([total])}\nwrote {args.out}: {total!r}")

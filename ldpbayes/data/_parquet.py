@@ -17,7 +17,7 @@ def pyarrow() -> Any:
 
 def values_of(column: Any, what: str) -> Any:
     """A column, numbers or lists of them, as an array or a list of lists; ValueError, which says what, for nulls."""
-    pa, column = pyarrow(), column.combine_chunks()
+    pa, column = pyarrow(), column.combine_chunks() if hasattr(column, "combine_chunks") else column
     fixed = pa.types.is_fixed_size_list(column.type)
     rows = fixed or pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     # PyArrow leaves nulls out where it puts lists together, and elsewhere makes NaN or None of them.

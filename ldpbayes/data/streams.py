@@ -76,7 +76,8 @@ def sketch_from(
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
         raise TypeError(f"sketch_from has no option {min(unknown)!r}")
-    reader = _Reader(mechanism, column, tuple(levels or ()), options)
+    columns = [column or "value"] if isinstance(column, str | None) else [*column]
+    reader = _Reader(mechanism, columns, tuple(levels or ()), options)
     ready: list[Sketch] = []
     if isinstance(source, (str, os.PathLike)) or (isinstance(source, Sequence) and _are_paths(source)):
         paths = _paths([source] if isinstance(source, (str, os.PathLike)) else source)
@@ -121,7 +122,7 @@ class _Reader:
     """Reads pieces, in processes of its own perhaps."""
 
     mechanism: Mechanism | None
-    column: str | Sequence[str] | None
+    columns: list[str]
     levels: tuple[str, ...]
     options: dict[str, Any]
     arrays: Any = None
@@ -133,7 +134,7 @@ class _Reader:
                 return [_Piece(path, i, i + PIECE, min(PIECE, rows - i)) for i in range(0, rows, PIECE)]
             if path.suffix != ".parquet":
                 return [_Piece(path)]
-            file = self._parquet(path)
+            file = pyarrow().parquet.ParquetFile(path)
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             number = np.cumsum([0, *groups[:-1]]) // PIECE
             ends = np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()
@@ -157,26 +158,20 @@ class _Reader:
         """The same, with the place to expand at if the values are to be expanded: the mode of all of them."""
         if self.options.get("at") is not None or self.options.get("expand") is False:
             return self
-        arrays, again = self.arrays, isinstance(self.arrays, np.ndarray)
+        once = not (self.arrays is None or isinstance(self.arrays, np.ndarray))
         with _naming(pieces[0].path):
             chunks, (mechanism, times) = self._chunks(pieces[0]), self._made(pieces[0].path)
             first = next(chunks, None)
-            if first is None or mechanism.record_shape or not mechanism.support.is_discrete:
-                expands = False
-            else:
-                expands = isinstance(self._sketch(first, mechanism, times), ExpandedSketch)
-        if arrays is not None and not again:
-            arrays = itertools.chain([] if first is None else [first], chunks)
-        reader = dataclasses.replace(self, arrays=arrays)
-        if not expands:
-            return reader
-        if ready:
-            at: Any = ready[0]
-        elif arrays is not None and not again:
+            plain = first is None or mechanism.record_shape or not mechanism.support.is_discrete
+            expands = not plain and isinstance(self._sketch(first, mechanism, times), ExpandedSketch)
+        if expands and once and not ready:
             raise ValueError("an expansion needs several passes: give files, one array, at=, or expand=False")
-        else:
-            at = frame_at_mode(_AllRecords(self, pieces, executor, CategoryRecords(first, mechanism)))
-        return dataclasses.replace(reader, options=self.options | {"expand": True, "at": at})
+        options: dict[str, Any] = {}
+        if expands:
+            records = _AllRecords(self, pieces, executor, CategoryRecords(first, mechanism))
+            options = {"expand": True, "at": ready[0] if ready else frame_at_mode(records)}
+        arrays = itertools.chain([] if first is None else [first], chunks) if once else self.arrays
+        return dataclasses.replace(self, options=self.options | options, arrays=arrays)
 
     def derivatives(self, theta: np.ndarray, piece: _Piece) -> list[Any]:
         """Those of `CategoryRecords`, of a piece."""
@@ -196,7 +191,8 @@ class _Reader:
         """The mechanism of a file's values, and at most how many of them are about one person."""
         text = None
         if path is not None and path.suffix == ".parquet":
-            text = (self._parquet(path).schema_arrow.metadata or {}).get(SPEC_KEY.encode(), b"").decode()
+            metadata = pyarrow().parquet.ParquetFile(path).schema_arrow.metadata or {}
+            text = metadata.get(SPEC_KEY.encode(), b"").decode()
         elif path is not None and path.suffix == ".npz":
             text = np.load(path)["mechanism"].item()
         mechanism, beside = mechanism_and_more(text, path.name) if text and path else (self.mechanism, {})
@@ -213,10 +209,8 @@ class _Reader:
         if path is None:
             arrays = [self.arrays] if isinstance(self.arrays, np.ndarray) else self.arrays
         elif path.suffix == ".parquet":
-            file, names = self._parquet(path), self._columns(path)
-            groups = range(piece.start, piece.stop)
-            batches = file.iter_batches(CHUNK, groups, columns=names)
-            arrays = (self._values(pyarrow().Table.from_batches([batch]), names) for batch in batches)
+            file = pyarrow().parquet.ParquetFile(path)
+            arrays = map(self._values, file.iter_batches(CHUNK, range(piece.start, piece.stop), self.columns))
         elif path.suffix == ".npy":
             arrays = [np.load(path, mmap_mode="r")[piece.start : piece.stop]]
         elif path.suffix == ".npz":
@@ -230,35 +224,22 @@ class _Reader:
 
     def _blocks(self, path: pathlib.Path) -> Iterator[Any]:
         """Values of a CSV file, block by block."""
-        csv, names = pyarrow().csv, self._columns(path)
-        with csv.open_csv(
-            path,
-            csv.ReadOptions(block_size=BLOCK),
-            csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ","),
-            csv.ConvertOptions(
-                include_columns=names, column_types=dict.fromkeys(names if self.levels else (), "string")
-            ),
-        ) as file:
-            for batch in file:
-                yield self._values(pyarrow().Table.from_batches([batch]), names)
+        csv = pyarrow().csv
+        types = dict.fromkeys(self.columns, "string") if self.levels else {}
+        parts = csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
+        convert = csv.ConvertOptions(include_columns=self.columns, column_types=types)
+        with csv.open_csv(path, csv.ReadOptions(block_size=BLOCK), parts, convert) as file:
+            yield from map(self._values, file)
 
-    def _values(self, table: Any, names: Sequence[str]) -> np.ndarray:
+    def _values(self, batch: Any) -> np.ndarray:
         pa, arrays = pyarrow(), []
-        for name in names:
-            column, what = table[name], f"column {name!r} has nulls"
+        for name in self.columns:
+            column, what = batch[name], f"column {name!r} has nulls"
             if self.levels:
                 values_of(column, what)
                 column, what = pa.compute.index_in(column, pa.array(self.levels)), f"{name!r} has words beyond levels="
             arrays.append(values_of(column, what))
         return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
-
-    def _columns(self, path: pathlib.Path) -> Sequence[str]:
-        column = "value" if self.column is None else self.column
-        return [column] if isinstance(column, str) else [*column]
-
-    @staticmethod
-    def _parquet(path: pathlib.Path) -> Any:
-        return pyarrow().parquet.ParquetFile(path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,9 +257,8 @@ class _AllRecords:
         return self.first.thinned(count)
 
     def derivatives(self, theta: np.ndarray) -> list[Any]:
-        return functools.reduce(
-            _plus, _in_order(functools.partial(self.reader.derivatives, theta), self.pieces, self.executor)
-        )
+        parts = _in_order(functools.partial(self.reader.derivatives, theta), self.pieces, self.executor)
+        return functools.reduce(_plus, parts)
 
 
 def _plus(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:

@@ -33,8 +33,8 @@ def sharded(data: PyTree, mesh: Mesh) -> PyTree:
     pytree
         Of the same structure, with arrays of JAX in double precision.
     """
-    leaves, structure = jax.tree.flatten(data, is_leaf=_is_release)
-    releases = [leaf for leaf in leaves if _is_release(leaf)]
+    leaves, structure = jax.tree.flatten(data, is_leaf=lambda leaf: isinstance(leaf, Release))
+    releases = [leaf for leaf in leaves if isinstance(leaf, Release)]
     counts = {release.count for release in releases}
     if len(counts) != 1 or any(isinstance(each, NoisyTable) or each.values is None for each in releases):
         raise ValueError(f"data must have releases with values, of one number of records; got {releases or data}")
@@ -51,14 +51,10 @@ def sharded(data: PyTree, mesh: Mesh) -> PyTree:
         return jax.make_array_from_process_local_data(layout, np.asarray(leaf))
 
     def of_release(leaf: Any) -> Any:
-        if not _is_release(leaf):
+        if not isinstance(leaf, Release):
             return laid_out(leaf)
         values, mechanism = laid_out(leaf.values), jax.tree.map(laid_out, leaf.mechanism)
         return unchecked(Release, values, mechanism, count * processes, leaf.doubts, leaf.times, leaf.about)
 
     with jax.enable_x64(True):
         return jax.tree.unflatten(structure, map(of_release, leaves))
-
-
-def _is_release(leaf: Any) -> bool:
-    return isinstance(leaf, Release)

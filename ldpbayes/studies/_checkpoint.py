@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import BrokenExecutor
 from importlib import metadata
 from typing import Any
 
@@ -87,13 +88,15 @@ class Checkpoint(dict):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Replace a KeyboardInterrupt by one that tells the `progress`."""
+        """An interrupt, and workers that have died, tell how much is saved."""
         try:
             yield
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(self.progress()) from None
+            raise KeyboardInterrupt(self._progress()) from None
+        except BrokenExecutor as error:
+            raise RuntimeError(f"workers have died ({error}); {self._progress()}") from error
 
-    def progress(self) -> str:
+    def _progress(self) -> str:
         """How many replicates, the array ``finished``, are in the file, in words."""
         if self.path is None:
             return "nothing is saved: with checkpoint= a file keeps every finished batch"

@@ -6,7 +6,7 @@ import functools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +17,12 @@ import scipy
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.executors import completed
 from ldpbayes._core.printing import FEW
-from ldpbayes._core.types import Array, Key, Message, Model, Params
+from ldpbayes._core.types import Key, Message, Model, Params
 from ldpbayes.data import Release, ReleaseWarning
 from ldpbayes.estimation.estimates import table
 from ldpbayes.inference import privatize
 from ldpbayes.inference.chains import Bar
-from ldpbayes.inference.compiled_programs import Program
+from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import RUNNING
 from ldpbayes.inference.result import data_by_group
 from ldpbayes.likelihood import Privatized
@@ -215,34 +215,35 @@ def sbc(
     if num_samples < at_least(1, "thin", thin):
         raise ValueError(f"thin must be at most num_samples, {num_samples}, got {thin}")
     study = _Replicates(model, args, simulator, seed, num_warmup, num_samples, thin)
-    plans, names = study.plans, study.parameters
-    each = [{"mechanism": plan.mechanism.spec(), "count": plan.count} for plan in plans]
+    _, names = study.sites
+    each = [{"mechanism": plan.mechanism.spec(), "count": plan.count} for plan in study.plans]
     settings: Params = each[0] if len(each) == 1 else {f"release {i}": one for i, one in enumerate(each)}
     settings |= {"replicates": replicates, "seed": seed, "batch": batch, "thin": thin}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
     if checkpoint is not None and simulator is not None:
-        settings["simulator"] = model_fingerprint(study.simulated, study.data_of(plans))
+        settings["simulator"] = model_fingerprint(study.simulated, study.plan)
     starts = range(0, replicates, batch)
-    with Checkpoint(checkpoint, settings, (study.modelled, study.data_of(plans))) as results:
+    with Checkpoint(checkpoint, settings, (study.modelled, study.plan)) as results:
         if not results:
             results |= {f"place {name}": np.full((replicates, *shape), np.nan) for name, shape in names.items()}
             results |= {f"free {name}": np.zeros(shape, bool) for name, shape in names.items()}
             results |= {"finished": np.array(0), "batches": np.zeros(len(starts), bool)}
         waiting = [start for start, done in zip(starts, results["batches"], strict=True) if not done]
         tasks = [(start, min(batch, replicates - start)) for start in waiting]
-        with results.interruptible(), contextlib.closing(study.bar(replicates, results, progress_bar)) as bar:
-            run = study if executor is not None else functools.partial(study, bar=bar)
-            with contextlib.closing(completed(run, tasks, executor)) as found:
-                for (start, size), (places, free) in _alive(found, results):
-                    for name in names:
-                        results[f"place {name}"][start : start + size] = places[name]
-                        results[f"free {name}"] |= free[name]
-                    results["finished"] += size
-                    results["batches"][start // batch] = True
-                    results.save()
-                    if executor is not None:
-                        bar.add(size * (num_warmup + num_samples))
-                        bar.show()
+        bar = study.fit.bar(replicates, int(results["finished"]), progress_bar)
+        run = study if executor is not None else functools.partial(study, bar=bar)
+        found = completed(run, tasks, executor)
+        with results.interruptible(), contextlib.closing(bar), contextlib.closing(found):
+            for (start, size), (places, free) in found:
+                for name in names:
+                    results[f"place {name}"][start : start + size] = places[name]
+                    results[f"free {name}"] |= free[name]
+                results["finished"] += size
+                results["batches"][start // batch] = True
+                results.save()
+                if executor is not None:
+                    bar.add(size * (num_warmup + num_samples))
+                    bar.show()
     pit = {
         name + (f"[{', '.join(map(str, index))}]" if index else ""): results[f"place {name}"][:, *index]
         for name in names
@@ -250,14 +251,6 @@ def sbc(
     }
     draws = num_samples // thin
     return CalibrationStudy({name: values / (draws + 1) for name, values in pit.items()}, draws)
-
-
-def _alive(found: Any, results: Checkpoint) -> Any:
-    """What workers have found; RuntimeError, with what is saved, if they have died."""
-    try:
-        yield from found
-    except BrokenExecutor as error:
-        raise RuntimeError(f"workers have died ({error}); {results.progress()}") from error
 
 
 class _Part(NamedTuple):
@@ -272,32 +265,19 @@ class _Part(NamedTuple):
 class _Replicates:
     """A function from the number of the first replicate, and how many they are, to the truth's places in posteriors."""
 
-    def __init__(
-        self,
-        model: Model,
-        args: tuple,
-        simulator: Model | None,
-        seed: int,
-        num_warmup: int,
-        num_samples: int,
-        thin: int,
-    ) -> None:
-        self._given = model, args, simulator, seed, num_warmup, num_samples, thin
-        self._model, self._args, self._simulator, self._seed, *self._iterations, self._thin = self._given
-        leaves, _ = jax.tree.flatten(args, is_leaf=_is_release)
-        self.plans = tuple(leaf for leaf in leaves if _is_plan(leaf))
+    def __init__(self, *given: Any) -> None:
+        self._given = given
+        self._model, self._args, self._simulator, self._seed, *self._iterations, self._thin = given
+        self.plans = tuple(leaf for leaf in jax.tree.leaves(self._args, is_leaf=_is_release) if _is_plan(leaf))
         if not self.plans:
             raise ValueError("the model's arguments need a release to simulate: Release(None, mechanism, count)")
+        self.plan = _data_of(self.plans)
 
     def __reduce__(self) -> Any:  # without what has been compiled
         return type(self), self._given
 
-    def data_of(self, releases: Sequence[Release]) -> Any:
-        """The data of one replicate: a release, or a tuple of several."""
-        return releases[0] if len(releases) == 1 else tuple(releases)
-
     def modelled(self, data: Any) -> Any:
-        """The model, as one of the data alone."""
+        """The model, as one of the data alone: a release, or a tuple of several."""
         return self._model(*self._with(data))
 
     def simulated(self, data: Any) -> Any:
@@ -308,10 +288,20 @@ class _Replicates:
         leaves, structure = jax.tree.flatten(self._args, is_leaf=_is_release)
         return jax.tree.unflatten(structure, [next(releases) if _is_plan(leaf) else leaf for leaf in leaves])
 
+    def _trace(self, model: Model, key: Key) -> dict[str, Message]:
+        with RUNNING:
+            return numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(self.plan)
+
+    def _abstract_trace(self, model: Model) -> dict[str, Message]:
+        found: dict[str, Message] = {}
+        with jax.enable_x64(True):
+            jax.eval_shape(lambda key: found.update(self._trace(model, key)), jax.random.key(0))
+        return found
+
     @functools.cached_property
-    def _sites(self) -> tuple[list[_Part], dict[str, tuple[int, ...]]]:
+    def sites(self) -> tuple[list[_Part], dict[str, tuple[int, ...]]]:
         """The part of a site in the place of each plan, and shapes of parameters by site."""
-        trace = self._trace(self.simulated)
+        trace = self._abstract_trace(self.simulated)
         private = _privatized(trace)
         if len(private) == len([site for site in trace.values() if site["type"] == "sample"]):
             factory = "a model factory is called first, as in sbc(clipped_gaussian(), ...)"
@@ -342,73 +332,52 @@ class _Replicates:
         }
         return [parts[i] for i in range(len(parts))], latent
 
-    @property
-    def parameters(self) -> dict[str, tuple[int, ...]]:
-        return self._sites[1]
-
-    def _trace(self, model: Model) -> dict[str, Message]:
-        found: dict[str, Message] = {}
-
-        def run(key: Key) -> None:
-            with RUNNING:
-                found.update(numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(self._plan))
-
-        with jax.enable_x64(True):
-            jax.eval_shape(run, jax.random.key(0))
-        return found
-
-    @property
-    def _plan(self) -> Any:
-        return self.data_of(self.plans)
-
     @functools.cached_property
     def fit(self) -> ReplicatedFit:
-        private = _privatized(self._trace(self.modelled))
-        joined = {part.site for part in self._sites[0] if part.joined}
+        private = _privatized(self._abstract_trace(self.modelled))
+        joined = {part.site for part in self.sites[0] if part.joined}
         laws = {name: unexpanded(unwrapped(site["fn"])[0].base_dist) for name, site in private.items()}
         common = all(law.batch_shape == () or name in joined for name, law in laws.items())
         sketched = bool(private) and common and not isinstance(self._model, privatize)
         num_warmup, num_samples = self._iterations
         return ReplicatedFit(self.modelled, num_warmup=num_warmup, num_samples=num_samples, sketched=sketched)
 
-    def bar(self, replicates: int, results: Mapping[str, Array], shown: bool) -> Bar:
-        return self.fit.bar(replicates, int(results["finished"]), shown)
-
-    @functools.cached_property
-    def _simulate(self) -> Any:
-        """Values of the parameters and of the released sites, from a sequence of keys."""
-        names = {*self.parameters, *(part.site for part in self._sites[0])}
+    def _simulate(self, keys: Key) -> Params:
+        """Values of the parameters and of the released sites, (keys, ...)."""
+        parts, parameters = self.sites
+        names = {*parameters, *(part.site for part in parts)}
 
         def once(key: Key) -> Params:
-            with RUNNING:
-                trace = numpyro.handlers.trace(numpyro.handlers.seed(self.simulated, key)).get_trace(self._plan)
-            return {name: trace[name]["value"] for name in names}
+            return {name: site["value"] for name, site in self._trace(self.simulated, key).items() if name in names}
 
-        return functools.cache(lambda size: Program(lambda keys: jax.lax.map(once, keys), self._keys(0, size)))
-
-    def _keys(self, start: int, size: int) -> Key:
-        return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self._seed), np.arange(start, start + size))
+        return program_of("simulated", lambda keys: jax.lax.map(once, keys), keys)(keys)
 
     def __call__(self, start: int, size: int, bar: Bar | None = None) -> tuple[Params, Params]:
         """Places (size, ...) of the truth between draws, ties broken at random, and whether draws differ from it."""
         with jax.enable_x64(True):
-            truth = jax.tree.map(np.asarray, self._simulate(size)(self._keys(start, size)))
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self._seed), np.arange(start, start + size))
+            truth = jax.tree.map(np.asarray, self._simulate(keys))
             key = jax.random.fold_in(jax.random.key(self._seed), np.uint32(2**32 - 1 - start))
             with warnings.catch_warnings():  # models of rows leave out that these are clipped
                 warnings.simplefilter("ignore", ReleaseWarning)
                 releases = [
-                    [dataclasses.replace(part.plan, values=truth[part.site][i][part.rows]) for part in self._sites[0]]
+                    [dataclasses.replace(part.plan, values=truth[part.site][i][part.rows]) for part in self.sites[0]]
                     for i in range(size)
                 ]
-            samples = self.fit(key, [self.data_of(each) for each in releases], bar)
+            samples = self.fit(key, [_data_of(each) for each in releases], bar)
         rng, places, free = np.random.default_rng((self._seed, start)), {}, {}
-        for name in self.parameters:
+        for name in self.sites[1]:
             value, draws = truth[name][:, None], samples[name]
             free[name] = np.any(draws != value, axis=(0, 1))
             draws = draws[:, self._thin - 1 :: self._thin]
             below, equal = (np.sum(compare(draws, value), axis=1) for compare in (np.less, np.equal))
             places[name] = below + rng.random(below.shape) * (equal + 1)
         return places, free
+
+
+def _data_of(releases: Sequence[Release]) -> Any:
+    """The data of one replicate: a release, or a tuple of several."""
+    return releases[0] if len(releases) == 1 else tuple(releases)
 
 
 def _is_release(leaf: object) -> bool:

@@ -159,6 +159,71 @@ def test_plans_that_cannot_be_made_are_refused(changes, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_a_model_is_calibrated_for_each_budget_and_goes_on_from_its_checkpoints(tmp_path, capsys):
+    options = ["--people", "40", "--repeats", "4", "--warmup", "10", "--samples", "10", "--no-progress"]
+    argv = ["calibrate", "warner", "--epsilon", "1", "2", *options, "--checkpoints", str(tmp_path)]
+    assert cli.main([*argv, "--plot", str(tmp_path / "c.png")]) == 0
+    out = capsys.readouterr().out
+    assert out.count("4 replicates: shares of central intervals") == 2
+    assert "RandomizedResponse(epsilon=2.0, categories=2), 40 records" in out
+    assert (tmp_path / "c.png").stat().st_size > 10_000
+    names = {f"warner randomized_response {epsilon}.npz" for epsilon in (1, 2)}
+    assert names < {path.name for path in tmp_path.iterdir()}
+    assert cli.main(argv) == 0
+    assert capsys.readouterr().out == out.removesuffix(f"wrote {tmp_path / 'c.png'}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["hierarchical"], "hierarchical takes several releases; use ldpbayes.studies.sbc"),
+        (["clipped_counts", "--epsilon", "1"], "--mechanism is needed: clipped_counts has no default"),
+        (["warner", "--epsilon", "x"], "--epsilon"),
+        (["warner", "--epsilon", "1", "--checkpoints", "missing"], "there is no folder missing"),
+        (["warnr", "--epsilon", "1"], "did you mean warner"),
+        (["warner", "--epsilon", "1", "--samples", "4"], "at least 5"),
+    ],
+)
+def test_studies_of_calibration_that_cannot_be_are_refused(argv, said, capsys):
+    assert cli.main(["calibrate", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+LAPLACE = ["--mechanism", "laplace", "--epsilon", "1", "--lower", "0", "--upper", "20"]
+
+
+def test_files_are_sketched_and_the_sketch_is_fitted(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("pyarrow")
+    rng, values = np.random.default_rng(0), {}
+    for day in ("monday", "tuesday"):
+        values[day] = rng.normal(7, 3, 300).clip(0, 20) + rng.laplace(0, 20, 300)
+        np.savetxt(tmp_path / f"{day}.csv", values[day], header="visits", comments="")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["sketch", "monday.csv", "--column", "visits", *LAPLACE, "--out", "one.npz"]) == 0
+    assert cli.main(["sketch", "one.npz", "tuesday.csv", "--column", "visits", *LAPLACE, "--out", "both.npz"]) == 0
+    out = capsys.readouterr().out
+    assert "tuesday.csv: 300 records" in out and "wrote both.npz: PanelSketch(600 records" in out
+    whole = ldp.Release(np.concatenate([*values.values()]), ldp.LaplaceMechanism(1.0, 0, 20)).sketch()
+    np.testing.assert_allclose(ldp.Sketch.load("both.npz").moments, whole.moments, rtol=1e-12, atol=600 * 2**-52)
+    for argv, said in (
+        (
+            ["sketch", "one.npz", "monday.csv", "--column", "visits", *LAPLACE, "--out", "x.npz"],
+            "records would count twice",
+        ),
+        (["sketch", "monday.csv", "--out", "x.npz"], "the file does not say what released it"),
+        (["sketch", "monday.csv", *LAPLACE, "--out", "x.nc"], "sketches are NumPy files"),
+        (
+            ["bootstrap", "one.npz", "--family", "poisson", "--count", "9"],
+            "one.npz is a sketch, which",
+        ),
+    ):
+        assert cli.main(argv) == 2
+        assert said in capsys.readouterr().err
+    chains = ["--chains", "1", "--warmup", "10", "--samples", "10", "--no-progress"]
+    assert cli.main(["fit", "both.npz", "--model", "clipped_gaussian", *chains]) in (0, 3)
+    assert "both.npz: 600 records, LaplaceMechanism(epsilon=1.0" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["fit", "--help"], ["demo", "--help"], ["models", "--help"]])
 def test_help_shows_the_exit_codes(argv, capsys):
     assert cli.main(argv) == 0

@@ -65,6 +65,22 @@ def test_vectorised_chains_draw_what_threads_draw(x64, first):
         np.testing.assert_allclose(together[:, :10], first[0][0][name][:, :10], rtol=1e-9, atol=1e-9)
 
 
+def test_with_very_many_records_chains_start_downhill(x64, monkeypatch):
+    """Each value stands for ten million records: 20 iterations would not bring a chain to where the posterior is."""
+
+    def weighted(y):
+        mu, sigma = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("sigma", dist.Gamma(2, 1))
+        with numpyro.handlers.scale(scale=1e7):
+            numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
+
+    expected = {"mu": Y.mean(), "sigma": np.log(Y.std())}
+    for steep, near in ((chains_module.STEEP, True), (np.inf, False)):
+        monkeypatch.setattr(chains_module, "STEEP", steep)
+        positions, _ = chains(model=weighted).run(20)
+        away = max(np.max(np.abs(positions[name][:, -1] - value)) for name, value in expected.items())
+        assert (away < 1e-3) == near  # of the posterior, whose standard deviations are 1e-4, or not yet
+
+
 @pytest.mark.slow
 def test_chains_vectorised_over_several_devices_draw_what_threads_draw(first, tmp_path):
     script = (
