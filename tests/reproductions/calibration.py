@@ -39,7 +39,7 @@ CASES = {
     ),
     "linear_regression, rows": lambda: (
         models.linear_regression(**SCALE, sigma=SCALE["scale"]),
-        plan(mechanisms.LinearRecordsMechanism(4.0, 1e-5, 1.0, 1.0, 2), 2000),
+        plan(mechanisms.LinearRecordsMechanism(8.0, 1e-5, 1.0, 1.0, 2), 400),
     ),
     "linear_regression, statistics": lambda: (
         models.linear_regression(**SCALE, sigma=SCALE["scale"]),
