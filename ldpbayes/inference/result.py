@@ -216,7 +216,7 @@ def arviz() -> Any:
 def data_by_group(groups: Mapping[str, Params]) -> Any:
     """ArviZ data of groups of any names, of arrays (chains, draws, ...)."""
     az = arviz()
-    if not hasattr(az, "InferenceData"):
+    if "posterior" not in inspect.signature(az.from_dict).parameters:  # in ArviZ 1.x
         return az.from_dict(groups)
     with warnings.catch_warnings():  # ArviZ 0.23 knows no other groups, and keeps them
         warnings.simplefilter("ignore", UserWarning)
