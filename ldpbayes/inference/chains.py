@@ -264,7 +264,7 @@ class Chains:
                 self._states[index], finite = self._begin(keys, arrays)
                 if not np.all(finite):
                     self._raise_no_start(index)
-                if not self._vectorized and self._states[index].potential_energy > STEEP:
+                if np.max(self._states[index].potential_energy) > STEEP:
                     self._states[index] = self._descended(self._states[index], arrays[1])
             axis, done, length = int(self._vectorized), 0, 1
             parts: list[Any] = []
@@ -284,22 +284,31 @@ class Chains:
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
     def _descended(self, state: Any, arrays: PyTree) -> Any:
-        """A chain's first state, moved downhill until a step gains little: with very many records a chain that starts
-        thousands of standard deviations away can use up its warm-up on the way.
+        """First state of one chain, or of all, moved downhill until a step gains little: with very many records a chain
+        that starts thousands of standard deviations away can use up its warm-up on the way.
         """
-        flat, unravel = ravel_pytree(state.z)
+        if not self._vectorized:
+            return state._replace(**self._downhill(state.z, float(state.potential_energy), arrays))
+        shared, found = len(self._arrays) == 1, []
+        for i, value in enumerate(np.asarray(state.potential_energy)):
+            z, own = jax.tree.map(lambda leaf, i=i: leaf[i], (state.z, () if shared else arrays))
+            found.append(self._downhill(z, float(value), arrays if shared else own))
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *found)
+        return state._replace(**jax.device_put(stacked, self._inputs(0)[0].sharding))
+
+    def _downhill(self, z: Params, start: float, arrays: PyTree) -> dict[str, Any]:
+        flat, unravel = ravel_pytree(z)
         slopes = self._slopes(arrays, flat)
 
-        def downhill(row: np.ndarray) -> tuple[float, np.ndarray]:
+        def value_and_gradient(row: np.ndarray) -> tuple[float, np.ndarray]:
             value, gradient = slopes(arrays, row)
             return (float(value), np.asarray(gradient)) if np.isfinite(value) else (np.inf, np.zeros(len(row)))
 
-        start = float(state.potential_energy)
-        found = minimize(downhill, np.asarray(flat), jac=True, method="L-BFGS-B", options={"ftol": GAIN / start})
-        value, gradient = slopes(arrays, found.x)
-        if not (value < start and np.isfinite(gradient).all()):
-            return state
-        return state._replace(z=unravel(found.x), potential_energy=value, z_grad=unravel(gradient))
+        row: Any = np.asarray(flat)
+        found = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": GAIN / abs(start)})
+        best = found.x if found.fun < start else row
+        value, gradient = slopes(arrays, best)
+        return {"z": unravel(best), "potential_energy": value, "z_grad": unravel(gradient)}
 
     def _raise_no_start(self, index: int) -> None:
         """Raise NumPyro's error for a model without a finite density, with its warnings."""

@@ -32,7 +32,7 @@ def model(y, scale=None):
     numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
 
 
-def chains(y=Y, kernel=NUTS, method=None, count=2, model=model, warmup=20, **options):
+def chains(y=Y, kernel=NUTS, method="parallel", count=2, model=model, warmup=20, **options):
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(np.arange(count))
     return Chains(lambda _: Density(model, (y,), {}), kernel(model, **options), keys, warmup, 10, method)
 
@@ -74,9 +74,13 @@ def test_with_very_many_records_chains_start_downhill(x64, monkeypatch):
             numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
 
     expected = {"mu": Y.mean(), "sigma": np.log(Y.std())}
-    for steep, near in ((chains_module.STEEP, True), (np.inf, False)):
+    for steep, method, near in (
+        (chains_module.STEEP, "parallel", True),
+        (chains_module.STEEP, "vectorized", True),
+        (np.inf, "parallel", False),
+    ):
         monkeypatch.setattr(chains_module, "STEEP", steep)
-        positions, _ = chains(model=weighted).run(20)
+        positions, _ = chains(model=weighted, method=method).run(20)
         away = max(np.max(np.abs(positions[name][:, -1] - value)) for name, value in expected.items())
         assert (away < 1e-3) == near  # of the posterior, whose standard deviations are 1e-4, or not yet
 
