@@ -1,6 +1,5 @@
 """A fit as ArviZ data (of ArviZ 0.23 or 1.x), its convergence, and importance weights."""
 
-import functools
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -104,9 +103,11 @@ def inference_data(
     if "n_steps" in statistics:
         statistics["tree_depth"] = np.log2(statistics["n_steps"]).astype(int) + 1
     filled = {name: values for name, values in (*groups.items(), ("sample_stats", statistics)) if values}
-    from_dict = functools.partial(arviz().from_dict, dims=dims, coords=coords or {})
-    # InferenceData in ArviZ 0.23, an xarray.DataTree in 1.x
-    result = from_dict(**filled) if "posterior" in inspect.signature(from_dict).parameters else from_dict(filled)
+    from_dict, named = arviz().from_dict, {"dims": dims, "coords": coords or {}}
+    if "posterior" in inspect.signature(from_dict).parameters:  # in ArviZ 0.23
+        result = from_dict(**filled, **named)
+    else:
+        result = from_dict(filled, **named, pred_dims=dims, pred_coords=coords or {})
     library = {"inference_library": "numpyro", "inference_library_version": numpyro.__version__}
     for name in {"posterior", "sample_stats"} & set(filled):
         result[name].attrs.update(library)
