@@ -356,7 +356,8 @@ def plot_calibration(
         ax.plot(points, cdf - points, color=colour, label=name)
     ax.axhline(0, color=_GREY, linewidth=0.8)
     ax.set(xlabel="posterior probability below the truth", ylabel="empirical cdf − uniform cdf", xlim=(0, 1))
-    ax.legend(frameon=False)
+    ax.set_ylim(top=1.4 * ax.get_ylim()[1])  # room for the legend
+    ax.legend(frameon=False, loc="upper right")
     return ax
 
 

@@ -10,10 +10,19 @@ import xarray as xr
 import ldpbayes as ldp
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
-from ldpbayes.plots import COLOURS, plot_areas, plot_density, plot_design, plot_replicates, plot_shares, plot_tradeoffs  # noqa: E402
+from ldpbayes.plots import (  # noqa: E402
+    COLOURS,
+    plot_areas,
+    plot_calibration,
+    plot_density,
+    plot_design,
+    plot_replicates,
+    plot_shares,
+    plot_tradeoffs,
+)
 from ldpbayes.privacy import Guarantee, approximate_tradeoff  # noqa: E402
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff  # noqa: E402
-from ldpbayes.studies import SurveyDesign  # noqa: E402
+from ldpbayes.studies import CalibrationStudy, SurveyDesign  # noqa: E402
 
 
 def test_shares_are_drawn_with_their_intervals_beside_the_truth():
@@ -180,3 +189,18 @@ def test_a_plan_has_a_line_a_kind_and_number_of_people():
 def test_curves_of_another_shape_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         plot_density(**({"x": X, "curves": {"a": np.ones((100, 30))}} | changes))
+
+
+def test_calibration_is_drawn_beside_its_band():
+    rng = np.random.default_rng(0)
+    study = CalibrationStudy({"mu": rng.random(200), "sigma": rng.beta(1, 3, 200)})
+    ax = plot_calibration(study, ax=pyplot.figure().subplots())
+    mu, sigma, _ = ax.get_lines()
+    band = ax.collections[0].get_paths()[0].vertices
+    highest = np.max(band[:, 1])
+    assert np.max(np.abs(mu.get_ydata())) < highest < np.max(sigma.get_ydata())  # posteriors too far to the right
+    x, y = sigma.get_data()
+    np.testing.assert_allclose(y, [np.mean(study.pit["sigma"] <= at) - at for at in x])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["99 % band", "mu", "sigma"]
+    with pytest.raises(ValueError, match="names must be among mu, sigma, got 'tau'"):
+        plot_calibration(study, ["tau"])

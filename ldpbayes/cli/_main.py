@@ -155,7 +155,7 @@ def _fit(args: argparse.Namespace) -> int:
         releases = inputs.load_releases(args, sketches=True)
         kind = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
         say(f"{files} files, {kind}") if files > 1 else None
-        say(few(f"{name}: {_count(release):,} records, {release.mechanism!r}" for name, _, release in releases))
+        say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
         stated = {f"  {name}: {value}": None for each in releases for name, value in (each.release.about or {}).items()}
         say(few(stated)) if stated else None
         with naming("--add"):
@@ -222,10 +222,6 @@ def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, 
         plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
         ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
     figure.savefig(path, dpi=150)
-
-
-def _count(data: ldp.Release | ldp.Sketch) -> int:
-    return round(float(data.size)) if isinstance(data, ldp.Sketch) else len(data)
 
 
 def few(lines: Iterable[str]) -> str:

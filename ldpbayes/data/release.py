@@ -112,6 +112,7 @@ class Release(Holding):
     promises = property(lambda self: (Promise(self.mechanism, self.times),))
     guarantee = property(lambda self: self.mechanism.guarantee.composed(self.times or 1))  # to a person
     sampler = property(lambda self: (self.about or {}).get("sampler"))  # of a secure release
+    size = property(lambda self: self.count)  # number of records, as of sketches
 
     def __len__(self) -> int:
         return self.count

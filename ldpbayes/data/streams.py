@@ -79,8 +79,9 @@ def sketch_from(
     columns = [column or "value"] if isinstance(column, str | None) else [*column]
     reader = _Reader(mechanism, columns, tuple(levels or ()), options)
     ready: list[Sketch] = []
-    if isinstance(source, (str, os.PathLike)) or (isinstance(source, Sequence) and _are_paths(source)):
-        paths = _paths([source] if isinstance(source, (str, os.PathLike)) else source)
+    source = [source] if isinstance(source, str | os.PathLike) else source
+    if isinstance(source, Sequence) and all(isinstance(each, str | os.PathLike) for each in source):
+        paths = _paths(source)
         ready = [Sketch.load(path) for path in paths if holds_sketch(path)]
         pieces = [piece for path in paths if not holds_sketch(path) for piece in reader.pieces(path)]
     else:
@@ -298,10 +299,6 @@ def _of_release(parts: Sequence[_Part]) -> Sketch:
     total, first = _sum(part.sketch for part in parts), parts[0]
     sources = (Source(first.path.name, round(float(total.size)), first.digest),) if first.path and first.digest else ()
     return dataclasses.replace(total, added=first.sketch.added[:1], doubts=total.doubts[:1], sources=sources)
-
-
-def _are_paths(source: Sequence[Any]) -> bool:
-    return bool(source) and all(isinstance(each, (str, os.PathLike)) for each in source)
 
 
 def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:

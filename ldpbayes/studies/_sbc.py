@@ -328,7 +328,7 @@ class _Replicates:
         latent = {
             name: np.shape(site["value"])
             for name, site in trace.items()
-            if name not in private and (site["type"] == "deterministic" or _is_drawn(site))
+            if name not in private and site["type"] in ("deterministic", "sample") and not site.get("is_observed")
         }
         return [parts[i] for i in range(len(parts))], latent
 
@@ -388,10 +388,7 @@ def _is_plan(leaf: object) -> bool:
     return isinstance(leaf, Release) and leaf.values is None
 
 
-def _is_drawn(site: Message) -> bool:
-    return site["type"] == "sample" and not site["is_observed"]
-
-
 def _privatized(trace: Mapping[str, Message]) -> dict[str, Message]:
-    drawn = {name: site for name, site in trace.items() if _is_drawn(site)}
+    """The privatized sites that are simulated."""
+    drawn = {name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
     return {name: site for name, site in drawn.items() if isinstance(unwrapped(site["fn"])[0], Privatized)}
