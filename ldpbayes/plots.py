@@ -346,10 +346,9 @@ def plot_calibration(
     if unknown:
         raise ValueError(f"names must be among {', '.join(study.pit)}, got {unknown[0]!r}")
     ax, (points, low, high) = _axes(ax, "top", "right"), study.band(confidence)
-    shown = f"{100 * confidence:g} % band"
     least, most = (np.pad(end - points, 1) for end in (low, high))
     points = np.concatenate([[0.0], points, [1.0]])
-    ax.fill_between(points, least, most, color=_GREY, alpha=0.15, linewidth=0, label=shown)
+    ax.fill_between(points, least, most, color=_GREY, alpha=0.15, linewidth=0, label=f"{100 * confidence:g} % band")
     colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
     for name, colour in zip(study.pit if names is None else names, colours, strict=False):
         cdf = np.searchsorted(np.sort(study.pit[name]), points, side="right") / study.replicates
