@@ -1,5 +1,7 @@
 """Planned standard errors (`ldpbayes.studies.design`) beside posteriors of simulated releases of 10⁴ people."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 
 import ldpbayes as ldp
-from ldpbayes.studies import Checkpoint, design
+from ldpbayes.studies import Checkpoint, ReplicatedFit, design
 
 M = ldp.mechanisms
 WIDE = dist.Normal(0.0, 50.0)
@@ -60,12 +62,12 @@ def _model(law):
     return model
 
 
-def planned_errors(*, pairs=None, count=10_000, replicates=20, seed=0, checkpoint=None):
+def planned_errors(*, pairs=None, count=10_000, replicates=200, batch=50, seed=0, checkpoint=None):
     """By pair of law and mechanism: planned standard errors, and means over `replicates` data sets of posterior
-    standard deviations; their ratios.
+    standard deviations, of one chain each; their ratios.
     """
     rows = []
-    with Checkpoint(checkpoint, {"count": count, "seed": seed}) as saved:
+    with Checkpoint(checkpoint, {"count": count, "seed": seed, "batch": batch}) as saved, jax.enable_x64(True):
         for number, ((law, name), mechanism) in enumerate(PAIRS.items()):
             if pairs is not None and (law, name) not in pairs:
                 continue
@@ -73,24 +75,35 @@ def planned_errors(*, pairs=None, count=10_000, replicates=20, seed=0, checkpoin
             columns = {"age": AGE[:count]} if law == "answers" else {}
             plan = design(function, guess, mechanism, columns=columns or None)
             (planned,) = plan.standard_errors(count).values()
-            place, model = f"{law} {name}", _model(law)
+            base = function(**{name: jnp.asarray(value) for name, value in guess.items()}, **columns)
+            model = functools.partial(_model(law), **columns)
+            fit = ReplicatedFit(model, num_warmup=300, num_samples=500, sketched=not columns)
+            place = f"{law} {name}"
             found = list(saved.get(place, []))
-            for replicate in range(len(found), replicates):
-                key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), number), replicate)
-                with jax.enable_x64(True):
-                    base = function(**{k: jnp.asarray(v) for k, v in guess.items()}, **columns)
-                    shape = () if columns else (count,)
-                    x = base.sample(jax.random.fold_in(key, 0), shape)
-                    z = np.asarray(mechanism.randomize(jax.random.fold_in(key, 1), x))
-                data = ldp.Release(z, mechanism)
-                options = {"seed": replicate, "num_warmup": 500, "num_samples": 1000, "progress_bar": False}
-                posterior = ldp.fit(model, data if columns else data.sketch(), **columns, **options)["posterior"]
-                spreads = [np.ravel(posterior[site].std(("chain", "draw"))) for site in sorted(guess)]
-                found.append(np.concatenate(spreads))
+            for start in range(len(found), replicates, batch):
+                keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), number), start), 3)
+                x = base.sample(keys[0], (batch,) if columns else (batch, count))
+                z = np.asarray(jax.vmap(mechanism.randomize)(jax.random.split(keys[1], batch), x))
+                draws = fit(keys[2], [ldp.Release(each, mechanism) for each in z])
+                spreads = [draws[site].std(axis=1).reshape(batch, -1) for site in sorted(guess)]
+                found += [*np.concatenate(spreads, axis=1)]
                 saved[place] = np.array(found)
                 saved.save()
             mean = np.mean(found, axis=0)
             error = np.std(found, axis=0) / np.sqrt(len(found)) / mean
             row = {"law": law, "mechanism": name, "planned": planned, "found": mean, "ratio": mean / planned}
             rows.append(row | {"error": error, "replicates": len(found)})
+            print(rows[-1], flush=True)
     return rows
+
+
+def rankings(rows):
+    """Mechanisms of each law and parameter from the smallest error to the largest, as planned and as found."""
+    for law in dict.fromkeys(row["law"] for row in rows):
+        own = [row for row in rows if row["law"] == law]
+        for place in range(len(own[0]["planned"])):
+            ranked = [
+                [row["mechanism"] for row in sorted(own, key=lambda row, how=how: row[how][place])]
+                for how in ("planned", "found")
+            ]
+            yield law, place, *ranked
