@@ -6,12 +6,13 @@ import ast
 from ldpbayes.models import linear_regression, logistic_regression, oue_histogram, perturbed_covariates
 from ldpbayes.plots import COLOURS
 from ldpbayes.studies import CalibrationStudy
-from tests.reproductions import lu_chen_qiu, planned_errors, smooth_densities
+from tests.reproductions import calibration, lu_chen_qiu, planned_errors, smooth_densities
 from tests.reproductions.ferrando_wang_sheldon import figures, report
 from tests.reproductions.kulkarni_et_al import histograms, regression
 from tests.reproductions.liu_huang import tables
 
 STUDIES = {
+    "calibration": calibration.calibration,
     "figure_1": figures.figure_1,
     "figure_2": figures.figure_2,
     "figure_3": figures.figure_3,
