@@ -80,7 +80,8 @@ def table(cells, replicates, seed, batch, checkpoint, **settings):
     """A row for each cell (a name and a function that makes its `Setting`) and method.
 
     Rows have the ``rmse``, ``bias``, ``se`` (root mean squared standard error) and ``coverage`` (of 95 % intervals) of
-    every parameter, and the shares of fits that ``converged`` or end on the ``boundary``.
+    every parameter, and the shares of fits that ``converged`` or end on the ``boundary``; and the root mean square
+    error ``overall`` of the last six parameters together, an intercept not among them, with its standard error.
     """
     settings |= {"replicates": replicates, "seed": seed, "cells": [name for name, _ in cells]}
     rows = []
@@ -104,6 +105,8 @@ def _errors(stored, truth):
     miss = theta - truth
     with np.errstate(invalid="ignore"):
         covered = np.abs(miss) <= 1.96 * error
+    square = np.mean(miss[:, -COLUMNS:] ** 2, axis=1)
+    overall = float(np.sqrt(np.mean(square)))
     return {
         "rmse": np.sqrt(np.mean(miss**2, axis=0)),
         "bias": np.mean(miss, axis=0),
@@ -111,6 +114,8 @@ def _errors(stored, truth):
         "coverage": np.mean(covered, axis=0),
         "converged": float(np.mean(converged)),
         "boundary": float(np.mean(np.any(boundary != 0, axis=1))),
+        "overall": overall,
+        "overall se": float(np.std(square, ddof=1) / np.sqrt(len(square)) / (2 * overall)),  # delta method
     }
 
 
@@ -139,10 +144,12 @@ OURS = {
 }
 
 
-def _estimators(loss, mechanism, space, papers):
-    """Some of the paper's estimators, and ours."""
-    methods = {name: PAPERS[name] for name in papers} | OURS
-    return {name: Estimator(loss, mechanism, method, space) for name, method in methods.items()}
+def _estimators(loss, mechanism, space, papers, methods):
+    """Some of the paper's estimators, and ours; of all these only the methods that are named, if any are."""
+    known = {name: PAPERS[name] for name in papers} | OURS
+    return {
+        name: Estimator(loss, mechanism, known[name], space) for name in known if methods is None or name in methods
+    }
 
 
 def nonsmooth_means(
@@ -150,12 +157,13 @@ def nonsmooth_means(
     counts=(500, 1000),
     parameters=((0.1, 0.94), (0.05, 1.4)),
     functions=tuple(FUNCTIONS),
+    methods=None,
     replicates=5000,
     seed=0,
     batch=50,
     checkpoint=None,
 ):
-    """Means of functions with kinks and jumps, of uniform records (Table 1 and Figure 2)."""
+    """Means of functions with kinks and jumps, of uniform records (Table 1 and Figure 2), by all or some methods."""
 
     def cell(name, count, delta, scale):
         function = FUNCTIONS[name]
@@ -167,7 +175,7 @@ def nonsmooth_means(
             mechanism,
             np.array([MEANS[name]]),
             np.zeros(1),
-            _estimators(loss, mechanism, space, ("oracle", "sl", "dr")),
+            _estimators(loss, mechanism, space, ("oracle", "sl", "dr"), methods),
         )
 
     cells = [
@@ -183,7 +191,7 @@ def _truncated_normal(key, count, bound):
     return jax.random.truncated_normal(key, -bound, bound, (count, COLUMNS))
 
 
-def logistic_setting(count, scale, bound=0.5):
+def logistic_setting(count, scale, bound=0.5, methods=None):
     """A cell of `logistic_regression`."""
 
     def simulate(key):
@@ -193,13 +201,21 @@ def logistic_setting(count, scale, bound=0.5):
         return jnp.concatenate([x, y[:, None].astype(x.dtype)], axis=1)
 
     mechanism = ZeroInflatedLaplaceMechanism(0.2, scale, -bound, bound, COLUMNS + 1, tuple(range(COLUMNS)))
-    methods = ("oracle", "naive", "sl", "sdr", "dr")
-    estimators = _estimators(logistic(intercept=False), mechanism, Box(-3.0, 3.0), methods)
+    papers = ("oracle", "naive", "sl", "sdr", "dr")
+    estimators = _estimators(logistic(intercept=False), mechanism, Box(-3.0, 3.0), papers, methods)
     return Setting(simulate, mechanism, np.ones(COLUMNS), np.zeros(COLUMNS), estimators)
 
 
 def logistic_regression(
-    *, counts=(5000, 7500, 10_000), scales=(0.5, 1.0), bound=0.5, replicates=1000, seed=0, batch=1, checkpoint=None
+    *,
+    counts=(5000, 7500, 10_000),
+    scales=(0.5, 1.0),
+    bound=0.5,
+    methods=None,
+    replicates=1000,
+    seed=0,
+    batch=1,
+    checkpoint=None,
 ):
     """Logistic regression on six perturbed covariates with coefficients 1, zero probability 0.2 (Table 2).
 
@@ -207,7 +223,7 @@ def logistic_regression(
     are not. The parameter space is the box [−3, 3]⁶, on which DR's figures depend at a scale of 1.
     """
     cells = [
-        (f"{count} {scale}", functools.partial(logistic_setting, count, scale, bound))
+        (f"{count} {scale}", functools.partial(logistic_setting, count, scale, bound, methods))
         for scale in scales
         for count in counts
     ]
@@ -275,6 +291,7 @@ def median_regression(
     scales=(2.0, 2.5),
     spread=0.8,
     widths=(2.0,),
+    methods=None,
     replicates=1000,
     seed=0,
     batch=1,
@@ -296,8 +313,8 @@ def median_regression(
 
         mechanism = ZeroInflatedLaplaceMechanism(0.2, scale, -1.0, 1.0, COLUMNS + 1, tuple(range(COLUMNS)))
         space = Box(-10.0, 10.0)
-        estimators = _estimators(absolute(), mechanism, space, ("oracle", "naive", "dr"))
-        for width in widths:
+        estimators = _estimators(absolute(), mechanism, space, ("oracle", "naive", "dr"), methods)
+        for width in widths if methods is None or "scl" in methods else ():
             estimators[f"scl {width}"] = Estimator(absolute().smoothed(width), mechanism, PAPERS["sl"], space)
         return Setting(simulate, mechanism, np.ones(COLUMNS + 1), np.zeros(COLUMNS + 1), estimators)
 

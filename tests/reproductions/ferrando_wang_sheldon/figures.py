@@ -224,7 +224,9 @@ def figure_2(
     *,
     counts=COUNTS,
     epsilons=(0.5, 1.0),
+    families=tuple(RANGES),
     clamped=1000,
+    thresholds=None,
     trials=1000,
     replicates=1000,
     seed=0,
@@ -233,13 +235,16 @@ def figure_2(
 ):
     """One posterior sample; and Poisson and normal records that are clamped on the right, with their bias corrected.
 
-    Part "posterior sample" is coverage against the number of records. Part "bias correction" is bias and coverage
-    against the threshold, for `clamped` records at ε = 1; its rows have the ``threshold``, the share of records
-    ``beyond`` it, and the share of the clamping bias that a correction ``removed``.
+    Part "posterior sample" is coverage against the number of records, of `families`. Part "bias correction" is bias and
+    coverage against the threshold, for `clamped` records at ε = 1, at `thresholds` by setting (by default those of
+    `CLAMPED`); its rows have the ``threshold``, the share of records ``beyond`` it, and the share of the clamping bias
+    that a correction ``removed``.
     """
+    if thresholds is None:
+        thresholds = {name: of_setting for name, (of_setting, _, _) in CLAMPED.items()}
     cells = {}
     size = {"trials": trials, "seed": seed}
-    for name in RANGES:
+    for name in families:
         setting = FAMILIES[name]
         for count in counts:
             plain = functools.partial(without_privacy, setting.unclamped(), setting.truth, count, **size)
@@ -247,11 +252,11 @@ def figure_2(
             for epsilon in epsilons:
                 cell = functools.partial(_posterior_sample_trials, name, count, epsilon, replicates, **size)
                 cells[f"{name} {count} {epsilon}"] = Trials, cell
-    for name, (thresholds, family, _) in CLAMPED.items():
-        setting = FAMILIES[name]
+    for name, asked in thresholds.items():
+        setting, (_, family, _) = FAMILIES[name], CLAMPED[name]
         plain = functools.partial(without_privacy, setting.unclamped(), setting.truth, clamped, **size)
         cells[f"{name} not clamped"] = NonPrivate, plain
-        for threshold in thresholds:
+        for threshold in asked:
             at, bounded = f"{name} clamped at {threshold}", family(threshold)
             for accounting in (False, True):
                 cells[f"{at} {accounting}"] = (
@@ -264,17 +269,17 @@ def figure_2(
             cells[f"{at} matched"] = Corrected, matched
     study = {"trials": trials, "replicates": replicates, "seed": seed, "clamped": clamped}
     results = run_cells(cells, study, checkpoint, workers)
-    settings = {name: FAMILIES[name] for name in RANGES}
+    settings = {name: FAMILIES[name] for name in families}
     rows = family_rows(results, settings, counts, epsilons, {"part": "posterior sample"})
-    return rows + _clamped_rows(results, clamped)
+    return rows + _clamped_rows(results, clamped, thresholds)
 
 
-def _clamped_rows(results, clamped):
+def _clamped_rows(results, clamped, thresholds):
     rows = []
-    for name, (thresholds, _, law) in CLAMPED.items():
-        truth, names = flat_truth(FAMILIES[name])
+    for name, asked in thresholds.items():
+        (truth, names), law = flat_truth(FAMILIES[name]), CLAMPED[name][2]
         fisher = normal_interval(*results[f"{name} not clamped"])
-        for threshold in thresholds:
+        for threshold in asked:
             at = f"{name} clamped at {threshold}"
             trials, accounted = results[f"{at} False"], intervals(results[f"{at} True"])
             bias, plain = trials.mean - trials.estimate, intervals(trials)
