@@ -90,7 +90,7 @@ def alone():
     return results(ALONE, 1)[0]
 
 
-@pytest.mark.parametrize(("devices", "processes"), [(4, 1), (2, 2)])
+@pytest.mark.parametrize(("devices", "processes"), [pytest.param(4, 1, marks=pytest.mark.slow), (2, 2)])
 def test_values_and_gradients_are_those_of_one_device(devices, processes, alone):
     for found in results(COMPARE, devices, processes):
         for mine, theirs in zip(found, alone, strict=True):
