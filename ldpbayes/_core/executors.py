@@ -31,7 +31,7 @@ def completed(
         payload = pickler.dumps(function)
     except Exception as error:  # pickle raises nearly anything
         hint = "" if pickler is not pickle else "; cloudpickle, if installed, sends models that are made in functions"
-        raise TypeError(f"the study cannot be sent to workers: {error}{hint}") from None
+        raise TypeError(f"the task cannot be sent to workers: {error}{hint}") from None
     futures = {executor.submit(_call, payload, task): task for task in tasks}
     try:
         for future in as_completed(futures):

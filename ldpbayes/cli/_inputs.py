@@ -202,10 +202,10 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
     if not args.mechanism:
         if model not in SETTINGS:
             raise BadInput(f"--mechanism is needed: {model} has no default, as {', '.join(SETTINGS)} have")
-        args.mechanism, typed = [SETTINGS[model]["mechanism"]], SETTINGS[model] | typed
-        del typed["mechanism"]
+        typed = SETTINGS[model] | typed
+    named = args.mechanism or [typed.pop("mechanism")]
     budgets, unused = typed.pop("epsilon", None), {*typed}
-    for name in args.mechanism:
+    for name in named:
         fields = parameters_of(_mechanism_class(name))
         unused -= fields.keys()
         own = {key: value for key, value in typed.items() if key in fields}

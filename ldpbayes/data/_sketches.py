@@ -21,8 +21,6 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.polynomial import Polynomial
 
 ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
-
-
 FORMAT = 1  # of files of sketches
 
 
@@ -106,8 +104,10 @@ class Sketch(Holding):
                 arrays[name] = value
             elif name not in ("mechanism", "added", "records"):
                 header[name] = value
-        with open(path, "wb") as file:
+        part = pathlib.Path(f"{path}.part")  # so that an interrupted write leaves the old file as it is
+        with open(part, "wb") as file:
             np.savez(file, **arrays, sketch=np.array(json.dumps(header, default=np.ndarray.tolist)))
+        part.replace(path)
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Sketch":

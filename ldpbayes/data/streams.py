@@ -306,12 +306,11 @@ def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
     found: list[pathlib.Path] = []
     for source in sources:
         path = pathlib.Path(source)
-        if path.is_dir():
-            found += sorted(each for each in path.iterdir() if each.suffix in FILES)
-        else:
-            found += [path] if path.exists() else sorted(map(pathlib.Path, glob.glob(os.fspath(source))))
-        if not found:
+        files = path.iterdir() if path.is_dir() else [path] if path.exists() else glob.glob(os.fspath(source))
+        own = sorted(each for each in map(pathlib.Path, files) if each.suffix in FILES or not path.is_dir())
+        if not own:
             raise FileNotFoundError(f"there is no file {os.fspath(source)!r}")
+        found += own
     seen = set[pathlib.Path]()
     for path in found:
         if path.suffix not in FILES:

@@ -305,7 +305,7 @@ class Chains:
             return (float(value), np.asarray(gradient)) if np.isfinite(value) else (np.inf, np.zeros(len(row)))
 
         row: Any = np.asarray(flat)
-        found = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": GAIN / abs(start)})
+        found = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": GAIN / start})
         best = found.x if found.fun < start else row
         value, gradient = slopes(arrays, best)
         return {"z": unravel(best), "potential_energy": value, "z_grad": unravel(gradient)}

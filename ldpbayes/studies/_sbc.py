@@ -222,13 +222,13 @@ def sbc(
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
     if checkpoint is not None and simulator is not None:
         settings["simulator"] = model_fingerprint(study.simulated, study.plan)
-    starts = range(0, replicates, batch)
     with Checkpoint(checkpoint, settings, (study.modelled, study.plan)) as results:
         if not results:
             results |= {f"place {name}": np.full((replicates, *shape), np.nan) for name, shape in names.items()}
             results |= {f"free {name}": np.zeros(shape, bool) for name, shape in names.items()}
-            results |= {"finished": np.array(0), "batches": np.zeros(len(starts), bool)}
-        waiting = [start for start, done in zip(starts, results["batches"], strict=True) if not done]
+            results["finished"] = np.array(0)
+        first = results[f"place {next(iter(names))}"]  # NaN where a batch has not been run
+        waiting = [start for start in range(0, replicates, batch) if np.isnan(first[start]).any()]
         tasks = [(start, min(batch, replicates - start)) for start in waiting]
         bar = study.fit.bar(replicates, int(results["finished"]), progress_bar)
         run = study if executor is not None else functools.partial(study, bar=bar)
@@ -239,7 +239,6 @@ def sbc(
                     results[f"place {name}"][start : start + size] = places[name]
                     results[f"free {name}"] |= free[name]
                 results["finished"] += size
-                results["batches"][start // batch] = True
                 results.save()
                 if executor is not None:
                     bar.add(size * (num_warmup + num_samples))

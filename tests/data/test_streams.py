@@ -158,6 +158,8 @@ def test_no_file_counts_twice(days):
         sketch_from([folder / "day-0.parquet", folder / "copy.parquet"], LAPLACE)
     with pytest.raises(ValueError, match=r"count twice: day-0.parquet is given twice"):
         sketch_from([folder / "day-0.parquet", folder / "day-*.parquet"], LAPLACE)
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*night-\*"):  # and not the days alone
+        sketch_from([folder / "day-0.parquet", folder / "night-*.parquet"], LAPLACE)
     first.save(folder / "sofar.npz")
     with pytest.raises(ValueError, match=r"count twice: day-0.parquet and day-0.parquet are one file"):
         sketch_from([folder / "sofar.npz", folder / "day-0.parquet"], LAPLACE)
@@ -207,6 +209,20 @@ def test_other_files_are_no_sketches(content, tmp_path):
         Sketch.load(path)
     with pytest.raises(ValueError, match=r"ends in .npz"):
         Release(released(COIN, 5), COIN).sketch().save(tmp_path / "x.json")
+
+
+def test_an_interrupted_write_leaves_the_old_sketch(tmp_path, monkeypatch):
+    sketch, path = Release(released(COIN, 50), COIN).sketch(), tmp_path / "x.npz"
+    sketch.save(path)
+
+    def half(file, **_):
+        file.write(b"PK half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", half)
+    with pytest.raises(KeyboardInterrupt):
+        (sketch + sketch).save(path)
+    assert Sketch.load(path).size == 50
 
 
 def test_implausible_values_are_doubted_once(tmp_path):

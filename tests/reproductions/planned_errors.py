@@ -77,7 +77,7 @@ def planned_errors(*, pairs=None, count=10_000, replicates=200, batch=50, seed=0
             (planned,) = plan.standard_errors(count).values()
             base = function(**{name: jnp.asarray(value) for name, value in guess.items()}, **columns)
             model = functools.partial(_model(law), **columns)
-            fit = ReplicatedFit(model, num_warmup=300, num_samples=500, sketched=not columns)
+            fit = ReplicatedFit(model, num_warmup=1000, num_samples=500, sketched=not columns)
             place = f"{law} {name}"
             found = list(saved.get(place, []))
             for start in range(len(found), replicates, batch):

@@ -71,7 +71,7 @@ from ldpbayes.models import warner
 from ldpbayes.studies import sbc
 from tests.studies.test_executors import OPTIONS, PLAN
 
-sbc(warner(), PLAN, checkpoint=sys.argv[1], **OPTIONS | {"replicates": 8})
+sbc(warner(), PLAN, checkpoint=sys.argv[1], **OPTIONS)
 """
 
 
@@ -105,7 +105,7 @@ def test_processes_that_are_forked_are_refused_and_so_is_what_cannot_travel():
     with forking, pytest.raises(ValueError, match="forked processes hang in JAX: make a ProcessPoolExecutor"):
         next(completed(abs, [(1,)], forking))
     lock = multiprocessing.get_context("spawn").Lock()
-    with ThreadPoolExecutor() as pool, pytest.raises(TypeError, match="the study cannot be sent to workers"):
+    with ThreadPoolExecutor() as pool, pytest.raises(TypeError, match="the task cannot be sent to workers"):
         next(completed(lambda x: lock, [(1,)], pool))
 
 
