@@ -1,9 +1,10 @@
-"""Probabilistic programming and inference for differentially private releases, on NumPyro and JAX.
+"""Statistical inference from differentially private releases, on NumPyro and JAX.
 
-Write an ordinary NumPyro model, name the mechanism that privatized the data, and get a posterior that carries both the
-sampling noise and the privacy noise. Importing the package changes no JAX setting. What an analyst types every day is
-here; everything else is in its folder: `ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`,
-`estimation`, `bootstrap`, `functionals`, `tables`, `opendp`, `secure`, `learning`, `models`, `studies` and `plots`.
+Write an ordinary NumPyro model, name the mechanism that made the released values, and get a posterior that accounts for
+the sampling noise and the privacy noise. The names below are for everyday use, after ``import ldpbayes as ldp``. All
+other names are in folders: `ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`, `estimation`,
+`bootstrap`, `functionals`, `tables`, `opendp`, `secure`, `learning`, `models`, `studies` and `plots`. Importing the
+package changes no setting of JAX.
 """
 
 import importlib

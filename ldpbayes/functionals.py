@@ -1,7 +1,7 @@
 """Functionals of a law: mean, standard deviation, quantiles, shares, Gini coefficient and Lorenz curve.
 
-Each takes a univariate NumPyro law and returns an array of the shape of its batch, differentiable in its parameters;
-TypeError if the law lacks the cdf or the moments that are needed. `ldpbayes.predict` evaluates them at posterior draws.
+Each takes a univariate NumPyro law and returns an array of its batch shape, differentiable in its parameters. TypeError
+if the law lacks the cdf or the moments that are needed. `ldpbayes.predict` evaluates functionals at posterior draws.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,9 +30,10 @@ PARTS, CUTS = 9, 20  # all floating-point numbers are cut into 9 parts 20 times
 
 @dataclass(frozen=True)
 class Functional:
-    """A function of a law (*batch) at one point or at m: it returns an array (*batch), or (*batch, m). The attribute
-    `dim` names the last axis, `labels` are its labels; both are None for one point. Those of equal points are equal,
-    so that what is compiled for one serves the other.
+    """A function of a law (*batch) at one point or at m points, which returns an array (*batch) or (*batch, m).
+
+    `dim` is the name of the last axis and `labels` are its labels; both are None for one point. Functionals with equal
+    points are equal, so that compiled code is shared.
     """
 
     function: Callable[[Any, jax.Array], jax.Array]  # of a law without wrappers and points (points, *batch)
@@ -51,41 +52,41 @@ class Functional:
 
 
 def mean(law: dist.Distribution) -> jax.Array:
-    """Expectation of a law."""
+    """Return the expectation (*batch) of a law (*batch), in the unit of the law."""
     return _of_numbers(law, lambda inner: inner.mean)
 
 
 def sd(law: dist.Distribution) -> jax.Array:
-    """Standard deviation of a law."""
+    """Return the standard deviation (*batch) of a law (*batch), in the unit of the law."""
     return _of_numbers(law, lambda inner: jnp.sqrt(inner.variance))
 
 
 def gini(law: dist.Distribution) -> jax.Array:
-    """Gini coefficient E|X − X'| / (2 E X) of a continuous law of non-negative numbers, NaN without a finite mean.
+    """Return the Gini coefficient E|X − X'| / (2 E X) of a continuous law of non-negative numbers; NaN without a mean.
 
-    It is 1 − ∫_0^∞ P(X > x)² dx / E X, by Gauss-Legendre rules on panels that end at the breaks of the density and are
-    short near the mean and the ends. ValueError for other laws.
+    It is 1 − ∫_0^∞ P(X > x)² dx / E X, computed by Gauss-Legendre rules on panels. The panels end at the breaks of the
+    density and are short near the mean and the ends. Raises ValueError for other laws.
     """
     return _of_numbers(law, _gini)
 
 
 def quantile(q: ArrayLike) -> Functional:
-    """Quantiles, the smallest x with P(X ≤ x) ≥ q, for probabilities q inside (0, 1), a number or an array (m,)."""
+    """Return the functional of quantiles, the least x with P(X ≤ x) ≥ q, for a number or array (m,) of q in (0, 1)."""
     return _at_points("quantile", checked("q", q, *INSIDE_0_1), _quantiles)
 
 
 def cdf(at: ArrayLike) -> Functional:
-    """P(X ≤ at), for a number or an array (m,), in the unit of the law."""
+    """Return the functional P(X ≤ at), for a number or an array (m,), in the unit of the law."""
     return _at_points("at", checked("at", at, *NOT_NAN), _cdf)
 
 
 def density(at: ArrayLike) -> Functional:
-    """Density, or mass, for a number or an array (m,), in the unit of the law; atoms of clipping are not part of it."""
+    """Return the functional of density, or mass, at ``at`` () or (m,), in the unit of the law, without atoms."""
     return _at_points("at", checked("at", at, *NOT_NAN), _density)
 
 
 def share(low: ArrayLike, high: ArrayLike) -> Functional:
-    """P(low < X ≤ high), for numbers or arrays (m,), perhaps infinite; the labels are such as "(10, 20]"."""
+    """Return the functional P(low < X ≤ high), for numbers or arrays (m,), perhaps infinite; a label: "(10, 20]"."""
     ends = np.broadcast_arrays(checked("low", low, *NOT_NAN), checked("high", high, *NOT_NAN))
     if np.any(ends[0] >= ends[1]):
         raise ValueError(f"low must be below high, got low = {low!r}, high = {high!r}")
@@ -95,8 +96,8 @@ def share(low: ArrayLike, high: ArrayLike) -> Functional:
 
 
 def lorenz(at: ArrayLike) -> Functional:
-    """Lorenz curve: the share of the total of the lowest fraction `at` of people, inside (0, 1), a number or an array
-    (m,); of a law as for `gini`.
+    """Return the functional of the Lorenz curve: the share of the total that belongs to the fraction `at` of people
+    with the lowest values, a number or an array (m,) inside (0, 1); for the laws of `gini`.
     """
     return _at_points("fraction", checked("at", at, *INSIDE_0_1), _lorenz)
 

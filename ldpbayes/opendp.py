@@ -1,4 +1,4 @@
-"""Results of OpenDP: released frames as tables with keys, and the mechanisms of its measurements."""
+"""Results of OpenDP: released data frames as noisy tables, and the mechanisms of its measurements."""
 
 import json
 import math
@@ -34,12 +34,11 @@ def read_table(
     sensitivity: float | None = None,
     privacy: str | None = None,
 ) -> NoisyTable:
-    """The table in a column of a frame that an OpenDP query has released; see ``docs/opendp.md``.
+    """Read a noisy table from a column of a data frame that an OpenDP query released; see ``docs/how_to/opendp.md``.
 
-    The summary names the noise and its scale. Numbers of an unsigned type, OpenDP's default for counts, are 0 where the
-    noisy number is negative (`Floored`). Under a threshold, which OpenDP has on a count, rows whose noisy count is at
-    most the threshold are left out: with `cells`, such a count is `Withheld`, and another column of its row is missing.
-    OpenDP need not be installed.
+    The summary names the noise and its scale. Numbers of an unsigned type, OpenDP's default for counts, are printed as
+    0 if the noisy number is negative (`Floored`). A query with a threshold omits rows whose noisy count is at most the
+    threshold. With `cells`, such a count is `Withheld`, and other columns are missing. OpenDP need not be installed.
 
     Parameters
     ----------
@@ -48,17 +47,17 @@ def read_table(
     summary : data frame or dict of columns
         ``query.summarize()`` of the same query.
     value : str
-        A column with one noise. ValueError for a quantile, and for a mean, the quotient of two noisy numbers: query
-        ``sum`` and ``len``, and divide draws of the two.
+        Name of a column with one noise. Raises ValueError for quantiles, and for means, which divide two noisy numbers:
+        query ``sum`` and ``len`` instead, and divide draws of them.
     keys : str or sequence of str, optional
-        Columns of keys, outermost first. Default: all columns that are not in the summary.
+        Names of the columns of keys, outermost first. Default: all columns that are not in the summary.
     cells : data frame or dict of columns, optional
-        The keys of all cells that could have been released, for queries with a threshold; chosen without looking at the
-        data, else the withheld cells tell less than the likelihood says. Without them the table has the released rows.
+        For queries with a threshold: keys of all cells that could have been released, chosen without looking at the
+        data (otherwise withheld cells say less than the likelihood assumes). Default: the released rows only.
     signed : bool, optional
-        Whether negative numbers are released. Default: by the type of the column, which a CSV file does not keep.
+        True if negative numbers are released. Default: by the type of the column, which a CSV file does not keep.
     sensitivity, privacy : float, str, optional
-        As of `NoisyTable.from_frame`: how far one person moves a value, which a summary does not tell.
+        See `NoisyTable.from_frame`: the largest change of a value by one person, which a summary omits; a statement.
     """
     columns, rows = columns_of(released), _rows(columns_of(summary))
     own = [row for row in rows if row["column"] == value]
@@ -106,26 +105,25 @@ def read_table(
 
 
 def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: int | None = None) -> Mechanism:
-    """The mechanism z | x of an OpenDP measurement, from the arguments it was made with.
+    """Read the mechanism of an OpenDP measurement from the arguments of its constructor.
 
-    Randomized response is `RandomizedResponse`, whose codes are positions in OpenDP's ``categories``, or False and
-    True. Laplace and Gaussian measurements, of a number or of a vector with one noise a value, are an
-    `AdditiveMechanism`: with discrete noise on integers, `Floored` at 0 for unsigned ones. Of a chain of
-    transformations and one of these, it is the law given what the transformations return.
+    Randomized response becomes `RandomizedResponse`; its codes are positions in OpenDP's ``categories``, or False and
+    True. Laplace and Gaussian noise on a number or vector become an `AdditiveMechanism`, with discrete noise for
+    integers, and `Floored` at 0 for unsigned integers. For a chain, the result is the mechanism after the
+    transformations.
 
     Parameters
     ----------
     measurement : opendp.mod.Measurement or str
-        A measurement, such as ``query.resolve()``, or the text that ``opendp.prelude.serialize`` makes of one, from a
-        source that you trust, as OpenDP calls the functions that it names. The features of OpenDP that the measurement
-        needs must be enabled. ImportError without OpenDP; ValueError for other measurements.
+        A measurement, such as ``query.resolve()``, or its text from ``opendp.prelude.serialize``. The text must be from
+        a trusted source: OpenDP calls the functions that it names. Enable the features of OpenDP that it needs. Raises
+        ImportError without OpenDP. Raises ValueError for other measurements.
     d_in : float, optional
-        Distance of two inputs that differ in one person, in the input metric of the measurement, from which the
-        sensitivity follows; of vectors a bound for each value. Without it nothing is known of the promise.
+        Distance of two inputs that differ in one person, in the input metric, which determines the sensitivity; for
+        vectors, a bound for each value. Default: no guarantee is known.
     categories : int, optional
-        Of bit vectors, whose bits are flipped with probability f/2 each: their length, if exactly one bit of each input
-        is set; the mechanism is then `SymmetricUnaryEncoding`. Else it is the `RandomizedResponse` of one bit, by
-        itself. Before version 0.15.0, OpenDP did not randomize the last bit (issue 2707).
+        For bit vectors with exactly one bit set: their length; the mechanism is then `SymmetricUnaryEncoding`. Default:
+        the `RandomizedResponse` of one bit. Before version 0.15.0, OpenDP did not randomize the last bit (issue 2707).
     """
     require("opendp", "opendp")
     import opendp.prelude as dp

@@ -1,7 +1,7 @@
-"""Pictures of posteriors, releases, trade-off curves, bootstrap replicates and studies, with Okabe and Ito's colours.
+"""Plots of posteriors, releases, trade-off curves, bootstrap replicates and studies.
 
-Every function draws on Matplotlib axes ``ax``, by default the current ones, and returns them. Colour-blind readers can
-tell the colours apart.
+Every function draws on Matplotlib axes ``ax``, by default the current ones, and returns them. The colours are those of
+Okabe and Ito, which colour-blind readers can distinguish.
 """
 
 import itertools
@@ -52,16 +52,16 @@ def plot_intervals(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Means and equal-tailed intervals: a row of the picture for each group, a colour for each analysis.
+    """Plot means and equal-tailed intervals: one row for each group, one colour for each analysis.
 
     Parameters
     ----------
     estimates : mapping of str to mapping of str to array_like
-        ``{group: {analysis: draws}}``, with draws of a scalar in any shape; groups run from top to bottom.
+        ``{group: {analysis: draws}}``, with draws of a scalar in any shape. Groups are plotted from top to bottom.
     reference : array_like, optional
-        Draws of a reference analysis: a grey line at their mean and a band over their interval, behind all groups.
+        Draws of a reference analysis, plotted behind all groups: a grey line at the mean and a band for the interval.
     level, ax : float and matplotlib.axes.Axes
-        Probability of the intervals, and where to draw.
+        Probability of the intervals, and axes to draw on.
     """
     ax = _axes(ax, "top", "right", "left")
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
@@ -99,19 +99,19 @@ def plot_shares(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Estimates and intervals of a probability mass function, the analyses side by side.
+    """Plot estimates and intervals of a probability mass function, with the analyses side by side.
 
     Parameters
     ----------
     x : array_like (k,)
-        Values, one apart.
+        Values whose differences are one.
     shares : mapping of str to array_like (draws, k) or FrequencyEstimate
-        By analysis: the probabilities of the values at every posterior draw (mean and equal-tailed interval), or a
-        point estimate with its interval, if it has standard errors.
+        For each analysis: the probabilities of the values at every posterior draw (plotted as mean and equal-tailed
+        interval), or a point estimate, with its interval if it has standard errors.
     truth : array_like (k,), optional
         Probabilities to compare with, as grey marks.
     level, ax : float and matplotlib.axes.Axes
-        Probability of the intervals, and where to draw.
+        Probability of the intervals, and axes to draw on.
     """
     ax = _axes(ax, "top", "right")
     colours, x = _colours(list(shares)), np.asarray(x, float)
@@ -139,21 +139,23 @@ def plot_density(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Densities or cdfs with an equal-tailed band at each point and, lighter, one for all points together.
+    """Plot densities or cdfs, with an equal-tailed band at each point and a lighter band for all points together.
 
-    The latter is mean ± c sd, cut at 0, with c the quantile over draws of the largest |draw − mean|/sd.
+    The lighter band is mean ± c sd, cut at 0. Here c is a quantile over draws of the largest |draw − mean|/sd.
 
     Parameters
     ----------
     x : array_like (k,)
-        Increasing points, else ValueError.
+        Increasing points in the unit of the data. Otherwise a ValueError is raised.
     curves : mapping of str to array_like (..., k) or Estimate
-        By analysis: draws of the curve at the points, as of `ldpbayes.predict` with ``kind=density(x)``; or an estimate
-        whose parameters are the curve, as ``estimate.of({"density": density(x)})``. ValueError for another shape.
+        For each analysis: draws of the curve at the points, from `ldpbayes.predict` with ``kind=density(x)``; or an
+        estimate whose parameters are the curve, from ``estimate.of({"density": density(x)})``. Raises ValueError for
+        another shape.
     release, truth : Release and array_like (k,), optional
-        Beside them: a histogram of released numbers, as a density over all, from first to last point; a grey line.
+        For comparison: a release, plotted as a histogram of its numbers between the first and the last point, as a
+        density over all numbers; and the true curve, plotted as a grey line.
     level, ax : float and matplotlib.axes.Axes
-        Probability of the bands, and where to draw.
+        Probability of the bands, and axes to draw on.
     """
     x, level = np.asarray(checked("x", x, *FINITE_NUMBERS)), checked("level", level, *ONE_INSIDE_0_1)
     if x.ndim != 1 or np.any(np.diff(x) <= 0):
@@ -191,19 +193,19 @@ def plot_areas(
     level: float = 0.9,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Raw and shrunken values of areas in the order of the latter, a row each, with both kinds of intervals.
+    """Plot raw and shrunken values of areas with intervals, one row for each area, ordered by the shrunken values.
 
     Parameters
     ----------
     raw : array_like (areas,)
-        Released values, such as noisy counts over exposures; NaN where none was reported.
+        Released values, such as noisy counts divided by exposures; NaN where no value was reported.
     population, table : array_like (..., areas)
-        Draws of rates in the population (sites of `ldpbayes.models.small_areas`, for example), and of what the true
-        table would show (`ldpbayes.tables.true_table`, over exposures).
+        Draws of the rates in the population, such as sites of `ldpbayes.models.small_areas`; and draws of the rates in
+        the true table (`ldpbayes.tables.true_table`, divided by exposures).
     labels : sequence of str, optional
-        Names of the areas. Default: the coordinates of ``population`` where it is an xarray array.
+        Names of the areas. Default: the coordinates of ``population`` if it is an xarray array.
     level, ax : float and matplotlib.axes.Axes
-        Probability of the equal-tailed intervals, and where to draw.
+        Probability of the equal-tailed intervals, and axes to draw on.
     """
     ax = _axes(ax, "top", "right", "left")
     if labels is None:
@@ -230,12 +232,12 @@ def plot_areas(
 
 
 def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = None) -> "Axes":
-    """Histogram of numeric released values, with the domain of the records.
+    """Plot a histogram of released numbers, and mark the domain of the records.
 
     Parameters
     ----------
     release, bins, ax : Release, int or array_like, and matplotlib.axes.Axes
-        Of numbers, as in ``numpy.histogram``, and where to draw.
+        A release of numbers, bins as in ``numpy.histogram``, and axes to draw on.
     """
     ax = _axes(ax, "top", "right")
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
@@ -249,14 +251,14 @@ def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = No
 def plot_tradeoffs(
     curves: "Mapping[str, Tradeoff | Guarantee]", *, envelopes: "Sequence[Tradeoff]" = (), ax: "Axes | None" = None
 ) -> "Axes":
-    """Trade-off curves: the least rate of misses for each rate of false alarms.
+    """Plot trade-off curves: the least rate of missed detections of an attacker for each rate of false alarms.
 
     Parameters
     ----------
     curves : mapping of str to Tradeoff or Guarantee
-        By label, each of one budget.
+        Labels and curves, each of one budget.
     envelopes, ax : sequence of Tradeoff, and matplotlib.axes.Axes
-        Thin lines below the curves, such as `ldpbayes.privacy.approximate_tradeoff`, and where to draw.
+        Curves drawn as thin lines below, such as `ldpbayes.privacy.approximate_tradeoff`, and axes to draw on.
     """
     ax = _axes(ax, "top", "right")
     alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
@@ -282,19 +284,19 @@ def plot_design(
     delta: float = 0.0,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Widths of intervals against the privacy budget: a colour a kind of mechanism, a style a number of people.
+    """Plot widths of intervals against the budget: one colour for each kind of mechanism, one style for each count.
 
     Parameters
     ----------
     plan, name : SurveyDesign and str
-        From `ldpbayes.studies.design`, and one of its ``names``, else ValueError.
+        A plan from `ldpbayes.studies.design`, and one of its ``names``. Otherwise a ValueError is raised.
     counts : sequence of int
         Numbers of people, up to four.
     level, delta : float
-        Probability of the intervals; the delta at which budgets are compared, but for mechanisms that state their own.
-        ValueError if a mechanism has no finite epsilon there.
+        Probability of the intervals; delta at which budgets are compared, except for mechanisms that state a delta.
+        Raises ValueError if a mechanism has no finite epsilon at this delta.
     ax : matplotlib.axes.Axes
-        Where to draw.
+        Axes to draw on.
     """
     if name not in plan.names:
         raise ValueError(f"name must be one of {', '.join(plan.names)}, got {name!r}")
@@ -328,19 +330,19 @@ def plot_design(
 def plot_calibration(
     study: "CalibrationStudy", names: Sequence[str] | None = None, *, confidence: float = 0.99, ax: "Axes | None" = None
 ) -> "Axes":
-    """Empirical cdf of each parameter's PIT values less that of uniform ones, and the band that these would be in.
+    """Plot the empirical cdf of each parameter's PIT values minus the uniform cdf, with a band for calibrated
+    posteriors.
 
-    Above the band on the left and below it on the right, posteriors are too narrow; the reverse, too wide. Above it all
-    along, they lie too far to the right.
+    PIT values (probability integral transform) are positions of the truth in its posterior. Curves above the band on
+    the left and below it on the right show posteriors that are too narrow. The opposite pattern shows posteriors that
+    are too wide. A curve above the band everywhere shows posteriors too far to the right.
 
     Parameters
     ----------
     study, names : CalibrationStudy and sequence of str, optional
-        From `ldpbayes.studies.sbc`; and parameters of it, else ValueError. Default: all.
-    confidence : float
-        Probability of the band, which is of one parameter, at all points together.
-    ax : matplotlib.axes.Axes
-        Where to draw.
+        A study from `ldpbayes.studies.sbc`, and some of its parameters (default: all). Others raise ValueError.
+    confidence, ax : float and matplotlib.axes.Axes
+        Probability of the band, for one parameter and all points together; axes to draw on.
     """
     unknown = [name for name in names or () if name not in study.pit]
     if unknown:
@@ -368,16 +370,16 @@ def plot_replicates(
     reference: float | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Replicates of one parameter of a bootstrap as a histogram, with the estimate and its interval.
+    """Plot the replicates of one parameter of a bootstrap as a histogram, with the estimate and its interval.
 
     Parameters
     ----------
     estimate, name : BootstrapEstimate and str
-        From `ldpbayes.parametric_bootstrap`, and one of its ``names``, else ValueError.
+        An estimate from `ldpbayes.parametric_bootstrap`, and one of its ``names``. Otherwise a ValueError is raised.
     reference : float, optional
         A known value, at which a grey line is drawn.
     level, ax : float and matplotlib.axes.Axes
-        Probability of the interval, between 0 and 1, and where to draw.
+        Probability of the interval, inside (0, 1), and axes to draw on.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")

@@ -1,7 +1,7 @@
-"""NumPyro model factories for common releases; each is what you would write yourself with `ldpbayes.observe`.
+"""NumPyro model factories for common releases; each is a model that you could write yourself with `ldpbayes.observe`.
 
-A factory takes priors, NumPyro distributions, and returns a model of a release or a sketch, which refuses a release of
-another kind with a TypeError. Default priors are of the families that [KJKH] uses, where it states them.
+A factory takes priors, which are NumPyro distributions, and returns a model of a release or a sketch. The model raises
+TypeError for a release of another kind. Default priors are of the families that [KJKH] uses, where it states them.
 """
 
 from ldpbayes.models._formula import regression

@@ -139,7 +139,7 @@ class Model:
         takes = "a sketch made with by=, or a sequence" if self.kind == "categories" else "a sequence"
         got = "an empty one" if isinstance(data, Sequence) else f"a {type(data).__name__}"
         advice = ": pass ldpbayes.data.Groups([*d.values()], {'group': tuple(d)})" if isinstance(data, dict) else ""
-        raise TypeError(f"{self.factory} takes {takes} of releases, one a group, got {got}{advice}")
+        raise TypeError(f"{self.factory} takes {takes} of releases, one for each group, got {got}{advice}")
 
 
 class _Unquoted(str):

@@ -72,29 +72,30 @@ class _Each(dist.Distribution):
 
 
 class regression:
-    """Generalised linear model of released answers given a data frame of public columns, from a formula.
+    """Model of released answers given public columns of a data frame: a generalised linear model from a formula.
 
-    Returns model(frame, release=None), a site ``at_means`` (the linear predictor where all columns have their means),
-    ``intercept`` (where they are 0), ``coefficients`` (in the units of the data, labelled by column of the design), for
-    each ``(1 | region)`` the spread ``tau_region`` and effects ``by_region``, and ``sigma`` and ``nu`` of the family;
-    the answer's site has its name in the formula. `predict` and NumPyro's ``Predictive`` take new data frames: levels,
-    knots and units are those of the fit. ValueError for missing values, unknown columns, and unseen levels.
+    Returns model(frame, release=None). Its sites are ``at_means`` (the linear predictor at the means of all columns),
+    ``intercept`` (the linear predictor where all columns are 0), ``coefficients`` (in the units of the data, labelled
+    by column of the design), ``sigma`` and ``nu`` of the family, and the answer, under its name in the formula. Each
+    ``(1 | region)`` adds the spread ``tau_region`` and the effects ``by_region``. `predict` and NumPyro's
+    ``Predictive`` take new data frames and use levels, knots and units of the fit. Raises ValueError for missing
+    values, unknown columns, and unseen levels.
 
     Parameters
     ----------
     formula : str
-        As formulaic reads it (extra ``formula``), with intercepts of groups as ``(1 | region)``:
-        ``"income ~ age + C(education) + (1 | region)"``. The data frame needs no column of the answer.
+        Formula in the syntax of formulaic (extra ``formula``), with intercepts of groups as ``(1 | region)``: ``"income
+        ~ age + C(education) + (1 | region)"``. The data frame does not need a column with the answer.
     family : {"normal", "student_t", "poisson", "bernoulli"}
-        Law of an original answer: identity, identity, log and logit links.
-    priors : dict, optional
-        Laws by name: ``"intercept"`` (of ``at_means``), a column of the design, ``"tau"``, ``"sigma"``, ``"nu"``. By
-        default, with m and s the mean and standard deviation of ``answer``: Normal(m, 2.5 s), Normal(0, 2.5 s over the
+        Law of an original answer, with the identity, identity, log or logit link.
+    priors : dict of str to numpyro.distributions.Distribution, optional
+        Priors by name: ``"intercept"`` (of ``at_means``), a column of the design, ``"tau"``, ``"sigma"``, ``"nu"``.
+        Default, with m and s the mean and standard deviation of ``answer``: Normal(m, 2.5 s), Normal(0, 2.5 s over the
         column's standard deviation), half-normal of scale 2.5 s, half-Student's t of 4 degrees of freedom and scale s,
-        and Gamma(2, 0.1), much as bambi has them. On the scale of a log or logit link m is 0 and s is 1.
+        and Gamma(2, 0.1), much as in bambi. On the scale of a log or logit link m is 0 and s is 1.
     answer : pair of float, optional
-        Rough mean and standard deviation of the answers, in their unit: by default the middle and a quarter of the
-        range between the mechanism's bounds, since original answers are not seen.
+        Rough mean and standard deviation of the answers, in their unit. Default: the middle, and a quarter of the
+        range, between the bounds of the mechanism, since original answers are not known.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class regression:
     shown = property(lambda self: {"family": self.family})  # beside the formula
 
     def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
-        """Arguments with the design in the place of the data frame: that of a fit, or of new data by its attributes."""
+        """Return arguments in which a design, of the fit or of new data by its attributes, replaces the data frame."""
         frame, release = (self.__signature__.bind(*args, **kwargs).arguments.get(key) for key in ("frame", "release"))
         if isinstance(frame, Release) or (attrs is None and not isinstance(release, Release) and release is not None):
             raise TypeError(
@@ -193,7 +194,7 @@ class regression:
         for name, values in given.items():
             if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", self.right + str(self.groups)):
                 if name == self.name:
-                    raise ValueError(f"the answer is private, and no column on the right; got {self.formula!r}")
+                    raise ValueError(f"the answer is private and cannot be a column on the right; got {self.formula!r}")
                 ordered = isinstance(getattr(frame[name], "dtype", None), pd.CategoricalDtype)
                 table[name] = pd.Categorical(frame[name]) if ordered else values
                 refuse(table[name].isna().to_numpy(), f"column {name!r} has {{}} missing values", place="in row {0}")

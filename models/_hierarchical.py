@@ -57,20 +57,20 @@ def hierarchical(
     tau: dist.Distribution = dist.HalfNormal(2),
     sigma: dist.Distribution = dist.Gamma(2, 1),
 ) -> None:
-    """Posterior of normal group means that share a population mean and spread.
+    """Model of groups of normal numbers, whose means share a population mean and spread.
 
-    Returns model(releases), a sequence with a release or a sketch a group, with sites ``mu``, ``tau``, ``sigma``,
-    ``theta`` (a mean a group) and ``z`` (see `observe` for groups of different kinds); TypeError for anything but
-    numbers. The axis of ``theta`` is called ``group``: ``release.sketch(by=names)`` brings the names of groups along,
-    or they are given to `fit` as ``coords={"group": names}``.
+    Returns model(releases), where ``releases`` has a release or a sketch for each group. Its sites are ``mu``, ``tau``,
+    ``sigma``, ``theta`` (a mean for each group) and ``z`` (see `observe` for groups of different kinds). Raises
+    TypeError for anything but numbers. The axis of ``theta`` is called ``group``. Names of groups come from
+    ``release.sketch(by=names)``, or from `fit` with ``coords={"group": names}``.
 
     Parameters
     ----------
     mu, tau : numpyro.distributions.Distribution
-        Priors of the population mean, by default normal with standard deviation 5, and of the standard deviation of the
-        group means, by default half-normal with scale 2.
+        Priors of the population mean (default: normal with mean 0 and standard deviation 5) and of the standard
+        deviation of the group means (default: half-normal with scale 2), in the unit of the data.
     sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation within groups; by default gamma with shape 2 and rate 1 (mean 2).
+        Prior of the standard deviation within groups. Default: gamma with shape 2 and rate 1 (mean 2).
     """
     population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
     within = numpyro.sample("sigma", sigma)

@@ -76,9 +76,7 @@ def pooled_gamma(loc: ArrayLike, concentration: ArrayLike, center: ArrayLike, pr
 
 
 class FlatPositive(dist.ImproperUniform):
-    """A flat law on the positive numbers, sampled in the coordinate (log x − log center)/error, for estimates ± error
-    (relative).
-    """
+    """Flat law on positive numbers, sampled as (log x − log center)/error, for estimates ± error (relative)."""
 
     def __init__(self, center: ArrayLike, error: ArrayLike) -> None:
         support = Coordinates(jnp.log(center), jnp.asarray(error), positive=True)

@@ -40,20 +40,21 @@ def multivariate_normal(
     scale: dist.Distribution = dist.HalfNormal(1),
     concentration: float | None = 2.0,
 ) -> None:
-    """Posterior of the means, standard deviations and correlations of the columns, perturbed or not.
+    """Model of normal rows: means, standard deviations and correlations of the columns, perturbed or not.
 
     Returns model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more),
-    ``z``; TypeError for anything but rows.
+    ``z``. Raises TypeError for anything but rows.
 
-    With a response among the columns this is linear regression on perturbed covariates: coefficients follow from the
-    covariance matrix. Clipping is left out: the bounds should hold (nearly) all records.
+    If one of the columns is a response, this is linear regression on perturbed covariates: coefficients follow from the
+    covariance matrix. Clipping is ignored: the bounds should contain (nearly) all records.
 
     Parameters
     ----------
     mean, scale : numpyro.distributions.Distribution
-        Priors of each column's mean, by default standard normal, and standard deviation, by default half-normal.
+        Priors of each column's mean (default: standard normal) and standard deviation (default: half-normal with scale
+        1), in the unit of the column.
     concentration : float or None
-        Of the Lewandowski-Kurowicka-Joe prior of the correlations (1: uniform); None for independent columns.
+        Concentration of the Lewandowski-Kurowicka-Joe prior of correlations (1: uniform); None for independent columns.
     """
     observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
@@ -68,22 +69,22 @@ def perturbed_covariates(
     concentration: float | None = 2.0,
     response: Callable[[Any], dist.Distribution] = dist.BernoulliLogits,
 ) -> None:
-    """Posterior of a regression whose covariates are normal and seen with noise only.
+    """Model of a regression on normal covariates that are released with noise only, with an unperturbed response.
 
     Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-    ``z``; the release has one column that is not perturbed, the response. TypeError for anything but rows.
+    ``z``. The release has exactly one unperturbed column, the response. Raises TypeError for anything but rows.
 
-    Start the chains from ``init_to_median``: from a narrow start, among rows that are released as they are, they may
-    end in a mode in which a covariate does not vary.
+    Start the chains from ``init_to_median``: from a narrow start, with some rows released without noise, they may end
+    in a mode in which a covariate does not vary.
 
     Parameters
     ----------
     slope, intercept : numpyro.distributions.Distribution
-        Priors, by default normal with standard deviation 2; None for no intercept.
+        Priors. Default: normal with mean 0 and standard deviation 2; None for no intercept.
     mean, scale, concentration
-        As in `multivariate_normal`, of the covariates.
+        As in `multivariate_normal`, for the covariates.
     response : callable
-        Linear predictor → distribution of the response; by default logistic regression.
+        Linear predictor → distribution of the response. Default: logistic regression.
     """
     mechanism: Any = release.mechanism
     d = mechanism.dimension
@@ -105,35 +106,35 @@ def linear_regression(
     count: Any = None,
     exact: bool = False,
 ) -> None:
-    """Posterior of a linear regression whose covariates are normal, from released rows (x, y) or sums of statistics.
+    """Model of a linear regression with normal covariates, from released rows (x, y) or sums of statistics.
 
     Returns model(release) with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` (of the
-    correlations) and ``z``, for a release or sketch of rows whose last column is the response, under
-    ``LinearRecordsMechanism`` or other Gaussian noise, or of statistics under ``LinearStatisticsMechanism``; ValueError
-    where the number of records is missing.
+    correlations) and ``z``. The release has rows whose last column is the response, under ``LinearRecordsMechanism`` or
+    other Gaussian noise (a sketch is possible), or statistics under ``LinearStatisticsMechanism``. Raises ValueError if
+    the number of records is missing.
 
-    Clipping is left out: the bounds should hold (nearly) all records. A release of rows is best sketched first
-    (``release.sketch()``), after which the cost does not depend on the number of records. Source: [KJKH] sec. 3.1.1 and
-    3.2.3; priors of Figure 8.
+    Clipping is ignored: the bounds should contain (nearly) all records. Sketch a release of rows first
+    (``release.sketch()``): the cost then does not depend on the number of records. Source: [KJKH] sec. 3.1.1 and 3.2.3;
+    priors of Figure 8.
 
     Parameters
     ----------
     slope, sigma, scale : numpyro.distributions.Distribution
-        Priors of each slope, by default normal with variance 5, of the standard deviation of y given x, by default
-        half-normal with scale 1, and of that of each covariate, by default half-normal with scale √2.5.
+        Priors of each slope (default: normal with mean 0 and variance 5), of the standard deviation of y given x
+        (default: half-normal with scale 1) and of each covariate (default: half-normal with scale √2.5).
     intercept, mean : numpyro.distributions.Distribution or None
-        Priors of the intercept and of each covariate's mean; by default None: they are 0.
+        Priors of the intercept and of each covariate's mean. Default: None, both are 0.
     concentration : float or None
         As in `multivariate_normal`.
     count : float or Release, optional
-        Number of records in a sum of statistics, if the mechanism does not say it; or the release of a noisy count,
-        whose noise is then in the posterior (site ``count``).
+        Number of records in a sum of statistics, if the mechanism does not state it. Or the release of a noisy count,
+        whose noise the posterior then includes (site ``count``).
     exact : bool
-        Whether sums of statistics are Wishart and latent (site ``bartlett``), not normal, as they nearly are for many
-        records. Only without ``mean`` and ``intercept``.
+        True if sums of statistics are Wishart and latent (site ``bartlett``). Default: they are normal, as they nearly
+        are for many records. Only without ``mean`` and ``intercept``.
     """
     if exact and not (mean is None and intercept is None):
-        raise ValueError("exact sums are Wishart only where all means are 0: leave out mean and intercept")
+        raise ValueError("exact=True needs means of 0 (Wishart sums): leave out mean and intercept")
     mechanism: Any = release.mechanism
     statistics = isinstance(mechanism, LinearStatisticsMechanism)
     d = mechanism.covariates if statistics else mechanism.record_shape[0] - 1
@@ -164,22 +165,22 @@ def logistic_regression(
     count: Any = None,
     expansion: Any = None,
 ) -> None:
-    """Posterior of a logistic regression whose covariates are normal, from released rows (x, y) or sums of statistics.
+    """Model of a logistic regression with normal covariates, from released rows (x, y) or sums of statistics.
 
     Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-    ``z``, for a release of rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
-    noise in the covariates only, or of statistics under ``LogisticStatisticsMechanism``; ValueError where the number of
-    records is missing.
+    ``z``. The release has rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
+    noise in the covariates only, or statistics under ``LogisticStatisticsMechanism``. Raises ValueError if the number
+    of records is missing.
 
-    Clipping is left out: the bounds should hold (nearly) all records. Source: [KJKH] sec. 3.1.2 and 3.2.3; priors of
+    Clipping is ignored: the bounds should contain (nearly) all records. Source: [KJKH] sec. 3.1.2 and 3.2.3; priors of
     Figure 8.
 
     Parameters
     ----------
     slope, intercept, mean, scale, concentration, count
-        As in `linear_regression`, with its default priors.
+        See `linear_regression`, also for the default priors.
     expansion : ldpbayes.likelihood.ChebyshevExpansion, optional
-        For rows, what stands for the sigmoid as in [KJKH]; by default its expectation is computed to 1e-8.
+        For rows, a polynomial that replaces the sigmoid, as in [KJKH]. Default: the exact expectation, to 1e-8.
     """
     mechanism: Any = release.mechanism
     statistics = isinstance(mechanism, LogisticStatisticsMechanism)
@@ -203,24 +204,23 @@ def label_regression(
     sigma: dist.Distribution | None = dist.HalfNormal(5),
     response: Callable[..., dist.Distribution] = dist.Normal,
 ) -> None:
-    """Posterior of a generalised linear model of private labels given public features.
+    """Model of private labels with public features: a generalised linear regression.
 
-    Returns model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, be they
-    numbers or categories; TypeError for a sketch, in which labels have one law, ValueError for features of another
-    number of labels.
-
-    Source: [LH], whose release of labels this analyses with its noise.
+    Returns model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, numbers
+    or categories. Raises TypeError for a sketch, in which all labels have one law, and ValueError unless there is a
+    label for each row of features. Source: [LH]; this model also includes the noise of the labels.
 
     Parameters
     ----------
     features : array (N, d)
-        Of each label, in the order of the release; standardise them, since all slopes have one prior.
+        Features of each label, in the order of the release. Standardise them, since all slopes have one prior.
     slope, intercept : numpyro.distributions.Distribution
-        Priors in the unit of the labels (or of the response's link); by default normal, of deviations 1 and 10.
+        Priors in the unit of the labels (or of the link of the response). Default: normal with mean 0 and standard
+        deviations 1 and 10.
     sigma : numpyro.distributions.Distribution or None
-        Prior of the response's second parameter, None where it has none; by default half-normal with scale 5.
+        Prior of the second parameter of the response, None if it has none. Default: half-normal with scale 5.
     response : callable
-        Linear predictor (N,) and sigma → law of the labels: ``dist.Normal``, ``dist.Laplace``, one of
+        (linear predictor (N,), sigma) → law of the labels: ``dist.Normal``, ``dist.Laplace``, one of
         ``ldpbayes.learning`` such as ``log_normal_labels``, or your own.
     """
     features = jnp.asarray(features)

@@ -27,32 +27,33 @@ def small_areas(
     slope: dist.Distribution = dist.Normal(0, 1),
     concentration: dist.Distribution = dist.Gamma(2, 0.1),
 ) -> None:
-    """Posterior of the rates of areas, such as counties in states, whose counts were released with noise.
+    """Model of the rates of areas, such as counties in states, whose counts were released with noise.
 
-    Returns model(table) with sites ``intercept``, ``slopes`` (with covariates), ``spread_KEY`` for each key of the
-    table (but ``concentration`` for the last key of a negative binomial response); ``effect_KEY``, a value an area (its
-    mean log rate, for binomial responses its mean logit), for each key but the last; ``effect`` (cells,), ``rate``
-    (cells,) and ``total`` (cells,), the expected count; and ``z``. Keys are nested in their order: an area is told by
-    its label and those of the keys before. A release without keys has one, "area".
+    Returns model(table) with sites ``intercept``, ``slopes`` (with covariates) and ``z``. Each key of the table has
+    ``spread_KEY`` (but the last key of a negative binomial response has ``concentration``). Each key but the last has
+    ``effect_KEY``, one value for each area: its mean log rate, or for binomial responses its mean logit. Each cell has
+    ``effect``, ``rate`` and ``total``, the expected count. Keys are nested in their order: the label of an area and the
+    labels of the keys before identify the area. A release without keys has the key "area".
 
-    ``rate`` and ``total`` are of the population from which the counts are a sample: not what was counted, the true
-    table (`ldpbayes.tables.true_table`). ValueError for exposures or covariates of another number of cells, or that are
-    not positive or finite.
+    ``rate`` and ``total`` describe the population from which the counts are a sample. The true table
+    (`ldpbayes.tables.true_table`) describes the counts. Raises ValueError if exposures or covariates have another
+    number of cells, or are not positive or finite.
 
     Parameters
     ----------
     exposure : float, array (cells,) or Release
-        What rates are multiplied by: numbers of people, or of people times years; numbers of trials for a binomial
-        response. Or a release of it with noise, a cell each: it then has a flat prior and a site ``exposure``.
+        Multiplier of the rates: numbers of people, or of people times years; for a binomial response, numbers of
+        trials. Or a noisy release of the exposure with a value for each cell. It then has a flat prior and the site
+        ``exposure``.
     covariates : array (cells, d), optional
-        Of the cells; standardise them, since all slopes have one prior.
+        Covariates of the cells. Standardise them, since all slopes have one prior.
     response : {"poisson", "negative_binomial", "binomial"}
-        Law of a count: Poisson around exposure × rate, with log-normal rates of the cells of an area, or with gamma
-        rates (counts are then negative binomial), or binomial with logit-normal shares of the exposure.
+        Law of a count. "poisson": mean exposure × rate, with log-normal rates of the cells of an area.
+        "negative_binomial": mean exposure × rate, with gamma rates. "binomial": logit-normal shares of the exposure.
     intercept, spread, slope, concentration : numpyro.distributions.Distribution
-        Priors: of the overall log rate or logit, by default normal with standard deviation 5; of the standard deviation
-        of areas within the area above, by default half-normal with scale 1; of each slope, by default standard normal;
-        of a negative binomial's concentration, by default gamma with shape 2 and rate 0.1 (mean 20).
+        Priors of the overall log rate or logit (default: normal with mean 0 and standard deviation 5), of the standard
+        deviation of areas within the area above (default: half-normal with scale 1), of each slope (default: standard
+        normal), and of a negative binomial's concentration (default: gamma with shape 2 and rate 0.1, mean 20).
     """
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
@@ -117,7 +118,7 @@ def _exposures(exposure: Any, count: int, binomial: bool) -> tuple[Any, np.ndarr
     if noisy and binomial:
         raise ValueError("a binomial response needs the number of trials; with a noisy one take a Poisson response")
     if values.shape not in ((), (count,)):
-        raise ValueError(f"exposure must be a number, or one a cell (here {count}), got shape {values.shape}")
+        raise ValueError(f"exposure must be a number, or one for each cell (here {count}), got shape {values.shape}")
     if not noisy:
         bad = ~(values > 0) | ~np.isfinite(values) | (binomial & (values != np.round(values)))
         if bad.any():

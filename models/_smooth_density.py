@@ -71,27 +71,29 @@ def smooth_density(
     outside: dist.Distribution | None = None,
     _coordinates: Coordinates | None = None,
 ) -> None:
-    """Posterior of the law of numbers or counts without a parametric family, whose log density is a random walk of
-    second order with a learned scale, the prior of smoothing splines.
+    """Model of numbers or counts whose law has no parametric family: a smooth density.
 
-    The law is a `SmoothDensity`, or a `SmoothMass` if the mechanism takes whole numbers.
+    Its log density is a random walk of second order with a learned scale, the prior of smoothing splines. The law is a
+    `SmoothDensity`, or a `SmoothMass` if the mechanism takes whole numbers.
+
     Returns model(release) with sites ``roughness`` (τ), ``coefficients`` (knots − 1,), the deterministic
-    ``log_density`` (knots,), with atoms ``odds`` (2,) and the deterministic ``outside`` (2,), and ``z``. Coefficients
-    are those of `ldpbayes.estimation.smoothing.smooth_basis`. `ldpbayes.functionals` and `predict` give what follows:
-    quantiles, shares, inequality. `fit` samples in coordinates that `ldpbayes.estimation.estimate_density` chooses.
+    ``log_density`` (knots,), and ``z``. Atoms add the sites ``odds`` (2,) and the deterministic ``outside`` (2,).
+    `ldpbayes.estimation.smoothing.smooth_basis` defines the coefficients. `ldpbayes.functionals` and `predict` compute
+    quantiles, shares and inequality. `fit` uses coordinates that `ldpbayes.estimation.estimate_density` chooses.
 
     Parameters
     ----------
     lower, upper : float, optional
-        Ends of the interval, which holds the bounds of the mechanism, else ValueError. Default: these.
+        Ends of the interval, in the unit of the data. Default: the bounds of the mechanism, which the interval must
+        include. Otherwise a ValueError is raised.
     knots : int
-        Of the log density, at least 4; no more are used than there are whole numbers.
+        Number of knots of the log density, at least 4; at most the number of whole numbers in the interval is used.
     roughness : numpyro.distributions.Distribution
-        Prior of the standard deviation, by default half-normal with scale 2: about that of the log density over the
-        interval. 0 is the uniform law.
+        Prior of τ, about the standard deviation of the log density over the interval. Default: half-normal with scale
+        2. A roughness of 0 is the uniform law.
     outside : numpyro.distributions.Distribution, optional
-        Prior of the log odds of an atom at each end, against the interval between: Normal(-3, 1.5), for example. These
-        are records beyond the ends, which the mechanism clips. Default: no atoms.
+        Prior of the log odds of an atom at each end, against the interval, such as Normal(-3, 1.5). The atoms are
+        records beyond the ends, which the mechanism clips. Default: no atoms.
     """
     shape = shape_of(release.mechanism, lower, upper, knots)
     size = shape.knots - 1

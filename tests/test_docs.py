@@ -1,16 +1,20 @@
-"""The code blocks of README and docs run as they stand, one after the other, and print what is printed beside them."""
+"""The code blocks of README and docs run as they stand and print what is printed beside them; the site is whole."""
 
 import contextlib
 import io
 import os
 import pathlib
 import re
+import subprocess
+import sys
 import warnings
 
 import pytest
 
+from tests import test_house
+
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -44,3 +48,14 @@ def test_code_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypat
         if output is not None:  # the page shows the warnings of a block that prints nothing
             text = printed.getvalue() or "\n".join(f"{each.category.__name__}: {each.message}" for each in messages)
             assert words(text) == words(output), f"{page.name}, line {line}"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings_and_describes_every_public_name(tmp_path):
+    pytest.importorskip("pydata_sphinx_theme", reason='the site needs pip install ".[docs]"')
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", ".", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    pages = {path.stem for path in (tmp_path / "docs/reference/api/objects").glob("*.html")}
+    described = {name.rpartition(".")[2] for name in pages}
+    assert not {*test_house.public_objects()} - described

@@ -183,3 +183,41 @@ def test_every_parameter_in_a_docstring_is_described():
                 if not line.startswith(" ") and not following.startswith(" "):
                     wrong.append(f"{file}: {node.name}: {line}")
     assert not wrong
+
+
+def docstrings(value):
+    """The docstring of an object, with those of the classes of ours that it inherits from."""
+    classes = value.__mro__ if inspect.isclass(value) else [value]
+    return "\n".join(each.__doc__ or "" for each in classes if each.__module__.startswith("ldpbayes"))
+
+
+def parameters(value):
+    try:
+        return {name for name in inspect.signature(value).parameters if not name.startswith("_")}
+    except (TypeError, ValueError):  # without a signature, such as a table of constants
+        return set()
+
+
+def test_every_parameter_of_what_a_face_exports_is_described():
+    values = {name: value for name, each in public_objects().items() for value in each.values()}
+    values = {
+        name: value for name, value in values.items() if not (inspect.isclass(value) and issubclass(value, Warning))
+    }
+    missing = {
+        name: [each for each in parameters(value) if not re.search(rf"(?<!\w){each}(?!\w)", docstrings(value))]
+        for name, value in values.items()
+    }
+    # NumPyro describes `validate_args`, which all its distributions take
+    assert not {name: names for name, names in missing.items() if {*names} - {"validate_args"}}
+
+
+def test_everyday_names_have_an_example():
+    values = {name: getattr(ldpbayes, name) for name in ldpbayes.__all__}
+    assert not {name for name, value in values.items() if not inspect.ismodule(value) and ">>> " not in value.__doc__}
+
+
+def test_the_reference_has_every_face():
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
+    listed = {line.strip() for line in page.splitlines() if line.strip().startswith("ldpbayes")}
+    modules = {".".join(["ldpbayes", *path.parts]) for path, names in faces().items() if names}
+    assert {name for name in modules if not re.search(r"\._|\.cli", name)} == listed

@@ -1,4 +1,4 @@
-"""Sources are cited by keys of docs/references.md, and in no other way."""
+"""Sources are cited by keys of docs/reference/references.md, and in no other way."""
 
 import ast
 import functools
@@ -8,9 +8,11 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-REFERENCES = ROOT / "docs" / "references.md"
+REFERENCES = ROOT / "docs" / "reference" / "references.md"
 KEY = r"\[((?:[A-Z][A-Za-z]*|xxHash)\d{0,2})\]"
-CITED = re.compile(rf"(?<![\w\])]){KEY}(?:\(references\.md\))?(?!\()")  # not an index as in x[N], nor another link
+CITED = re.compile(
+    rf"(?<![\w\])]){KEY}(?:\((?:[./\w]*/)?references\.md\))?(?!\()"
+)  # not an index as in x[N], nor another link
 ENTRY = re.compile(rf"^\*\*{KEY}\*\* ", re.MULTILINE)
 BY_YEAR = re.compile(r"\b[A-Z][\w-]+,? \(?(?:19|20)\d\d\b")
 
@@ -32,7 +34,11 @@ def prose():
 
 
 def pages():
-    return {file.name: file.read_text() for file in sorted((ROOT / "docs").glob("*.md")) if file != REFERENCES}
+    return {
+        file.relative_to(ROOT).as_posix(): file.read_text()
+        for file in sorted((ROOT / "docs").rglob("*.md"))
+        if file != REFERENCES
+    }
 
 
 def entries():
@@ -43,7 +49,7 @@ def test_every_cited_key_has_one_entry():
     assert len(set(entries())) == len(entries())
     cited = {(file, key) for file, text in prose().items() for key in CITED.findall(text)}
     assert not {(file, key) for file, key in cited if key not in entries()}
-    linked = {key for text in pages().values() for key in re.findall(rf"{KEY}\(references\.md\)", text)}
+    linked = {key for text in pages().values() for key in re.findall(rf"{KEY}\((?:[./\w]*/)?references\.md\)", text)}
     assert linked <= set(entries())
 
 

@@ -35,7 +35,14 @@ ONE_INSIDE_0_1: Rule = "a number between 0 and 1, exclusive", lambda a: (a.ndim 
 
 
 class LdpBayesWarning(UserWarning):
-    """Base of every warning of the package: a result is returned, and should not be trusted as it is."""
+    """Base class of all warnings of the package. The result is returned, but should be checked before it is used.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> issubclass(ldp.inference.ConvergenceWarning, ldp.LdpBayesWarning)
+    True
+    """
 
 
 def warn(message: str, category: type[Warning] = LdpBayesWarning) -> None:

@@ -49,16 +49,21 @@ def _with_known_options(with_options: Callable, without: Callable) -> Any:
 
 
 def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
-    """Keep what JAX compiles in a folder, where later processes find it, for any data of the same structure.
+    """Keep compiled code in a folder, so that later processes with data of equal structure need not compile again.
 
-    These are settings of JAX for the whole process. Where JAX has been given a folder already, nothing is changed.
+    This sets options of JAX for the whole process. If JAX already has a folder for compiled code, nothing is changed.
     Returns the folder, or None if it cannot be written to.
 
     Parameters
     ----------
     folder : path, optional
         Default: the environment variable ``LDPBAYES_COMPILED_CODE``, or ``ldpbayes/jax`` in the user's cache
-        (``$XDG_CACHE_HOME``, or ``~/.cache``). At most 1,000 older entries and 1 GiB stay, those used last.
+        (``$XDG_CACHE_HOME``, or ``~/.cache``). The 1,000 older entries that were used last stay, up to 1 GiB.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> folder = ldp.keep_compiled_code()  # at the beginning of a script
     """
     settings: Any = jax.config
     if settings.jax_compilation_cache_dir:

@@ -15,7 +15,9 @@ T = TypeVar("T", bound=type)
 
 
 def static(omitted: bool = False, **options: Any) -> Any:
-    """A field that is part of the tree's structure, such as a shape; `omitted`: not in specs and reprs where None."""
+    """Declare a field of a mechanism as part of its structure (a shape, a name), not as an array that JAX may trace.
+    With `omitted`, specs and reprs omit the field if it is None. `options` are those of `dataclasses.field`.
+    """
     return dataclasses.field(metadata={"static": True, "optional": omitted}, **options)
 
 
@@ -42,7 +44,7 @@ class _HostValues:
 
 
 def pytree(cls: T) -> T:
-    """Class decorator: make a frozen dataclass a pytree whose fields are leaves, but for `static` and `host` ones."""
+    """Make ``cls``, a frozen dataclass, a JAX pytree: a decorator. All fields but `static` and `host` are leaves."""
     fields = dataclasses.fields(cls)
     hosted = [f.name for f in fields if f.metadata.get("host")]
     fixed = [f.name for f in fields if f.metadata.get("static")]

@@ -1,4 +1,4 @@
-"""Confidence intervals for private estimates: private estimators, their replicates, and intervals from these."""
+"""Confidence intervals for private estimates: private estimators, their replicates on simulated data, and intervals."""
 
 from ldpbayes.bootstrap._bootstrap import (
     Estimated,

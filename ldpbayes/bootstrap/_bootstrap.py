@@ -29,7 +29,11 @@ Target = Callable[[PyTree], PyTree]  # of parameters
 
 
 class Estimated(NamedTuple):
-    """Parameters estimated from a release."""
+    """Parameters estimated from a release.
+
+    ``params`` are all parameters that a simulator needs, a pytree of arrays. ``standard_error`` (p,) is the error by a
+    formula of the flat `PrivateEstimator.target`, or None. ``outside`` is True if the release was outside the domain.
+    """
 
     params: PyTree  # of arrays: all that a simulator needs
     standard_error: Array | None  # (p,) of the flat `PrivateEstimator.target`, by a formula; None where there is none
@@ -37,7 +41,7 @@ class Estimated(NamedTuple):
 
 
 class PrivateEstimator(abc.ABC):
-    """An estimator of which `randomize` alone reads data; everything else is post-processing and costs no privacy.
+    """Base of estimators with a privacy guarantee. Only `randomize` reads data; all other methods cost no privacy.
 
     Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``: numbers are leaves, so that compiled
     replicates serve all estimators of a kind. `randomize`, `estimate` and `simulate_release` are traceable.
@@ -45,48 +49,48 @@ class PrivateEstimator(abc.ABC):
 
     @abc.abstractmethod
     def randomize(self, key: Key, data: Array) -> PyTree:
-        """Values released of records (n, *event): with noise, and protected by the guarantee that `privacy` states."""
+        """Return released values of records (n, *event), with noise, under the guarantee that `privacy` states."""
 
     @abc.abstractmethod
     def estimate(self, values: PyTree) -> Estimated:
-        """Parameters from released values, in the form in which `randomize` returns them."""
+        """Return parameters estimated from released values, which have the form that `randomize` returns."""
 
     @abc.abstractmethod
     def simulate_release(self, key: Key, params: PyTree) -> PyTree:
-        """Values as `randomize` returns them, of data that are drawn with these parameters."""
+        """Return released values, in the form that `randomize` returns, of data simulated with these parameters."""
 
     def target(self, params: PyTree) -> PyTree:
-        """The reported part or function of the parameters: by default all of them."""
+        """Return the reported part or function of the parameters; by default all parameters."""
         return params
 
     def nearest(self, target: PyTree) -> PyTree:
-        """The nearest allowed target, for one that a correction has moved; by default any is allowed."""
+        """Return the valid target nearest to a target that a correction has moved; by default all values are valid."""
         return target
 
     def unconstrained(self, params: PyTree) -> jax.Array:
-        """Parameters as a vector (q,) in which any step is allowed."""
+        """Return the parameters as a vector (q,) without constraints."""
         return ravel_pytree(params)[0]
 
     def constrained(self, vector: Array, like: PyTree) -> PyTree:
-        """Inverse of `unconstrained`; ``like`` holds parameters of the wanted form."""
+        """Return the inverse of `unconstrained`; ``like`` are parameters of the form that is returned."""
         return ravel_pytree(like)[1](vector)
 
     def release_values(self, release: Release | PyTree) -> PyTree:
-        """The values for `estimate` in a user's release; ValueError if it is not a release of this estimator."""
+        """Return the values for `estimate` from a release. Raises ValueError for a release by another estimator."""
         return jax.tree.map(jnp.asarray, release)
 
     @property
     @abc.abstractmethod
     def privacy(self) -> str:
-        """Statement of the guarantee for those whose records were read."""
+        """The statement of the guarantee for the people whose records were read."""
 
 
 @pytree_dataclass
 class FunctionEstimator(PrivateEstimator):
-    """A JAX ``function`` (key, data) → private parameters, a pytree of arrays, which are the release.
+    """Private estimator by a JAX ``function`` (key, data) → private parameters (the release), a pytree of arrays.
 
-    It bounds what it takes from each record and adds the noise itself. Arrays that it holds, such as a grid, are
-    public. The ``statement`` is its guarantee, in words.
+    The function limits the influence of each record and adds the noise. Arrays that the function contains, such as a
+    grid, are public. The ``statement`` is its guarantee, in words.
     """
 
     function: Callable[[Key, PyTree], PyTree] = static()
@@ -178,13 +182,14 @@ def _mean(array: Array) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class OneStep:
-    """2τ̂ − mean(τ*): right to first order, and where the bias depends little on the parameters ([FWS] sec. 3.1).
+    """Bias correction in one step, 2τ̂ − mean(τ*), if the bias depends little on the parameters ([FWS] sec. 3.1).
 
-    Where that is no parameter, such as a negative scale, it is the nearest.
+    τ̂ is the estimate and τ* are its replicates. An invalid result, such as a negative scale, is replaced by the
+    nearest valid one.
     """
 
     def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
-        """The corrected target (p,) of estimated parameters, with its replicates."""
+        """Return the corrected target (p,) of estimated parameters, with its replicates."""
         replicates, nearest = replication.replicates(params), replication.estimator.nearest
         flat, unravel = ravel_pytree(replication.report(params))
         bias = _mean(replicates.target) - np.asarray(flat)
@@ -197,13 +202,14 @@ class OneStep:
 
 @dataclasses.dataclass(frozen=True)
 class Matched:
-    """Parameters whose replicates have the estimate as their mean: the bootstrap iterated to its fixed point.
+    """Bias correction that returns the parameters whose replicates have the estimate as their mean.
 
-    That is the simulated method of moments with the private estimate as the moment ([GMR]). Differences give the
-    response of the replicates' mean to the parameters; its inverse turns the replicates into those of the corrected
-    estimate. So intervals are wide enough where clamping makes an estimator insensitive; those of `OneStep` and of
-    the biased estimate are not. Parameters stay in their space; those of a function may become any numbers. There are
-    at most ``steps`` steps, until mean and estimate are within ``tolerance`` standard deviations of the replicates.
+    It is the simulated method of moments with the private estimate as the moment ([GMR]). Differences show how the mean
+    of the replicates responds to the parameters. The inverse of this response turns replicates into replicates of the
+    corrected estimate. Intervals are therefore wide enough if clamping makes an estimator insensitive; intervals of
+    `OneStep` and of the biased estimate are not. Parameters stay in their space, but parameters of a function may
+    become any numbers. There are at most ``steps`` steps, until mean and estimate are within ``tolerance`` standard
+    deviations of the replicates.
     """
 
     steps: int = 12
@@ -276,33 +282,41 @@ def parametric_bootstrap(
     kind: str | Interval = "percentile",
     batch_size: int = BATCH_SIZE,
 ) -> BootstrapEstimate:
-    """Confidence intervals for a private estimate, from replicates on simulated data ([FWS] Algorithm 1).
+    """Compute confidence intervals for a private estimate, from replicates on simulated data ([FWS] Algorithm 1).
 
-    Data were read once, when the release was made; everything here is post-processing and costs no privacy. A
-    `BootstrapWarning` says that the release, or over a tenth of the replicates, is outside the estimator's domain, or
-    that some replicates are not finite. ValueError if estimator, release and simulator do not fit.
+    Only the release reads data. The bootstrap costs no privacy. Returns a `BootstrapEstimate`. A `BootstrapWarning`
+    says that the release, or more than a tenth of the replicates, is outside the domain of the estimator, or that some
+    replicates are not finite. Raises ValueError if estimator, release and simulator do not fit.
 
     Parameters
     ----------
     estimator : PrivateEstimator or callable
-        One of `ldpbayes.bootstrap`, such as `sufficient_statistics`; or a JAX function (key, data) → parameters that
-        bounds, perturbs and estimates all by itself. It must depend on its data, and not hold an array as long as they
-        are, unless it comes as ``FunctionEstimator(function)``: then all arrays that it holds are public.
+        An estimator of `ldpbayes.bootstrap`, such as `sufficient_statistics`; or a JAX function (key, data) →
+        parameters that clamps, adds noise and estimates. The function must depend on its data, and must not contain an
+        array as long as the data, unless you pass ``FunctionEstimator(function)``. Then all its arrays are public.
     release : Release or pytree of arrays
-        What was released of the data: of a function, the parameters that it returned.
+        The released values; for a function, the parameters that the function returned.
     simulator : callable, optional
-        (key, parameters) → data, as the estimator takes them; see `simulator_of` for a NumPyro model. Needed for a
-        function; it replaces the simulator of any other estimator.
+        Function (key, parameters) → data, in the form that the estimator takes; see `simulator_of` for a NumPyro model.
+        A function needs a simulator. For any other estimator it replaces the built-in simulator.
     draws, seed : int
-        Number of replicates, and their seed.
+        Number of replicates, and random seed.
     target : callable, optional
-        From parameters to the quantity of interest, a pytree of arrays; by default the estimator's own.
+        Function from parameters to the quantity of interest, a pytree of arrays. Default: the estimator's own target.
     correction : OneStep or Matched, optional
-        `OneStep()`, or `Matched()` where clamping or noise biases more than a step removes. By default none.
+        Correction of the bias: `OneStep()`, or `Matched()` if clamping or noise causes a large bias. Default: none.
     kind : str or Interval
-        Of the result's intervals; see `BootstrapEstimate.interval`.
+        Kind of the intervals; see `BootstrapEstimate.interval`.
     batch_size : int
-        Number of replicates that run at once; fewer take less memory. It changes no replicate.
+        Number of replicates that run at once. Small numbers need less memory. The replicates do not depend on it.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> estimator = ldp.bootstrap.sufficient_statistics(ldp.bootstrap.Bernoulli(), count=100, epsilon=1.0)
+    >>> release = estimator.release([1, 0, 1, 1] * 25, seed=1)
+    >>> ldp.parametric_bootstrap(estimator, release, draws=200).draws.shape
+    (200, 1)
     """
     draws = at_least(2, "draws", draws)
     batch_size = at_least(1, "batch_size", batch_size)

@@ -54,10 +54,11 @@ def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Ca
 
 
 class ParametricFamily(abc.ABC):
-    """An exponential family whose statistics are bounded by clamping records; parameters are dicts, named as NumPyro's.
+    """Base of exponential families whose statistics are bounded, because records are clamped.
 
-    Subclasses are frozen dataclasses and pytrees. A record is clamped before its statistics are taken; these are of
-    size one, or the record itself where it is the only one, so that the noise does not depend on the data's unit.
+    Parameters are dicts with the names of NumPyro. Subclasses are frozen dataclasses and pytrees. Records are clamped
+    before the statistics are computed. The statistics have size one, except if the record is the only statistic, so
+    that the noise does not depend on the unit of the data.
     """
 
     columns: ClassVar[tuple[str, ...] | None] = None  # names of the statistics; None for one, released as a number
@@ -71,13 +72,13 @@ class ParametricFamily(abc.ABC):
     upper: Array
 
     def distribution(self, params: Params) -> dist.Distribution:
-        """Law of a record before it is clamped."""
+        """Return the law of a record before it is clamped."""
         known = {name: getattr(self, name) for name in self.known}
         return self.base(**known, **params, validate_args=False)  # nodes may be at the end of the support
 
     @property
     def constraints(self) -> Constraints:
-        """NumPyro's, of all parameters."""
+        """Constraints of all parameters, as in NumPyro."""
         return self.base.arg_constraints
 
     @property
@@ -91,50 +92,50 @@ class ParametricFamily(abc.ABC):
         return (self.upper - self.lower) / 2
 
     def clamp(self, x: Array) -> jax.Array:
-        """Records, in floating point, between the bounds."""
+        """Return records, in floating point, moved between the bounds."""
         x = jnp.asarray(x)
         return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
 
     def standardised(self, x: Array) -> jax.Array:
-        """Numbers in the unit in which the bounds are −1 and 1."""
+        """Return numbers in a unit in which the bounds are −1 and 1."""
         return (x - self.centre) / self.half
 
     @abc.abstractmethod
     def statistics(self, x: Array) -> jax.Array:
-        """Statistics (*batch) or (*batch, statistics) of records (*batch, *event), which are clamped first."""
+        """Return statistics (*batch) or (*batch, statistics) of records (*batch, *event), which are clamped first."""
 
     @abc.abstractmethod
     def sensitivity(self, order: int) -> float:
-        """Largest L1 (order 1) or L2 (order 2) change of the sum of statistics, exactly, if one record is replaced."""
+        """Return the largest L1 (order 1) or L2 (order 2) change of the sum of statistics if one record changes."""
 
     @abc.abstractmethod
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Maximum likelihood from a noisy mean of statistics, as if no record had been clamped; and whether there is
-        no such maximum inside the ranges, so that the nearest was taken.
+        """Return the maximum-likelihood parameters for a noisy mean of statistics, as if no record had been clamped;
+        and True if there is no maximum inside the ranges, so that the nearest parameters were taken.
         """
 
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Parameters under which *clamped* records have these expected statistics, the method of moments; and whether
-        there are none inside the ranges, so that the nearest were taken. By default nothing is clamped.
+        """Return parameters under which *clamped* records have these expected statistics (method of moments); and True
+        if there are none inside the ranges, so that the nearest were taken. By default nothing is clamped.
         """
         return self.solve(mean)
 
     @abc.abstractmethod
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`, with a variance ``noise`` in
-        the sum of each statistic.
+        """Return the asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`; ``noise`` is the
+        variance of the noise in the sum of each statistic.
         """
 
     @abc.abstractmethod
     def nearest(self, params: Params) -> Params:
-        """The nearest allowed parameters, for any finite values."""
+        """Return the nearest valid parameters, for any finite values."""
 
     @abc.abstractmethod
     def total(self, key: Key, params: Params, count: Array) -> jax.Array:
-        """Sum of the statistics of ``count`` records that are drawn, and clamped."""
+        """Return the sum of the statistics of ``count`` simulated records, after clamping."""
 
     def checked(self, data: Array) -> np.ndarray:
-        """Records as an array (n, *event), or ValueError."""
+        """Return records as an array (n, *event), or raise ValueError."""
         x, (low, high), lattice = np.asarray(data), self.record_range, self.lattice_step is not None
         if x.ndim == 0 or x.shape[1:] != self.event_shape or not x.size or x.dtype.kind not in "iufb":
             takes = f"rows (n, {self.event_shape[0]}) of numbers" if self.event_shape else "an array of numbers (n,)"
@@ -159,7 +160,7 @@ def check_bounds(tree: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> No
 
 @pytree_dataclass
 class Multinomial(ParametricFamily):
-    """Records that are codes of 2 or more categories; parameter ``probs`` (categories,)."""
+    """Family of categories 0, 1, ..., ``categories`` − 1, at least two; parameter ``probs`` (categories,)."""
 
     categories: int = static()
 
@@ -191,7 +192,7 @@ class Multinomial(ParametricFamily):
         return within, jnp.any(within["probs"] == 0)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Covariance of shares that sum to one, but may be negative."""
+        """Return the covariance of shares that sum to one, but may be negative."""
         p, size = params["probs"], self.categories
         centred = jnp.eye(size) - 1 / size
         return (jnp.diag(p) - jnp.outer(p, p)) / count + noise / count**2 * centred
@@ -202,12 +203,12 @@ class Multinomial(ParametricFamily):
 
 @pytree_dataclass
 class NormalVector(ParametricFamily):
-    """Normal rows of unknown mean and covariance; parameters ``loc`` (d,) and ``covariance_matrix`` (d, d).
+    """Family of normal rows; parameters ``loc`` (d,), the mean, and ``covariance_matrix`` (d, d).
 
-    The statistics are u_j, u_j² and √2 u_j u_k (j < k), with u = −1 and 1 at the bounds. A mean is brought between the
-    bounds; variances in any direction are at least a thousandth of their distance, squared.
-
-    The bounds ``lower`` and ``upper`` (d,) of the columns are in their units, finite and in order, else ValueError.
+    The bounds ``lower`` and ``upper`` (d,) of the columns are in their units, finite and in order. Otherwise a
+    ValueError is raised. The statistics are u_j, u_j² and √2 u_j u_k (j < k), where u is the row in units in which the
+    bounds are −1 and 1. A mean is moved between the bounds; the standard deviation in any direction is at least a
+    thousandth of their distance.
     """
 
     lower: Array = None
@@ -238,7 +239,7 @@ class NormalVector(ParametricFamily):
         return jnp.concatenate([u, packed(u[..., :, None] * u[..., None, :], "scaled")], axis=-1)
 
     def sensitivity(self, order: int) -> float:
-        """D (6 + 2√2 (d − 1))²/(4 (2√2 d + 4 − 2√2)), or √(2d (d + 1)).
+        """Return d (6 + 2√2 (d − 1))²/(4 (2√2 d + 4 − 2√2)) for order 1, or √(2d (d + 1)) for order 2.
 
         With m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m in each column, |u_j u_k − u'_j u'_k| is at most
         2 (p_j m_k + m_j p_k), so that u = 1 everywhere is as good as anything, and u' = 1 − 2m. With M = Σm and s = √2
@@ -252,7 +253,7 @@ class NormalVector(ParametricFamily):
         return d * (6 + 2 * s * (d - 1)) ** 2 / (4 * (2 * s * d + 4 - 2 * s))
 
     def split(self, mean: Array) -> tuple[jax.Array, jax.Array]:
-        """First (d,) and second (d, d) moments of the standardised columns, from a noisy mean of statistics."""
+        """Return first (d,) and second (d, d) moments of the standardised columns, from a noisy mean of statistics."""
         d = self.dimension
         return mean[:d], unpacked(mean[d:], d, "scaled")
 
@@ -269,7 +270,7 @@ class NormalVector(ParametricFamily):
         return {"loc": loc, "covariance_matrix": covariance * unit}, raised | jnp.any(within != first)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Of the entries of the matrix Σ it is (Σ_ik Σ_jl + Σ_il Σ_jk)/n, and the noise's."""
+        """Return the covariance: for entries of the matrix Σ, (Σ_ik Σ_jl + Σ_il Σ_jk)/n plus the part of the noise."""
         covariance, d = params["covariance_matrix"], self.dimension
         once = jnp.einsum("ik,jl->ijkl", covariance, covariance)
         of_second = (once + once.swapaxes(0, 1)).reshape(d * d, d * d)
@@ -306,11 +307,11 @@ def with_least_eigenvalue(matrix: jax.Array, least: Array) -> tuple[jax.Array, j
 
 
 class NumberFamily(ParametricFamily):
-    """A family of numbers, clamped to ``lower`` and ``upper`` in their unit.
+    """Base of families of numbers, which are clamped to ``lower`` and ``upper``, in their unit.
 
-    A subclass has its NumPyro law (`base`), the `ranges` of the parameters, statistics with their `sensitivity` and
-    `mean`, and says where the density is (`reach`; and the `density` itself, where NumPyro's loses digits far out).
-    All else follows from nodes of the clamped law.
+    A subclass defines its NumPyro law (`base`), the `ranges` of the parameters, statistics with their `sensitivity` and
+    `mean`, and the place of the density (`reach`; also the `density` itself, if NumPyro's is inaccurate far out).
+    Everything else is computed from nodes of the clamped law.
     """
 
     open_range: ClassVar[str | None] = None  # what bounds are, and why, if an end of the range of records is none
@@ -333,23 +334,23 @@ class NumberFamily(ParametricFamily):
     @property
     @abc.abstractmethod
     def ranges(self) -> dict[str, Range]:
-        """The range of each parameter, a number, by NumPyro's names."""
+        """The range of the search for each parameter, a number, by its name in NumPyro."""
 
     @abc.abstractmethod
     def mean(self, params: Params) -> jax.Array:
-        """Expectation of the statistics of a record that is not clamped, in closed form."""
+        """Return the expectation of the statistics of a record that is not clamped, in closed form."""
 
     def reach(self, record: Any) -> tuple[Array, Array, Array]:
-        """Points in the `coordinate`: between the first and the last is all of a law, to rounding; its mode."""
+        """Return points in the `coordinate`. The first and the last enclose the whole law. Then comes its mode."""
         raise NotImplementedError(f"{type(self).__name__} must say where its density is: `reach`, or `law`")
 
     def density(self, record: Any, y: Array) -> jax.Array:
-        """Density of the `coordinate` of a record, whose NumPyro law is given."""
+        """Return the density of the `coordinate` of a record, whose NumPyro law is given."""
         return jnp.exp(record.log_prob(y))
 
     def law(self, params: Params) -> PointMasses:
-        """Law of a clamped record: Gauss's rule for its density in the `coordinate`, and last the masses of the bounds.
-        Two panels meet near the mode: nodes are closest together there.
+        """Return the law of a clamped record: Gauss's rule for its density in the `coordinate`, then the masses of the
+        bounds. Two panels meet near the mode, where nodes are closest together.
         """
         record, (forward, backward) = self.distribution(params), self.coordinate
         if record.support.is_discrete:
@@ -371,7 +372,7 @@ class NumberFamily(ParametricFamily):
         return self.upper - self.lower
 
     def moments(self, params: Params) -> tuple[jax.Array, jax.Array]:
-        """Expectation (k,) and covariance (k, k) of the statistics of a clamped record."""
+        """Return expectation (k,) and covariance (k, k) of the statistics of a clamped record."""
         law = self.law(params)
         values = self.statistics(law.nodes).reshape(len(law.nodes), -1)
         center = law.expectation(values)
@@ -393,7 +394,7 @@ class NumberFamily(ParametricFamily):
         return counts[-2:] @ values[-2:] + jnp.where(few, one_by_one, counts[:-2] @ values[:-2])
 
     def masses(self, law: PointMasses) -> PointMasses:
-        """Few masses that stand for a clamped record in sums of several statistics; last those at the bounds."""
+        """Return few masses that replace a clamped record in sums of several statistics; the last are at the bounds."""
         forward, backward = self.coordinate
         inside = jnp.sum(law.weights[:-2])
         weights = law.weights[:-2] / jnp.where(inside > 0, inside, 1.0)
@@ -405,7 +406,7 @@ class NumberFamily(ParametricFamily):
         return {name: jnp.clip(params[name], *allowed) for name, allowed in self.ranges.items()}
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Parameters under which records that are not clamped have this expectation; most families have formulas."""
+        """Return parameters under which unclamped records have this expectation; most families have formulas."""
         return self._match(self.mean, mean, {name: jnp.ones(()) for name in self.ranges})
 
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
@@ -442,8 +443,8 @@ class NumberFamily(ParametricFamily):
         return params_of(vector), at_edge | (error > SETTLED)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """J⁻¹ (V/n + noise/n²) J⁻ᵀ, with V the covariance of a clamped record's statistics and J the derivative of the
-        expectation that the estimate inverts: the inverse Fisher information without clamping and noise.
+        """Return J⁻¹ (V/n + noise/n²) J⁻ᵀ, with V the covariance of a clamped record's statistics and J the derivative
+        of the expectation that the estimate inverts. Without clamping and noise, it is the inverse Fisher information.
         """
         flat, unravel = ravel_pytree({name: jnp.asarray(params[name], float) for name in self.ranges})
 
@@ -469,7 +470,7 @@ def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
 
 
 class OneParameterFamily(NumberFamily):
-    """A family whose statistic is the record, and whose parameter is a monotone function of its mean (`of_mean`).
+    """Base of families whose statistic is the record, and whose parameter is a monotone function of its mean.
 
     A subclass also has its NumPyro law (`base`), the `ranges` of the parameter, and `reach`.
     """
@@ -484,7 +485,7 @@ class OneParameterFamily(NumberFamily):
         return jnp.asarray(self.distribution(params).mean)
 
     def of_mean(self, mean: Array) -> Array:
-        """The parameter of records with a mean; here that is the mean itself."""
+        """Return the parameter of records with this mean; by default the mean itself."""
         return mean
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
@@ -495,9 +496,9 @@ class OneParameterFamily(NumberFamily):
 
 
 class Counts(OneParameterFamily):
-    """Whole numbers from 0 to ``upper``, a static field, to which larger ones are clamped.
+    """Base of families of whole numbers from 0 to ``upper``, to which larger numbers are clamped.
 
-    A subclass has its NumPyro law (`base`), the `ranges` of the parameter and, where it is not the mean, `of_mean`.
+    A subclass defines its NumPyro law (`base`), the `ranges` of the parameter, and, unless this is the mean, `of_mean`.
     """
 
     record_range = (0.0, math.inf)
@@ -512,7 +513,7 @@ class Counts(OneParameterFamily):
 
 @pytree_dataclass
 class Binomial(Counts):
-    """Numbers of successes in ``trials`` trials, an integer; parameter ``probs``. Nothing needs to be clamped."""
+    """Family of numbers of successes in an integer number of ``trials``; parameter ``probs``. Nothing is clamped."""
 
     trials: int = static()
 
@@ -548,16 +549,16 @@ class Binomial(Counts):
 
 @pytree_dataclass
 class Bernoulli(Binomial):
-    """Records that are 0 or 1; parameter ``probs``."""
+    """Family of yes-or-no answers, with records 0 or 1. The parameter ``probs`` is the probability of 1."""
 
     trials: int = static(default=1, init=False)
 
 
 @pytree_dataclass
 class Poisson(Counts):
-    """Poisson counts, those above ``upper``, a whole number, clamped to it; parameter ``rate``.
+    """Family of Poisson counts with parameter ``rate``. Counts above ``upper``, a whole number, are clamped to it.
 
-    The rate is looked for from a thousandth of the bound to three times as much.
+    The search for the rate goes from a thousandth of the bound to three times the bound.
     """
 
     upper: Array = static(default=None)
@@ -586,9 +587,9 @@ class WaitingTimes(OneParameterFamily):
 
 @pytree_dataclass
 class Exponential(WaitingTimes):
-    """Exponential records, those above ``upper`` clamped to it; parameter ``rate``.
+    """Family of exponential records with ``rate``, per unit of the data. Records above ``upper`` are clamped to it.
 
-    Their mean is looked for from a thousandth of the bound to ten times as much.
+    The mean is searched from a thousandth of the bound to ten times the bound.
     """
 
     upper: Array = None
@@ -623,9 +624,9 @@ class GammaLaw(NumberFamily):
 
 @pytree_dataclass
 class GammaRate(WaitingTimes, GammaLaw):
-    """Gamma records of a known shape ``concentration``, positive; parameter ``rate``. Bounds are as for `Gamma`.
+    """Family of gamma records with a known positive shape ``concentration``; parameter ``rate``. Bounds as for `Gamma`.
 
-    Their mean is looked for from a thousandth of the upper bound to ten times as much.
+    The mean is searched from a thousandth of the upper bound to ten times that bound.
     """
 
     concentration: Array
@@ -650,9 +651,9 @@ class NormalLaw(NumberFamily):
 
 @pytree_dataclass
 class NormalMean(OneParameterFamily, NormalLaw):
-    """Normal records of a known standard deviation ``scale``, positive; parameter ``loc``. Bounds are as for `Normal`.
+    """Family of normal records with mean ``loc`` and known positive standard deviation ``scale``. Bounds: see `Normal`.
 
-    The mean is looked for up to the distance of the bounds beyond them.
+    The search for the mean goes beyond the bounds, up to a distance equal to the distance of the bounds.
     """
 
     scale: Array
@@ -664,12 +665,12 @@ class NormalMean(OneParameterFamily, NormalLaw):
 
 @pytree_dataclass
 class Normal(NormalLaw):
-    """Normal records of unknown mean and standard deviation; parameters ``loc`` and ``scale``, as NumPyro's.
+    """Family of normal records; parameters ``loc``, the mean, and ``scale``, the standard deviation, as in NumPyro.
 
-    The statistics are u and u², with u = −1 and 1 at the bounds. The mean is looked for up to the bounds' distance
-    beyond them, the standard deviation from a thousandth of it to ten times as much.
-
-    The bounds ``lower`` and ``upper`` are in the records' unit, finite and in order, else ValueError.
+    The bounds ``lower`` and ``upper`` to which records are clamped are in their unit, finite and in order. Otherwise a
+    ValueError is raised. The statistics are u and u², where u is the record in a unit in which the bounds are −1 and 1.
+    The mean is searched up to the distance of the bounds beyond them, the standard deviation from a thousandth of this
+    distance to ten times it.
     """
 
     lower: Array = None
@@ -730,12 +731,11 @@ class ScaledStatistics(NumberFamily):
 
 @pytree_dataclass
 class Gamma(ScaledStatistics, GammaLaw):
-    """Gamma records; parameters ``concentration`` (shape) and ``rate``.
+    """Family of gamma records; parameters ``concentration`` (shape) and ``rate``.
 
-    The statistics are the logarithm of the record and the record itself, each from 0 to 1 between the bounds. The
-    concentration is looked for from 0.01 to 1000, the rate so that both bounds can be means.
-
-    The bounds ``lower`` and ``upper`` are in the records' unit, positive and in order, else ValueError.
+    Records are clamped to the bounds ``lower`` and ``upper``, in their unit, positive and in order. Otherwise a
+    ValueError is raised. The statistics are the logarithm of the record and the record itself, each scaled from 0 to 1
+    between the bounds. The concentration is searched from 0.01 to 1000, and the rate so that both bounds can be means.
     """
 
     lower: Array = None
@@ -755,8 +755,9 @@ class Gamma(ScaledStatistics, GammaLaw):
         return self.scaled(jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate]))
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation. A mean of x outside the
-        bounds is brought there. Where this gap is not positive there is no maximum: the largest k is taken.
+        """Solve log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation. A mean of x
+        outside the bounds is moved to the nearest bound. If the right side is not positive, there is no maximum, and
+        the largest k is taken.
         """
         least, most = self.extremes()
         log_x, x = least + (most - least) * mean
@@ -774,12 +775,11 @@ class Gamma(ScaledStatistics, GammaLaw):
 
 @pytree_dataclass
 class Beta(ScaledStatistics):
-    """Beta records; parameters ``concentration1`` and ``concentration0``.
+    """Family of beta records, shares inside (0, 1); parameters ``concentration1`` and ``concentration0``.
 
-    The statistics are log x and log(1 − x), each from 0 to 1 between the bounds. Both concentrations are looked for
-    from 0.01 to 1000.
-
-    The bounds ``lower`` and ``upper`` are inside (0, 1) and in order, else ValueError.
+    Records x are clamped to the bounds ``lower`` and ``upper``, inside (0, 1) and in order. Otherwise a ValueError is
+    raised. The statistics are log x and log(1 − x), each scaled from 0 to 1 between the bounds. Both concentrations are
+    searched from 0.01 to 1000.
     """
 
     lower: Array = None

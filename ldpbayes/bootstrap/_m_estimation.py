@@ -105,20 +105,20 @@ def m_estimator(
     seed: int = 0,
     **options: Any,
 ) -> LossEstimator:
-    """Private estimator of a release: an M-estimate, with a simulator of original records.
+    """Return an M-estimator for `parametric_bootstrap`, with a simulator of original records.
 
-    ``parametric_bootstrap(m_estimator(loss, release, simulator=simulator), release)`` gives its intervals. A loss alone
-    does not say how records are drawn; `MEstimationResult.bootstrap` weights records instead, and needs no simulator.
+    ``parametric_bootstrap(m_estimator(loss, release, simulator=simulator), release)`` gives intervals. A simulator is
+    needed because a loss does not say how records are drawn. `MEstimationResult.bootstrap` needs no simulator.
 
     Parameters
     ----------
     loss, release, method, **options
-        As for `ldpbayes.m_estimate`, with its errors.
+        See `ldpbayes.m_estimate`, also for the errors.
     simulator : callable
-        A JAX function (key, parameters) → original records, of the shape of the release. The mean loss under their law
-        has its minimum at the parameters.
+        A JAX function (key, parameters) → original records, of the shape of the release. The parameters minimise the
+        mean loss under the law of these records.
     seed : int
-        For the analyst's own noise on the release.
+        Random seed of the noise that the analyst adds to the release.
     """
     if not callable(simulator):
         raise TypeError(f"simulator must be a function (key, parameters) -> records, got {simulator!r}")
@@ -197,20 +197,20 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
 def maximum_likelihood(
     model: Model, release: Release, start: Mapping[str, Array] | None = None
 ) -> MaximumLikelihoodEstimator:
-    """Private estimator of a release: maximum likelihood of a model's latent sites, and the model as its simulator.
+    """Return a maximum-likelihood estimator for `parametric_bootstrap`; the model is also the simulator.
 
     ``parametric_bootstrap(maximum_likelihood(model, release), release)`` gives confidence intervals from any model of
-    `ldpbayes.models`, or one that is written with `observe` or `privatize` and takes the release.
+    `ldpbayes.models`, or any model of a release that is written with `observe` or `privatize`.
 
     Parameters
     ----------
     model : callable
-        NumPyro model of one release. Its latent sites are continuous; priors play no role but for their supports.
+        NumPyro model of one release. Its latent sites are continuous. Only the supports of the priors are used.
     release : Release
-        What was released, with its values.
+        The release, with its values.
     start : dict of str to array, optional
-        Value of each latent site, where the maximisation starts; by default the medians of the priors. Replicates
-        start from the estimate.
+        Value of each latent site at which the maximisation starts. Default: medians of the priors. Replicates start
+        from the estimate.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model of a release, got {type(model).__name__}")
@@ -251,20 +251,20 @@ def _search_space(free: Params, start: Params) -> Box:
 
 
 def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: Any) -> Simulator:
-    """A simulator for the bootstrap, (key, parameters) → data, from a NumPyro model.
+    """Return a simulator for the bootstrap, (key, parameters) → data, from a NumPyro model.
 
-    Of a model with `observe` the data are released values: give it ``Release(None, mechanism, count)``. (Of a release
-    with values only the number of records is used.) An ordinary model simulates original records, and may be given
-    observed data or none. The parameters are a dict of the values of the model's other sites, in their own, constrained
-    form; ValueError if one is missing, unknown or of another shape.
+    For a model with `observe`, the data are released values: pass ``Release(None, mechanism, count)``. (Only the number
+    of records of a release is used.) An ordinary model simulates original records, with or without observed data. The
+    parameters are a dict with the values of all other sites, in their constrained form. Raises ValueError if a
+    parameter is missing, unknown or of another shape.
 
     Parameters
     ----------
     model, *args, **kwargs
         NumPyro model and its arguments, but no sketch.
     site : str, optional
-        The site whose values are the data; by default the model's only site that is observed or, if none is, the only
-        one that is not a parameter.
+        The site whose values are the data. Default: the only observed site or, if there is none, the only site that is
+        not a parameter.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, got {type(model).__name__}")

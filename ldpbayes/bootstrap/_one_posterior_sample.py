@@ -154,26 +154,25 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
 class OnePosteriorSampleEstimator(FamilyEstimator):
     """Private estimator of a one-parameter family: a draw from its tempered posterior, under a uniform prior ([WFS]).
 
-    It is the exponential mechanism; where ρ = 1 it spends less than ε, and says so. The release is θ itself, with
-    density f(θ | S) ∝ exp(ρ (η(θ) S − n A(θ))) between ``lower`` and ``upper``, S the sum of clamped records, η the
-    natural parameter and ρ = min(1, ε/(w (max η − min η))), w the distance of the bounds of records. For the sums S and
-    S' of neighbours,
+    It is the exponential mechanism; if ρ = 1 it spends less than ε, and its `privacy` says so. The release is θ itself,
+    with density f(θ | S) ∝ exp(ρ (η(θ) S − n A(θ))) between ``lower`` and ``upper``, S the sum of clamped records, η
+    the natural parameter and ρ = min(1, ε/(w (max η − min η))), w the distance of the bounds of records. For the sums S
+    and S' of neighbours,
 
         log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') − log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'.
 
-    The logarithm of the mean of an exponential lies between the smallest and the largest exponent. So the difference
-    is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε in size. No larger ρ would do: as n grows, it is
-    reached where all records are at a bound, if the range of θ has no more than the means between the bounds.
+    The logarithm of the mean of an exponential lies between the smallest and the largest exponent. So the difference is
+    at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε in size. A larger ρ is not possible: as n grows, this
+    bound is reached if all records are at a bound and the range of θ has only the means between the bounds.
 
     Parameters
     ----------
     family : ParametricFamily
-        `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `NormalMean`, with the bounds to which records
-        are clamped.
+        `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `NormalMean`, with the bounds for records.
     count, epsilon
-        As for `sufficient_statistics`.
+        See `sufficient_statistics`: number of records and privacy budget.
     lower, upper : float
-        Ends of the parameter's range, chosen without looking at the data; the narrower, the less tempering.
+        Ends of the range of the parameter, chosen without looking at the data. A narrow range needs less tempering.
     """
 
     family: ParametricFamily
@@ -204,11 +203,11 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
     @property
     def temper(self) -> Array:
-        """ρ: the weight that the log likelihood has, at most 1."""
+        """The weight ρ of the log-likelihood, at most 1."""
         return jnp.minimum(1.0, self.epsilon / self._largest_ratio)
 
     def posterior(self, total: Array) -> Pair:
-        """The tempered posterior given the sum of clamped records; the release is a draw from it in the range."""
+        """Return the tempered posterior given the sum of clamped records. The release is a draw inside the range."""
         return self._law.posterior(self.temper, total, self.count, self.family)
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
@@ -231,7 +230,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of the release: pure, of the budget that ρ spends, for a trusted curator."""
+        """The guarantee of the release: pure, with the budget that ρ spends, for a trusted curator."""
         with jax.enable_x64(True):
             spent = float(self.temper * self._largest_ratio)
         return Guarantee(approximate_tradeoff(spent), trust_model="central")

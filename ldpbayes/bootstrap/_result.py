@@ -20,15 +20,15 @@ FAR = 1e300  # stands for infinity on a transformed scale: a quantile between tw
 
 
 class BootstrapWarning(LdpBayesWarning):
-    """Replicates or an estimate that should not be used as they are; the message says why."""
+    """The replicates or the estimate should not be used without a check. The message says why."""
 
 
 class Interval(abc.ABC):
-    """How the ends of an interval follow from replicates."""
+    """Base of rules that compute the ends of an interval from replicates."""
 
     @abc.abstractmethod
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
-        """The ends (p,) below which the true parameters are with this probability, which is between 0 and 1."""
+        """Return the ends (p,) below which the true parameters are with this probability, inside (0, 1)."""
 
 
 def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
@@ -38,7 +38,7 @@ def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Percentile(Interval):
-    """Efron's percentile interval: quantiles of the replicates themselves."""
+    """Efron's percentile interval: its ends are quantiles of the replicates."""
 
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         return quantile(result.draws, probability)
@@ -46,7 +46,7 @@ class Percentile(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class Pivotal(Interval):
-    """Estimate less truth is taken to have the law of replicate less estimate: 2τ̂ − q*(1 − probability)."""
+    """Pivotal (basic) interval 2τ̂ − q*(1 − probability): errors have the law of replicate minus estimate."""
 
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         return 2 * result.params - quantile(result.draws, 1 - probability)
@@ -54,7 +54,7 @@ class Pivotal(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class Studentised(Interval):
-    """Pivotal for errors in units of their standard errors: τ̂ − ŝ·t*(1 − probability), t* = (τ* − τ̂)/ŝ*."""
+    """Pivotal interval of errors in units of their standard errors: τ̂ − ŝ·t*(1 − probability), t* = (τ* − τ̂)/ŝ*."""
 
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         error, errors = result.formula_error, result.draws_error
@@ -68,10 +68,10 @@ class Studentised(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class Transformed(Interval):
-    """The pivotal interval on another scale, by an increasing function of arrays (..., p), and its inverse back."""
+    """Pivotal interval on the scale of an increasing function ``forward`` of arrays (..., p), with its ``inverse``."""
 
-    forward: Callable[[np.ndarray], np.ndarray] = np.log
-    inverse: Callable[[np.ndarray], np.ndarray] = np.exp
+    forward: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default_factory=lambda: np.log)
+    inverse: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default_factory=lambda: np.exp)
 
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -101,11 +101,11 @@ def interval_kind(kind: str | Interval) -> Interval:
 class BootstrapEstimate(Estimate):
     """A private estimate with its parametric bootstrap.
 
-    ``draws`` (draws, p) are replicates of the estimate, after a bias correction those of the corrected one, and
-    ``uncorrected`` (p,) is the estimate before it. Standard errors by the estimator's own formula, for studentised
-    intervals, are ``formula_error`` (p,) and, of each replicate, ``draws_error`` (draws, p). ``outside`` says whether
-    the release was outside the domain of the estimator, ``outside_draws`` how many replicates were. ``kind`` is the
-    default kind of the intervals. All else is as in `Estimate`.
+    ``draws`` (draws, p) are the replicates of the estimate; after a bias correction, of the corrected estimate.
+    ``uncorrected`` (p,) is the estimate before the correction. ``formula_error`` (p,) and ``draws_error`` (draws, p)
+    are standard errors by a formula, of the estimate and of each replicate, for studentised intervals. ``outside`` is
+    True if the release was outside the domain of the estimator, and ``outside_draws`` is the number of such replicates.
+    ``kind`` is the default kind of the intervals. The other attributes are those of `Estimate`.
     """
 
     estimate: PyTree
@@ -122,18 +122,18 @@ class BootstrapEstimate(Estimate):
 
     @functools.cached_property
     def covariance(self) -> np.ndarray:
-        """Covariance (p, p) of the replicates, for sampling and perturbation together."""
+        """Covariance (p, p) of the replicates, which includes sampling and noise."""
         finite = self.draws[np.isfinite(self.draws).all(axis=1)]
         return np.atleast_2d(np.cov(finite, rowvar=False))
 
     @property
     def bias(self) -> np.ndarray:
-        """Estimated bias (p,): mean of the replicates less the estimate; about 0 after a correction."""
+        """Estimated bias (p,): the mean of the replicates minus the estimate. It is near 0 after a correction."""
         return np.nanmean(self.draws, axis=0) - self.params
 
     @property
     def replicates(self) -> "xarray.Dataset":
-        """The replicates, a variable a parameter, along a dimension ``draw``."""
+        """The replicates as a data set, with one variable for each parameter and a dimension ``draw``."""
         import xarray
 
         return xarray.Dataset(
@@ -145,11 +145,11 @@ class BootstrapEstimate(Estimate):
     def interval(
         self, level: float = 0.95, kind: str | Interval | None = None, *, side: str = "both"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (p,) of confidence intervals; level and side as for `Estimate.interval`.
+        """Return lower and upper ends (p,) of confidence intervals; for level and side see `Estimate.interval`.
 
-        The kind, by default the result's, is ``"percentile"``, ``"pivotal"``, ``"studentised"`` (where there are
+        The kind (default: the kind of the result) is ``"percentile"``, ``"pivotal"``, ``"studentised"`` (if there are
         standard errors), ``"log"`` (pivotal on the logarithmic scale) or an `Interval` such as ``Transformed(forward,
-        inverse)``. ValueError if there are fewer replicates than the level needs.
+        inverse)``. Raises ValueError if there are fewer replicates than the level needs.
         """
         if kind is not None:
             return dataclasses.replace(self, kind=kind).interval(level, side=side)
@@ -164,7 +164,7 @@ class BootstrapEstimate(Estimate):
         return interval_kind(self.kind).end(self, probability)
 
     def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
-        """Return a table of the estimates in plain text; level and kind as for `interval`."""
+        """Return a table of the estimates in plain text; for level and kind see `interval`."""
         return Estimate.summary(self if kind is None else dataclasses.replace(self, kind=kind), level)
 
     @property

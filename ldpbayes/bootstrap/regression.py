@@ -163,17 +163,18 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 def least_squares(
     *, lower: Array, upper: Array, count: int, epsilon: float, delta: float | None = None, intercept: bool = True
 ) -> LeastSquaresEstimator:
-    """Private linear regression: Laplace noise on the sums of moments of (x, y), or Gaussian where delta is given.
+    """Return a private estimator of linear regression: moments of (x, y) with Laplace noise (Gaussian if delta is
+    given).
 
     Parameters
     ----------
     lower, upper : array_like (d + 1,)
-        Bounds to which the columns of (x, y) are clamped, the response last; in their units, of any signs. Those of the
-        response should hold nearly all of it: replicates are not clamped, since nothing is known of the law of x.
+        Bounds to which the columns of (x, y) are clamped, the response last, in their units. The bounds of the response
+        should contain nearly all responses, because replicates are not clamped: the law of x is unknown.
     count, epsilon, delta
-        As for `sufficient_statistics`.
+        See `sufficient_statistics`: number of records and privacy budget.
     intercept : bool
-        Whether the model has an intercept.
+        True if the model has an intercept.
     """
     rows = NormalVector(lower, upper)
     mechanism = statistics_mechanism(rows, epsilon, delta)

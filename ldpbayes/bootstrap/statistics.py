@@ -177,20 +177,20 @@ def sufficient_statistics(
     delta: float | None = None,
     account_for_clamping: bool = False,
 ) -> SufficientStatisticsEstimator:
-    """Private estimator of a family: Laplace noise on its sums of statistics, or Gaussian noise where delta is given.
+    """Return a private estimator of a family: Laplace (if delta is given, Gaussian) noise on its sums of statistics.
 
     Parameters
     ----------
     family : ParametricFamily
-        Of `ldpbayes.bootstrap`, with the bounds to which records are clamped.
+        A family of `ldpbayes.bootstrap`, with the bounds to which records are clamped.
     count : int
-        Number of records, public; neighbouring data sets have the same number.
+        Public number of records. Neighbouring data sets have equal numbers of records.
     epsilon, delta : float
-        Budget, for replacing one record.
+        Privacy budget (ε in nats, δ a probability), for replacing one record.
     account_for_clamping : bool
-        Whether parameters are those under which clamped records have the released mean statistics (not known for
-        `NormalVector`), by the method of moments. By default they are the likeliest as if no record had been clamped,
-        as in [FWS], which are biased where many are.
+        True to estimate, by the method of moments, the parameters under which clamped records have the released mean
+        statistics (not available for `NormalVector`). Default: maximum likelihood as if no record had been clamped, as
+        in [FWS]. It is biased if many records are clamped.
     """
     if not isinstance(family, ParametricFamily):
         raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")

@@ -1,4 +1,4 @@
-"""The command line: demo, fit, bootstrap, regress, table, mechanisms and models; see docs/command_line.md."""
+"""The command line: demo, fit, bootstrap, regress, table, mechanisms and models; see docs/reference/command_line.md."""
 
 from ldpbayes.cli._main import main
 

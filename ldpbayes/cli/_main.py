@@ -1,4 +1,4 @@
-"""The commands, from typed arguments to exit codes; see docs/command_line.md."""
+"""The commands, from typed arguments to exit codes; see docs/reference/command_line.md."""
 
 import argparse
 import contextlib
@@ -58,7 +58,10 @@ FAMILIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, by default with the process's arguments, and return one of its exit codes, or 130."""
+    """Run the command line and return one of its exit codes, or 130 after an interrupt.
+
+    ``argv`` holds the words of the command line after the name of the program. Default: those of the process.
+    """
     try:
         args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
@@ -87,7 +90,7 @@ def _fail(message: object, code: int) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    """Privatize two real data sets, analyse them three ways, and print a table and draw a picture of the results.
+    """Add noise to two real data sets, analyse them in three ways, print a table and draw a picture of the results.
 
     ldpbayes demo
     ldpbayes demo --out results --seed 7
@@ -105,7 +108,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace) -> int:
-    r"""Sample the posterior of a model, given release files.
+    r"""Sample the posterior of a model, given files of released values.
 
     ldpbayes fit visits.npz --model clipped_counts --out visits.nc
     ldpbayes fit visits.npz --model smooth_density --plot visits.png
@@ -271,7 +274,7 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
 
 
 def _regress(args: argparse.Namespace) -> int:
-    r"""Fit a linear predictor to released labels and public features, by maximum a posteriori.
+    r"""Fit a linear regression of released labels on public features, by maximum a posteriori.
 
     ldpbayes regress labels.npz --features features.csv
     ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \
@@ -299,7 +302,7 @@ def _regress(args: argparse.Namespace) -> int:
 
 
 def _release(args: argparse.Namespace) -> int:
-    r"""Perturb original records, with cryptographic randomness, into a release file that may leave the house.
+    r"""Add noise to original records, with secure randomness, and write a release file that may be published.
 
     ldpbayes release visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 --out visits.npz
     ldpbayes release people.csv --column smokes --levels no,yes --mechanism randomized_response --epsilon 1 \
@@ -322,7 +325,7 @@ def _release(args: argparse.Namespace) -> int:
 
 
 def _table(args: argparse.Namespace) -> int:
-    r"""Say what the cells of a noisy table were before noise, with intervals, and ratios of them.
+    r"""Estimate the cells of a noisy table before the noise, and ratios of cells, with intervals.
 
     ldpbayes table counts.csv --value n --keys state,county --noise discrete_gaussian \
         --standard-deviation-column sd --ratio n/population
@@ -361,7 +364,7 @@ def _table(args: argparse.Namespace) -> int:
 
 
 def _sketch(args: argparse.Namespace) -> int:
-    r"""Sketch files, however large, into one that fit takes; it knows which files it is of.
+    r"""Summarise release files of any size in one small sketch file for fit; it names its source files.
 
     ldpbayes sketch 'day-*.parquet' --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \
         --out total.npz
@@ -381,7 +384,7 @@ def _sketch(args: argparse.Namespace) -> int:
 
 
 def _design(args: argparse.Namespace) -> int:
-    r"""Plan a survey: how wide intervals will be, and how much of the information is kept, before anybody is asked.
+    r"""Plan a survey: compute widths of intervals, and the share of information that remains under a mechanism.
 
     ldpbayes design --law LogNormal --at loc=6.8,scale=0.4 --mechanism laplace,square_wave --epsilon 0.5,1,2 \
         --lower 0 --upper 3000 --people 2000
@@ -419,7 +422,7 @@ def _design(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    r"""Check a model by simulation: is the truth where posteriors say that it is, over many simulated releases?
+    r"""Check a model by simulation: how often posteriors of simulated releases cover the true parameters.
 
     ldpbayes calibrate clipped_gaussian --epsilon 0.5 1 2 --repeats 500
     ldpbayes calibrate my_model.py --mechanism laplace --epsilon 1 --lower 0 --upper 20 --people 2000 \
@@ -454,7 +457,7 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 
 def _mechanisms(args: argparse.Namespace) -> int:
-    """List all registered mechanisms, those of installed third parties included.
+    """List all registered mechanisms, with those of other installed packages.
 
     ldpbayes mechanisms
     ldpbayes mechanisms --json
@@ -475,7 +478,7 @@ def _mechanisms(args: argparse.Namespace) -> int:
 
 
 def _models(args: argparse.Namespace) -> int:
-    """List the models that fit knows by name: their default priors, what they are for, and their parameters.
+    """List the models that fit knows by name, with their default priors, their purpose and their parameters.
 
     ldpbayes models
     ldpbayes models --json
@@ -489,7 +492,7 @@ def _models(args: argparse.Namespace) -> int:
         priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
         text = (inspect.getdoc(factory) or "").replace("`", "")
         returned = first_paragraph(text.partition("\n\nReturns ")[2])
-        takes = re.split(r"[;.] (?:Type|Value)Error", returned)[0].rstrip(".")
+        takes = re.split(r"[;.] (?:Raises )?(?:Type|Value)Error", returned)[0].rstrip(".")
         rows.append({"name": name, "priors": priors, "description": first_paragraph(text), "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     print(json.dumps(rows, indent=2) if args.json else "\n".join(texts))

@@ -18,27 +18,28 @@ EXIT_CODES = """exit codes:
   0  done
   1  an optional dependency is missing, or another problem at run time
   2  bad usage or bad input
-  3  done, but not to be trusted (the warnings say why): chains have not converged, the release is hardly one of the
-     stated mechanism or is outside the domain of the estimator, or a model is not calibrated
+  3  done, but do not trust the result; the warnings say why: the chains have not converged, the stated mechanism
+     could hardly have made the release, the release is outside the domain of the estimator, or a model is not
+     calibrated
 """
 
 FAMILY_OPTIONS = {  # parameters of families
-    "lower": "bound to which records were clamped; of rows one a column, as 0,0,18",
-    "upper": "the other bound",
-    "trials": "of binomial records",
-    "categories": "of multinomial records",
-    "scale": "known standard deviation, of gaussian_mean",
-    "concentration": "known shape, of gamma_rate",
+    "lower": "lower bound to which records were clamped; of rows one for each column, as 0,0,18",
+    "upper": "upper bound to which records were clamped",
+    "trials": "number of trials, for --family binomial",
+    "categories": "number of categories, for --family multinomial",
+    "scale": "known standard deviation, for --family gaussian_mean",
+    "concentration": "known shape, for --family gamma_rate",
 }
 LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
-FEATURES_HELP = ".csv or .npy, a row a label; or columns of a .csv RELEASE, as age,rooms"
+FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"
 
 
 def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
     """The parser of the command line, whose result has one of the commands as ``run``; its docstring is the help."""
     top = _Parser(
         prog="ldpbayes",
-        description="Bayesian inference from locally differentially private releases.",
+        description="Bayesian inference from differentially private releases.",
         epilog=f"'ldpbayes COMMAND --help' explains a command, with examples.\n\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -84,65 +85,63 @@ def _add_switch(group: Any, name: str, text: str) -> None:
 def _add_sampler_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampler (NUTS)")
     _add(group, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
-    _add(group, "--chains", "N", "chains (default: 4)", _integer(1), 4)
-    _add(group, "--warmup", "N", "warm-up draws a chain (default: 1000)", _integer(0), 1000)
-    _add(group, "--samples", "N", "draws kept a chain (default: 1000)", _integer(1), 1000)
-    target = "acceptance that warm-up aims at (default: 0.8); nearer to 1 where draws diverge"
+    _add(group, "--chains", "N", "number of chains (default: 4)", _integer(1), 4)
+    _add(group, "--warmup", "N", "warm-up iterations of each chain (default: 1000)", _integer(0), 1000)
+    _add(group, "--samples", "N", "draws kept from each chain (default: 1000)", _integer(1), 1000)
+    target = "acceptance probability of the warm-up (default: 0.8); use one nearer to 1 after divergences"
     _add(group, "--target-accept", "P", target, _probability)
-    _add(group, "--max-tree-depth", "N", "doublings of a trajectory (default: 10)", _integer(1))
-    _add_switch(group, "--dense-mass", "mass matrix of all parameters, not of each: where they are correlated")
-    cache = "do not keep compiled code in $XDG_CACHE_HOME/ldpbayes (or set LDPBAYES_NO_CACHE=1)"
+    _add(group, "--max-tree-depth", "N", "largest number of doublings of a trajectory (default: 10)", _integer(1))
+    _add_switch(group, "--dense-mass", "adapt to correlations between parameters")
+    cache = "do not keep compiled code in $XDG_CACHE_HOME/ldpbayes (LDPBAYES_NO_CACHE=1 does this, too)"
     _add_switch(group, "--no-cache", cache)
 
 
 def _add_fit_options(fit: argparse.ArgumentParser) -> None:
-    releases = ".npz, .parquet or .csv file; see docs/command_line.md"
+    releases = ".npz, .parquet or .csv file; see docs/reference/command_line.md"
     _add(fit, "release", "RELEASE", releases, pathlib.Path, nargs="+")
-    by = "groups: the model gets a release for each value in this column, or of several files, --by file, for each file"
+    by = "groups: the model gets one release for each value in this column, or with --by file for each file"
     _add(_add_csv_options(fit), "--by", "COLUMN", by)
-    _add_switch(fit, "--add", "several RELEASEs are parts of one")
-    _add_switch(fit, "--same-people", "RELEASEs with --by file are about the same people: state what all promise them")
+    _add_switch(fit, "--add", "several RELEASEs are parts of one release")
+    _add_switch(fit, "--same-people", "--by file: all RELEASEs are about the same people; state their joint guarantee")
     model = (
         "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
         "with groups the model gets a sequence"
     )
     _add(fit, "--model", "NAME_OR_FILE", model)
-    formula = (
-        "in place of --model, such as 'income ~ age + C(education) + (1 | region)'; the RELEASE is of the left side"
-    )
+    formula = "instead of --model, such as 'income ~ age + C(education) + (1 | region)'; the RELEASE is the left side"
     _add(fit, "--formula", "TEXT", formula)
     _add(
         fit,
         "--family",
         "NAME",
-        "of the formula: normal, student_t, poisson or bernoulli (default: normal)",
+        "for --formula: normal, student_t, poisson or bernoulli (default: normal)",
         None,
         "normal",
     )
     _add(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ", pathlib.Path)
-    _add(fit, "--plot", "FILE.png", "draw density and cdf of original numbers, beside released values", pathlib.Path)
-    _add(fit, "--features", "FILE", f"of label_regression, or of --formula a .csv file: {FEATURES_HELP}", pathlib.Path)
-    _add_switch(fit, "--no-sketch", "give the model the records themselves")
-    _add_switch(fit, "--no-progress", "no progress bar, nor, where stderr is a file, lines now and then")
+    _add(fit, "--plot", "FILE.png", "draw density and cdf of original numbers, and released values", pathlib.Path)
+    _add(fit, "--features", "FILE", f"for label_regression, or (.csv) for --formula: {FEATURES_HELP}", pathlib.Path)
+    _add_switch(fit, "--no-sketch", "give the model the records instead of a sketch")
+    _add_switch(fit, "--no-progress", "no progress bar (or progress lines, if stderr is a file)")
     _add_switch(fit, "--quiet", "print the summary and warnings only")
 
 
 def _add_bootstrap_options(bootstrap: argparse.ArgumentParser) -> None:
-    statistics = "a file of one value: the noisy sums of the family's statistics; see docs/bootstrap.md"
+    statistics = "file with the noisy sums of the statistics of the family; see docs/how_to/bootstrap.md"
     _add(bootstrap, "release", "RELEASE", statistics, pathlib.Path, nargs=1)
     _add_csv_options(bootstrap, without={"count", *FAMILY_OPTIONS})
     group = bootstrap.add_argument_group("the estimator that made the release")
-    _add(group, "--family", "NAME", "gaussian, poisson, ...; see docs/bootstrap.md", required=True)
+    _add(group, "--family", "NAME", "gaussian, poisson, ...; see docs/how_to/bootstrap.md", required=True)
     _add(group, "--count", "N", "number of records, public", _integer(2), required=True)
     for name, text in FAMILY_OPTIONS.items():
         _add(group, f"--{name}", "X", text, parameter)
-    _add_switch(group, "--no-intercept", "of least_squares")
-    _add_switch(group, "--account-for-clamping", "match the moments of clamped records: where many are")
+    _add_switch(group, "--no-intercept", "for --family least_squares: without an intercept")
+    _add_switch(group, "--account-for-clamping", "match moments of clamped records; use it if many are clamped")
     group = bootstrap.add_argument_group("the bootstrap")
-    _add(group, "--draws", "N", "replicates (default: 2000)", _integer(2), 2000)
+    _add(group, "--draws", "N", "number of replicates (default: 2000)", _integer(2), 2000)
     _add(group, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
-    _add(group, "--level", "P", "of the intervals (default: 0.95)", float, 0.95)
-    _add(group, "--kind", "NAME", "percentile (default), pivotal, studentised or log", default="percentile")
+    _add(group, "--level", "P", "probability of the intervals (default: 0.95)", float, 0.95)
+    _add(group, "--kind", "NAME", "intervals: percentile (default), pivotal, studentised or log", default="percentile")
     _add_switch(group, "--match", "correct the bias by matched replicates")
     _add(group, "--out", "FILE.nc", "write the replicates as NetCDF", pathlib.Path)
 
@@ -151,101 +150,99 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
     _add(regress, "release", "RELEASE", ".npz, .parquet or .csv file of labels", pathlib.Path, nargs=1)
     _add_csv_options(regress)
     _add(regress, "--features", "FILE", FEATURES_HELP, pathlib.Path, required=True)
-    law = "of a label given its predictor (default: normal)"
+    law = "distribution of a label given its predictor (default: normal)"
     regress.add_argument("--law", help=law, default="normal", choices=LAWS)
     _add(regress, "--penalty", "X", "prior precision of a slope (default: the most probable one)", float)
-    _add_switch(regress, "--no-intercept", "the predictor is 0 where the features are")
-    _add(regress, "--level", "P", "of the intervals (default: 0.95)", float, 0.95)
-    _add(regress, "--out", "FILE.csv", "write the parameters", pathlib.Path)
+    _add_switch(regress, "--no-intercept", "without an intercept: the predictor is 0 if all features are 0")
+    _add(regress, "--level", "P", "probability of the intervals (default: 0.95)", float, 0.95)
+    _add(regress, "--out", "FILE.csv", "write the estimates of the parameters", pathlib.Path)
 
 
 def _add_release_options(release: argparse.ArgumentParser) -> None:
-    _add(release, "data", "DATA", ".csv file of original records; messages quote none of them", pathlib.Path)
+    _add(release, "data", "DATA", ".csv file of original records; no message quotes a record", pathlib.Path)
     _add_csv_options(release, {"clip"}, private=True)
-    _add_switch(release, "--clip", "clip numbers to the bounds; else numbers beyond them are an error")
-    _add(release, "--out", "FILE", "the release file, .npz or .parquet, a new one", pathlib.Path, required=True)
+    _add_switch(release, "--clip", "clip numbers to the bounds; without it, numbers beyond them are an error")
+    _add(release, "--out", "FILE", "new release file, .npz or .parquet", pathlib.Path, required=True)
 
 
 def _add_table_options(table: argparse.ArgumentParser) -> None:
-    _add(table, "table", "TABLE", ".csv or .parquet file, a row a cell; missing values were not reported", pathlib.Path)
-    values = "columns of noisy values: several, where a ratio divides one by another"
+    _add(table, "table", "TABLE", ".csv or .parquet file, one row for each cell; missing: not reported", pathlib.Path)
+    values = "columns of noisy values; several if --ratio divides one by another"
     _add(table, "--value", "NAME,...", values, _names, required=True)
-    _add(table, "--keys", "NAME,...", "columns that say which cell a row is, outermost first", _names, required=True)
+    _add(table, "--keys", "NAME,...", "columns that identify the cell of a row, outermost first", _names, required=True)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in ("scale", "standard_deviation", "variance"):
-        text = f"{name.replace('_', ' ')} of the noise, a number or in a column; or one for each value"
+        text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
         table.add_argument(option(name), f"{option(name)}-column", metavar="X|NAME,...", help=text, type=parameter)
-    _add(table, "--sensitivity", "X", "how far one person moves a value; or", float)
-    _add(table, "--privacy", "TEXT", "what the publisher states")
-    _add(table, "--unit", "X", "values were rounded to multiples of it", float)
-    _add(table, "--floor", "X", "values below it were reported as it", float)
-    _add(table, "--threshold", "X", "values below it were not reported", float)
+    _add(table, "--sensitivity", "X", "largest change of a value by one person (or state --privacy)", float)
+    _add(table, "--privacy", "TEXT", "privacy statement of the publisher")
+    _add(table, "--unit", "X", "values were rounded to multiples of X", float)
+    _add(table, "--floor", "X", "values below X were reported as X", float)
+    _add(table, "--threshold", "X", "values below X were not reported", float)
     _add(table, "--ratio", "A/B", "a ratio of values, or of a value and a public column", _ratio, [], action="append")
-    _add(table, "--level", "P", "of the intervals (default: 0.9)", _probability, 0.9)
-    _add(table, "--samples", "N", "draws of the table (default: 1000)", _integer(2), 1000)
+    _add(table, "--level", "P", "probability of the intervals (default: 0.9)", _probability, 0.9)
+    _add(table, "--samples", "N", "number of draws of the table (default: 1000)", _integer(2), 1000)
     _add(table, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
-    _add(table, "--out", "FILE.csv", "write them, with means and standard deviations", pathlib.Path)
+    _add(table, "--out", "FILE.csv", "write the cells and ratios: means, sd and intervals", pathlib.Path)
 
 
 def _add_sketch_options(sketch: argparse.ArgumentParser) -> None:
-    files = "files, folders or patterns of .parquet, .csv, .npy or .npz files, sketches among them"
+    files = "files, folders or patterns of .parquet, .csv, .npy or .npz files; also sketches"
     _add(sketch, "files", "FILE", files, nargs="+")
-    _add(
-        sketch, "--mechanism", "NAME", "what released the values, where files do not say so; its parameters are options"
-    )
+    _add(sketch, "--mechanism", "NAME", "mechanism of the values, if no file states it; its parameters are options")
     _add_parameters(sketch)
-    _add(sketch, "--column", "NAME", "where they are; of rows several (default: value)", action="append")
-    _add(sketch, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
-    _add(sketch, "--out", "FILE.npz", "the file of the sketch", pathlib.Path, required=True)
+    _add(sketch, "--column", "NAME", "column of the values; for rows several (default: value)", action="append")
+    _add(sketch, "--levels", "A,B,...", "words in the column that stand for the categories 0, 1, ...", _words, ())
+    _add(sketch, "--out", "FILE.npz", "file of the sketch", pathlib.Path, required=True)
     _add_switch(sketch, "--no-progress", "no progress bar")
 
 
 def _add_design_options(design: argparse.ArgumentParser) -> None:
     _add(design, "--law", "NAME", "law of original answers: a NumPyro distribution, such as Normal", required=True)
     _add(design, "--at", "NAME=X,...", "guesses of its parameters, as in loc=40,scale=15", _guesses, required=True)
-    mechanisms = "one or several, whose parameters are options; --epsilon 0.5,1,2 compares budgets"
+    mechanisms = "one or several mechanisms; their parameters are options; --epsilon 0.5,1,2 compares budgets"
     _add(design, "--mechanism", "NAME,...", mechanisms, _names, required=True)
     _add_parameters(design)
     _add(design, "--people", "N", "number of people (default: 1000)", _integer(1), 1000)
-    _add(design, "--width", "X", "how many people make an interval this wide?", float)
-    _add(design, "--level", "P", "of the intervals (default: 0.95)", _probability, 0.95)
-    _add(design, "--plot", "FILE.png", "draw widths against epsilon, for N and 10 N people", pathlib.Path)
-    _add(design, "--of", "NAME", "what is drawn: a parameter, mean or median (default: the first parameter)")
+    _add(design, "--width", "X", "also print the number of people that an interval of width X needs", float)
+    _add(design, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
+    _add(design, "--plot", "FILE.png", "draw widths of intervals against epsilon, for N and 10 N people", pathlib.Path)
+    _add(design, "--of", "NAME", "for --plot: a parameter, mean or median (default: the first parameter)")
 
 
 def _add_calibrate_options(calibrate: argparse.ArgumentParser) -> None:
     model = "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release)"
     _add(calibrate, "model", "MODEL", model)
-    mechanisms = "one or several, whose parameters are options (default: that of [KJKH], if there is one)"
+    mechanisms = "one or several mechanisms; their parameters are options (default: that of [KJKH], if there is one)"
     _add(calibrate, "--mechanism", "NAME,...", mechanisms, _names, ())
     _add_parameters(calibrate, {"epsilon"})
-    _add(calibrate, "--epsilon", "X", "privacy budgets, a study each", float, nargs="+", dest=f"{TYPED}epsilon")
-    _add(calibrate, "--people", "N", "records of a release (default: 5000)", _integer(1), 5000)
-    _add(calibrate, "--repeats", "N", "releases that are simulated and analysed (default: 200)", _integer(1), 200)
+    _add(calibrate, "--epsilon", "X", "privacy budgets, one study for each", float, nargs="+", dest=f"{TYPED}epsilon")
+    _add(calibrate, "--people", "N", "number of records of a release (default: 5000)", _integer(1), 5000)
+    _add(calibrate, "--repeats", "N", "number of releases to simulate and analyse (default: 200)", _integer(1), 200)
     _add(calibrate, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
-    _add(calibrate, "--warmup", "N", "warm-up draws of each posterior (default: 500)", _integer(0), 500)
-    _add(calibrate, "--samples", "N", "draws kept of each; every fifth counts (default: 500)", _integer(5), 500)
-    saved = "keep finished posteriors in this folder, and go on from there after an interrupt"
+    _add(calibrate, "--warmup", "N", "warm-up iterations for each posterior (default: 500)", _integer(0), 500)
+    _add(calibrate, "--samples", "N", "draws kept of each; every fifth is used (default: 500)", _integer(5), 500)
+    saved = "save finished posteriors in this folder, and resume from there after an interrupt"
     _add(calibrate, "--checkpoints", "FOLDER", saved, pathlib.Path)
-    _add(calibrate, "--plot", "FILE.png", "draw empirical cdfs of the truth's ranks, a panel a study", pathlib.Path)
-    _add_switch(calibrate, "--no-progress", "no progress bar, nor, where stderr is a file, lines now and then")
+    _add(calibrate, "--plot", "FILE.png", "draw empirical cdfs of ranks, one panel for each study", pathlib.Path)
+    _add_switch(calibrate, "--no-progress", "no progress bar (or progress lines, if stderr is a file)")
 
 
 def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozenset(), private: bool = False) -> Any:
     """Options that say what a CSV file holds, parameters of all mechanisms among them, in a group."""
     group = parser.add_argument_group(
-        "what is released, and how" if private else "where a RELEASE is a .csv file",
+        "what is released, and how" if private else "if a RELEASE is a .csv file",
         "The mechanism's parameters are options, as in --epsilon 1 --lower 0 --upper 20 ('ldpbayes mechanisms' lists "
-        + ("them), one for all records." if private else "them); @NAME takes one a record from a column."),
+        + ("them), one for all records." if private else "them); @NAME reads one for each record from a column."),
     )
-    column = "where they are; of rows several, in order, as in x1,x2,y" + " (default: the only column)" * (not private)
-    made = "what releases them" if private else "what released the values"
+    column = "column of the values; for rows several in order, x1,x2,y" + " (default: the only column)" * (not private)
+    made = "mechanism that adds the noise" if private else "mechanism that released the values"
     _add(group, "--mechanism", "NAME", made, required=private)
     _add(group, "--column", "NAME", column, action="append", required=private)
-    _add(group, "--levels", "A,B,...", "words that stand there for codes 0, 1, ...", _words, ())
-    _add(group, "--times", "N", "at most so many values are about one person (default: 1)", _integer(1))
+    _add(group, "--levels", "A,B,...", "words in the column that stand for the categories 0, 1, ...", _words, ())
+    _add(group, "--times", "N", "largest number of values about one person (default: 1)", _integer(1))
     if not private:
-        _add(group, "--persons", "COLUMN", "whom each is about, from which that is counted")
+        _add(group, "--persons", "COLUMN", "column of the person of each value, from which --times is counted")
     parser.set_defaults(by=None)
     _add_parameters(group, without)
     return group

@@ -1,4 +1,4 @@
-"""What was released: releases, their files, and sketches of them; no likelihood."""
+"""Released data: releases, tables of noisy cells, their files, and sketches (small summaries)."""
 
 from ldpbayes.data._sketches import Groups, MomentSketch, Sketch, TotalSketch
 from ldpbayes.data._tables import NoisyTable

@@ -34,33 +34,41 @@ class Source(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Sketch(Holding):
-    """Weighted nodes that stand for the ``size`` records of a release; an `ExpandedSketch` has a polynomial instead.
+    """Base of sketches. A sketch is a small summary that replaces the records of a release. `Release.sketch` makes one.
 
-    Each node (nodes, *event), a released value, stands for as many records as its weight (nodes,) says. Weights can be
-    negative: they integrate polynomials. ``doubts`` are warnings about the release; ``added`` has the promises of all
-    releases of a sum of sketches, and of one release with several reports a person; it is else empty. ``sources`` are
-    the files that it is of, as far as they are known; sketches of one file do not add.
+    A sketch has weighted nodes, except that an `ExpandedSketch` has a polynomial. Each node (nodes, *event) is a
+    released value. The weight (nodes,) of a node is the number of records that it replaces. Weights can be negative.
+
+    Every sketch has the attributes ``mechanism``; ``num_groups``, the number of groups, or None; ``coords``, the names
+    of groups by axis, or None; ``doubts``, warnings about the release; ``sources``, the known files in the sketch; and
+    ``added``, the guarantees of all releases in the sketch, or () for one release with one value for each person.
+
+    Examples
+    --------
+    >>> ldp.Release([1, 0, 1, 1], ldp.RandomizedResponse(epsilon=1.0)).sketch()
+    CountSketch(4 records, 2 nodes, RandomizedResponse(epsilon=1.0, categories=2))
     """
 
     mechanism: Any
     _: dataclasses.KW_ONLY
-    num_groups: int | None = static(default=None)
-    doubts: tuple[str, ...] = host(default=())
+    num_groups: int | None = static(default=None)  #: Number of groups, or None.
+    doubts: tuple[str, ...] = host(default=())  #: Warnings about the release.
+    #: Promises of all releases in a sum of sketches, or of one release with several reports for each person; else ().
     added: tuple[Promise, ...] = host(default=())
-    coords: dict[str, tuple] | None = host(default=None)  # names of the groups, along axes of these names
-    sources: tuple[Source, ...] = host(default=())
+    coords: dict[str, tuple] | None = host(default=None)  #: Names of the groups, along axes of these names.
+    sources: tuple[Source, ...] = host(default=())  #: Known files in the sketch.
 
     if TYPE_CHECKING:  # fields or properties of a subclass
         nodes = weights = property()
 
-    size = property(lambda self: self.weights.sum())  # number of records
-    # Batch shape that the law of the records must have: () for one law of all, (G,) for a law a group.
+    size = property(lambda self: self.weights.sum(), doc="Number of records.")
+    #: Batch shape of the law of the records: () for one law of all, (G,) for one law for each group.
     law_shape = property(lambda self: () if self.num_groups is None else (self.num_groups,))
-    promises = property(lambda self: self.added or (Promise(self.mechanism),))  # of the releases, one each
+    promises = property(lambda self: self.added or (Promise(self.mechanism),), doc="The promise of each release.")
 
     @property
     def occupied(self) -> np.ndarray:
-        """The nodes, those of weight 0 moved to one with records: a law need not be finite where no record is."""
+        """The nodes. Nodes of weight 0 are replaced by a node with records, because a law may be infinite there."""
         return np.where(self.weights != 0, self.nodes, self.nodes[np.argmax(np.abs(self.weights))])
 
     def _counts(self) -> dict[str, Any]:
@@ -91,7 +99,7 @@ class Sketch(Holding):
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write to an ``.npz`` file, without records, for `load`; ValueError for another ending."""
+        """Write an ``.npz`` file, without records, that `load` can read. Raises ValueError for another ending."""
         if pathlib.Path(path).suffix != ".npz":
             raise ValueError(f"a file of a sketch ends in .npz, got {os.fspath(path)!r}")
         header: dict[str, Any] = {"format": FORMAT, "kind": type(self).__name__, "mechanism": self.mechanism.spec()}
@@ -111,7 +119,7 @@ class Sketch(Holding):
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Sketch":
-        """Read a file of `save`; ValueError where it is another file, or damaged."""
+        """Read a file that `save` wrote. Raises ValueError if the file is another file or damaged."""
         name = pathlib.Path(path).name
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -141,14 +149,14 @@ def _fields(value: Any) -> dict[str, Any]:
 
 @pytree_dataclass(eq=False)
 class Groups(Sequence):
-    """Sketches or releases, one a group, for `observe` and models of groups; `Release.sketch` makes them with ``by=``.
+    """A sequence of sketches or releases of groups, for `observe` and models. `Release.sketch` makes it with ``by=``.
 
     Parameters
     ----------
     parts : sequence of Sketch or Release
-        In the order of the groups.
+        One sketch or release for each group, in the order of the groups.
     coords : dict of str to tuple, optional
-        Names of the groups by axis: they label the axes of this name and size in what `fit` returns.
+        Names of the groups by axis. They label the axes with this name and size in the result of `fit`.
     """
 
     parts: Sequence[Any]
@@ -180,19 +188,19 @@ def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
 
 @pytree_dataclass(eq=False, repr=False)
 class MomentSketch(Sketch):
-    """Count, mean and second central moments of released rows: exact, where the law of a row is normal.
+    """Number, mean and covariance of released rows. This sketch is exact if the law of a row is normal.
 
-    A normal log density is quadratic in the row, so that its sum over records is that over any weighted nodes of the
-    same count, mean and second moments. Here these are the 2D points mean ± √D · (columns of a root of the covariance),
-    all of the same weight. Source: [KJKH] sec. 3.2.3, whose likelihood is the product over records.
+    The sum of normal log densities depends on these moments only. The sketch stores them as 2D weighted points of
+    dimension D: mean ± √D · (columns of a root of the covariance). Source: [KJKH] sec. 3.2.3. The points are ``nodes``
+    (2D, D), in the units of the columns. Their ``weights`` (2D,) are equal and sum to the number of records.
     """
 
-    nodes: Any  # (2D, D)
-    weights: Any  # (2D,)
+    nodes: Any  #: Weighted points (2D, D).
+    weights: Any  #: Weights (2D,), all equal; they sum to the number of records.
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
-        """Compress released rows (N, D) in one pass; ValueError for other than Gaussian noise, or personal budgets."""
+        """Compress released rows (N, D) in one pass. Raises ValueError unless noise is Gaussian with one budget."""
         noise = getattr(mechanism, "noise", None)
         if not isinstance(noise, (Gaussian, IndependentGaussian)) or not hasattr(mechanism, "lower"):
             raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
@@ -226,8 +234,8 @@ def _nodes_of_moments(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray
 class TotalSketch(Sketch):
     """The sum of locally perturbed statistics as one released value ([KJKH] sec. 3.1).
 
-    ``mechanism`` is that of the sum, with its number of records as ``count``; the only node (1, statistics) is the sum,
-    with a weight (1,) of one.
+    ``mechanism`` is the mechanism of the sum, with its number of records as ``count``. Its only node is the sum:
+    ``nodes`` are (1, statistics), in the units of the statistics, and ``weights`` are [1].
     """
 
     nodes: Any
@@ -237,7 +245,7 @@ class TotalSketch(Sketch):
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
-        """Sum locally perturbed statistics (N, statistics) of one record each; ValueError if they are sums already."""
+        """Sum the perturbed statistics (N, statistics) of single records. Raises ValueError for statistics of sums."""
         array: Any = array_of(values)
         return cls(mechanism.total(len(array)), array.sum(axis=0)[None], np.ones(1))
 

@@ -34,20 +34,25 @@ class Keys(dict[str, np.ndarray]):
 
 @pytree_dataclass(eq=False, repr=False)
 class NoisyTable(Release):
-    """A release of statistics, a cell each, with keys that say whom each cell counts.
+    """A table of noisy statistics: one released value for each cell, with keys that say which people are in the cell.
 
-    `from_frame` reads one, `fit` labels its result by the keys, and ``table[rows]`` has some of the cells.
+    `from_frame` reads a table, ``table[rows]`` takes some of its cells, and `fit` labels results by the keys.
 
     Parameters
     ----------
     values, mechanism, count
-        As of `Release`: a value a cell (N,), NaN where it was not reported, and an additive mechanism without bounds,
-        which rules of reporting may stand around.
+        See `Release`. There is one value for each cell, or NaN if it was not reported. The mechanism has no bounds, or
+        it is a reporting rule.
     keys : dict of str to array (N,)
-        Labels of the cells by the name of the key, outermost first. ValueError for missing labels, other than N, or two
-        cells with equal ones.
+        Labels of the cells for each key, outermost key first. Raises ValueError if they are missing or not distinct.
     privacy : str, optional
-        The publisher's own statement, which then stands wherever the guarantee would.
+        The statement of the publisher, which replaces the guarantee. Further parameters are described at `Release`.
+
+    Examples
+    --------
+    >>> frame = {"state": ["A", "B"], "count": [51, 39]}
+    >>> ldp.NoisyTable.from_frame(frame, "count", "state", "discrete_laplace", scale=2.0, sensitivity=1.0)
+    NoisyTable(2 cells by state, AdditiveMechanism(noise=DiscreteLaplace(scale=2.0), sensitivity=1.0))
     """
 
     keys: Mapping[str, Any] = static(default=None)
@@ -89,24 +94,27 @@ class NoisyTable(Release):
         threshold: float | None = None,
         repeats: str | None = None,
     ) -> "NoisyTable":
-        """The table in a data frame or a dict of columns; ValueError, with column and cell, for what is none.
+        """Read a table from a data frame or a dict of columns. Raises ValueError, with column and cell, for bad values.
 
         Parameters
         ----------
         frame, value, keys
-            A row a cell; the column of values; the columns of keys, outermost first.
+            The data, with one row for each cell; the name of the column of values; the names of the columns of keys,
+            outermost first.
         noise : str or class
-            "laplace", "gaussian", "discrete_laplace" or "geometric", "discrete_gaussian"; or a class of one parameter.
+            "laplace", "gaussian", "discrete_laplace" or "geometric", "discrete_gaussian"; or a class with a scale.
         scale, standard_deviation, variance : float or str
-            One of them, a number or a column: the parameter of the noise (Laplace's b), or a moment that gives it.
+            Exactly one of the three, as a number or the name of a column: the scale b or a moment of the noise, in the
+            unit of the values.
         sensitivity, privacy : float, str, optional
-            How far one record moves a value; or what the publisher states. With neither, no promise is known.
+            The largest change of a value by one record, in the unit of the values; the statement of the publisher.
+            Default: no guarantee is known.
         unit, floor, threshold : float, optional
-            What was done to noisy values, in this order: rounded to multiples of the unit; reported as the floor if
-            below it; withheld if below the threshold. Without a threshold, values are missing for other reasons.
+            Rules of reporting, applied in this order: round to multiples of the unit; print the floor for lower values;
+            withhold values below the threshold. Default: no rule, and values are missing for other reasons.
         repeats : str, optional
-            A column that numbers measurements of a cell: the last key. A `ReleaseWarning` says if the measurements
-            differ by more or less than their noise does, with probability below 1e-12.
+            Name of a column that numbers repeated measurements of a cell, and becomes the last key. A `ReleaseWarning`
+            says if the measurements differ more or less than the noise explains (probability below 1e-12).
         """
         law, columns = _law(noise), columns_of(frame)
         stated = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
@@ -155,18 +163,18 @@ class NoisyTable(Release):
 
     @property
     def dim(self) -> str:
-        """Name of the axis of cells: that of the only key, or "cell"."""
+        """Name of the axis of cells: the name of the only key, or "cell" if there are several keys."""
         return next(iter(self.keys)) if len(self.keys) == 1 else "cell"
 
     @property
     def labels(self) -> np.ndarray:
-        """A label a cell (N,): that of its only key, or those of its keys with commas between them."""
+        """Labels (N,) of the cells: the label of the only key, or the labels of all keys, joined by commas."""
         if len(self.keys) < 2:
             return self.keys.get(self.dim, np.arange(self.count))
         return np.array([", ".join(map(str, row)) for row in zip(*self.keys.values(), strict=True)])
 
     def levels(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct labels of a key in the order of the cells, and the position (N,) of each cell's label among them."""
+        """Return the distinct labels of a key, in the order of the cells, and the position (N,) of each label."""
         labels, first, codes = np.unique(self.keys[key], return_index=True, return_inverse=True)
         order = np.argsort(first)
         return labels[order], np.argsort(order)[codes]

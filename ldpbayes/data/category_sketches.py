@@ -26,19 +26,20 @@ FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sor
 
 @pytree_dataclass(eq=False, repr=False)
 class CountSketch(Sketch):
-    """One released value of each kind, and how many records released it: exact, for discrete outputs.
+    """One released value of each kind, with the number of records that released it. It is exact for discrete outputs.
 
-    Two values are of one kind where log p(z | ·) is one function of x (see `DiscreteMechanism.equivalence`). Only
-    records of equal budgets are counted together: the mechanism has one budget, or one a node.
+    Two values are of one kind if log p(z | ·) is the same function of x (`DiscreteMechanism.equivalence`). Only records
+    of equal budgets are counted together: it has one budget, or one for each node. ``nodes`` (nodes, *event) are
+    released values, and ``weights`` (nodes,) numbers of records. ``groups`` (nodes,) are group codes from 0, or None.
     """
 
     nodes: Any
     weights: Any
-    groups: Any = None  # of each node (nodes,), from 0 to num_groups - 1, in a sketch made with ``by=``
+    groups: Any = None  #: Group of each node (nodes,), from 0 to num_groups - 1, if made with ``by=``.
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: np.ndarray | None = None) -> "CountSketch":
-        """Count released values (N, *event) of each kind, with the options and errors of `Release.sketch`."""
+        """Count the released values (N, *event) of each kind. Options and errors are those of `Release.sketch`."""
         array = np.asarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
         return cls(mechanism, array, np.ones(len(array)), by, num_groups=num_groups)._compressed()
@@ -112,15 +113,16 @@ NARROW = 0.05  # r² / N up to which an expansion is accurate; its errors in nat
 
 @pytree_dataclass(eq=False, repr=False)
 class ExpandedSketch(Sketch):
-    """The log-likelihood of categories under a pure protocol, expanded where the posterior is, as a polynomial.
+    """A polynomial that approximates the log-likelihood of categories under a pure protocol around the posterior.
 
-    Each record's log p(z | θ) is a smooth function of one number that is linear in the shares θ; where a posterior is
-    narrow, low orders of their sum are as good as the records (compare it with `log_likelihood`). The mechanism has one
-    budget, or one a record; the polynomial is of the shares (d,), or for groups, of ``by=``, of those (G, d) of each.
+    The log-likelihood is a smooth function of the shares θ of the categories. If the posterior is narrow, a polynomial
+    of low order is as good as the records (compare it with `log_likelihood`). Its variables are the shares (d,), or (G,
+    d) for groups of ``by=``. The mechanism has one budget, or one for each record. ``polynomial`` is in nats, ``count``
+    is the number of records, and ``records`` are the released values, or None if they were not kept.
     """
 
-    polynomial: Polynomial
-    count: Any
+    polynomial: Polynomial  #: The log-likelihood in nats, a polynomial of the shares.
+    count: Any  #: Number of records.
     records: "tuple[CategoryRecords, ...] | None" = host(default=None)
 
     @classmethod
@@ -132,8 +134,9 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | Frame | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand to the fourth order, or the third above 24 categories, as `Release.sketch` says: at the maximum of the
-        log-likelihood plus Σ log θ_k, the mode in softmax coordinates, near the posterior's mean even for small shares.
+        """Expand to the fourth order, or to the third order for more than 24 categories, as `Release.sketch` does. The
+        place is the maximum of the log-likelihood plus Σ log θ_k, which is near the posterior mean also for small
+        shares.
         """
         array = np.asanyarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
@@ -154,20 +157,20 @@ class ExpandedSketch(Sketch):
 
     @property
     def nodes(self) -> Any:
-        raise AttributeError("an expansion has no nodes and weights; release.sketch(expand=False) or sketch.exact has")
+        raise AttributeError("an expansion has no nodes and weights; use release.sketch(expand=False) or sketch.exact")
 
     weights = nodes
     size = property(lambda self: self.count)
 
     @property
     def exact(self) -> CountSketch:
-        """A `CountSketch` of the records; ValueError without records."""
+        """A `CountSketch` of the records. Raises ValueError if the records were not kept."""
         total: Any = sum(CountSketch.of(part.values, part.mechanism, part.by) for part in self._required_records())
         kept = {name: getattr(self, name) for name in ("num_groups", "doubts", "added", "coords")}
         return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Exact log-likelihood (m,) at shares (m, d), or (m, G, d) for groups, from the records that were kept."""
+        """Return the exact log-likelihood (m,), in nats, of the kept records at shares (m, d), for groups (m, G, d)."""
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
         if points.shape[1:] != shape or points.ndim != 1 + len(shape):

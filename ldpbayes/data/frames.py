@@ -94,11 +94,11 @@ register_pytree_with_keys(
 
 
 def arrays_of_frames(tree: PyTree) -> PyTree:
-    """A pytree with a `Table` for each data frame in it, and an array for each series, as `fit` gives to its model.
+    """Replace each data frame in a pytree ``tree`` by a `Table` of arrays, and each series by an array, as `fit` does.
 
-    NumPyro's own machinery, such as `numpyro.infer.Predictive`, does not convert data frames: convert them first. Those
-    of pandas, polars and others are recognised by their methods. ValueError if numbers of a series are missing, or a
-    data frame has two columns of one name.
+    Use it for NumPyro functions such as `numpyro.infer.Predictive`, which do not convert data frames. Frames of pandas,
+    polars and other libraries are recognised by their methods. Other leaves are not changed. Raises ValueError for
+    missing numbers in a series, or for equal names.
     """
     return jax.tree.map(_arrays_of, tree)
 

@@ -33,30 +33,37 @@ MOST_INSIDE = 1024  # panels between the bounds, where others are graded
 
 @pytree_dataclass(eq=False, repr=False)
 class PanelSketch(Sketch):
-    """Legendre moments of the released values on panels, of one budget for all records.
+    """Legendre moments of released numbers on panels (intervals of z), under one budget for all records.
 
-    ``moments`` (panels, 12) are Σ P_n(t_i) over the records of a panel, t the panel's coordinate in [−1, 1]. ``tails``
-    (2, 2) has count and sum of the values below the first (row 0) and above the last panel (row 1), where log p is
-    linear; where it is so from period to period only, values are moved in by whole periods: no count, the sum of the
-    moves. ``atoms`` (places,) has the numbers of values at the bounds and the integers between, which are in no panel;
-    it is empty if all values have noise.
+    ``moments`` (panels, 12) are Σ P_n(t_i) over the records of a panel, where t is the coordinate in the panel, in [−1,
+    1]. ``tails`` (2, 2) are number and sum of the values below the first panel (row 0) and above the last (row 1),
+    where log p is linear. If log p is linear only from period to period, values are moved inwards by whole periods; the
+    row then has the number 0 and the sum of the moves. ``atoms`` (places,) are numbers of values without noise at the
+    bounds and integers. ``edges`` (panels + 1,) are the ends of the panels, in the unit of the data. ``order`` is the
+    number of nodes for each panel. ``grid`` is the number of panels in x (None: as in z). ``chosen`` is True if
+    `coarser` keeps the panels. ``records`` are the released values, if kept, and ``probes`` at most 256 of them, to
+    check the sketch.
+
+    ``edges`` (panels + 1,) are the ends of the panels, in the unit of the data. ``order`` is the number of nodes for
+    each panel, ``grid`` the number of panels in x (None: as in z), and ``chosen`` tells whether `coarser` keeps the
+    panels. ``records`` are the released values, if kept, and ``probes`` at most 256 of them, to check the sketch.
     """
 
     moments: Any
     tails: Any
     atoms: Any
-    edges: tuple[float, ...] = static()  # of the panels, increasing
-    order: int = static(default=ORDER)  # nodes a panel; 12 use every moment, as reference of the certificate
-    grid: int | None = static(default=None)  # panels of the channel in x, twice as many for the reference; else as in z
-    chosen: bool = static(default=False)  # whether its maker asked for so many panels, which `coarser` then keeps
+    edges: tuple[float, ...] = static()  #: Edges of the panels, increasing.
+    order: int = static(default=ORDER)  #: Nodes of each panel; 12 use every moment, as the `reference` does.
+    grid: int | None = static(default=None)  #: Panels in x, twice as many for the `reference`; else as in z.
+    chosen: bool = static(default=False)  #: Whether the number of panels was asked for; `coarser` keeps it.
     records: tuple | None = host(default=None)  # the released values, with which it can refine itself
     probes: Any = host(default=None)  # a few values, evenly spread, for the certificate
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
-    places = property(lambda self: atom_places(self.mechanism, self.edges))
-    channel_panels = property(lambda self: self.grid or len(self.edges) - 1)
-    # these moments on 12 nodes a panel, with a finer channel: `fit` certifies the sketch against it
+    places = property(lambda self: atom_places(self.mechanism, self.edges), doc="Values of the ``atoms`` (places,).")
+    channel_panels = property(lambda self: self.grid or len(self.edges) - 1, doc="Number of panels in x.")
+    #: The sketch on 12 nodes for each panel, with a finer channel: `fit` checks the sketch against it.
     reference = property(lambda self: dataclasses.replace(self, order=MOMENTS))
 
     @classmethod
@@ -68,7 +75,7 @@ class PanelSketch(Sketch):
         lattice: bool | None = None,
         keep_records: bool = True,
     ) -> "PanelSketch":
-        """Compress released numbers (N,), with the options and errors of `Release.sketch`."""
+        """Compress released numbers (N,). Options and errors are those of `Release.sketch`."""
         if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
             raise ValueError("numbers can be sketched with one common budget; sketch those of each budget on their own")
         array = np.asarray(values)
@@ -80,8 +87,8 @@ class PanelSketch(Sketch):
 
     @cached_property
     def nodes(self) -> np.ndarray:
-        """Node values (panels × order + 4 + places,), which do not depend on records: four carry the tails, where log p
-        is known from its values at an edge, or a range beyond it if an atom is there, and a range further; then atoms.
+        """Nodes (panels × order + 4 + places,), which do not depend on the records. Four nodes represent the tails: at
+        an edge (a range beyond it if an atom is there) and a range further on each side. The atoms are last.
         """
         edges = np.asarray(self.edges)
         t, _ = leggauss(self.order)
@@ -98,7 +105,7 @@ class PanelSketch(Sketch):
 
     @cached_property
     def weights(self) -> Any:
-        """Node weights (nodes,); they sum to the number of records."""
+        """Weights (nodes,), which sum to the number of records."""
         xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
         low, high = self.edges[0], self.edges[-1]
@@ -110,8 +117,9 @@ class PanelSketch(Sketch):
         return xp.concatenate([inner.ravel(), tails, self.atoms])
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """The sketch on fewer panels in z and in x (`grid`), and edges at integers if `lattice`, by default if all
-        integers between the ends are edges; itself if its maker chose the panels, or it has no more.
+        """Return the sketch on fewer panels in z and in x (`grid`), with edges at integers if `lattice` (default: if
+        all integers are edges now). The sketch does not change if a user chose the number of panels, or if it is no
+        larger.
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
@@ -129,13 +137,13 @@ class PanelSketch(Sketch):
 
     @property
     def thinned(self) -> "PanelSketch":
-        """A sketch of the probes alone, each of which counts for size / probes records."""
+        """Return a sketch of a few kept values, each with an equal share of the weight of all records."""
         parts = panel_moments(self.mechanism, self.probes, np.asarray(self.edges))
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
 
     def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
-        """Sketch of the records on panels four times narrower, cut at integers if `lattice`; None without records."""
+        """Return a sketch on panels four times narrower, cut at integers if `lattice`; None if no records were kept."""
         if self.records is None:
             return None
         panels = 4 * (len(self.edges) - 1)

@@ -31,34 +31,39 @@ SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata
 
 
 class ReleaseWarning(LdpBayesWarning):
-    """The stated mechanism could hardly have released these values, whatever the records; the message says why."""
+    """The values are nearly impossible under the mechanism, for any records. The message says why."""
 
 
 @pytree_dataclass(eq=False, repr=False)
 class Release(Holding):
-    """Released values with their mechanism; without values, a plan for ``count`` records that a model can simulate.
+    """Released values with their mechanism; or, without values, a plan for ``count`` records that a model can simulate.
 
-    A value belongs to one record, and so does the guarantee; or it is a statistic of many records (a noisy count, sum
-    or mean), the only value of its release, whose mechanism has no bounds and states by how much one person moves it.
+    Each value belongs to one record, and the guarantee protects each record. Or there is one value, a statistic of many
+    records (a noisy count, sum or mean). Its mechanism then has no bounds and states the sensitivity.
 
     Parameters
     ----------
     values : array_like (N, *event) or None
-        One released value a record: a number or a code, or a row of the mechanism's ``event_shape`` (bits, say).
-        ValueError for those that `Mechanism.validated` refuses; a `ReleaseWarning`, which ``doubts`` keeps for `fit`
-        and sketches of the release, where `Mechanism.implausible` gives reasons.
+        One released value for each record: a number, a code, or a row of the mechanism's ``event_shape`` (such as
+        bits). Raises ValueError if values are impossible. Nearly impossible values cause a `ReleaseWarning`, which is
+        kept in ``doubts``.
     mechanism : Mechanism
-        What made them; TypeError unless its class is registered. Its parameters are scalars, or for personal budgets
-        arrays of shape (N,); ValueError for another shape.
+        The mechanism that made the values, of a registered class. Its parameters are numbers or arrays (N,).
     count : int, optional
-        Number of records; only without values.
+        Number of records. It is given only if there are no values.
     times : int, optional
-        At most so many values are about one person (default: 1): ``guarantee`` and privacy statements are of them.
+        Largest number of values about one person (default: 1). ``guarantee`` and statements are for all these values.
     about : dict, optional
-        What the releaser says besides, which a file keeps, in JSON: ``sampler``, who drew the values of a secure
-        release (`ldpbayes.secure.release`); perhaps ``column`` and ``levels``, words for the codes 0, 1, ...
+        Public facts in the form of JSON, which a file keeps. ``sampler`` is the program that drew the values
+        (`ldpbayes.secure.release`). ``column`` is the name of the column, and ``levels`` are words for codes 0, 1, ...
     persons : array_like (N,), optional
-        Whom each value is about, from which ``times`` is counted; the array is not kept.
+        The person of each value, from which ``times`` is computed. The array is not kept.
+
+    Examples
+    --------
+    >>> release = ldp.Release([1, 0, 1, 1], ldp.RandomizedResponse(epsilon=1.0))
+    >>> print(len(release), release.guarantee.epsilon(0.0))
+    4 1.0
     """
 
     values: Any
@@ -91,12 +96,12 @@ class Release(Holding):
                 raise ValueError(f"count is {self.count}, but there are {count} values; leave count out")
         object.__setattr__(self, "count", count)
         if self.mechanism.batch_shape not in ((), (1,), (count,)):
-            shape, hint = self.mechanism.batch_shape, "give one budget, or one a record"
+            shape, hint = self.mechanism.batch_shape, "give one budget, or one for each record"
             raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {count} records: {hint}")
         if persons is not None:
             counts = Counter(persons.tolist() if hasattr(persons, "tolist") else persons)
             if self.times is not None or counts.total() != count or any(map(is_missing, counts)):
-                raise ValueError(f"persons is given in place of times, and names one for each of the {count} values")
+                raise ValueError(f"persons replaces times, and must have one person for each of the {count} values")
             object.__setattr__(self, "times", max(counts.values()))
         elif self.times is not None:
             object.__setattr__(self, "times", at_least(1, "times", self.times))
@@ -109,16 +114,16 @@ class Release(Holding):
     def _counts(self) -> dict[str, Any]:
         return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}
 
-    promises = property(lambda self: (Promise(self.mechanism, self.times),))
-    guarantee = property(lambda self: self.mechanism.guarantee.composed(self.times or 1))  # to a person
-    sampler = property(lambda self: (self.about or {}).get("sampler"))  # of a secure release
-    size = property(lambda self: self.count)  # number of records, as of sketches
+    promises = property(lambda self: (Promise(self.mechanism, self.times),), doc="The mechanism and ``times``.")
+    guarantee = property(lambda self: self.mechanism.guarantee.composed(self.times or 1), doc="For each person.")
+    sampler = property(lambda self: (self.about or {}).get("sampler"), doc="The sampler of a secure release, or None.")
+    size = property(lambda self: self.count, doc="Number of records.")
 
     def __len__(self) -> int:
         return self.count
 
     def __add__(self, other: "Release") -> "Release":
-        """Values of both, of which those about one person may be in both; ValueError for other kinds of mechanisms."""
+        """The values of both releases; ValueError for mechanisms of different kinds. One person may be in both."""
         both = self, other
         plain = {*map(type, both)} == {Release} and all(each.values is not None for each in both)  # tables have keys
         if not plain or len({jax.tree.structure(each.mechanism) for each in both}) > 1:
@@ -137,30 +142,32 @@ class Release(Holding):
         expand: bool | None = None,
         at: ExpandedSketch | None = None,
     ) -> Any:
-        """Compress to weighted nodes or an expansion, so that a posterior costs no more for more records.
+        """Compress the release to a small summary. The time to sample a posterior then does not depend on the number of
+        records.
 
-        A `PanelSketch` is of numbers, a `CountSketch` of discrete outputs, an `ExpandedSketch` of categories with many
-        kinds of outputs, a `MomentSketch` of rows under Gaussian noise, a `TotalSketch` of statistics. ValueError for a
-        release without values, personal budgets of a continuous one, rows under other noise, a mechanism of numbers
-        without a released range, values beyond it, or options that do not suit the release.
+        Numbers give a `PanelSketch`, discrete outputs a `CountSketch`, categories with many kinds of outputs an
+        `ExpandedSketch`, rows under Gaussian noise a `MomentSketch`, and statistics a `TotalSketch`. Raises ValueError
+        for other releases, for values beyond the released range, for personal budgets with continuous noise, and for
+        options of other kinds of sketches.
 
         Parameters
         ----------
         panels : int, optional
-            Of numbers: panels over the released range. Default: 40, more where the mechanism's noise is narrow.
+            For numbers: the number of panels over the released range. Default: 40, or more for narrow noise.
         lattice : bool, optional
-            Of numbers: cut the panels at the integers, where a count's log-likelihood has kinks under Laplace noise.
-            Default: where at most 128 integers lie between the bounds.
+            For numbers: True to cut the panels at the integers, where the log-likelihood of a count has kinks under
+            Laplace noise. Default: True if at most 128 integers lie between the bounds.
         keep_records : bool
-            Keep a reference to ``values``: `fit` can then refine a coarse sketch, and check an expansion.
+            True to keep a reference to ``values`` (default): `fit` can then refine a coarse sketch and check
+            expansions.
         by : array_like (N,), optional
-            Each record's group: strings, or whatever can be sorted; a series names the axis. Integers are codes 0, ...,
-            G − 1. Discrete outputs give one sketch, of laws of batch shape (G,); others `Groups`, a sketch each.
+            The group of each record: strings or other sortable labels (a series names the axis), or integer codes 0,
+            ..., G − 1. Discrete outputs give one sketch, for laws of batch shape (G,). Other releases give `Groups`.
         expand : bool, optional
-            Of categories under a pure protocol: keep the log-likelihood as a polynomial of the shares, not a count of
-            each kind of output. Default: for thousands of kinds, and records enough for it to be as good.
+            For categories under a pure protocol: True to keep a polynomial of the shares instead of counts. Default:
+            True for thousands of kinds of outputs, if there are enough records for an accurate polynomial.
         at : ExpandedSketch, optional
-            Expand where this sketch was expanded, to its order, in one pass; the two then add.
+            A sketch whose place and order are used for the expansion, in one pass. The two sketches can then be added.
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
@@ -196,7 +203,7 @@ class Release(Holding):
             yield dataclasses.replace(part.sketch(**options), added=promises)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write to ``.npz`` or ``.parquet`` (see `load`); ValueError for another ending, or without values."""
+        """Write to ``.npz`` or ``.parquet`` (see `load`). Raises ValueError for other endings or without values."""
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
         path, values, own = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
@@ -212,11 +219,11 @@ class Release(Holding):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Release":
-        """Read a release file; ValueError where it has another form or is damaged, or its release is invalid.
+        """Read a release file. Raises ValueError if its form is wrong, if it is damaged, or if its release is invalid.
 
-        ``.npz`` holds ``values``, shape (N, *event), and ``mechanism``, the mechanism's JSON spec as a string.
-        ``.parquet`` holds a column ``value`` without nulls (of lists, where an event is a row), and the spec in the
-        schema metadata under ``ldpbayes.mechanism``. The spec may have ``"release": {"times": 30}`` beside parameters.
+        ``.npz`` holds ``values``, of shape (N, *event), and ``mechanism``, the JSON text of `Mechanism.spec`.
+        ``.parquet`` holds a column ``value`` without nulls (of lists for rows) and this text in the schema metadata,
+        under ``ldpbayes.mechanism``. Beside the parameters, the text may have ``"release": {"times": 30}``.
         """
         path = pathlib.Path(path)
         if not path.exists():
@@ -250,7 +257,7 @@ def promises(data: Sequence[Any], others: Sequence[Mechanism] = (), same_people:
     stated = dict.fromkeys(each.privacy for each in data)
     plain = promised([each for each in data if not each.privacy])
     if same_people and any(stated):
-        raise ValueError("same_people: a table has the words of its publisher, and no guarantee that could be composed")
+        raise ValueError("same_people: a table has a statement of its publisher, and no guarantee to compose")
     return "\n".join(filter(None, [statements([*plain, *map(Promise, others)], same_people), *stated]))
 
 

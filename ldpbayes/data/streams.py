@@ -42,36 +42,35 @@ def sketch_from(
     progress_bar: bool = True,
     **options: Any,
 ) -> Sketch:
-    """Sketch files, or arrays as they come, with a few million values in memory at any time.
+    """Sketch large files or a sequence of arrays, with only a few million values in memory at any time.
 
-    Every file is a release of its own, and so are all arrays together. Parts are added up in their order, so that the
-    result does not depend on who sketched them. A sketch knows which files it is of: it does not add to another one of
-    the same contents.
+    Each file is one release. All arrays together are one release. Parts are added in order, so the result does not
+    depend on the workers. A sketch knows its files, and cannot be added to another sketch of equal contents.
 
     Parameters
     ----------
     source : path or sequence of paths, array or iterable of arrays
-        Files, folders, or patterns such as ``"day-*.parquet"``: ``.parquet`` (by row groups), ``.csv`` and ``.tsv``
-        (in blocks), all with pyarrow, ``.npy`` (mapped), ``.npz`` files of `Release.save`, and of `Sketch.save`, which
-        are added. Or released values (N, *event), or arrays of them, one after the other.
+        Files, folders, or patterns such as ``"day-*.parquet"``: ``.parquet``, ``.csv`` and ``.tsv`` (with pyarrow),
+        ``.npy``, and ``.npz`` of `Release.save` or `Sketch.save`. Or arrays of released values (N, *event).
     mechanism : Mechanism, optional
-        What released the values, with one budget. Files of `Release.save` say so themselves; ValueError for another.
-    column, levels : str or sequence of str, and sequence of str, optional
-        Of Parquet and CSV files: the column of values, or several of rows (default: ``value``); and words that stand
-        there for the codes 0, 1, ...
+        The mechanism of the values, with one budget. Files of `Release.save` name it. Differences raise ValueError.
+    column : str or sequence of str, optional
+        For Parquet and CSV files: the column of values, or the columns of rows. Default: ``value``.
+    levels : sequence of str, optional
+        Words in the files for the codes 0, 1, ...
     executor : concurrent.futures.Executor, optional
-        Whose workers read and sketch files, as for `ldpbayes.studies.sbc`; they need to see them under the same paths.
+        An executor whose workers read and sketch files (see `ldpbayes.studies.sbc`), which need equal paths there.
     progress_bar : bool
-        Whether a bar on stderr, if that is a terminal, counts values.
+        True to show a progress bar on stderr, if stderr is a terminal. Default: True.
     **options
         ``panels``, ``lattice``, ``expand`` and ``at`` of `Release.sketch`. An expansion without ``at`` reads files
-        three to five times, to find the mode first; ValueError for arrays as they come, which can be read but once.
+        three to five times, to find the mode. Raises ValueError for iterables, which can be read only once.
 
     Returns
     -------
     Sketch
-        Without records. ValueError where there is no file, no value, or a file's contents appear twice, and as
-        `Release` and `Release.sketch` raise it, with the file's name; a `ReleaseWarning` as of `Release`.
+        The sketch, without records. Raises ValueError if there are no files or values, or if two files have equal
+        contents; also the errors and warnings of `Release` and `Release.sketch`, with the name of the file.
     """
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
@@ -200,7 +199,7 @@ class _Reader:
         if mechanism is None:
             raise ValueError("the file does not say what released it: give mechanism=")
         if self.mechanism is not None and mechanism != self.mechanism:
-            raise ValueError(f"the file is by {mechanism!r}, not by {self.mechanism!r}")
+            raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if mechanism.batch_shape:
             raise ValueError("values of personal budgets are not read in parts: sketch the release (Release.load)")
         return mechanism, beside.get("times")

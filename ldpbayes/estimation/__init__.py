@@ -1,4 +1,4 @@
-"""M-estimators and other point estimates, with the standard errors that theory gives them."""
+"""Point estimates from releases, such as M-estimates, frequencies and densities, with standard errors from theory."""
 
 from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import (

@@ -41,9 +41,9 @@ BOUNDS = _Word("bounds")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction(abc.ABC):
-    """How the loss of original records is estimated from released ones: the base class of correction methods.
+    """Base of corrections: methods that estimate the loss of original records from released records.
 
-    Subclasses are frozen dataclasses that define `takes`, and `terms` or `evidence`; a field that is neither a number
+    Subclasses are frozen dataclasses that define `takes`, and `terms` or `evidence`. A field that is neither a number
     nor an array is declared with ``dataclasses.field(metadata={"static": True})``.
     """
 
@@ -59,35 +59,36 @@ class Correction(abc.ABC):
 
     @property
     def support(self) -> Support:
-        """Where original records are known to lie, and the loss has to be finite; a field of methods that use it."""
+        """The region in which all original records are known to lie, and in which the loss has to be finite."""
         return None
 
     @abc.abstractmethod
     def takes(self, noise: Noise, columns: int) -> bool:
-        """Whether the method is right for a noise in so many perturbed columns."""
+        """Return True if the method is valid for this noise in this number of perturbed columns."""
 
     def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple["Points", ...]:
-        """The corrected loss of released rows (N, columns), or of original ones for a method that takes these. It is
-        traceable. The key is for the analyst's own noise; ``mechanism.index`` has the positions of perturbed columns.
+        """Return the terms of the corrected loss of released rows (N, columns), or of original rows for `Oracle`.
+        Traceable. ``key`` is for the noise that the analyst adds; ``mechanism.index`` has the positions of perturbed
+        columns.
         """
         raise NotImplementedError(f"{type(self).__name__} defines neither terms nor evidence")
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
     ) -> "EvidenceCorrection":
-        """What the rows say of the parameters; traceable. `everywhere`: the loss is finite outside the support too."""
+        """Return the information of the rows (traceable). `everywhere` is True if the loss is finite everywhere."""
         return EvidenceCorrection.of(Corrected(self.terms(mechanism, rows, key)))
 
     def derivatives(self, columns: int) -> int:
-        """Number of derivatives of the loss in the perturbed columns that the method uses."""
+        """Return the number of derivatives of the loss in the perturbed columns that the method uses."""
         return 0
 
     def settled(self, mechanism: Additive) -> "Correction":
-        """The method with options that depend on the mechanism filled in; ValueError for options that do not fit."""
+        """Return the method with defaults for the mechanism. Raises ValueError for options that do not fit."""
         return self
 
     def exact(self, mechanism: Additive) -> Array:
-        """Share of the records that enter without noise: they alone tell the curvature of a loss with kinks."""
+        """Return the share of records without noise. Only these records show the curvature of a loss with kinks."""
         return mechanism.unperturbed
 
     def __eq__(self, other: object) -> bool:
@@ -99,8 +100,8 @@ class Correction(abc.ABC):
 
 @pytree_dataclass
 class Points:
-    """A term of a corrected loss: the loss (in subclasses, an operator of it) at some points of each of N records.
-    `rows` are (points, N, columns) and their `weights` (points, N), else ValueError.
+    """A term of a corrected loss: the loss (in subclasses, an operator of the loss) at some points for each of N
+    records. `rows` are (points, N, columns) and their `weights` (points, N). Otherwise a ValueError is raised.
     """
 
     rows: Array
@@ -113,17 +114,17 @@ class Points:
             raise ValueError(f"points are {allowed}; got shapes {rows} and {weights}")
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """What is weighted, at each point (points, N); `index` has the perturbed columns."""
+        """Return the quantity at each point (points, N), before weighting; `index` has the perturbed columns."""
         return loss.values(self.rows, theta)
 
     def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Weighted sum over all points, with its gradient and Hessian."""
+        """Return the weighted sum over all points, with its gradient and Hessian."""
         return loss.total(self.rows, self.weights, theta)
 
 
 @pytree_dataclass
 class Laplacians(Points):
-    """A term of a corrected loss: the loss's Laplacian in the perturbed columns at some `Points`, weighted."""
+    """A term of a corrected loss: the weighted Laplacian of the loss in the perturbed columns, at some `Points`."""
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
         return loss.laplacians(self.rows, theta, index)
@@ -134,21 +135,24 @@ class Laplacians(Points):
 
 @pytree_dataclass
 class Corrected:
-    """A corrected loss of N records: a sum of terms. Residuals of the first term's first points set smoothing width."""
+    """A corrected loss of N records: the sum of its ``terms``, one or more `Points` for the N records.
+
+    Residuals at the points of the first term set the width of smoothing.
+    """
 
     terms: tuple[Points, ...]
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Array:
-        """Corrected loss of each record, shape (N,); `index` has the perturbed columns."""
+        """Return the corrected loss of each record, shape (N,); `index` has the positions of the perturbed columns."""
         return sum(jnp.sum(term.weights * term.values(loss, theta, index), axis=0) for term in self.terms)
 
     def derivatives(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Mean of the corrected losses, with its gradient and Hessian."""
+        """Return the mean of the corrected losses, with its gradient and Hessian."""
         totals = [term.total(loss, theta, index) for term in self.terms]
         return Derivatives(*(sum(parts) / self.count for parts in zip(*totals, strict=True)))
 
     def scores(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Gradient of the corrected loss of each record, shape (N, p)."""
+        """Return the gradient of the corrected loss of each record, shape (N, p)."""
         return jax.jacfwd(lambda at: self.values(loss, at, index))(theta)
 
     @property
@@ -158,10 +162,10 @@ class Corrected:
 
 @pytree_dataclass
 class EvidenceCorrection:
-    """All that N records say of the parameters: corrected losses, and functions of mean zero.
+    """Information of N records about the parameters: corrected losses, and functions of mean zero.
 
-    The first of the `criteria` is minimised. All are unbiased for one loss, so that differences of their scores have
-    mean zero. `controls` (N, q) are functions of the released records with mean zero whatever the parameters.
+    The first of the `criteria` is minimised. All criteria are unbiased for one loss, so that differences of their
+    scores have mean zero. `controls` (N, q) are functions of the released records with mean zero for all parameters.
     """
 
     criteria: tuple[Corrected, ...]
@@ -169,24 +173,25 @@ class EvidenceCorrection:
 
     @classmethod
     def of(cls, *criteria: Corrected, controls: Array = None) -> Self:
+        """Return the evidence of these criteria, by default without controls."""
         if controls is None:
             controls = jnp.zeros((criteria[0].count, 0), criteria[0].terms[0].rows.dtype)
         return cls(criteria, controls)
 
     def joined(self, other: "EvidenceCorrection") -> "EvidenceCorrection":
-        """The evidence of both batches of records."""
+        """Return the evidence of both batches of records together."""
         criteria = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), self.criteria, other.criteria)
         return EvidenceCorrection(criteria, jnp.concatenate([self.controls, other.controls]))
 
     def weighted(self, weights: jax.Array) -> "EvidenceCorrection":
-        """The evidence with every record multiplied by its weight (N,)."""
+        """Return the evidence with every record multiplied by its weight (N,)."""
         terms = [[dataclasses.replace(t, weights=t.weights * weights) for t in c.terms] for c in self.criteria]
         return EvidenceCorrection(tuple(Corrected(tuple(each)) for each in terms), self.controls * weights[:, None])
 
 
 @pytree_dataclass(eq=False)
 class Naive(Correction):
-    """ℓ(X⁽¹⁾): no correction, so that the estimate is biased, as with any measurement error."""
+    """No correction: ℓ(X⁽¹⁾), the loss of released records. The estimate is biased, as with any measurement error."""
 
     name: ClassVar[str] = "naive"
 
@@ -202,7 +207,7 @@ class Naive(Correction):
 
 @pytree_dataclass(eq=False)
 class Oracle(Naive):
-    """ℓ(X) of the original records X: the estimate if nothing were private."""
+    """ℓ(X), the loss of the original records X: an estimate without privacy, for comparisons."""
 
     name: ClassVar[str] = "oracle"
     original: ClassVar[bool] = True
@@ -248,18 +253,19 @@ class AveragedCorrection(Correction):
 class DoublyRandom(AveragedCorrection):
     """ℓ(X⁽¹⁾)/δ + (1 − 1/δ) ℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] Theorem 5.1).
 
-    It is unbiased for any integrable loss, so also for ℓ(x)·1[x ∈ 𝒳] with the known support 𝒳 of the records: the loss
-    may then be anything elsewhere. `draws=1` and `support=None` are the paper's estimator.
+    X⁽¹⁾ is the released record, S noise that the analyst adds, and δ the share of records without noise. ℓ may be any
+    integrable loss. With the known support 𝒳 of the records it is ℓ(x)·1[x ∈ 𝒳], and its values outside 𝒳 do not
+    matter. `draws=1` and `support=None` are the estimator of the paper.
 
     Parameters
     ----------
     draws : int or "exact"
-        Draws of the analyst's own noise S to average over for each record; "exact" integrates, in one column.
+        Number of draws of the noise S for each record; "exact" integrates over S (only for one column).
     support : "bounds", (lower, upper) or None
-        Where the original records are known to lie, in the perturbed columns: between the mechanism's bounds, between
-        these numbers or arrays over the perturbed columns, or anywhere.
+        Region of the original records in the perturbed columns: "bounds" for the bounds of the mechanism, a pair of
+        numbers or arrays over the perturbed columns, or None for no known region.
     cuts : sequence of float
-        Kinks of the loss in the perturbed column, at which ``draws="exact"`` cuts its integrals.
+        Kinks of the loss in the perturbed column, at which ``draws="exact"`` splits its integrals.
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
@@ -293,10 +299,11 @@ class DoublyRandom(AveragedCorrection):
 
 @pytree_dataclass(eq=False)
 class Combined(DoublyRandom):
-    """The asymptotically best linear combination of unbiased scores, by two-step GMM ([Hansen]).
+    """The asymptotically best linear combination of unbiased scores, by generalised method of moments ([Hansen]).
 
-    They are doubly random scores with and without the support, the smoothed doubly random one if the loss is smooth,
-    and functions that have mean zero because no record lies outside the support. Options are those of `DoublyRandom`.
+    The scores are doubly random scores with and without the support, the smoothed doubly random score if the loss is
+    smooth, and functions that have mean zero because no record lies outside the support. Parameters: see
+    `DoublyRandom`.
     """
 
     name: ClassVar[str] = "combined"
@@ -323,8 +330,16 @@ class Combined(DoublyRandom):
 
 @pytree_dataclass(eq=False)
 class SymmetricLaplaceCorrection(AveragedCorrection):
-    """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise ([LCQ] eq. 6.1), in one column Laplace noise. S is 0
-    without zero inflation. `draws` and `cuts` are those of `DoublyRandom`.
+    """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise (in one column, Laplace noise) ([LCQ] eq. 6.1).
+
+    S is 0 without zero inflation. `SmoothedDoublyRandom` defines the symbols.
+
+    Parameters
+    ----------
+    draws : int or "exact"
+        Number of draws of the noise S for each record; "exact" integrates over S (only for one column).
+    cuts : sequence of float
+        Values of the perturbed column, in its unit, at which ``draws="exact"`` splits its integrals.
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
@@ -347,7 +362,11 @@ class SymmetricLaplaceCorrection(AveragedCorrection):
 
 @pytree_dataclass(eq=False)
 class SmoothedDoublyRandom(SymmetricLaplaceCorrection):
-    """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6)."""
+    """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6).
+
+    Δ is the Laplacian in the perturbed columns, and λ is the scale of the noise. For the other symbols, ``draws`` and
+    ``cuts``, see `DoublyRandom`.
+    """
 
     name: ClassVar[str] = "sdr"
 

@@ -34,36 +34,43 @@ def frequencies(
     tolerance: float = 1e-6,
     max_iterations: int = 1000,
 ) -> "FrequencyEstimate":
-    """Estimate the frequency of each category; ``unbiased`` and ``mle`` with errors for sampling and perturbation.
+    """Estimate the frequency of each category. Standard errors of ``unbiased`` and ``mle`` include sampling and noise.
 
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
-        Of a pure protocol, with one budget or one a record, or of a `TransitionMatrix` (else TypeError); a release has
-        values, a sketch no groups, a matrix rows that are linearly independent (else ValueError). The source of an
-        expansion is counted.
+        Categories under a pure protocol, with one budget or one for each record, or under a `TransitionMatrix` with
+        linearly independent rows. Raises TypeError or ValueError for a release without values or a sketch of groups. An
+        expansion is estimated from its source.
     method : str
         - ``unbiased``: the linear estimate Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i, where p_i and q_i are the
           mechanism's `support_probabilities` ([WBLJ] sec. 3). With personal budgets w_i is the inverse of a term's
-          variance if all categories were equally frequent. Under a matrix P it is h P⁺, of the shares h of the outputs
-          and the right inverse P⁺ of P that has the least variance if all categories were equally frequent.
+          variance if all categories were equally frequent. Under a matrix P it is h P⁺, where h are the shares of the
+          outputs and P⁺ is the right inverse of P with the least variance if all categories were equally frequent.
         - ``base_cut``: estimates below T = Φ⁻¹(1 − alpha/categories)·σ are set to 0, where σ is the standard deviation
-          of the estimate of a category that does not occur ([WLLSL]). Of pure protocols only.
+          of the estimate of a category that does not occur ([WLLSL]). Only for pure protocols.
         - ``projection``: the point of the simplex that is closest to the unbiased estimate ([HRMS]; [WC]). The steps of
           ``norm_sub``, that set negative estimates to 0 and shift the others ([WLLSL]), lead to this point.
         - ``mle``: maximum likelihood; see Notes.
     alpha : float
-        Of ``base_cut``: bounds the expected number (positive, less than all) of categories kept that do not occur.
+        For ``base_cut``: largest expected number (positive, below the number of categories) of kept absent categories.
     tolerance, max_iterations : float, int
-        Of ``mle``, which ends when its `gap` is within the tolerance in nats, or warns (RuntimeWarning).
+        For ``mle``, which ends when its `gap` is within the tolerance in nats. Otherwise a RuntimeWarning is issued.
 
     Notes
     -----
     ``mle`` repeats EM steps, extrapolated by SQUAREM ([VR]), and up to 4096 categories a Newton step over θ ≥ 0, which
     sets zeros of θ ([KCSA]). Its `gap` bounds the distance of the log-likelihood from its maximum ([Lindsay]). Standard
-    errors come from the observed information about the positive frequencies, with their sum held at one. They are NaN
-    for a frequency estimated as 0, where normal theory fails and ``unbiased`` has one, and enormous where the released
-    values do not tell categories apart.
+    errors come from the observed information about the positive frequencies, with their sum fixed at one. They are NaN
+    for a frequency estimated as 0, where normal theory fails (use ``unbiased`` there). They are very large if the
+    released values do not distinguish categories.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> release = ldp.Release([0, 1, 1, 2] * 100, ldp.RandomizedResponse(epsilon=2.0, categories=3))
+    >>> ldp.frequencies(release).params.round(2).tolist()
+    [0.21, 0.58, 0.21]
     """
     if method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
@@ -153,15 +160,17 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FrequencyEstimate(Estimate):
-    """Estimated frequencies of the categories, as probabilities of the population.
+    """Estimated frequencies of the categories, as probabilities in the population.
 
-    Intervals of ``unbiased`` are score intervals ([Wilson]): the frequencies under which the estimate would be no
-    further off than so many standard deviations. They hold where few records tell of a category, where the standard
-    error does not, and may reach beyond [0, 1]. Intervals of ``mle``, of ``unbiased`` under a matrix, and of contrasts
-    are normal; those of a sum are too short where hardly any record supports one of its categories.
+    Intervals of ``unbiased`` are score intervals ([Wilson]): all frequencies from which the estimate differs by at most
+    a given number of standard deviations. They are valid if few records are informative about a category, unlike the
+    standard error, and may reach beyond [0, 1]. Intervals of ``mle``, of ``unbiased`` under a matrix, and of contrasts
+    are normal. Intervals of a sum are too short if hardly any record supports one of its categories.
 
-    After thresholding or projecting, and for ``mle`` with more than 4096 categories, ``standard_error`` is None, and
-    intervals and contrasts raise ValueError. ``mle`` has ``converged`` if its ``gap`` is within the tolerance.
+    After ``base_cut`` or ``projection``, and for ``mle`` with more than 4096 categories, ``standard_error`` is None,
+    and intervals and contrasts raise ValueError. ``converged`` is True if the ``gap`` of ``mle`` is within the
+    tolerance. The gap is a bound, in nats, on how far the log-likelihood is below its maximum (None for other methods).
+    ``iterations`` is the number of iterations of ``mle`` (0 for other methods), and ``method`` the name of the method.
     """
 
     method: str
@@ -174,7 +183,7 @@ class FrequencyEstimate(Estimate):
     _linear: Linear | None = None
     _matrix: np.ndarray | None = None
 
-    params = property(attrgetter("estimate"))
+    params = property(attrgetter("estimate"), doc="The estimate (categories,).")
     names = cached_property(lambda self: [str(code) for code in range(len(self.estimate))])  # codes of the categories
     privacy = cached_property(lambda self: statements(self._promises))
 
@@ -182,8 +191,9 @@ class FrequencyEstimate(Estimate):
     def covariance(self) -> np.ndarray | None:
         """Covariance (categories, categories) of ``unbiased`` and ``mle``; None with more than 4096 categories.
 
-        That of ``unbiased`` is computed at first use. With one budget its diagonal has the squared standard errors, but
-        for estimates outside [0, 1], whose errors are those of 0 and 1; with several they differ by sampling error.
+        For ``unbiased`` it is computed at first use. With one budget, its diagonal has the squared standard errors,
+        except for estimates outside [0, 1], which have the errors of 0 or 1. With several budgets, the diagonal and the
+        squared standard errors differ by sampling error.
         """
         if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
@@ -213,7 +223,7 @@ class FrequencyEstimate(Estimate):
             return np.asarray(_squares(*self._linear.terms(), weights))
 
     def summary(self, level: float = 0.95) -> str:
-        """Return a table of the frequencies in plain text; of many categories the most frequent ones."""
+        """Return a table of the frequencies in plain text; if there are many categories, of the most frequent."""
         shown = np.sort(np.argsort(-self.estimate, kind="stable")[:SUMMARY_CATEGORIES])
         columns = {"frequency": self.estimate}
         if self.standard_error is not None:

@@ -26,11 +26,11 @@ class Contrast(NamedTuple):
 
 
 class Estimate:
-    """A point estimate of p parameters with its errors, and the privacy of the releases behind it.
+    """Base of results: a point estimate of p parameters with its errors and its privacy statement.
 
-    `estimate` has the form of the start or of the model's parameters; `params` (p,) is the estimate as a flat array,
-    and `names` are those of its p numbers. `covariance` (p, p) and `standard_error` (p,) are for sampling and
-    perturbation together; None where no theory gives them. `privacy` says what each release, and all together, promise.
+    `estimate` has the form of the start or of the model's parameters. `params` (p,) are its numbers and `names` their
+    names. `covariance` (p, p) and `standard_error` (p,) include sampling and noise. They are None if no theory gives
+    them. `privacy` states the guarantee of each release, and of all releases together.
     """
 
     if TYPE_CHECKING:  # fields or properties of a subclass
@@ -63,19 +63,20 @@ class Estimate:
         return np.where(unknown, np.nan, np.sum(weights @ known * weights, axis=1))
 
     def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (p,) of confidence intervals, NaN where the error is NaN.
+        """Return lower and upper ends (p,) of confidence intervals, which are NaN where the standard error is NaN.
 
-        The coverage `level` is between 0 and 1, else ValueError. With `side` "lower" or "upper" the other end is ±∞.
+        The coverage `level` is strictly between 0 and 1. Otherwise a ValueError is raised. With `side` "lower" or
+        "upper" the other end is ±∞.
         """
         below, above = tail_probabilities(level, side)
         low = self._quantile(below) if below > 0 else np.full(len(self.params), -math.inf)
         return low, self._quantile(above) if above < 1 else np.full(len(self.params), math.inf)
 
     def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> Contrast:
-        """Estimate, standard error and normal interval of Σ w_j θ_j, such as a difference of two parameters.
+        """Return estimate, standard error and normal interval of a weighted sum Σ w_j θ_j, such as a difference.
 
-        `weights` are those of one sum (p,), of m sums (m, p), or of one sum by name as ``{"age": 1, "income": -1}``.
-        The error of a sum with an estimate whose error is NaN is NaN.
+        `weights` are an array (p,) for one sum or (m, p) for m sums, or a dict by name for one sum, such as ``{"age":
+        1, "income": -1}``. The error is NaN if the sum contains a parameter whose error is NaN.
         """
         tails = tail_probabilities(level, "both")
         names, p = self.names, len(self.params)
@@ -96,7 +97,7 @@ class Estimate:
         return Contrast(total, error, (low, high))
 
     def summary(self, level: float = 0.95) -> str:
-        """Return a table of the estimates in plain text, with intervals of coverage `level`, between 0 and 1."""
+        """Return a table of the estimates in plain text, with intervals of coverage `level`, inside (0, 1)."""
         return table(self._title, self.names, self._columns(level))
 
     def _columns(self, level: float) -> dict[str, list[str]]:

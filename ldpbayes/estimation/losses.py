@@ -1,4 +1,4 @@
-"""Losses of records: those of regressions, and any JAX function."""
+"""Losses of records: those of regressions, with response y and linear predictor η, and any JAX function."""
 
 import abc
 import dataclasses
@@ -27,12 +27,13 @@ def __dir__() -> list[str]:
 
 
 class Loss(abc.ABC):
-    """A loss on arrays of records; rows have the columns of a release on their last axis, one for a number.
+    """Base of losses on arrays of records.
 
-    Subclasses define `values`. A loss is a static argument of compiled functions, so it must be hashable: a frozen
-    dataclass, for instance. `smooth` says whether it has the derivatives in records and parameters that Laplacians and
-    their Hessians need: four, of which the last may jump; for `IndependentLaplaceCorrection` two, and two more for each
-    perturbed column. If it is None, `m_estimate` searches for jumps.
+    Rows have the columns of a release on their last axis (one for a number). Subclasses define `values`. A loss is a
+    static argument of compiled functions, so it must be hashable, such as a frozen dataclass. `smooth` is True if the
+    loss has the derivatives in records and parameters that Laplacians and their Hessians need: four, where the last may
+    jump; for `IndependentLaplaceCorrection` two, and two more for each perturbed column. If `smooth` is None,
+    `m_estimate` searches for jumps.
     """
 
     smooth: bool | None = None
@@ -40,10 +41,10 @@ class Loss(abc.ABC):
 
     @abc.abstractmethod
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
-        """Loss of each row, from (*shape, columns) to shape."""
+        """Return the loss of each row, from (*shape, columns) to shape."""
 
     def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Sum over the columns in `index` of the second derivatives, from (*shape, columns) to shape."""
+        """Return the sum over the columns in `index` of the second derivatives, from (*shape, columns) to shape."""
         directions = jnp.asarray(np.eye(rows.shape[-1])[list(index)], rows.dtype)
 
         def laplacian(row: jax.Array) -> jax.Array:
@@ -54,36 +55,36 @@ class Loss(abc.ABC):
         return jax.vmap(laplacian)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
-        """Weighted sum of the losses of rows, with its gradient and Hessian in the parameters."""
+        """Return the weighted sum of the losses of rows, with its gradient and Hessian in the parameters."""
         return value_gradient_hessian(lambda at: jnp.sum(weights * self.values(rows, at)), theta)
 
     def total_laplacian(self, rows: jax.Array, weights: jax.Array, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Weighted sum of the Laplacians of rows, with its gradient and Hessian in the parameters."""
+        """Return the weighted sum of the Laplacians of rows, with its gradient and Hessian in the parameters."""
         return value_gradient_hessian(lambda at: jnp.sum(weights * self.laplacians(rows, at, index)), theta)
 
     def smoothed(self, width: Array) -> "Loss":
-        """A smooth loss whose kinks are rounded off over a `width`, in the unit of the residuals; else the loss."""
+        """Return the loss with kinks rounded off over a `width`, in the unit of the residuals; or the smooth loss."""
         return self
 
     def width(self, rows: jax.Array) -> Array:
-        """Unit of the widths of `smoothed`, for these records; None if the loss has no kinks to round off."""
+        """Return the unit of the widths of `smoothed` for these records; None if the loss has no kinks to round off."""
         return None
 
     def names(self, columns: tuple[str, ...]) -> list[str] | None:
-        """Names of the parameters, for records with columns of these names; None if the loss does not know them."""
+        """Return the names of the parameters, for columns of these names; None if the loss does not know them."""
         return None
 
     def of(self, columns: tuple[str, ...]) -> "Loss":
-        """The loss with positions in place of columns' names."""
+        """Return the loss with the names of columns replaced by their positions."""
         return self
 
     def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
-        """Raise ValueError if an unperturbed column (not in `index`) holds a value that the loss is not for."""
+        """Raise ValueError if an unperturbed column (not in `index`) holds a value that the loss does not allow."""
         return None
 
 
 def as_loss(loss: Loss | Callable, *, scalar: bool = False) -> Loss:
-    """A loss as it is, or made of a function ``loss(x, theta)`` of one row or, if `scalar`, number; else TypeError."""
+    """Return a `Loss` unchanged, or make one from a function ``loss(x, theta)`` of one row (`scalar`: one number)."""
     if isinstance(loss, Loss):
         return loss
     if not callable(loss):
@@ -142,26 +143,27 @@ class _BlurredLoss(Loss):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RegressionLoss(Loss):
-    """kernel(η, y) with the linear predictor η = θ_0 + Σ_j θ_j x_j of some columns and the response y in another one.
+    """Loss kernel(η, y) of a response y and a linear predictor η = θ_0 + Σ_j θ_j x_j of some columns.
 
     Parameters
     ----------
     kernel : callable
-        (η, y) → loss, elementwise on arrays.
+        Function (η, y) → loss, elementwise on arrays.
     response : int or str
-        Column of the response, by its position (negative from the end), or its name, which `m_estimate` looks up.
+        Column of the response: its position (negative from the end), or its name, which `m_estimate` looks up.
     features : sequence of int or str, optional
-        Columns of the predictor, in the order of the parameters, by default all but the response; ``()`` for a mean or
-        a quantile of the response.
+        Columns of the predictor, in the order of the parameters. Default: all columns except the response. Use ``()``
+        for a mean or a quantile of the response.
     intercept : bool
-        Whether the first parameter is an intercept.
-    smooth_kernel, unit : callable, {"response", "margin"}
-        For kernels with kinks (η, y, width) → loss, twice differentiable, and the unit of the width: the spread of the
-        response around its least-squares prediction, or 1.
-    smooth, value_of_normal : bool, float, optional
-        That of `Loss`; mean of the kernel at its minimum for a standard normal response, if proportional to its scale.
+        True if the first parameter is an intercept.
+    smooth_kernel, unit : callable and {"response", "margin"}, optional
+        For kernels with kinks: a function (η, y, width) → loss, twice differentiable, and the unit of the width: the
+        spread of the response around its least-squares prediction ("response"), or 1 ("margin").
+    smooth, value_of_normal : bool and float, optional
+        ``smooth`` is as in `Loss`. The other is the mean of the kernel at its minimum for a standard normal response,
+        if this mean is proportional to the scale.
     admits : (str, callable), optional
-        Which responses the kernel is for, in words and as a predicate of arrays.
+        The allowed responses, in words and as a predicate of arrays. Default: all.
     """
 
     kernel: Callable
@@ -290,7 +292,13 @@ _SIGNS = ("-1 and 1", lambda y: np.abs(y) == 1)
 
 
 def squared(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
-    """½ (y − η)²: least squares; parameters as for `RegressionLoss`."""
+    """Return the loss of least squares, ½ (y − η)², to estimate a mean.
+
+    Parameters
+    ----------
+    response, features, intercept : int or str, sequence of int or str, bool
+        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+    """
     return RegressionLoss(_squared, response, features, intercept, smooth=True)
 
 
@@ -299,7 +307,13 @@ def _squared(eta: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def logistic(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
-    """log(1 + exp(η)) − y η: logistic regression of y in {0, 1}; parameters as for `RegressionLoss`."""
+    """Return the loss of a logistic regression of y in {0, 1}, log(1 + exp(η)) − y η.
+
+    Parameters
+    ----------
+    response, features, intercept : int or str, sequence of int or str, bool
+        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+    """
     return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
 
 
@@ -310,8 +324,16 @@ def _logistic(eta: jax.Array, y: jax.Array) -> jax.Array:
 def pinball(
     tau: float, response: int | str = -1, *, features: Columns | None = None, intercept: bool = True
 ) -> RegressionLoss:
-    """(y − η) (τ − 1[y < η]): the check loss, for regression of the τ-quantile, 0 < τ < 1 ([KB]). Its smooth version is
-    a convolution with a logistic density of scale `width`. Other parameters as for `RegressionLoss`.
+    """Return the loss of a quantile regression, (y − η) (τ − 1[y < η]), also called check loss ([KB]).
+
+    Its smooth version is a convolution with a logistic density of scale `width`.
+
+    Parameters
+    ----------
+    tau : float
+        The probability τ of the quantile, inside (0, 1).
+    response, features, intercept : int or str, sequence of int or str, bool
+        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
     kernel, smooth = _pinball_kernels(tau)
@@ -331,7 +353,13 @@ def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
 
 
 def absolute(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
-    """|y − η|: median regression; parameters as for `RegressionLoss`."""
+    """Return the loss of a median regression, |y − η|.
+
+    Parameters
+    ----------
+    response, features, intercept : int or str, sequence of int or str, bool
+        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+    """
     mean = float(np.sqrt(2 / np.pi))
     return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
 
@@ -345,7 +373,13 @@ def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
 
 
 def hinge(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
-    """max(0, 1 − y η): support vector classification of y in {−1, 1}; parameters as for `RegressionLoss`."""
+    """Return the loss of a support vector classifier of y in {−1, 1}, max(0, 1 − y η).
+
+    Parameters
+    ----------
+    response, features, intercept : int or str, sequence of int or str, bool
+        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+    """
     return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
 
 
@@ -360,10 +394,16 @@ def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
 def huber(
     threshold: float, response: int | str = -1, *, features: Columns | None = None, intercept: bool = True
 ) -> RegressionLoss:
-    """½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond, with r = y − η ([Huber64]).
+    """Return the Huber loss of r = y − η: ½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond ([Huber64]).
 
-    Its second derivatives jump: it is for `DoublyRandom` and `Combined`. The threshold, positive and finite, is in the
-    unit of the response; other parameters as for `RegressionLoss`.
+    The second derivatives of this loss jump: use it with `DoublyRandom` or `Combined`.
+
+    Parameters
+    ----------
+    threshold : float
+        Absolute residual |r| beyond which the loss is linear: positive and finite, in the unit of the response.
+    response, features, intercept : int or str, sequence of int or str, bool
+        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)

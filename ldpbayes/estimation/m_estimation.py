@@ -31,7 +31,7 @@ APART = 1e-3  # of the parameters' units: two minima nearer than that are one
 
 
 class EstimationWarning(LdpBayesWarning):
-    """An estimate that should not be used as it is; the message says why."""
+    """The estimate should not be used without a check. The message says why."""
 
 
 def m_estimate(
@@ -47,54 +47,62 @@ def m_estimate(
     starts: int = 1,
     seed: int = 0,
 ) -> "MEstimationResult":
-    """Estimate the parameter that minimises the mean loss of the original records, from released ones.
+    """Estimate the parameter that minimises the mean loss of the original records, as an `MEstimationResult`.
 
     Parameters
     ----------
     loss : Loss or callable
-        One of `ldpbayes.estimation.losses`, or any JAX function loss(x, theta) of one record: a number, or a row with
-        the columns of the release, perturbed or not.
+        A loss of `ldpbayes.estimation.losses`, or a JAX function loss(x, theta) of one record. The record is a number,
+        or a row with all columns of the release.
     release : Release
-        From a mechanism whose noise the method is for. For ``oracle`` original records: an array, or a data frame,
-        whose columns a function sees in its order; ``frame[list(mechanism.columns)]`` has the order of a release.
+        A release by a mechanism whose noise fits the method. For ``oracle``, original records: an array, or a data
+        frame, whose columns a function gets in order; ``frame[list(mechanism.columns)]`` has the order of a release.
     method : str or Correction
         A correction method of `ldpbayes.estimation`, or the name of one with its defaults:
 
-        - ``combined``, `Combined`: the asymptotically best combination of all below that apply and of the support;
-          ``dr``, `DoublyRandom`; ``sdr``, `SmoothedDoublyRandom`: for zero-inflated symmetric Laplace noise.
+        - ``dr``, `DoublyRandom`; ``sdr``, `SmoothedDoublyRandom`; and ``combined``, `Combined`, the asymptotically best
+          combination of these two and of the support: for zero-inflated symmetric Laplace noise.
         - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise, and in one column for Laplace noise.
         - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise.
-        - ``naive``, `Naive`: the loss of the released records, biased; ``oracle``, `Oracle`: that of original records.
+        - ``naive``, `Naive`: the loss of released records, biased; ``oracle``, `Oracle`: the loss of original records.
 
-        ``sdr`` and ``sl`` need two derivatives in the perturbed columns, ``independent`` two in each of them, and two
-        more in the parameters, of which only the last may jump.
+        ``sdr`` and ``sl`` need two derivatives in the perturbed columns, and ``independent`` two in each of these
+        columns. All three need two more in the parameters. Only the last derivative may jump.
     start : array or pytree, optional
-        Start of the minimisation, in the form of the loss's parameter; for a function with kinks in it, of the search
-        for the naive estimate. By default losses of a linear predictor start from the naive estimate.
+        Start of the minimisation, in the form of the parameter of the loss. For a function with kinks, the search for
+        the naive estimate starts there. Default for losses of a linear predictor: the naive estimate.
     space : Box or Ball, optional
-        The compact set of parameters. By default a box around the naive estimate, on either side ten times one plus the
-        estimate's size and the parameter's unit: the shortest move over which the loss bends.
+        The compact set of parameters. Default: a box around the naive estimate. On either side it reaches 10 times the
+        sum of 1, the size of the estimate and the unit of the parameter (the shortest move over which the loss bends).
     support, draws, cuts
-        Options of a named method that has them: those of `DoublyRandom`. With a support, ``dr`` never evaluates the
-        loss elsewhere, and ``combined`` only if the loss is finite there.
+        Options of the named method; see `DoublyRandom`. With a support, ``dr`` never evaluates the loss outside, and
+        ``combined`` only if the loss is finite there.
     starts, seed : int
-        Number of starts, all but the first uniform in the space; seed for them and the analyst's own noise.
+        Number of starts, which are uniform in the space except the first. The random seed is for the starts and for the
+        noise that the analyst adds.
 
     Warns
     -----
     EstimationWarning
-        If the minimisation has not converged, ends on the boundary of the space, or finds several minima.
+        The minimisation has not converged, has ended on the boundary of the space, or has found several minima.
 
     Raises
     ------
     TypeError, ValueError
-        If arguments do not fit each other, options of a method stand beside a `Correction`, the loss is not finite at
-        the start, or there are too few records.
+        Arguments do not fit each other, options are given with a `Correction`, the loss is not finite at the start, or
+        there are too few records.
 
     Notes
     -----
-    Standard errors are those of the sandwich formula ([Huber67]; [LCQ] Theorem 5.3), with the curvature of a smooth
-    version of a loss that has kinks; `MEstimationResult.bootstrap` replaces them by the bootstrap's.
+    Standard errors come from the sandwich formula ([Huber67]; [LCQ] Theorem 5.3). If the loss has kinks, the curvature
+    of a smooth version is used. `MEstimationResult.bootstrap` computes them by the bootstrap instead.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> release = ldp.Release([-3, -1, 1, 2, 2, 3, 4, 8] * 9, ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=4))
+    >>> ldp.m_estimate(ldp.losses.squared(features=()), release, "sl").params.tolist()  # the mean
+    [2.0]
     """
     options: dict[str, Any] = {} if support is ... else {"support": support}  # None is a support
     options |= {name: value for name, value in (("draws", draws), ("cuts", cuts)) if value is not None}
@@ -112,11 +120,13 @@ def m_estimate(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MEstimationResult(Estimate):
-    """An M-estimate with its covariance, for sampling and perturbation together.
+    """An M-estimate with its covariance, which includes sampling and noise.
 
-    ``method`` is the correction's name, ``count`` the number of records. The ``covariance`` is NaN for parameters on
-    the ``boundary``, bool (p,), of the ``space``. ``minima`` are the distinct ones found from the starts, (parameters,
-    criterion), lowest first: the first is the estimate, or where the second step of ``combined`` starts.
+    ``method`` is the name of the correction, and ``count`` the number of records. The ``covariance`` is NaN for
+    parameters on the ``boundary``, bool (p,), of the ``space``. ``minima`` are the distinct minima that the starts
+    found, (parameters, criterion), lowest first. The first minimum is the estimate, or for ``combined`` the start of
+    its second step. ``converged`` is True if the minimisation from the best start converged, and ``iterations`` is the
+    number of its iterations.
     """
 
     method: str
@@ -145,10 +155,10 @@ class MEstimationResult(Estimate):
         return super()._columns(level) | {"": [" on the boundary" if edge else "" for edge in self.boundary]}
 
     def update(self, release: Release, *, seed: int = 1) -> "MEstimationResult":
-        """Estimate again with the records of one more release; noise drawn for the old records is kept.
+        """Estimate again with the records of one more release. The noise drawn for the old records is kept.
 
-        The mechanism must be of one kind with the earlier one and have its columns, in their order (else ValueError);
-        its parameters may differ. Unless the support was given, new records lie between their own mechanism's bounds.
+        The new mechanism must be of the kind of the old one and have its columns, in their order (else ValueError); its
+        parameters may differ. Unless a support was given, new records lie between the bounds of their own mechanism.
         """
         before, method = self._solver.estimator, self._solver.method
         with jax.enable_x64(True):
@@ -168,9 +178,9 @@ class MEstimationResult(Estimate):
             return solver.solve(records, self.params, seed, self)
 
     def bootstrap(self, draws: int = 200, *, seed: int = 0, batch: int = 8) -> "MEstimationResult":
-        """The same estimate with the covariance of a bootstrap with exponential weights of records ([Rubin]; [CB]).
+        """Return the estimate with the covariance of a bootstrap with exponential weights of records ([Rubin]; [CB]).
 
-        Each of `draws` ≥ 2 replicates, `batch` at a time, starts from the estimate and keeps the analyst's own noise.
+        Each of `draws` ≥ 2 replicates, `batch` at a time, starts from the estimate and keeps the analyst's noise.
         """
         draws = at_least(2, "draws", draws)
         with jax.enable_x64(True):
@@ -191,9 +201,10 @@ class Solution(NamedTuple):
 class Estimator:
     """An M-estimator for a loss and a mechanism: a traceable function of a key, records and a start.
 
-    As a pytree, it is an argument of compiled functions that serve all mechanisms and spaces of a kind. The ``loss`` is
-    of a flat parameter, with positions for columns; ``everywhere``: finite outside the support too. The ``method`` must
-    be for the ``mechanism`` (else ValueError). ``units`` (p,): of parameters in which a user's loss has kinks.
+    It is a pytree, so that compiled functions serve all mechanisms and spaces of a kind. Its fields are the ``loss`` of
+    a flat parameter, with positions for columns; the ``mechanism``; the ``method``; the ``space``; ``everywhere``, True
+    if the loss is finite outside the support; and ``units`` (p,) of parameters in which a user's loss has kinks. Raises
+    ValueError if method and mechanism do not fit.
     """
 
     loss: Loss = static()
@@ -215,15 +226,17 @@ class Estimator:
         return self.fit(self.evidence(key, rows), start)
 
     def evidence(self, key: Key, rows: Array) -> EvidenceCorrection:
-        """Corrected losses of the records; the key draws the analyst's own noise."""
+        """Return the corrected losses of the records. The key draws the noise that the analyst adds."""
         return self.method.evidence(self.loss, self.mechanism, jnp.asarray(rows), key, everywhere=self.everywhere)
 
     def fit(self, evidence: EvidenceCorrection, start: Array) -> Solution:
-        """Estimate from evidence; traceable."""
+        """Return the estimate from evidence; traceable."""
         return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
 
     def minimum(self, evidence: EvidenceCorrection, start: Array) -> Minimum:
-        """Minimum of the first criterion from a start; through ever less smooth criteria, if the loss has kinks."""
+        """Return the minimum of the first criterion from a start. If the loss has kinks, the search goes through a
+        sequence of less and less smooth criteria.
+        """
         unit = self._unit(evidence)
         if unit is None:
             return self._minimise(evidence, self.loss, start)
@@ -240,7 +253,7 @@ class Estimator:
         return last._replace(iterations=jnp.sum(minima.iterations))
 
     def finish(self, evidence: EvidenceCorrection, minimum: Minimum) -> Solution:
-        """The estimate with its covariance, from the minimum of the first criterion; ValueError for too few records."""
+        """Return the estimate with its covariance, from the minimum. Raises ValueError if there are too few records."""
         criterion, index = evidence.criteria[0], self.mechanism.index
         spent = len(minimum.theta) * len(evidence.criteria) + evidence.controls.shape[1]
         if criterion.count <= spent:

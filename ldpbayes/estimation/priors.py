@@ -13,19 +13,20 @@ BINS = 64  # of a deconvolved prior
 
 
 def label_prior(release: Release, *, deconvolved: bool = True, width: float | None = None) -> Histogram:
-    """The prior of labels as a density, estimated from released ones at no cost of privacy beyond that of the release.
+    """Estimate the prior of labels, as a density, from released labels. This needs no further budget.
 
     Parameters
     ----------
     release : Release
-        Of numbers; deconvolved only from clipped ones, one budget for all if they are many (else ValueError).
+        Released numbers. If ``deconvolved``, a mechanism must clip the labels, and many labels must have one budget.
+        Otherwise a ValueError is raised.
     deconvolved : bool
-        Whether the prior is the law of the labels by `estimate_density`, as a histogram of 64 bins between the bounds,
-        with atoms of clipping in the bins next to them. Else it is the
-        histogram of the released labels themselves, noise and all ([LH], Algorithm 3, as densities).
+        True to estimate the law of the original labels by `estimate_density`, as a histogram of 64 bins between the
+        bounds, with atoms of clipping in the outermost bins. Otherwise the result is the histogram of the released
+        labels themselves, with their noise ([LH], Algorithm 3, as densities).
     width : float, optional
-        Width of the bins of a histogram of released labels, in their unit; the first and the last are narrower. By
-        default the standard deviation of the released labels, which must not be all equal.
+        Width of the bins of a histogram of released labels, in their unit; the first and the last are narrower.
+        Default: the standard deviation of the released labels, which must not be all equal.
     """
     if not isinstance(release, Release):
         raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")

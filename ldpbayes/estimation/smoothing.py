@@ -169,11 +169,12 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Pe
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class DensityEstimate(Estimate):
-    """An estimated law without a parametric family, and functionals of it as named parameters with errors.
+    """An estimated law without a parametric family. Its parameters are functionals of the law, with standard errors.
 
-    ``law`` is the `SmoothDensity`, ``roughness`` the scale τ of its log density, and `of` gives other functionals. The
-    errors are those of the posterior, by Laplace's method for coefficients and roughness and the delta method, so that
-    they hold the error of the penalty, too. For quantiles in a tail and small shares they are rather too small.
+    ``law`` is the `SmoothDensity`, and ``roughness`` is the scale τ of its log density. `of` computes other
+    functionals. The errors are posterior standard deviations, by Laplace's method for coefficients and roughness, and
+    the delta method. They therefore include the error of the penalty. For quantiles in a tail and for small shares they
+    are often too small.
     """
 
     law: SmoothDensity
@@ -184,13 +185,13 @@ class DensityEstimate(Estimate):
     _fit: tuple[Any, Any, Shape]  # coefficients (p,), their covariance (p, p)
     _promises: tuple[Promise, ...]
 
-    estimate = property(lambda self: dict(zip(self.names, self.params.tolist(), strict=True)))
+    estimate = property(lambda s: dict(zip(s.names, s.params.tolist(), strict=True)), doc="The estimates by name.")
     privacy = functools.cached_property(lambda self: statements(self._promises))
     _title = property(lambda self: f"Smooth density on [{self.law.lower:g}, {self.law.upper:g}]")
 
     def of(self, functionals: Mapping[str, Callable[[Any], Any]]) -> "DensityEstimate":
-        """The estimate with other functionals: functions of a law, of `ldpbayes.functionals` or your own, by name; an
-        array of k values is k parameters. ValueError without any.
+        """Return the estimate of other functionals by name: functions of a law, from `ldpbayes.functionals` or your
+        own. An array of k values becomes k parameters. Raises ValueError if there are none.
         """
         if not functionals:
             raise ValueError(f"functionals must be one or more functions by name, got {functionals!r}")
@@ -223,40 +224,38 @@ def estimate_density(
     outside: bool = False,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> DensityEstimate:
-    """Estimate the law of original numbers without a parametric family, by [Efron]'s g-modelling.
+    """Estimate the law of original numbers without a parametric family, by [Efron]'s g-modelling, as a
+    `DensityEstimate`.
 
-    The log density, or log mass if the mechanism takes whole numbers, is linear between equally spaced knots, and its
-    second differences are penalised: the estimate is the mode of the posterior of `ldpbayes.models.smooth_density`
-    given the roughness, and the roughness the mode of its own marginal posterior, by Laplace's method. A release that
-    tells nothing gives nearly the uniform law.
+    The log density (or log mass, if the mechanism takes whole numbers) is linear between equally spaced knots, and its
+    second differences are penalised. The estimate is the mode of the posterior of `ldpbayes.models.smooth_density`
+    given the roughness, and the roughness is the mode of its own marginal posterior, by Laplace's method. From a
+    release without information the result is nearly the uniform law.
 
     Parameters
     ----------
     data : Release or Sketch
-        Of numbers, with one budget or one a record. Prefer a sketch of many records.
+        Numbers, with one budget or one for each record. Use a sketch if there are many records.
     lower, upper : float, optional
-        Ends of the law's interval, which holds the bounds of the mechanism. Default: these.
+        Ends of the interval of the law, in the unit of the data. Default: the bounds of the mechanism, which the
+        interval must include.
     knots : int
-        Of the log density, at least 4; no more are used than there are whole numbers.
+        Number of knots of the log density, at least 4. At most the number of whole numbers in the interval is used.
     outside : bool
-        Whether there may be records beyond the ends, which the mechanism clips: an atom at each end.
-    functionals : dict, optional
-        Functions of a law by name, with scalar or 1-d values, such as those of `ldpbayes.functionals`. Default: mean,
-        sd and, but for whole numbers, quantiles. They are of the records as clipped to the interval.
-
-    Returns
-    -------
-    DensityEstimate
+        True if there may be records beyond the ends. The mechanism clips them, so each end gets an atom.
+    functionals : dict of str to callable, optional
+        Functions of a law with scalar or 1-d values, as in `ldpbayes.functionals`. Default: mean, sd and, except for
+        whole numbers, quantiles. They describe the records after clipping to the interval.
 
     Raises
     ------
     TypeError, ValueError
-        For data of another kind, without values or of groups, or an interval that does not hold the bounds.
+        The data are of another kind, have no values or have groups, or the interval does not contain the bounds.
 
     Warns
     -----
     EstimationWarning
-        Nearly all records are at one bound, so that the law between the bounds is unknown, or the search did not end.
+        Nearly all records are at one bound, so the law between the bounds is unknown. Or the search failed.
     """
     fit, _, shape = fitted(data, lower, upper, knots, outside)
     with jax.enable_x64(True):

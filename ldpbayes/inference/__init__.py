@@ -1,4 +1,4 @@
-"""Posteriors: releases, the handlers that bring them into a NumPyro model, and `fit`."""
+"""Posterior inference: `observe` or `privatize` brings releases into a NumPyro model, and `fit` samples it."""
 
 from ldpbayes.inference._expansion import Expansion, expand
 from ldpbayes.inference._fit import fit

@@ -371,9 +371,13 @@ MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an e
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:
-    """Log-likelihoods of records, and their gradients, at points of a posterior: all that `fit` needs of the records.
+    """A polynomial that replaces the log-likelihood of records, with data by which `fit` checks it. `expand` makes it.
 
-    `expand` makes them. Those of shards add if they were made at the same points.
+    Expansions of several shards that were made at the same points can be added: ``first + second``, or ``sum``.
+    ``names`` are the sites on which the records depend, ``order`` is the order of the polynomial (2, 3 or 4), and
+    ``count`` the number of records. ``points`` are draws of a posterior. ``values`` are log-likelihoods there, in nats,
+    and ``slopes`` their gradients. ``frame`` has the coordinates of the polynomial, in which draws have covariance 1.
+    ``rays`` are points outwards from the draws, and ``outwards`` (m,) the log-likelihoods there, in nats.
     """
 
     names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
@@ -400,13 +404,14 @@ class Expansion:
 
     @functools.cached_property
     def polynomial(self) -> Polynomial:
+        """The polynomial that is fitted at all points."""
         return self._fitted(slice(None))
 
     def _fitted(self, used: Any) -> Polynomial:
         return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
 
     def errors(self) -> np.ndarray:
-        """Errors in nats, up to a constant, at every fourth point of a polynomial that is fitted to the others."""
+        """Errors, in nats and up to a constant, at every fourth point, of a polynomial fitted to the other points."""
         test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
         errors = self.values[test] - self._fitted(~test).values(self.points[test])
         return errors - errors.mean()
@@ -415,22 +420,30 @@ class Expansion:
 def expand(
     model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
 ) -> Expansion:
-    """Expand the log-likelihood of a model's records around its posterior, as an `Expansion`; those of shards add.
+    """Expand the log-likelihood of the records of a model around its posterior, as an `Expansion` for `fit`.
 
-    Two rounds serve data that do not fit one machine. Expand every shard at the points of the first one's expansion,
-    add, and `fit` any shard with ``expand=`` the sum; then once more ``at=`` that posterior, if `fit` asks for it.
+    Use it for data that do not fit on one machine. First expand the records of one machine (a shard). Then expand the
+    other shards with ``at=`` this expansion, add all expansions, and `fit` any shard with ``expand=`` the sum. If a
+    warning of `fit` asks for it, repeat this with ``at=`` the posterior.
 
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments, a shard of the records. ValueError if none of them can be expanded.
+        NumPyro model and its arguments, with all records or one shard. Raises ValueError if no records can be expanded.
     at : Expansion or posterior, optional
-        The points: those of another expansion (machines that differ in rounding need one to add theirs), or draws of
-        what `fit` returned. Default: around the mode of these records' posterior; ValueError if it has several.
+        Another expansion, whose points are used so that the two can be added; or a result of `fit`, whose draws are
+        used. Default: points around the posterior mode of these records. Raises ValueError if there are several modes.
     order : int, optional
-        2, 3 or 4. Default: that of an expansion ``at``, otherwise the highest for which few passes suffice.
+        Order of the polynomial: 2, 3 or 4. Default: the order of ``at``, or else the highest that needs few passes.
     seed : int
-        Of the points.
+        Random seed of the points.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> release = ldp.Release([1, 0, 1] * 60, ldp.RandomizedResponse(epsilon=1.0))
+    >>> ldp.expand(ldp.models.warner(), release, order=2).count
+    180
     """
     if order not in (None, *ORDERS):
         raise ValueError(f"order must be 2, 3 or 4, got {order!r}")

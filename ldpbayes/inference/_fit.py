@@ -72,70 +72,89 @@ def fit(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Any] | None = None,
     posterior_predictive: bool = False,
-    log_likelihood: bool = False,
+    log_likelihood: bool | Release = False,
     same_people: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Posterior of a NumPyro model, as ArviZ data that carry the mechanisms and their privacy statements.
+    """Sample the posterior of a NumPyro model of released values.
 
-    A chain is compiled once for all data of one structure, and runs in double precision. Equal records count once, with
-    their number as weight, where that is the same density. A model needs no release.
+    The result also states the mechanisms and their privacy guarantees. Chains run in double precision. The model is
+    compiled once for all data of equal structure. Equal records are evaluated once and weighted by their number, if
+    this does not change the density. `fit` also samples models without a release.
 
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments, releases and sketches among them. In the model, ``frame["age"]`` of a data
-        frame is an array, as series are, and ``frame`` or ``frame[["age", "income"]]`` a matrix. ValueError if a
-        release has no values, or impossible ones, or the model has nothing to sample.
+        NumPyro model and its arguments, such as releases and sketches. Series and data frames become arrays in the
+        model: ``frame["age"]`` of shape (rows,), ``frame`` or ``frame[["age", "income"]]`` of shape (rows, columns).
+        Raises ValueError if a release has no values or impossible ones, or if the model has no site to sample.
     seed : int
-        Results are a function of the seed, the data and the library versions.
+        Random seed. Results depend only on the seed, the data and the versions of the libraries.
     kernel : callable or numpyro.infer.mcmc.MCMCKernel
-        A kernel, or a kernel class (or factory) called with the model.
+        A kernel of NumPyro, or a class or function that makes a kernel from the model. Default: NUTS.
     num_warmup, num_samples, num_chains : int
-        Iterations of a chain that adapt it and are discarded, iterations that are kept, and number of chains.
+        Numbers of warm-up iterations in each chain (discarded), of draws that are kept in each chain, and of chains.
     chain_method : {"threads", "vectorized"}, optional
-        How chains of HMC and NUTS run, with equal draws to rounding. Default: threads on a CPU, else vectorised.
-    init_strategy, target_accept_prob, max_tree_depth, dense_mass : optional
-        Of the kernel; NumPyro's default to `init_to_uniform`, 0.8, 10 and False. A pair of depths: of warm-up and
-        draws. Mass matrices are dense over all parameters, or each over those of a tuple: ``[("mu", "sigma")]``.
+        How chains of HMC and NUTS run: in threads (default on a CPU) or vectorised. The draws are equal up to rounding.
+    init_strategy, target_accept_prob : callable and float, optional
+        Options of the kernel: the starting point of chains (default: `init_to_uniform`), and the acceptance probability
+        at which the warm-up aims (default: 0.8).
+    max_tree_depth : int or pair of int, optional
+        Largest number of doublings of a trajectory (default: 10). A pair has one number for warm-up and one for draws.
+    dense_mass : bool or list of tuple of str, optional
+        True for a mass matrix with correlations between all parameters. False (default) for a diagonal one. A list of
+        tuples, such as ``[("mu", "sigma")]``, for correlations between the sites in each tuple.
     progress_bar : bool
-        Whether a bar on stderr (lines, if it is a file) counts the iterations.
+        True to show a progress bar on stderr (lines of text, if stderr is a file).
     expand : bool or Expansion, optional
-        Whether a polynomial may stand for the log-likelihood of many records. It is compared with them at posterior
-        draws, and reweighted or given up if it is not exact. Default: if that pays. An expansion by `expand` stands for
-        all records, of which the arguments may be any part.
+        True if a polynomial may replace the log-likelihood of many records (default: if this saves time). `fit`
+        compares the polynomial with the records at posterior draws. If they differ, the draws are reweighted or the
+        records are sampled. An `Expansion` by `expand` replaces all records, and the arguments may then be any part of
+        them.
     dims, coords : dict, optional
-        Axes of values by site, ``{"slopes": ["region"]}`` (default: plates), and labels by axis,
-        ``{"region": ["north", "south"]}``.
-    posterior_predictive, log_likelihood : bool
-        Whether data are replicated at the draws (what the mechanism would release of as many other records), and
-        whether the log-likelihood of every record is computed there, for `arviz.loo`; ValueError for sketches without
-        these records.
+        Names of the axes of each site, such as ``{"slopes": ["region"]}`` (default: the plates of the site), and labels
+        along each axis, such as ``{"region": ["north", "south"]}``.
+    posterior_predictive : bool
+        True to simulate, at the posterior draws, new released values of as many new records. Raises ValueError for a
+        sketch of groups or of personal budgets.
+    log_likelihood : bool or Release
+        True to compute the log-likelihood of every released value, in nats, for `arviz.loo`. A sketch has no single
+        values: to fit the sketch, pass the release that it was made from here. Raises ValueError for another release.
     same_people : bool
-        Whether the releases are about the same people. ``privacy`` then begins with what they promise together, by
-        `ldpbayes.privacy.compose`, whose errors it raises before any sampling.
+        True if the releases are about the same people. ``privacy`` then begins with their joint guarantee from
+        `ldpbayes.privacy.compose`. The errors of `compose` are raised before sampling.
 
     Returns
     -------
     arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
-        Groups posterior, sample_stats and observed_data (a sketch's nodes, whose weights are in constant_data; with
-        posterior_predictive its released values, if it has kept them), and on request posterior_predictive and
-        log_likelihood (of evenly spaced draws, if all would take more than 256 MiB). Attributes: ``privacy``, what was
-        promised, in words; and as JSON ``mechanisms``, ``certificates`` (the largest error of the sketches at posterior
-        draws, in nats, and their panels), ``expansion`` (what ran in place of the records, an expansion or
-        tables of likelihoods, why, and its errors, or null; of equal records how many rows stood for how many),
-        ``release_warnings``, ``convergence_warnings``. With a table, ``uncertainty``: of the table or the population.
+        The groups are posterior, sample_stats and observed_data; on request posterior_predictive and log_likelihood,
+        with evenly spaced draws if all would take more than 256 MiB. For a sketch, observed_data has its nodes and
+        constant_data their weights. With posterior_predictive, observed_data has the released values instead, if the
+        sketch kept them. The attribute ``privacy`` states the guarantees in words. Other attributes are JSON:
+        ``mechanisms``; ``certificates``, the largest error of each sketch at posterior draws, in nats, and its number
+        of panels; ``expansion``, what replaced the records, why, and with which errors (or null; for equal records, the
+        numbers of rows and of records); ``release_warnings``; and ``convergence_warnings``. For a table,
+        ``uncertainty`` says if the posterior is about the table or about the population.
 
     Warns
     -----
     ReleaseWarning
-        For a release, or a sketch of one, that the stated mechanism could hardly have made, whatever the records are.
+        A release or a sketch is nearly impossible under the stated mechanism, for any records.
     ConvergenceWarning
-        Divergences, R-hat above 1.01, or bulk or tail effective sample size below 100 a chain: one warning a fit.
+        The chains have divergences, R-hat above 1.01, or a bulk or tail effective sample size below 100 for each chain.
+        There is one warning for each fit.
     ExpansionWarning
-        An expansion is not exact enough, and the records were sampled; or one of shards has reason for doubt.
+        An expansion is not exact enough, so `fit` sampled the records. Or an expansion of shards may be inexact.
     SketchWarning
-        A sketch is off by more than 1e-3 nats: it is refined, and the posterior sampled again.
+        The error of a sketch was above 1e-3 nats. `fit` refines the sketch and samples the posterior again.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> release = ldp.Release([1, 0, 1] * 60, ldp.RandomizedResponse(epsilon=1.0))
+    >>> result = ldp.fit(ldp.models.warner(), release, progress_bar=False)
+    >>> result.posterior["theta"].shape
+    (4, 1000)
     """
     num_warmup = at_least(0, "num_warmup", num_warmup)
     num_samples, num_chains = at_least(1, "num_samples", num_samples), at_least(1, "num_chains", num_chains)
@@ -157,12 +176,13 @@ def fit(
         if isinstance(dense_mass, Sequence) and not all(isinstance(b, tuple) and {*b} <= sampled for b in dense_mass):
             raise ValueError(f"dense_mass must be True, False or tuples of {sorted(sampled)}, got {dense_mass!r}")
         if not any(site.latent for site in sites.values()):
-            raise ValueError("the model has no site to sample; a model factory is called first: fit(warner(), ...)")
+            raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
         mechanisms = mechanisms_of(data, sites)
         privacy = promises(data, mechanisms_of([], sites), same_people) or UNKNOWN_PRIVACY
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
-        requested |= {"log_likelihood": log_likelihoods} if log_likelihood else {}
+        if log_likelihood is not False:
+            requested["log_likelihood"] = functools.partial(log_likelihoods, release=log_likelihood)
         values = jax.eval_shape(density.values, jax.random.key(0)) if requested else {}
         generated = {name: generator(name, function(density), values) for name, function in requested.items()}
         key, made = jax.random.key(seed), factory(model) if callable(factory) else factory
@@ -218,7 +238,8 @@ def _surrogate_of(
     def records(why: str | None = None, report: Report | None = None) -> Surrogate:
         reports = () if why is None else (dataclasses.replace(report or Report(), ran="records", why=why),)
         if why is not None:
-            warn(f"the data are sampled as they are: {why}", ExpansionWarning)
+            result = "no polynomial was accurate enough, so all records are sampled (the result is exact, but slow)"
+            warn(f"{result}: {why}", ExpansionWarning)
         exact = density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
         whole, kinked = (any(getattr(s, which) for s in sites.values()) for which in ("discrete_base", "kinked"))
         # panels that a density has kinks in would be refused after the warm-up
@@ -227,7 +248,7 @@ def _surrogate_of(
     expandable = sampler.outside is None and expand is not False
     if any(isinstance(data, ExpandedSketch) for data in density.data):
         if isinstance(expand, Expansion):
-            raise ValueError("the data are an expansion already, and expand= is given another one; pass the release")
+            raise ValueError("the data are an expansion, so expand= cannot be another one; pass the release")
         return ExpandedCategories(density, sampler, records) if expandable else records()
     if not expandable:
         return records()
@@ -240,7 +261,7 @@ def _with_options(kernel: Any, start: Any, accept: Any, depth: Any, dense: Any) 
     options = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth, "dense_mass": dense}
     options = {name: value for name, value in options.items() if value is not None}
     if options and not callable(kernel):
-        raise ValueError(f"{' and '.join(options)} is for a kernel that fit makes; this one has been made")
+        raise ValueError(f"{' and '.join(options)}: pass a kernel class, or set this in the kernel itself")
     if accept is not None:
         checked("target_accept_prob", accept, *ONE_INSIDE_0_1)
     for each in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
@@ -314,7 +335,7 @@ def generator(name: str, function: _Generate, example: Params) -> Callable[[Key,
     """
     shapes = jax.eval_shape(function, jax.random.key(0), example)
     if not shapes:
-        raise ValueError(f"{name} is of data, and the model observes none")
+        raise ValueError(f"{name} needs observed data, and the model has none")
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes.values())
     if size > MAX_BYTES:
         raise ValueError(f"{name} would take {size / 2**30:.1f} GiB a draw; give the model part of the records")
@@ -368,10 +389,16 @@ def _unobserved(data: Release | Sketch) -> Release:
     return Release(None, data.mechanism, int(np.rint(data.size)))
 
 
-def log_likelihoods(density: Density) -> _Generate:
-    """The log-likelihood of every record, for cross-validation such as `arviz.loo`; ValueError for sketches."""
-    if any(isinstance(data, Sketch) for data in density.data):
-        raise ValueError("log_likelihood is one number a record, and a sketch has no records; pass the release")
+def log_likelihoods(density: Density, release: bool | Release = True) -> _Generate:
+    """The log-likelihood of every released value, with a release in place of its sketch, if that is what is given."""
+    sketches = [data for data in density.data if isinstance(data, Sketch)]
+    if isinstance(release, Release):
+        same = [data for data in sketches if data.size == release.size and data.mechanism == release.mechanism]
+        if release.values is None or len(sketches) != 1 or not same:
+            raise ValueError(f"log_likelihood must be the release of the model's only sketch, got {release!r}")
+        density = density.replace_data(lambda data: release if isinstance(data, Sketch) else data)
+    elif sketches:
+        raise ValueError("log_likelihood=True needs records, and a sketch has none; pass log_likelihood=release")
 
     def log_likelihood(key: Key, values: Params) -> Params:
         sites = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), observed=True)

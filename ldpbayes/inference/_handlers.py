@@ -31,29 +31,38 @@ from ldpbayes.noise.zero_inflated import Omitted
 def observe(
     name: str, base_dist: dist.Distribution, data: Release | Sketch | Sequence[Release | Sketch] | None, **options: Any
 ) -> Array | list[Array]:
-    """Condition a NumPyro model on a release whose latent records follow ``base_dist``.
+    """Condition a NumPyro model on a release whose original records follow ``base_dist``.
 
     Parameters
     ----------
     name : str
-        Of the site.
+        Name of the site.
     base_dist : numpyro.distributions.Distribution
-        Law of a record before the mechanism: batch shape () for records with one law, (N,) for a law a record (a
-        regression on public covariates), (G,) for G groups; ValueError for others. Plates and masks are respected;
-        enumerated latent variables may add axes on the left.
-    data : Release or Sketch, or sequence of them
-        A release without values is simulated; without a release (None) the original record is. A sequence has one entry
-        a group, with budgets and bounds of its own. Groups become one site, or sites ``name_0``, ``name_1``, ... if
-        they differ in kind: releases and sketches, classes of mechanisms, and, where rows are perturbed or noise may be
-        left out, bounds. ValueError if there is no group, if an entry is a sketch of several groups, if only some have
-        values, or if groups of numbers have a law that cannot be indexed by its parameters (a mixture).
+        Law of a record before the mechanism. Its batch shape is () for one law of all records, (N,) for one law for
+        each of N records (as in a regression on public covariates), or (G,) for G groups. Raises ValueError for other
+        shapes. Plates and masks are allowed. Enumerated latent variables may add axes on the left.
+    data : Release or Sketch, or sequence of them, or None
+        The released data. A release without values is simulated. With None, the original record is sampled. A sequence
+        has one entry for each group, each with its own budget and bounds. The groups become one site. They become
+        several sites ``name_0``, ``name_1``, ... if some groups are releases and some sketches, or if their classes of
+        mechanisms differ, or if their bounds differ and rows are perturbed or noise may be left out. Raises ValueError
+        if there is no group, if an entry is a sketch of several groups, if only some entries have values, or if the law
+        of groups of numbers is a mixture, which cannot be indexed by its parameters.
     **options
-        ``method`` and ``panels`` of `Privatized`.
+        Parameters ``method`` and ``panels`` of `Privatized`.
 
     Returns
     -------
     Array or list of Array
-        The released values, a sketch's nodes, or an expansion's number of records, joined over groups; one a site.
+        The released values, or the nodes of a sketch, or the number of records of an expansion, for all groups
+        together. If there are several sites, a list with one entry for each site.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp, numpyro, numpyro.distributions as dist
+    >>> def model(release):
+    ...     theta = numpyro.sample("theta", dist.Beta(1, 1))
+    ...     ldp.observe("z", dist.Bernoulli(theta), release)
     """
     if data is None:
         return numpyro.sample(name, base_dist, infer={"original": True})
@@ -197,22 +206,29 @@ def check_site(name: str, distribution: dist.Distribution, value: Array) -> tupl
 
 
 class privatize(Messenger):
-    """Privatized version of an ordinary NumPyro model: named sites are observed only through their mechanisms.
+    """Turn an ordinary NumPyro model into a model that observes the named sites through their mechanisms only.
 
-    Plates, `scale`, `mask`, `Predictive`, SVI and every kernel keep working. Observed values are now released values:
-    an array, or a `Release` by that mechanism. An unobserved site is simulated through its mechanism.
+    Plates, `scale`, `mask`, `Predictive`, SVI and all kernels work as before. The observed values of a named site are
+    released values: an array, or a `Release` by the mechanism of the site. A site without observed values is simulated.
 
     Parameters
     ----------
     model : callable
-        A NumPyro model. A run raises TypeError for a site that observes a sketch, or a release without a mechanism for
-        it, and ValueError for impossible values or a release by another mechanism. It gives a `ReleaseWarning`, once a
-        site, where the mechanism could hardly have released the values.
-    mechanisms : dict
-        `Mechanism` by site: ``{"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)}``; ValueError in a run without
-        such a site.
+        A NumPyro model. When it runs, TypeError is raised if a site observes a sketch, or a release but has no
+        mechanism. ValueError is raised for impossible values, or if the release has another mechanism. A
+        `ReleaseWarning`, once for each site, says that the values are nearly impossible under the mechanism.
+    mechanisms : dict of str to Mechanism
+        The mechanism of each site, such as ``{"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)}``. Running the
+        model raises ValueError if it has no such site.
     **options
-        ``method`` and ``panels`` of `Privatized`.
+        Parameters ``method`` and ``panels`` of `Privatized`.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp, numpyro, numpyro.distributions as dist
+    >>> def model(answers=None):
+    ...     numpyro.sample("y", dist.Bernoulli(numpyro.sample("theta", dist.Beta(1, 1))), obs=answers)
+    >>> private = ldp.privatize(model, {"y": ldp.RandomizedResponse(epsilon=1.0)})  # for ldp.fit(private, released)
     """
 
     def __init__(self, model: Model, mechanisms: Mapping[str, Mechanism], **options: Any) -> None:
@@ -243,7 +259,7 @@ class privatize(Messenger):
         return value
 
     def process_message(self, msg: Message) -> None:
-        """Replace a named site's distribution by its privatized version, and a release by its values."""
+        """Replace the distribution of a named site by its privatized version, and a release by its values."""
         if msg["type"] != "sample":
             return
         name, value, kind = msg["name"], msg["value"], type(msg["value"]).__name__
@@ -262,7 +278,7 @@ class privatize(Messenger):
             msg["fn"] = privatized_law(msg["fn"], stated, **self.options)
 
     def postprocess_message(self, msg: Message) -> None:
-        """Check the observed values of a named site: all handlers have run, so its value and mask are final."""
+        """Check the observed values of a named site, after all handlers have set its value and mask."""
         name = msg["name"]
         if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
             return

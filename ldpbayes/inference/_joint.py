@@ -21,25 +21,33 @@ from ldpbayes.numerics.special import log_or_nothing
 
 
 def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:
-    """Condition a NumPyro model on several releases of the same people, in the same order.
+    """Condition a NumPyro model on several releases about the same people, which all have one order of people.
 
-    Each person has a latent class, over which the likelihood is summed exactly; given the class, the person's records
-    are independent. Each part is a site: the law of a released value given those of the parts before.
+    Each person has a latent class. The likelihood is summed over the classes exactly. Given the class, the records of a
+    person are independent. Each release is one site: the law of its released values, given those of the sites before.
 
     Parameters
     ----------
     classes : numpyro.distributions.Distribution
-        Law of the class: Categorical or Bernoulli, of batch shape () or (N,); TypeError for others.
-    parts : dict
-        By name of a site, a pair of the law of its records and their release. The law has an entry a class on its last
-        batch axis: batch shape (C,) or (N, C). None says that the record is the class, a category. Either all parts are
-        releases of N values; or there are two, of any number of people: the sketch of a release of codes 0, ..., K − 1,
-        then a sequence of K sketches, one of the people who released each code. Else ValueError or TypeError.
+        Law of the class: Categorical or Bernoulli, of batch shape () or (N,).
+    parts : dict of str to tuple
+        For each site, the law of its records and the release. The last batch axis of the law has one entry for each of
+        the C classes: its batch shape is (C,) or (N, C). None instead of the law means that the record is the class.
+        Either every part is a release of N values. Or there are two parts, for any number of people: the sketch of a
+        release of codes 0, ..., K − 1, and a sequence of K sketches, where sketch k has the people who released code k.
 
     Returns
     -------
-    dict
-        What `observe` returns, by site.
+    dict of str to Array
+        For each site, the result of `observe`. Raises TypeError or ValueError for other laws or parts.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp, numpyro, numpyro.distributions as dist
+    >>> def model(answers, ages):  # two releases; yes-or-no answers are the class, and ages depend on it
+    ...     mean = numpyro.sample("mean", dist.Normal(50, 20).expand([2]))
+    ...     parts = {"answer": (None, answers), "age": (dist.Normal(mean, 15), ages)}
+    ...     ldp.observe_jointly(dist.Bernoulli(numpyro.sample("share", dist.Uniform())), parts)
     """
     logits = _logits(classes)
     if not isinstance(parts, Mapping) or not parts or {len(part) for part in parts.values()} != {2}:

@@ -35,34 +35,42 @@ def predict(
     seed: int = 0,
     **kwargs: Any,
 ) -> Any:
-    """Predict original answers of new people at the draws of a posterior, before any mechanism changed them.
+    """Predict the original answers of new people, before any mechanism, at the draws of a posterior.
 
     Parameters
     ----------
     posterior : arviz.InferenceData or xarray.DataTree
-        What `fit` returned for this model.
+        The result of `fit` for this model.
     model, *args, **kwargs
-        The model and its arguments, with new data in the place of those of the fit. Releases may be left out: the model
-        gets plans without values, of as many records as the new data have rows (one, if there are no data). Columns of
-        data frames are found by name. ValueError if a column of the fit is missing, or a site of the posterior has
-        another shape with the new data, as one with a value for each record has.
+        The model of the fit and its arguments, with new data instead of the data of the fit. Releases may be omitted:
+        the model then gets releases without values, with one record for each row of the new data (one record if there
+        are no data). Columns of data frames are found by name. Raises ValueError if a column of the fit is missing, or
+        if a site of the posterior has another shape with the new data, such as a site with one value for each record.
     kind : {"original", "mean", "released"}, callable, or mapping of str to callable
-        Original answers; their expectations given the parameters (shares, of categories); what the mechanism of the
-        fit would release of such answers; or functions of the law of an answer, as in `ldpbayes.functionals`. They get
-        the NumPyro law (*batch) of original records, before any clipping, of each observed site of numbers, and return
-        arrays (*batch) or (*batch, ...), else ValueError.
+        "original" predicts answers. "mean" predicts their expectations given the parameters (for categories, shares).
+        "released" predicts the values that the mechanism of the fit would release. A callable is a function such as
+        those of `ldpbayes.functionals`: it gets the law (*batch) of original numbers at each observed site, before
+        clipping, and returns an array (*batch) or (*batch, ...). Otherwise a ValueError is raised.
     interval : float, optional
-        Probability: summaries in place of draws, with the ends of equal-tailed intervals.
+        Probability of equal-tailed intervals, which are returned instead of draws. Default: draws are returned.
     seed : int
-        Of the draws.
+        Random seed.
 
     Returns
     -------
     xarray.Dataset
-        Each site that the posterior has no draws of, with dimensions (chain, draw, *those of the site), at evenly
-        spaced draws if all would take more than 256 MiB. With ``interval`` (*those of the site, summary), with the
-        labels mean, sd, lower and upper. A mapping gives variables of its names, ``site_name`` of several sites; an
-        axis of a functional has its name and labels.
+        Every site for which the posterior has no draws, with dimensions (chain, draw, ...). The draws are evenly spaced
+        if all would take more than 256 MiB. With ``interval``, the dimensions are (..., summary), with the labels mean,
+        sd, lower and upper. For a mapping, variables have the names in the mapping (``site_name`` if there are several
+        sites). An axis of a functional has the name and the labels that the functional defines.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> model, release = ldp.models.warner(), ldp.Release([1, 0, 1] * 60, ldp.RandomizedResponse(epsilon=1.0))
+    >>> posterior = ldp.fit(model, release, progress_bar=False)
+    >>> float(ldp.predict(posterior, model, interval=0.9)["z"].sel(summary="upper").squeeze())
+    1.0
     """
     if "posterior" not in (posterior if hasattr(posterior, "attrs") else ()):
         raise TypeError(f"predict takes what fit returned, then its model; got {type(posterior).__name__}")

@@ -12,26 +12,27 @@ from ldpbayes.data import NoisyTable, Release
 
 
 def sharded(data: PyTree, mesh: Mesh) -> PyTree:
-    """Lay the records of releases, and columns beside them, over the devices of a mesh.
+    """Distribute the records of releases, and covariates with one row for each record, over the devices of a mesh.
 
-    Models observe them as before. A function that is compiled with them as arguments, such as a log density or its
-    gradient, runs where the records are, and adds up over devices. After ``jax.distributed.initialize`` every process
-    gives its own records, as many as each other one, and all run the same calls; the release is that of all records.
+    Models observe the result like any release. A compiled function that takes the result as an argument, such as a log
+    density, runs where the records are and adds up over devices. After ``jax.distributed.initialize``, every process
+    passes its own records, equally many in each process, and makes the same calls. The release then has the records of
+    all processes.
 
     Parameters
     ----------
     data : pytree
-        A release, or several, and arrays such as covariates: any arguments of a model. Arrays whose first axis is of
-        the releases' records are laid out, personal budgets among them; others stay. ValueError for tables, without a
-        release, and for numbers of records that differ or are no multiple of this process's devices: put the rest into
-        a release of its own, on one device or in a sketch.
+        Any arguments of a model: one or several releases, and arrays such as covariates. Arrays with one row for each
+        record are distributed, including personal budgets. Other arrays are not changed.
     mesh : jax.sharding.Mesh
-        Of the devices of all processes; records are split along all of its axes.
+        Devices of all processes. Records are split along all axes of the mesh.
 
     Returns
     -------
     pytree
-        Of the same structure, with arrays of JAX in double precision.
+        The arguments, with arrays of JAX in double precision. Raises ValueError for a table, if there is no release, or
+        if the numbers of records differ or are not a multiple of the number of devices of this process. Put the
+        remaining records into another release, on one device or in a sketch.
     """
     leaves, structure = jax.tree.flatten(data, is_leaf=lambda leaf: isinstance(leaf, Release))
     releases = [leaf for leaf in leaves if isinstance(leaf, Release)]

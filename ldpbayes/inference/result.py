@@ -30,7 +30,7 @@ UNCERTAINTY = {
 
 
 class ConvergenceWarning(LdpBayesWarning):
-    """The chains have not converged well enough to be trusted; the message names the parameters."""
+    """The chains have not converged well enough; the message names the parameters."""
 
 
 def labels(

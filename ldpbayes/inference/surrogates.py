@@ -20,11 +20,11 @@ from ldpbayes.inference.result import Weights, arviz, resample
 
 
 class ExpansionWarning(LdpBayesWarning):
-    """An expansion was not exact enough for the posterior; the message says why the records were sampled."""
+    """An expansion is not exact enough for the posterior. The message says why `fit` sampled the records instead."""
 
 
 class SketchWarning(LdpBayesWarning):
-    """A sketch was too coarse for the posterior; the message says what was done about it."""
+    """A sketch was too coarse for the posterior. The message says how `fit` refined the sketch."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Learning from released labels: objectives that know the mechanism, linear predictors and networks.
+"""Learning to predict from released labels: objectives that know the mechanism, linear predictors and networks.
 
 `LabelPrivateRegressor` needs scikit-learn, and is imported when it is first used.
 """

@@ -22,10 +22,10 @@ PRIOR_SHARE = 0.9  # probability, under an estimated prior, of the interval in w
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelRelease:
-    """Released labels with the prior that shaped the release; all of it may be published.
+    """Released labels with the prior that determined the release. All of it may be published.
 
-    `release` has the labels under `RPWithPrior`, to learn from. The `prior` is uniform between the bounds, or estimated
-    from `prior_release`, the labels under Laplace noise, if a budget was spent on it.
+    `release` has the labels under `RPWithPrior`, from which a predictor learns. The `prior` is uniform between the
+    bounds. Or it was estimated from `prior_release`, the labels under Laplace noise, which spent a part of the budget.
     """
 
     release: Release
@@ -35,7 +35,8 @@ class LabelRelease:
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of both releases together: pure differential privacy whose ε is their sum, by adaptive composition.
+        """The guarantee of both releases together: pure differential privacy with the sum of their ε (adaptive
+        composition).
 
         The trade-off curve is a lower bound for all mechanisms of this ε. For a single release it is exact.
         """
@@ -63,28 +64,27 @@ def release_labels(
     interval: tuple[float, float] | None = None,
     seed: int = 0,
 ) -> LabelRelease:
-    """Release labels under `RPWithPrior`; its interval and half-width are chosen without looking at the labels.
+    """Release labels under `RPWithPrior`, as a `LabelRelease`. Interval and half-width do not depend on the labels.
 
-    A share ε₁ of the budget releases every label under Laplace noise, for an estimate of their prior (`label_prior`),
-    and the rest the labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior pays if the bounds are
-    several times wider than the labels' range; about ε₁ = 12/√n tells the law of n labels from a uniform one. For
-    studies: real labels need a cryptographically secure sampler that is safe in floating point.
+    A share ε₁ of the budget releases every label under Laplace noise, to estimate the prior of labels (`label_prior`).
+    The rest releases the labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior is useful if the bounds
+    are several times wider than the range of the labels. About ε₁ = 12/√n distinguishes the law of n labels from a
+    uniform law. For studies only: real labels need a cryptographically secure sampler that is safe in floating point.
 
     Parameters
     ----------
     labels : array_like (n,)
-        Numbers, none missing; those outside the bounds are moved there.
+        Original labels, which are numbers without missing values. Labels outside the bounds are moved to the bounds.
     epsilon, prior_epsilon : float
-        The whole budget of a label, positive and finite, and ε₁, 0 or more.
+        The whole privacy budget of each label, positive and finite, and ε₁, 0 or more.
     lower, upper : float
         Bounds in the unit of the labels, finite, lower < upper; chosen without looking at the labels.
     half_width : float, optional
-        ζ of `RPWithPrior`, positive and finite; default: `ldpbayes.mechanisms.optimal_half_width` of the prior.
+        ζ of `RPWithPrior`, positive and finite. Default: `ldpbayes.mechanisms.optimal_half_width` of the prior.
     interval : pair of float, optional
-        That of `RPWithPrior`; default: the interval of highest densities that has 90 % of an estimated prior, or the
-        bounds.
+        Interval of `RPWithPrior`. Default: the interval of highest density with 90 % of an estimated prior, or bounds.
     seed : int
-        Of all randomness.
+        Random seed.
     """
     allowed = "a vector of numbers (drop or impute missing labels first)"
     values = checked("labels", labels, allowed, lambda a: ~np.isnan(a) & (a.ndim == 1))
@@ -153,9 +153,11 @@ def checked_features(
         advice = "of text make columns by pandas.get_dummies(features, drop_first=True)"
         raise ValueError(f"features must be numbers; {advice} ({error})") from None
     if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ValueError(f"features must be a matrix of a row a label, got an array of shape {matrix.shape}")
+        raise ValueError(f"features must be a matrix with one row for each label, got an array of shape {matrix.shape}")
     if count is not None and len(matrix) != count:
-        raise ValueError(f"features must have a row a label: got {len(matrix)} rows, and {count} released labels")
+        raise ValueError(
+            f"features must have one row for each label: got {len(matrix)} rows, and {count} released labels"
+        )
     width = matrix.shape[1]
     if fit_names is not None and width != len(fit_names):
         raise ValueError(f"features must have {len(fit_names)} columns, as those of the fit had, got {width}")

@@ -150,7 +150,7 @@ PATIENCE = 2  # a search ends after so many penalties in a row that do worse tha
 
 
 class Penalty(abc.ABC):
-    """A way to choose the precision of the normal prior of standardised features' coefficients."""
+    """Base of rules that choose the prior precision of the coefficients of standardised features."""
 
     grid: tuple[float, ...]
 
@@ -160,7 +160,7 @@ class Penalty(abc.ABC):
 
     @abc.abstractmethod
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        """The penalty, for a criterion without one, of one chunk of labels; fits begin at `start` (p,)."""
+        """Return the penalty of one chunk of labels, for a criterion without penalty; fits start at `start` (p,)."""
 
     def _best(self, criterion: Criterion, start: np.ndarray, score: Callable[[float], float]) -> float:
         """The smallest score's penalty, from fits without coefficients on to those that overfit, while it helps."""
@@ -180,14 +180,14 @@ class Penalty(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class CrossValidation(Penalty):
-    """The penalty with the smallest loss on held-out released labels; no original label is looked at.
+    """Rule that chooses the penalty with the smallest loss on held-out released labels. It uses no original label.
 
     Parameters
     ----------
     folds, seed : int
-        Number of random parts of the labels, of which each is held out once, and its seed.
+        Number of random parts of the labels, where each part is held out once; random seed.
     grid : sequence of float
-        Penalties to choose from, 0 or more, as multiples of the labels' information on the coefficient of one
+        Penalties to choose from, 0 or more, as multiples of the information of the labels about the coefficient of one
         standardised feature.
     """
 
@@ -220,9 +220,10 @@ class CrossValidation(Penalty):
 
 @dataclasses.dataclass(frozen=True)
 class Evidence(Penalty):
-    """The penalty under which the released labels are most probable, coefficients integrated out ([MacKay]).
+    """Rule that chooses the penalty under which released labels are most probable, on average over coefficients
+    ([MacKay]).
 
-    By Laplace's approximation, for likelihoods. The grid is that of `CrossValidation`, but without 0.
+    Only for likelihoods, by Laplace's approximation. The ``grid`` of penalties is as in `CrossValidation`, without 0.
     """
 
     grid: tuple[float, ...] = GRID
@@ -281,21 +282,22 @@ def _scale_profile(criterion: Criterion, minimum: Minimum) -> tuple[np.ndarray, 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearPredictor(Estimate):
-    """A linear predictor of labels with its errors.
+    """A linear predictor of labels, with the errors of its parameters.
 
-    Intervals are normal. That of the scale has all scales that a likelihood ratio test accepts, without their prior: it
-    begins with 0 if the labels do not tell a small scale from none. If they tell it to 10 %, its logarithm is normal.
+    Intervals are normal. The interval of the scale contains all scales that a likelihood ratio test accepts, without
+    the prior of the scale. It begins with 0 if the labels do not distinguish a small scale from 0. If the labels
+    determine the scale to 10 %, the interval of its logarithm is normal.
 
     Attributes
     ----------
     names, params : list of str, array (p,)
         The intercept (if any), coefficients and scale (if any), in the units of features and labels.
     covariance : array (p, p)
-        For the marginal likelihood the inverse of the observed information, the prior's included; for squared errors
-        the sandwich. NaN if the labels do not identify the parameters.
-    count, loss, penalty, converged, steps
-        Number of labels, the sum of their losses without the penalty, that of `linear_fit`, and whether and in how many
-        steps the minimisation converged.
+        For the marginal likelihood, the inverse of the observed information plus the information of the prior. For
+        squared errors, the sandwich formula. NaN if the labels do not identify the parameters.
+    count, objective, loss, penalty, converged, steps
+        Number of labels; the `Objective` whose losses were minimised; the sum of these losses without the penalty; the
+        penalty of `linear_fit`; True if the minimisation converged; its number of steps.
     """
 
     names: list[str]
@@ -318,7 +320,7 @@ class LinearPredictor(Estimate):
 
     @property
     def coefficients(self) -> np.ndarray:
-        """One a feature, shape (d,), in units of the label (before a link) a unit of the feature."""
+        """Coefficients (d,) of the features, in units of the label (before a link) for each unit of a feature."""
         return self.params[self._features]
 
     @property
@@ -327,7 +329,7 @@ class LinearPredictor(Estimate):
 
     @property
     def scale(self) -> float | None:
-        """Of the law, None if it has none."""
+        """Scale of the law of labels, or None if this law has no scale."""
         return float(self.params[-1]) if self.objective.scaled else None
 
     @functools.cached_property
@@ -337,11 +339,11 @@ class LinearPredictor(Estimate):
     def predict(
         self, features: Array, *, bounds: tuple[float, float] | None = None, interval: float | None = None
     ) -> np.ndarray | Prediction:
-        """Expected labels, shape (m,), of features (m, d) in the columns of the fit.
+        """Return expected original labels (m,) for features (m, d), with columns in the order of the fit.
 
-        Labels are clipped at the bounds, such as those of the mechanism; by default predictions may be any numbers.
-        With a probability as ``interval``, a `Prediction`; the ends of a label are NaN if its law has no cdf, and
-        ValueError if the fit has a loss in place of a law.
+        Labels are clipped at the ``bounds``, such as the bounds of the mechanism. By default predictions are not
+        bounded. With a probability as ``interval``, the result is a `Prediction`. The ends of a label are NaN if its
+        law has no cdf. Raises ValueError if the fit has a loss instead of a law.
         """
         matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
         prediction, ends = self.intercept + matrix @ self.coefficients, labels.checked_bounds(bounds)
@@ -379,7 +381,7 @@ class LinearPredictor(Estimate):
 
 @dataclasses.dataclass(frozen=True)
 class LinearModel:
-    """A linear predictor, for `LabelPrivateRegressor`; the options are those of `linear_fit`."""
+    """A linear predictor for `LabelPrivateRegressor`. See `linear_fit` for ``penalty`` and ``intercept``."""
 
     penalty: float | Penalty | None = None
     intercept: bool = True
@@ -393,26 +395,27 @@ def linear_fit(
     penalty: float | Penalty | None = None,
     intercept: bool = True,
 ) -> LinearPredictor:
-    """Fit a linear predictor to released labels: maximum a posteriori, or least squares with a ridge.
+    """Fit a linear predictor to released labels, by maximum a posteriori or by least squares with a ridge penalty.
 
-    Minimises the sum of losses + penalty/2 · the sum of squared coefficients of standardised features (each less its
-    mean, over its standard deviation), in double precision. For a likelihood the penalty is the precision of a normal
-    prior; scikit-learn's ``Ridge(alpha)`` on standardised features is ``SquaredError()`` with the penalty 2·alpha.
-    LearningWarning if the minimisation has not converged, or the labels do not identify the parameters.
+    Minimises the sum of losses + penalty/2 · the sum of squared coefficients of standardised features (mean 0, standard
+    deviation 1), in double precision. For a likelihood, the penalty is the precision of a normal prior.
+    ``Ridge(alpha)`` of scikit-learn on standardised features is ``SquaredError()`` with the penalty 2·alpha. Returns a
+    `LinearPredictor`. A LearningWarning says that the minimisation has not converged, or that the labels do not
+    identify the parameters.
 
     Parameters
     ----------
     features : array_like (n, d) or data frame
-        Public features, finite numbers, a row a label.
+        Public features, finite numbers, one row for each label.
     release : Release
-        Released labels, one number or category a record.
+        Released labels, one number or category for each record.
     objective : Objective, optional
-        By default ``MarginalLikelihood()``: normal labels, integrated out.
+        The loss. Default: ``MarginalLikelihood()``, for normal labels.
     penalty : float or Penalty, optional
-        The penalty, 0 or more, or a rule that chooses it from the released labels: by default `Evidence` for a
-        likelihood, `CrossValidation` for squared errors. The scale of a law has the prior of its `MarginalLikelihood`.
+        The penalty, 0 or more, or a rule that chooses it from the released labels. Default: `Evidence` for a
+        likelihood, `CrossValidation` for squared errors. `MarginalLikelihood` defines the prior of a scale.
     intercept : bool
-        Whether there is an intercept, which is not penalised.
+        True if there is an intercept, which is not penalised.
     """
     objective, matrix, names = labels.checked_data(features, release, objective)
     if penalty is None:

@@ -31,22 +31,22 @@ class TrainedNetwork(NamedTuple):
 
 @pytree_dataclass
 class Network:
-    """A fully connected network and its training; ValueError if a number is out of its range.
+    """A fully connected network and its training. Raises ValueError if a number is out of its range.
 
     Parameters
     ----------
     widths, activation : tuple of int, callable
-        Of the hidden layers; with the one that predicts, (128, 64) makes the three of [LH].
+        Widths of the hidden layers, and their activation. (128, 64) and the prediction layer are the layers of [LH].
     epochs, batch : int
-        Passes through the labels, and labels a step.
+        Number of passes through the labels, and number of labels in each step.
     optimiser : optax.GradientTransformation, optional
-        By default Adam with the rate 0.001, a tenth of it from half of the epochs on.
+        Default: Adam with the rate 0.001, a tenth of it from half of the epochs on.
     weight_decay : float
-        Multiple of the weights and biases that is added to their gradient before the optimiser, 0 or more: PyTorch's
-        ``weight_decay`` of Adam.
+        Factor, 0 or more. This multiple of the weights and biases is added to their gradient before the optimiser, as
+        with PyTorch's ``weight_decay`` of Adam.
     standardise : bool
-        Whether features are standardised, and predictions start from the middle of the labels, in units of a sixth of
-        their range. Otherwise the network is given the features as they are, as in [LH].
+        True to standardise features, and to start predictions from the middle of the labels, in units of a sixth of
+        their range. Otherwise the network gets the features unchanged, as in [LH].
     """
 
     widths: tuple[int, ...] = static(default=(128, 64))
@@ -68,7 +68,7 @@ class Network:
     def start(
         self, objective: Objective, key: Key, features: Array, values: Array, mechanism: Mechanism
     ) -> TrainedNetwork:
-        """The network before training: weights and biases uniform between ±1/√inputs, as in PyTorch's linear layers."""
+        """Return the network before training: weights and biases are uniform between ±1/√inputs, as in PyTorch."""
         dtype = jnp.result_type(features)
         sizes = (features.shape[1], *self.widths, 1)
         layers = []
@@ -82,7 +82,7 @@ class Network:
         return TrainedNetwork(tuple(layers), *(jnp.asarray(number, dtype) for number in numbers))
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
-        """Predictions (n,), before any link, for features (n, d) like those of the training, and the scale."""
+        """Return predictions (n,), before any link, for features (n, d) as in the training, and the scale."""
         hidden, (*inner, (last, constant)) = features, trained.layers
         for weights, bias in inner:
             hidden = self.activation(hidden @ weights + bias)
@@ -145,8 +145,9 @@ _predict_compiled = jax.jit(Network.predictor)
 class NetworkPredictor:
     """A trained network that predicts labels.
 
-    `trained` is a pytree of weights, biases and scale, `losses` (epochs,) the mean loss of the `count` labels in each
-    epoch; `names` are those of the features.
+    `trained` is a pytree of weights, biases and scale. `losses` (epochs,) is the mean loss of the `count` labels in
+    each epoch. `names` are the names of the features. `network` has the layers and their training, `objective` is the
+    loss, and `privacy` states the guarantee of the labels.
     """
 
     network: Network
@@ -161,11 +162,11 @@ class NetworkPredictor:
 
     @property
     def scale(self) -> float | None:
-        """Of the law, None if it has none."""
+        """Scale of the law of labels, or None if this law has no scale."""
         return float(np.exp(self.trained.log_scale)) if self.objective.scaled else None
 
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
-        """Expected labels, shape (m,); the options are those of `LinearPredictor.predict`."""
+        """Return expected original labels (m,); see `LinearPredictor.predict` for the parameters."""
         matrix, _ = labels.checked_features(features, fit_names=self.names)
         standard = ((matrix - self._centre) / self._unit).astype(np.float32)
         with jax.enable_x64(False):
@@ -184,15 +185,17 @@ def network_fit(
 ) -> NetworkPredictor:
     """Train a fully connected network on released labels, in single precision; needs optax (the extra ``learning``).
 
-    Features, release and objective are those of `linear_fit`; the scale of a law is learned with the network.
-    LearningWarning if the loss is not a finite number at the end.
+    Returns a `NetworkPredictor`. The scale of a law is learned with the network. A LearningWarning says that the loss
+    is not finite at the end.
 
     Parameters
     ----------
+    features, release, objective
+        See `linear_fit`: public features, with one row for each label; released labels; the loss.
     seed : int
-        For the start and the order of the labels.
+        Random seed of the start and of the order of the labels.
     network, **options
-        The layers and their training: a `Network`, or its parameters in its place.
+        A `Network` with the layers and their training, or instead the parameters of a `Network`.
     """
     objective, matrix, names = labels.checked_data(features, release, objective)
     if network is not None and options:

@@ -22,7 +22,7 @@ Bounds = tuple[float, float]
 
 
 class LearningWarning(LdpBayesWarning):
-    """A fit that should not be used as it is; the message says why."""
+    """The fit should not be used without a check. The message says why."""
 
 
 def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
@@ -47,44 +47,45 @@ def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
 
 
 class Objective(abc.ABC):
-    """A loss of a predicted label, given what was released of it.
+    """Base of losses of a predicted label, given its released value.
 
     Objects are static arguments of compiled functions, compared and hashed by their fields. If the loss is a negative
-    log-likelihood (`likelihood`), errors of a fit are those of its information, otherwise of the sandwich ([Huber67]).
+    log-likelihood (`likelihood`), the errors of a fit come from its information. Otherwise they come from the sandwich
+    formula ([Huber67]).
     """
 
     likelihood: ClassVar[bool] = False
 
     @property
     def scaled(self) -> bool:
-        """Whether the loss has a scale that is learned with the prediction."""
+        """True if the loss has a scale that is learned with the prediction."""
         return False
 
     @property
     def counts(self) -> bool:
-        """Whether labels are whole numbers; their law is summed between bounds that a compiled function has to know."""
+        """True if labels are whole numbers, whose law is summed between bounds that a compiled function must know."""
         return False
 
     @abc.abstractmethod
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
-        """The loss of each label, shape (n,), given released values (n,); twice differentiable in prediction and scale.
+        """Return the loss (n,) of labels with released values (n,); twice differentiable in prediction and scale.
 
         The prediction (n,) is before the link of the law, in the unit of the label if there is none. The scale, () or
         (n,), is positive, in the unit of the label, and ignored unless `scaled`.
         """
 
     def scale_prior(self, values: Array, mechanism: Mechanism) -> tuple[Array, float]:
-        """A plausible scale, where fits start, and the precision of its log-normal prior."""
+        """Return a plausible scale, where fits start, and the precision of its log-normal prior."""
         return label_spread(values, mechanism), 0.0
 
     def mean(self, prediction: Array, scale: Array, bounds: Bounds | None = None) -> Array:
-        """The expected label, shape (n,); `bounds`, if any, are those at which labels are clipped."""
+        """Return the expected label, shape (n,), clipped at `bounds` if there are any."""
         return prediction if bounds is None else jnp.clip(prediction, *bounds)
 
 
 @dataclasses.dataclass(frozen=True)
 class SquaredError(Objective):
-    """(z − prediction)², the released label taken as if it were the label ([LH]).
+    """(z − prediction)²: the released label z replaces the original label ([LH]).
 
     Clipped labels, and noise that depends on the label, bias the predictor.
     """
@@ -95,9 +96,9 @@ class SquaredError(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class UnbiasedLabels(Objective):
-    """(u(z) − prediction)², where u(z) has the mean y given a label y: `Mechanism.unbiased`.
+    """(u(z) − prediction)², where u(z) has the expectation y for a label y: `Mechanism.unbiased`.
 
-    The minimiser is consistent if labels lie between the mechanism's bounds. ValueError if the mechanism has no such u.
+    The minimiser is consistent if labels lie between the bounds of the mechanism. Raises ValueError if there is no u.
     """
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
@@ -105,20 +106,20 @@ class UnbiasedLabels(Objective):
 
 
 def normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Normal labels of this mean and standard deviation, in the unit of the labels."""
+    """Normal labels: `prediction` and `scale` are mean and standard deviation, in the unit of the labels."""
     return dist.Normal(prediction, scale, validate_args=False)
 
 
 def laplace_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Laplace labels of this median and mean absolute deviation, in the unit of the labels: regression of medians."""
+    """Laplace labels with median `prediction` and mean absolute deviation `scale`, in the unit of the labels."""
     return dist.Laplace(prediction, scale, validate_args=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class student_t_labels:
-    """Student's t labels with `df` degrees of freedom, identity link: regression that few outliers do not move.
+    """Student's t labels with `df` degrees of freedom and identity link. Few outliers hardly change this regression.
 
-    An object is a law: called with a prediction (the centre) and a scale (less than the standard deviation).
+    An object is a law, which is called with a prediction (the centre) and a scale (below the standard deviation).
     """
 
     df: float = ruled(ONE_POSITIVE, default=4.0)
@@ -131,38 +132,38 @@ class student_t_labels:
 
 
 def poisson_labels(prediction: Array) -> dist.Distribution:
-    """Counts, log link: `prediction` is the logarithm of their mean."""
+    """Poisson counts with a log link: `prediction` is the logarithm of their mean."""
     return dist.Poisson(jnp.exp(prediction), validate_args=False)
 
 
 def log_normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Positive labels whose logarithms are normal with this mean and standard deviation."""
+    """Positive labels whose logarithms are normal: `prediction` and `scale` are their mean and standard deviation."""
     return dist.LogNormal(prediction, scale, validate_args=False)
 
 
 def bernoulli_labels(prediction: Array) -> dist.Distribution:
-    """Labels 0 and 1, `prediction` the log-odds of 1; for mechanisms of categories such as `RandomizedResponse`."""
+    """Labels 0 and 1: `prediction` is the log-odds of 1. For mechanisms of categories such as `RandomizedResponse`."""
     return dist.BernoulliLogits(prediction, validate_args=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class MarginalLikelihood(Objective):
-    """−log p(z | prediction, scale), the label integrated out: the loss that knows the mechanism.
+    """Loss −log p(z | prediction, scale) of a released label z, with the original label integrated out.
 
     ``-ldp.Privatized(law(prediction, scale), mechanism).log_prob(z)`` is this loss for any model in JAX.
 
     Parameters
     ----------
     law : callable
-        From the prediction and the scale to the label's NumPyro distribution: one of `ldpbayes.learning`
-        (`normal_labels`, ...) or your own function; a function of the prediction alone has no scale.
+        Function (prediction, scale) → NumPyro distribution of the label: a law of `ldpbayes.learning` (`normal_labels`,
+        ...) or your own. A function of the prediction alone has no scale.
     scale : float, optional
-        A plausible scale, the median of its log-normal prior: by default a sixth of the range between the mechanism's
-        bounds (of `log_normal_labels` 1/2, which has no unit). With much noise a posterior mode needs this prior: the
-        likelihood of many coefficients may grow all the way to the scale 0, or only bound the scale from above.
+        A plausible scale, the median of its log-normal prior. Default: a sixth of the range between the bounds of the
+        mechanism (1/2 for `log_normal_labels`, where it has no unit). With much noise a posterior mode needs this
+        prior: the likelihood of many coefficients may grow until the scale is 0, or only bound the scale from above.
     deviation : float
-        Standard deviation of the logarithm of the scale in this prior, infinite for none. With 1.5, 95 % of the prior
-        lie between 1/114 and 3.2 times the range: with a larger scale labels are all at a bound.
+        Standard deviation of the logarithm of the scale in this prior; infinite for no prior. With 1.5, the prior has
+        95 % of its probability between 1/114 and 3.2 times the range. With a larger scale, all labels are at a bound.
     """
 
     likelihood: ClassVar[bool] = True
@@ -191,7 +192,7 @@ class MarginalLikelihood(Objective):
         return 0.5 if self.law is log_normal_labels else label_spread(values, mechanism), self.deviation**-2
 
     def label(self, prediction: Array, scale: Array) -> dist.Distribution:
-        """The law of the label, a NumPyro distribution."""
+        """Return the law of the label, a NumPyro distribution."""
         return self.law(prediction, scale) if self.scaled else self.law(prediction)
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:

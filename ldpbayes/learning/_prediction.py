@@ -18,7 +18,11 @@ BATCH = 1000  # labels at a time
 
 
 class Prediction(NamedTuple):
-    """Predictions of m labels: each field has shape (m,), in the unit of the labels."""
+    """Predictions of m labels; each field has shape (m,), in the unit of the labels.
+
+    ``mean`` is the expected label, with its interval from ``mean_lower`` to ``mean_upper``. A new original label is in
+    the interval from ``label_lower`` to ``label_upper``, and has the standard deviation ``label_sd``.
+    """
 
     mean: np.ndarray  # expected labels
     mean_lower: np.ndarray  # interval of the expectation

@@ -23,22 +23,22 @@ SMOOTHING = 0.3  # share of a mean's standard error: noise that gives a kinked d
 
 
 class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Regression on public features and released labels; an estimator of scikit-learn.
+    """Regression on public features and released labels, as an estimator of scikit-learn.
 
-    ``fit(X, z, mechanism)`` takes released labels, and `predict` expects original ones, as does `score`: the R² of
-    released labels is far smaller. ``fit_`` is the `LinearPredictor` or `NetworkPredictor`.
+    ``fit(X, z, mechanism)`` takes released labels. `predict` and `score` are about original labels. The R² of released
+    labels is far smaller. ``fit_`` is the `LinearPredictor` or `NetworkPredictor`.
 
     Parameters
     ----------
     mechanism : Mechanism, optional
-        The mechanism that released the labels, if `fit` has none. Without any, labels are taken as they are.
+        The mechanism that released the labels, if `fit` gets none. Without a mechanism, labels are original labels.
     model : LinearModel or Network, optional
-        By default ``LinearModel()``.
+        Default: ``LinearModel()``.
     objective : Objective, optional
-        By default ``MarginalLikelihood()``. Without a mechanism, a law whose density has a kink, such as
-        `laplace_labels`, gets so little noise that no fit moves by half of a standard error.
+        Default: ``MarginalLikelihood()``. Without a mechanism, a law whose density has a kink, such as
+        `laplace_labels`, gets a little noise, which changes a fit by less than half of a standard error.
     bounds, random_state : (float, float) or None, int
-        Between which predictions lie (see `LinearPredictor.predict`), and the seed of a fit.
+        Bounds of the predictions, in the unit of the labels (see `LinearPredictor.predict`), and random seed of a fit.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         self.bounds, self.random_state = bounds, random_state
 
     def fit(self, X: Array, y: Array, mechanism: Mechanism | None = None) -> "LabelPrivateRegressor":
-        """Fit to features X (n, d) and labels y (n,), released by `mechanism` or else by the regressor's own."""
+        """Fit to features X (n, d) and labels y (n,), released by `mechanism` or by the mechanism of the regressor."""
         if hasattr(X, "columns"):  # scikit-learn refuses text without advice
             checked_features(X)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
@@ -78,8 +78,9 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
-        """Expected labels, shape (m,), for features X (m, d) in the columns of the fit; with `return_std` also standard
-        deviations (m,) of new labels, of a linear model with a likelihood, else ValueError.
+        """Return expected labels (m,) for features X (m, d), with the columns of the fit. With `return_std`, also
+        return standard deviations (m,) of new labels, for a linear model with a likelihood. Otherwise a ValueError is
+        raised.
         """
         check_is_fitted(self)
         X = np.asarray(validate_data(self, X, reset=False), float)

@@ -1,4 +1,4 @@
-"""p(z | θ): the likelihood of a released value with the latent record integrated out."""
+"""The likelihood p(z | θ) of a released value z: the latent record is integrated out, exactly or by quadrature."""
 
 from ldpbayes.likelihood._smooth_density import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.closed_forms._regressions import (

@@ -20,20 +20,20 @@ FEWEST = 4  # knots
 
 
 class SmoothDensity(dist.Distribution):
-    """A density on an interval whose logarithm is linear between equally spaced knots, and perhaps an atom at each end.
+    """Density on an interval whose logarithm is linear between equally spaced knots, perhaps with an atom at each end.
 
-    With values f_0, ..., f_K at the knots the density is exp(f(x))/Z, f the linear interpolation; a constant may be
-    added to all of them. Any law on the interval is near one of these, with knots enough. An atom stands for records
-    beyond the interval, which a mechanism with these bounds clips to its ends.
+    For values f_0, ..., f_K at the knots the density is exp(f(x))/Z, where f is the linear interpolation. Adding a
+    constant to all values changes nothing. With enough knots, every law on the interval is close to such a density. An
+    atom represents records beyond the interval, which a mechanism with these bounds clips to its ends.
 
     Parameters
     ----------
     log_density : array_like (*batch, knots)
-        Values f at the knots, finite, at least four of them; the first knot is `lower`, the last `upper`.
+        At least four finite values f at the knots; the first knot is at `lower`, the last at `upper`.
     lower, upper : float
         Ends of the interval, finite, lower < upper, in the unit of the data.
     outside : array_like (*batch, 2), optional
-        Probabilities of records below `lower` and above `upper`, whose sum is below 1. Default: none.
+        Probabilities of records below `lower` and above `upper`, whose sum is below 1. Default: no such records.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"log_density": constraints.real_vector}
@@ -69,7 +69,7 @@ class SmoothDensity(dist.Distribution):
         super().__init__(batch_shape=batch, event_shape=(), validate_args=validate_args)
 
     support = property(lambda self: constraints.interval(self.lower, self.upper))
-    knots = property(lambda self: np.linspace(self.lower, self.upper, self.log_density.shape[-1]))
+    knots = property(lambda s: np.linspace(s.lower, s.upper, s.log_density.shape[-1]), doc="Positions of the knots.")
     _step = property(lambda self: (self.upper - self.lower) / (self.log_density.shape[-1] - 1))
 
     @property
@@ -91,7 +91,7 @@ class SmoothDensity(dist.Distribution):
         return piece, at - piece, _taken(self.log_density, piece), _taken(self.log_density, piece + 1)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Log density inside the interval; the atoms are not part of it."""
+        """Return the log density inside the interval, without the atoms."""
         value = jnp.asarray(value)
         _, share, left, right = self._place(value)
         inside = 0.0 if self.outside is None else jnp.log(self._inside)
@@ -105,7 +105,7 @@ class SmoothDensity(dist.Distribution):
         return jax.nn.softmax(self._log_pieces, axis=-1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """P(X ≤ value), exact; with the atoms, of which the lower one is at the lower end."""
+        """Return P(X ≤ value), exact and with the atoms. The lower atom is at the lower end."""
         value = jnp.asarray(value)
         piece, share, left, right = self._place(jnp.clip(value, self.lower, self.upper))
         masses, total = self._masses, jax.nn.logsumexp(self._log_pieces, axis=-1)
@@ -117,7 +117,7 @@ class SmoothDensity(dist.Distribution):
         return jnp.where(value < self.lower, 0.0, jnp.where(value >= self.upper, 1.0, cdf))
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Smallest x with P(X ≤ x) ≥ q; the ends for probabilities that the atoms hold."""
+        """Return the smallest x with P(X ≤ x) ≥ q, which is an end of the interval if q is in its atom."""
         below = 0.0 if self.outside is None else self.outside[..., 0]
         q = jnp.clip((jnp.asarray(q) - below) / self._inside, 0.0, 1.0)
         masses = jnp.broadcast_to(
@@ -151,9 +151,9 @@ class SmoothDensity(dist.Distribution):
 class SmoothMass(SmoothDensity):
     """A law on whole numbers whose log masses are linear between equally spaced knots: `SmoothDensity` for counts.
 
-    With values f at the knots from `lower` to `upper` the masses are exp(f(k))/Z, f the linear interpolation; atoms of
-    `outside` are added to those of the two ends. Parameters are those of `SmoothDensity`; ValueError for ends that are
-    not whole.
+    The masses are exp(f(k))/Z for k from `lower` to `upper`, where f interpolates the values at the knots. Atoms of
+    `outside` are added to the masses of the two ends. ``args`` and ``kwargs`` are the parameters of `SmoothDensity`.
+    Raises ValueError if the ends are not whole numbers.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -166,7 +166,7 @@ class SmoothMass(SmoothDensity):
 
     @property
     def log_masses(self) -> jax.Array:
-        """Log masses (*batch, upper − lower + 1) of all counts."""
+        """Log masses of all counts, of shape ``(*batch, upper − lower + 1)``."""
         at_knots = np.maximum(1 - np.abs(self._counts[:, None] - self.knots) / self._step, 0.0)
         log_masses = jax.nn.log_softmax(self.log_density @ at_knots.T.astype(self.log_density.dtype), axis=-1)
         if self.outside is None:
@@ -186,7 +186,7 @@ class SmoothMass(SmoothDensity):
         return jnp.where(value < self.lower, 0.0, jnp.where(value < self.upper, below, 1.0))
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Smallest count k with P(X ≤ k) ≥ q."""
+        """Return the smallest count k with P(X ≤ k) ≥ q."""
         below = jnp.cumsum(self._masses, axis=-1)[..., :-1] < jnp.asarray(q)[..., None]
         return self.lower + jnp.sum(below, axis=-1)
 

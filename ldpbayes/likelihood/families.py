@@ -22,9 +22,10 @@ _NEGLIGIBLE = -750.0  # exp of it is zero in double precision
 
 
 class Family:
-    """What the likelihood may ask of a univariate law without expansions, and the answers that hold for any. Subclasses
-    override what they know better and are registered with `register_family`. What their methods return is traced and
-    differentiated in the law's parameters; its shape broadcasts with the batch shape.
+    """Methods by which the likelihood uses a univariate law (without expansions). The defaults are right for every law.
+
+    Subclasses override methods for which they know better formulas, and `register_family` registers them. Results are
+    traced and differentiated in the parameters of the law, and broadcast with its batch shape.
     """
 
     # Whether the log density and its derivatives are finite wherever a float can be, so that no guards are needed.
@@ -34,40 +35,40 @@ class Family:
         self.law = law
 
     def breaks(self) -> list[Array]:
-        """Points inside the support of a continuous law where its density has a kink or a jump, in any order."""
+        """Return points inside the support of a continuous law where its density has a kink or a jump, in any order."""
         return []
 
     def centres(self) -> list[tuple[Array, Array]]:
-        """Centres of the mass of a continuous law, each with a width of the order of a standard deviation."""
+        """Return centres of the mass of a continuous law, each with a width of the order of a standard deviation."""
         try:
             return [(self.law.mean, jnp.sqrt(self.law.variance))]
         except NotImplementedError:
             return []
 
     def cdf(self, x: Array) -> Array:
-        """P(X ≤ x) of a continuous law inside its support; quadrature serves where it raises or has no derivative."""
+        """Return P(X ≤ x) of a continuous law inside its support. If it has no derivative, quadrature is used."""
         return self.law.cdf(x)
 
     def tails(self, x: Array) -> jax.Array:
-        """P(X ≤ x) and P(X > x) of a law on the real line, (2, ...); overrides are accurate however small they are."""
+        """Return P(X ≤ x) and P(X > x) of a law on the real line, (2, ...); overrides are accurate however small."""
         lower = self.cdf(x)
         return stacked(lower, 1.0 - lower)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        """∫ P(X > s) ds of a law on the real line between increasing edges (n, ...), shape (n − 1, ...), if known."""
+        """Return ∫ P(X > s) ds of a law on the real line between increasing edges (n, ...): (n − 1, ...), if known."""
         raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
-        """Log P(X < first), log P(X > last) of a continuous law, (2, *batch), however small; None if unknown."""
+        """Return log P(X < first), log P(X > last) of a continuous law, (2, *batch), however small; None if unknown."""
         return None
 
     def log_mass(self, counts: Array) -> Array:
-        """Log mass of a discrete law at integers (n, *batch) in the support: 0, 1, 2, ... for all natural numbers."""
+        """Return the log mass of a discrete law at integers (n, *batch) in the support; 0, 1, 2, ... for all counts."""
         return self.law.log_prob(counts)
 
     def log_mass_above(self, nodes: Array, log_masses: Array) -> Array:
-        """Log P(X > last node) of a law on 0, 1, 2, ..., accurate however small, from log masses (n, *batch) at the
-        nodes 0, 1, ..., n − 1. By default the log of 1 less these masses, which loses its digits where it is small.
+        """Return log P(X > last node) of a law on 0, 1, 2, ..., accurate however small, from log masses (n, *batch) at
+        the nodes 0, 1, ..., n − 1. The default, the log of 1 minus these masses, is inaccurate for small values.
         """
         return log1mexp(log_sum(log_masses, axis=0))
 
@@ -98,9 +99,10 @@ _FAMILIES = Registry()
 
 
 def register_family(*base_types: type) -> Callable[[F], F]:
-    """Class decorator: a subclass of `Family` describes these NumPyro distribution classes and their subclasses.
+    """Class decorator: a subclass of `Family` describes the NumPyro distributions ``base_types`` and their subclasses.
 
-    The nearest base class of a law counts, and yours before one of ours. ValueError if one has another family already.
+    The family of the nearest base class of a law is used, and your families before those of the package. Raises
+    ValueError if you registered another family for a class.
     """
     if not base_types or not all(isinstance(kind, type) for kind in base_types):
         raise TypeError(f"register_family takes classes of distributions, got {base_types!r}")

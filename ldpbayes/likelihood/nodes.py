@@ -51,11 +51,11 @@ class ExpandedLaw(dist.Distribution):
 
 
 def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
-    """The law of a sketch's nodes, or of all records of an expansion, when records follow ``base_dist``.
+    """Law of the nodes of a sketch, or of all records of an expansion, if records follow ``base_dist``.
 
-    The base has batch shape ``sketch.law_shape``; for sketches side by side, a law a group. Options are ``method`` and
-    ``panels`` of `Privatized`, instead of the sketch's own choice; not for an expansion. ValueError for counts of which
-    some are released without noise, where more than 1,024 integers lie between the bounds.
+    The base has batch shape ``sketch.law_shape``: one law for each group of a sketch. ``options`` are ``method`` and
+    ``panels`` of `Privatized`, instead of the choice of the sketch; they are not for an expansion. Raises ValueError
+    for counts, if some are released without noise and more than 1,024 integers lie between the bounds.
     """
     if isinstance(sketch, ExpandedSketch):
         if options:
@@ -118,8 +118,8 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
             hint = "some of them released without noise; fit the release itself"
             raise ValueError(f"a sketch keeps the atoms of at most {MAX_ATOMS} counts, and here are {between}, {hint}")
     panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
-    # one matrix product beats any closed form of ours at a sketch's few nodes (docs/benchmarks.md), unless parameters
-    # move a kink, which cuts panels anew each time
+    # one matrix product beats any closed form of ours at a sketch's few nodes (reference/benchmarks.md), unless
+    # parameters move a kink, which cuts panels anew each time
     formula = panels > MAX_CHANNEL_PANELS or own
     formula |= bool(family_of(base_dist).breaks()) and closed_form(base_dist, sketch.mechanism) is not None
     if isinstance(base_dist, MixtureOverClasses):  # whose laws may be narrow beside the panels

@@ -27,21 +27,30 @@ BY_CLOSED_FORM, BY_CHANNEL = ("auto", "closed_form"), ("auto", "channel")  # the
 
 
 class Privatized(dist.Distribution):
-    """Law of z = mechanism(x) with x ~ base, the latent x integrated out of ``log_prob`` ([KJKH] sec. 3.2).
+    """Law of a released value z = mechanism(x) whose original record x follows ``base_dist`` ([KJKH] sec. 3.2).
+
+    ``log_prob`` integrates over the latent x.
 
     Parameters
     ----------
     base_dist : numpyro.distributions.Distribution
-        Of the event shape of a record, () for numbers and categories or (columns,) for rows, and without a Delta in it;
-        under an additive mechanism, also in a reporting rule, it may be one: the record is that number, which need not
-        be whole under discrete noise (see `Noise.continued`).
+        Law of a record. Its event shape is () for numbers and categories, (columns,) for rows. Under an additive
+        mechanism it may be a Delta: the record is then a known number, which need not be whole under discrete noise
+        (see `Noise.continued`). A Delta inside another law is not supported.
     mechanism : Mechanism
-        Its array-valued parameters (one budget a record, say) broadcast with the base's batch shape.
+        The mechanism. Array-valued parameters, such as one budget for each record, broadcast with the batch of the law.
     method : {"auto", "closed_form", "channel"}
-        How ``log_prob`` integrates: "auto" takes the closed form where one is registered for the pair. ValueError if
-        neither that nor a channel serves it.
+        How ``log_prob`` integrates. "auto" uses the closed form if one is registered for law and mechanism. Raises
+        ValueError if neither the method nor a channel can be used.
     panels : int, optional
-        Panels of the channel, of 8 nodes each. By default 40, or as many as the scale of the noise asks for.
+        Number of panels of the channel, with 8 nodes each. Default: 40, or more if the noise is narrow.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp, numpyro.distributions as dist
+    >>> law = ldp.Privatized(dist.Normal(2.0, 1.0), ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=4))
+    >>> round(float(law.log_prob(2.0)), 2)
+    -2.27
     """
 
     pytree_data_fields = ("base_dist", "mechanism")
@@ -86,7 +95,7 @@ class Privatized(dist.Distribution):
         return closed_form(self._law, self.mechanism) if self.method in BY_CLOSED_FORM else None
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw released values: x from the base, then the mechanism; for simulation and studies."""
+        """Draw released values: x from the base law, then z from the mechanism. For simulation and studies only."""
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.simulate(z_key, x)
@@ -95,7 +104,7 @@ class Privatized(dist.Distribution):
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Log density of released values (*batch, *event_shape); ValueError for concrete ones that are impossible."""
+        """Return the log density of released values (*batch, *event_shape). Raises ValueError for impossible values."""
         if self._validate_args:
             self._validate_sample(value)
         form = self._closed_form() or functools.partial(_by_channel, panels=self.panels)
@@ -104,8 +113,8 @@ class Privatized(dist.Distribution):
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
     def cdf(self, value: Any) -> jax.Array:
-        """P(z ≤ value) under additive noise, or of what a rule prints, where NaN is below nothing; else TypeError. The
-        value is concrete where counts are summed without bounds.
+        """Return P(z ≤ value) under additive noise or a reporting rule, where NaN is above every number. Raises
+        TypeError for other mechanisms. The value must be concrete if counts are summed without bounds.
         """
         mechanism = self.mechanism
         if not isinstance(mechanism, (Additive, Reported)) or mechanism.record_shape or mechanism.has_atoms:
@@ -116,7 +125,7 @@ class Privatized(dist.Distribution):
 
     @property
     def mean(self) -> jax.Array:
-        """E[z], by quadrature over the latent x; for rows without the clipping."""
+        """Expectation of a released value, by quadrature over the latent record. For rows, it ignores clipping."""
         if self._unclipped:
             mean = self._law.mean if self.event_shape else self.mechanism.moments(self._law.mean)[0]
             return jnp.broadcast_to(mean, self.batch_shape + self.event_shape)
@@ -124,7 +133,7 @@ class Privatized(dist.Distribution):
 
     @property
     def variance(self) -> jax.Array:
-        """Var[z], as `mean` is found."""
+        """Variance of a released value, computed like `mean`."""
         if self._unclipped:
             return self._law.variance + self.mechanism.moments(self.mean)[1]
         return self._moments_by_quadrature()[1]

@@ -29,19 +29,20 @@ _FORMS = families.Registry()
 def register_closed_form(
     base_type: type | tuple[type, ...], kind: type | tuple[type, ...], *, bounded: bool | None = None
 ) -> Callable[[ClosedForm], ClosedForm]:
-    """Decorator: use a function (base, mechanism, z) -> log density for `base_type` under a kind and its subclasses.
+    """Decorator that registers a function (base, mechanism, z) → log density for classes of laws and mechanisms.
 
-    Your own function wins over one of ours, for releases and for sketches. Its values have the broadcast shape of z and
-    the base's batch. ValueError if another is registered for the pair.
+    The function is used for releases and sketches, before functions of the package. Its values have the broadcast shape
+    of z and the batch of the base. Raises ValueError if another function is registered for the classes.
 
     Parameters
     ----------
-    base_type, kind : type, or tuple of them
-        A NumPyro distribution class; and a class of noises, for any mechanism that adds such noise (records without
-        noise are mixed in), or of mechanisms (the form then has to describe all records).
+    base_type, kind : type or tuple of types
+        NumPyro distribution classes, including their subclasses; and classes of noises, for all mechanisms that add
+        such noise (including records without noise), or classes of mechanisms, for which the function describes all
+        records.
     bounded : bool, optional
-        Serve only mechanisms that clip records to bounds (True), or only those without bounds (False), whose releases
-        are statistics. By default both: the function then looks at ``mechanism.bounded``.
+        True: only for mechanisms that clip records to bounds. False: only for mechanisms without bounds, whose releases
+        are statistics. Default: both; the function then checks ``mechanism.bounded``.
     """
     laws, kinds = (given if isinstance(given, tuple) else (given,) for given in (base_type, kind))
     if not all(isinstance(each, type) for each in laws + kinds):

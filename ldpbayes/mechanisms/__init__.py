@@ -1,4 +1,9 @@
-"""What a data provider does to one record: a mechanism x -> z with a known density p(z | x) and a stated guarantee."""
+"""Mechanisms: what a data provider does to each record before it is released.
+
+A mechanism turns a record x into a released value z with a known density p(z | x), and promises a privacy guarantee. It
+is for numbers and rows (`LaplaceMechanism`), categories (`RandomizedResponse`), labels (`RPWithPrior`) or all columns
+of a regression (`LinearRecordsMechanism`). A reporting rule (`Rounded`) says how a noisy number was changed for print.
+"""
 
 from ldpbayes._core.pytrees import static
 from ldpbayes.mechanisms._calibrated import (

@@ -20,17 +20,23 @@ from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 
 @registered_dataclass("laplace")
 class LaplaceMechanism(Additive):
-    """Laplace noise for a budget, on a clipped number, on columns of a row or on a statistic ([DMNS]).
+    """Laplace noise for a privacy budget, added to a clipped number, to columns of a row, or to a statistic ([DMNS]).
 
-    With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the sum of the ranges).
-    Without, it is that of a person in a statistic of many records, which one of them can move by its `sensitivity`.
+    With bounds, the guarantee protects each record. The sensitivity is then the range of a record (for a row, the sum
+    of the ranges). Without bounds, the guarantee protects each person in a statistic, which one record can change by at
+    most `sensitivity`.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget, positive and finite; an array holds personal budgets, one a record.
-    lower, upper, columns, perturbed, sensitivity
-        As for `AdditiveMechanism`.
+        Privacy budget in nats, positive and finite. An array has one personal budget for each record.
+    lower, upper, columns, perturbed, sensitivity : optional
+        Clipping bounds in the unit of the data, and options for rows and statistics: see `AdditiveMechanism`.
+
+    Examples
+    --------
+    >>> ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=20).scale
+    20.0
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -44,7 +50,7 @@ class LaplaceMechanism(Additive):
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
-        """Laplace noise of a stated scale b, standard deviation over √2; `options` are those of `AdditiveMechanism`."""
+        """Return the mechanism with scale b in the unit of the data. `options` are those of `AdditiveMechanism`."""
         return AdditiveMechanism(laws.Laplace(scale), lower, upper, **options)
 
     @property
@@ -68,15 +74,20 @@ class _StatedDeviation(Additive):
 
 @registered_dataclass("symmetric_laplace")
 class SymmetricLaplaceMechanism(_StatedDeviation):
-    """Symmetric multivariate Laplace noise SL_d(λ² I) on a number or on columns of a row ([LCQ] sec. 3).
+    """Symmetric multivariate Laplace noise SL_d(λ² I), added to a number or to d columns of a row ([LCQ] sec. 3).
 
     Parameters
     ----------
     scale : array_like
-        λ, the standard deviation in each column, in the unit of the data; an array holds one a record. A record of
-        scale 0 is public: released as it is.
+        λ, the standard deviation in each column, in the unit of the data. An array has one λ for each record. A record
+        with λ = 0 is public: it is released without noise.
     lower, upper, columns, perturbed
-        As for `AdditiveMechanism`; bounds are required.
+        Clipping bounds (required) in the unit of the data, and options for rows: see `AdditiveMechanism`.
+
+    Examples
+    --------
+    >>> print(ldp.SymmetricLaplaceMechanism(scale=10.0, lower=0, upper=20).guarantee.epsilon(0.0).round(3))
+    2.828
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.SymmetricLaplace, self.scale)))
@@ -86,9 +97,9 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
 class IndependentLaplaceMechanism(_StatedDeviation):
     """Independent Laplace noise in every perturbed column.
 
-    The parameters are those of `SymmetricLaplaceMechanism`: the scale is λ, where Laplace's b is λ/√2. The guarantee
-    for an attribute is the exact curve; that for a record of several columns is the curve of randomized response with
-    its epsilon, a little below the exact one.
+    See `SymmetricLaplaceMechanism` for the parameters. The scale λ is √2 times the scale b of Laplace noise. The
+    guarantee for an attribute is the exact curve. The guarantee for a record of several columns is the curve of
+    randomized response with an equal epsilon, which is slightly below the exact curve.
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
@@ -96,17 +107,22 @@ class IndependentLaplaceMechanism(_StatedDeviation):
 
 @registered_dataclass("zero_inflated_laplace")
 class ZeroInflatedLaplaceMechanism(Additive):
-    """Symmetric Laplace noise that is left out with some probability: ZIL(δ, λ² I) ([LCQ] Definition 3.1).
+    """Symmetric Laplace noise, omitted for some records at random: ZIL(δ, λ² I) ([LCQ] Definition 3.1).
 
-    In many dimensions, or where the bounds are narrow against the scale, a reader of the release can often tell which
-    records have no noise, in any column. `ldpbayes.privacy.zil_parameters` gives the scale for a privacy target.
+    In many dimensions, or if the bounds are narrow compared with the scale, a reader can often recognise the records
+    without noise. `ldpbayes.privacy.zil_parameters` computes the scale for a privacy target.
 
     Parameters
     ----------
     zero_probability : array_like
-        δ, between 0 and 1, exclusive; an array holds one a record.
+        δ, the probability that a record gets no noise, strictly between 0 and 1. An array has one δ for each record.
     scale, lower, upper, columns, perturbed
-        As for `SymmetricLaplaceMechanism`, where there is noise.
+        See `SymmetricLaplaceMechanism`. The scale is for the records that get noise.
+
+    Examples
+    --------
+    >>> print(ldp.ZeroInflatedLaplaceMechanism(0.01, scale=10.0, lower=0, upper=20).guarantee.epsilon(0.02).round(3))
+    2.808
     """
 
     zero_probability: Array = ruled(INSIDE_0_1)
@@ -123,18 +139,25 @@ class ZeroInflatedLaplaceMechanism(Additive):
 
 @registered_dataclass("gaussian")
 class GaussianMechanism(Additive):
-    """Gaussian noise, calibrated exactly, on a clipped number, columns of a row or a statistic ([BW] Theorem 8).
+    """Gaussian noise for a privacy target, added to a number, to columns of a row, or to a statistic ([BW] Theorem 8).
 
-    With bounds, the guarantee is that of a record, whose sensitivity is its range (of a row, the length of the box's
-    diagonal). Without, it is that of a person in a statistic of many records, which one can move by its `sensitivity`.
-    The calibrated standard deviation `scale` is a leaf of the pytree: to map over budgets, map over it as well.
+    With bounds, the guarantee protects each record. The sensitivity is then the range of a record (for a row, the
+    diagonal of the box of bounds). Without bounds, the guarantee protects each person in a statistic, which one record
+    can change by at most `sensitivity`. `scale` is the smallest standard deviation for the privacy target. If you map
+    over budgets with JAX, map over `scale` as well.
 
     Parameters
     ----------
     epsilon, delta : array_like
-        Positive and finite; in (0, 1). Arrays hold one a record. ValueError if traced: calibration is on the host.
-    lower, upper, columns, perturbed, sensitivity
-        As for `AdditiveMechanism`.
+        Privacy target: a budget in nats, positive and finite, and a probability in (0, 1). Arrays hold one for each
+        record. Raises ValueError if they are traced, as the calibration runs in NumPy.
+    lower, upper, columns, perturbed, sensitivity : optional
+        Clipping bounds in the unit of the data, and options for rows and statistics: see `AdditiveMechanism`.
+
+    Examples
+    --------
+    >>> round(ldp.GaussianMechanism(epsilon=1.0, delta=1e-6, lower=0, upper=20).scale, 2)
+    84.49
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -158,17 +181,17 @@ class GaussianMechanism(Additive):
     def from_standard_deviation(
         cls, standard_deviation: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Gaussian noise of a stated standard deviation; `options` are those of `AdditiveMechanism`."""
+        """Return the mechanism with this noise, in the unit of the data; `options` are those of `AdditiveMechanism`."""
         return AdditiveMechanism(laws.Gaussian(standard_deviation), lower, upper, **options)
 
     @classmethod
     def classical(
         cls, epsilon: Array, delta: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Gaussian noise of standard deviation √(2 log(1.25/δ)) Δ/ε, the classical calibration ([DR] Theorem A.1).
+        """Return the mechanism with standard deviation √(2 log(1.25/δ)) Δ/ε, the classical rule ([DR] Theorem A.1).
 
-        For ε < 1 it is more noise than (ε, δ) needs, for large ε too little: ``mechanism.guarantee.delta(epsilon)`` is
-        the δ that holds. `options` are those of `AdditiveMechanism`.
+        Δ is the sensitivity. For ε < 1, (ε, δ) needs less noise. For large ε, this noise is too small, and
+        ``mechanism.guarantee.delta(epsilon)`` is the δ that holds. `options` are those of `AdditiveMechanism`.
         """
         epsilon = checked("epsilon", epsilon, *POSITIVE)
         delta = checked("delta", delta, *INSIDE_0_1)
@@ -193,17 +216,17 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
 
 @registered_dataclass("staircase")
 class StaircaseMechanism(Additive, PiecewiseConstant):
-    """Staircase noise for a budget, on a clipped number ([GV]).
+    """Staircase noise for a privacy budget, added to a clipped number ([GV]).
 
-    With the right γ no other noise that keeps the budget has a smaller variance, or a smaller mean absolute value; the
-    gain over Laplace noise is large for large budgets, none for small ones.
+    With the best γ, no other noise that keeps the budget has a smaller variance or a smaller mean absolute value.
+    Compared with Laplace noise, the gain is large for large budgets and vanishes for small budgets.
 
     Parameters
     ----------
     epsilon, lower, upper : array_like
-        As for `LaplaceMechanism`; bounds are required.
+        Budget in nats and clipping bounds in the unit of the data, as for `LaplaceMechanism`; bounds are required.
     gamma : array_like, optional
-        γ, in (0, 1]: where in a step the density jumps. By default `ldpbayes.noise.optimal_gamma`, of least variance.
+        γ, in (0, 1]: the share of a step at which the density jumps. Default: `optimal_gamma`, of least variance.
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -250,15 +273,20 @@ class _WholeNumbers(Additive):
 class DiscreteLaplaceMechanism(_WholeNumbers):
     """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
 
-    The law is that of [GRS]. Without bounds the value is a statistic, such as a count, whose epsilon is `sensitivity`
-    over `scale` (central differential privacy); with bounds it is each record's own number, clipped.
+    The law is from [GRS]. Without bounds, the released value is a statistic, such as a count, and epsilon is
+    `sensitivity` over `scale` (central model). With bounds, each record is clipped and gets noise (local model).
 
     Parameters
     ----------
     scale : array_like
-        Of the noise, positive, as OpenDP's; an array holds one a released value.
-    lower, upper, columns, perturbed, sensitivity
-        As for `AdditiveMechanism`, whole numbers; the sensitivity of a statistic is 1 by default, that of a count.
+        Positive scale of the noise in the unit of the data, as in OpenDP. An array has one for each released value.
+    lower, upper, columns, perturbed, sensitivity : optional
+        See `AdditiveMechanism`; here they are whole numbers. Without bounds the default sensitivity is 1.
+
+    Examples
+    --------
+    >>> print(ldp.DiscreteLaplaceMechanism(scale=2.0).guarantee.epsilon(0.0))
+    0.5
     """
 
     noise = property(lambda self: unchecked(laws.DiscreteLaplace, self.scale))
@@ -268,7 +296,15 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
 class DiscreteGaussianMechanism(_WholeNumbers):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
-    The parameters are those of `DiscreteLaplaceMechanism`; the scale is nearly the standard deviation, above 1.
+    Parameters
+    ----------
+    scale, lower, upper, columns, perturbed, sensitivity
+        See `DiscreteLaplaceMechanism`. A scale above 1 is nearly the standard deviation of the noise.
+
+    Examples
+    --------
+    >>> print(ldp.DiscreteGaussianMechanism(scale=2.0).guarantee.epsilon(1e-6).round(3))
+    2.276
     """
 
     noise = property(lambda self: unchecked(laws.DiscreteGaussian, self.scale))

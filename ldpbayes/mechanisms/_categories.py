@@ -26,14 +26,14 @@ from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
 class Categories(DiscreteMechanism):
-    """A mechanism whose records are the codes 0, ..., categories − 1."""
+    """Base of mechanisms whose records are the codes 0, ..., categories − 1."""
 
     categories: int
 
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """NaN, as for NumPyro's Categorical: released values are labels."""
+        """Return NaN, because released values are labels, which have no mean and no variance."""
         nan = jnp.full(np.broadcast_shapes(np.shape(x), self.batch_shape) + self.event_shape, jnp.nan)
         return nan, nan
 
@@ -47,22 +47,25 @@ class Categories(DiscreteMechanism):
 
 @dataclasses.dataclass(frozen=True)
 class PureProtocol(Categories):
-    """p(z | x) = exp(log_supported(z)) for x in S(z), and exp(-epsilon) times that for the other categories.
+    """Base of protocols in which every released value z supports a set S(z) of categories.
+
+    The probability p(z | x) is exp(log_supported(z)) for a category x in S(z). For other categories it is exp(−epsilon)
+    times as large.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget of each record, positive, else ValueError; infinite: no perturbation. Arrays hold one a record.
+        Privacy budget in nats, positive; infinite means no perturbation. An array has one budget for each record.
     categories : int
-        Number of categories, at least 2, else ValueError. Records are the codes 0, ..., categories - 1.
+        Number of categories, at least 2. Records are the codes 0, ..., categories − 1. Other values raise ValueError.
     """
 
     epsilon: Array = ruled(ABOVE_0)
     categories: int = static()
 
     _independent_bits: ClassVar[bool] = False  # whether codes are in S(z) independently of each other, given x
-    support_probabilities = abstract("P(k in S(z) | x) for k = x, and for other k: numbers, or arrays of one a budget.")
-    separation = abstract("Largest P(x in S(z), x' not in S(z) | x) of any two codes: the mass on which they differ.")
+    support_probabilities = abstract("P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.")
+    separation = abstract("Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.")
 
     guarantee = property(lambda self: Guarantee(PureProtocolTradeoff(self.epsilon, self.separation)))
     _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
@@ -70,23 +73,25 @@ class PureProtocol(Categories):
 
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Whether the code x, integer or float, is in S(z), in the broadcast shape of x and the batch shape of z."""
+        """Return True if the code x, integer or float, is in S(z), in the broadcast shape of x and the batch of z."""
 
     @abc.abstractmethod
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Log p(z | x) for the codes x in S(z), in the batch shape of z; it is free of the model's parameters."""
+        """Return log p(z | x) for the codes x in S(z), in the batch shape of z."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:
-        """Which codes are in S(z): zeros and ones, the codes along a new last axis."""
+        """Return 1 for each code in S(z) and 0 for the others, with the codes along a new last axis."""
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """The released values; an override pays where several have one S(z), of which a sketch then keeps one."""
+        """Return integers (N, columns) whose rows are equal if S(z) is equal. A sketch keeps one value for each
+        distinct row.
+        """
         return np.asarray(z).reshape(len(z), -1)
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -151,7 +156,9 @@ class _EvenProtocol(PureProtocol):
 class BitVectorProtocol(PureProtocol):
     """A pure protocol that releases the membership of S(z) itself, one bit a category."""
 
-    event_shape = property(lambda self: (self.categories,))
+    event_shape = property(
+        lambda self: (self.categories,), doc="Shape of one released value: one bit for each category."
+    )
     support = constraints.independent(constraints.boolean, 1)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -195,10 +202,20 @@ def row_sums(z: Array) -> Array:
 
 @registered_dataclass("randomized_response")
 class RandomizedResponse(_EvenProtocol):
-    """Keep the category with probability p = exp(epsilon) q, else release one of the others, each with probability q.
+    """Randomized response: release the true category with probability p, and each other category with probability q.
 
-    q = 1 / (exp(epsilon) + categories - 1): [Warner] for two categories, the default, [KBR] for more. S(z) = {z}. The
-    parameters are those of `PureProtocol`.
+    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q. The source for two categories is [Warner], and
+    for more categories [KBR]. S(z) = {z}.
+
+    Parameters
+    ----------
+    epsilon, categories
+        As for `PureProtocol`: budget in nats, and number of categories (default: 2).
+
+    Examples
+    --------
+    >>> print(*ldp.RandomizedResponse(epsilon=1.0).support_probabilities)
+    0.7310585786300049 0.26894142136999516
     """
 
     categories: int = static(default=2)
@@ -207,7 +224,7 @@ class RandomizedResponse(_EvenProtocol):
     _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Codes in the dtype of `x` if that holds all of them, else integers."""
+        """Draw released codes, in the dtype of `x` if this dtype can represent all codes, or else as integers."""
         codes, dtype = self._codes(x), jnp.asarray(x).dtype
         if jnp.issubdtype(dtype, jnp.floating):
             exact = 2 / float(jnp.finfo(dtype).eps)
@@ -273,10 +290,20 @@ class _UnaryEncoding(BitVectorProtocol):
 
 @registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
-    """Unary encoding with p = 1/2 and q = 1 / (exp(epsilon) + 1) (OUE).
+    """Optimal unary encoding (OUE): one bit for each category, perturbed with p = 1/2 and q = 1 / (exp(epsilon) + 1).
 
-    See [WBLJ] sec. 4.2 and [KJKH] eq. 9, whose q and p are p and 1 - q here. Under an infinite budget p = 1, q = 0. The
-    parameters are those of `PureProtocol`.
+    The bit of the true category stays 1 with probability p. Each other bit becomes 1 with probability q. See [WBLJ]
+    sec. 4.2 and [KJKH] eq. 9, whose q is p here and whose p is 1 − q. With an infinite budget p = 1 and q = 0.
+
+    Parameters
+    ----------
+    epsilon, categories
+        As for `PureProtocol`: budget in nats, and number of categories.
+
+    Examples
+    --------
+    >>> print(*ldp.OptimalUnaryEncoding(epsilon=1.0, categories=5).support_probabilities)
+    0.5 0.2689414213699951
     """
 
     _log_odds = property(lambda self: (jnp.where(jnp.isinf(self._budget), jnp.inf, 0.0), -self._budget))
@@ -284,10 +311,19 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("symmetric_unary_encoding")
 class SymmetricUnaryEncoding(_UnaryEncoding):
-    """Unary encoding with p = 1 - q = 1 / (1 + exp(-epsilon / 2)) (SUE): the permanent response of basic RAPPOR.
+    """Symmetric unary encoding (SUE): one bit for each category, kept with probability p = 1 / (1 + exp(−epsilon / 2)).
 
-    See [EPK], whose f is 2 q, and [WBLJ] sec. 4.2. Under an infinite budget p = 1, q = 0. The parameters are those of
-    `PureProtocol`.
+    With q = 1 − p, this is the permanent response of basic RAPPOR ([EPK], whose f is 2 q; [WBLJ] sec. 4.2).
+
+    Parameters
+    ----------
+    epsilon, categories
+        As for `PureProtocol`: budget in nats, and number of categories.
+
+    Examples
+    --------
+    >>> print(*ldp.SymmetricUnaryEncoding(epsilon=1.0, categories=5).support_probabilities)
+    0.6224593312018546 0.3775406687981454
     """
 
     _log_odds = property(lambda self: (self._budget / 2, -self._budget / 2))
@@ -295,17 +331,22 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("subset_selection")
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
-    """Release a random set of w categories, exp(epsilon) times likelier if it holds x.
+    """Release a random set of w categories. A set with the true category is exp(epsilon) times as probable as others.
 
-    The protocol is that of [YB] and [WHNWXY].
+    The protocol is from [YB] and [WHNWXY].
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`; an infinite budget leaves a set that holds x for certain.
+        As for `PureProtocol`: budget in nats, and number of categories. With an infinite budget the set contains x.
     subset_size : int, optional
-        Size w of the set, from 1 to categories - 1. Default: of the two integers around categories / (exp(epsilon) + 1)
-        the one whose frequency estimates have the smaller variance; with personal budgets it must be given.
+        Number w of categories in a set, from 1 to categories − 1. Default: of the two integers around categories /
+        (exp(epsilon) + 1), the one with the smaller variance of estimated frequencies. Required with personal budgets.
+
+    Examples
+    --------
+    >>> ldp.SubsetSelection(epsilon=1.0, categories=20).subset_size
+    5
     """
 
     subset_size: int = static(default=None)
@@ -369,15 +410,24 @@ class _SizedSubset(constraints.multinomial):
 
 @registered_dataclass("hadamard_response")
 class HadamardResponse(_EvenProtocol):
-    """Release a column of a Hadamard matrix, exp(epsilon) times likelier where the row of x has a one.
+    """Release a column of a Hadamard matrix. Columns with a 1 in row x are exp(epsilon) times as probable as others.
 
-    This is [ASZ], Algorithm 1, for high privacy: K is the smallest power of two above the number of categories, z is in
-    0, ..., K - 1, and x is in S(z) where the binary numbers x + 1 and z share an even number of ones. For epsilon well
-    above 1 `SubsetSelection` and `LocalHashing` lose less. An infinite budget leaves z uniform over the K/2 columns in
-    which x has a one. The parameters are those of `PureProtocol`.
+    This is [ASZ], Algorithm 1, for small budgets. K is the smallest power of two above the number of categories, z is
+    in 0, ..., K − 1, and x is in S(z) if the binary numbers x + 1 and z share an even number of ones. For epsilon well
+    above 1, `SubsetSelection` and `LocalHashing` are more precise. With an infinite budget, row x has a 1 in column z.
+
+    Parameters
+    ----------
+    epsilon, categories
+        As for `PureProtocol`: budget in nats, and number of categories.
+
+    Examples
+    --------
+    >>> ldp.HadamardResponse(epsilon=1.0, categories=5).columns
+    8
     """
 
-    columns = property(lambda self: 1 << self.categories.bit_length(), doc="K, the number of possible values.")
+    columns = property(lambda self: 1 << self.categories.bit_length(), doc="K, the number of possible released values.")
     support = property(lambda self: constraints.integer_interval(0, self.columns - 1))
     # two rows agree in half of the columns
     _values = property(lambda self: _Values(1.0, np.log(self.columns / 2).item(), 0.5, 0.5))
@@ -419,19 +469,24 @@ MAX_RANGE = 1 << 31
 
 @registered_dataclass("local_hashing")
 class LocalHashing(_EvenProtocol):
-    """Hash the category to 0, ..., g - 1 with a random seed; release the seed, and the hash by randomized response.
+    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
 
-    These are binary local hashing (BLH, ``hash_range=2``) and optimal local hashing (OLH, the default) of [WBLJ], sec.
-    4.3. The hash is xxHash32 of the code's decimal digits modulo g, as in the package pure-ldp, whose releases can be
-    read as they are. A released value is (seed, hash); S(z) is the set of codes which that seed hashes to it. The
-    guarantee is that of two categories which the seed hashes apart; a test that cannot choose the seed does worse.
+    The hash is perturbed by randomized response. These are binary local hashing (BLH, ``hash_range=2``) and optimal
+    local hashing (OLH, the default) of [WBLJ], sec. 4.3. The hash is xxHash32 of the decimal digits of the code, modulo
+    g, as in the package pure-ldp, whose releases can be read without conversion. A released value is (seed, hash), and
+    S(z) is the set of codes with this hash under this seed. The guarantee is for categories with different hashes.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`, up to 10^7 categories. Under an infinite budget the hash is released as it is.
+        As for `PureProtocol`: budget in nats, and number of categories, up to 10^7. An infinite budget keeps the hash.
     hash_range : int, optional
-        g, at least 2. Default: exp(epsilon) rounded, plus 1; with personal or infinite budgets it must be given.
+        g, at least 2. Default: exp(epsilon), rounded, plus 1. Required with personal or infinite budgets.
+
+    Examples
+    --------
+    >>> ldp.LocalHashing(epsilon=1.0, categories=100).hash_range
+    4
     """
 
     hash_range: int = static(default=None)
@@ -465,7 +520,7 @@ class LocalHashing(_EvenProtocol):
         return jnp.stack([seed, flipped(key_other, own, flip, self.hash_range)], axis=-1)
 
     def hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
-        """The hash of each code under each seed, 32-bit integers, in the broadcast shape."""
+        """Return the hash of each code under each seed, as 32-bit integers in the broadcast shape."""
         return xxh32_of_decimal(x, seed, self.categories - 1) % np.uint32(self.hash_range)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:

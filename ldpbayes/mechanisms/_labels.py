@@ -30,20 +30,25 @@ LEAST_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 @registered_dataclass("rr_on_bins")
 class RROnBins(FiniteOutputs, PiecewiseConstant):
-    """Randomized response between d bins of the labels, each released as a number of its own ([GKKLMVZ] Algorithm 1).
+    """Randomized response over d bins of labels, where a bin is released as one number ([GKKLMVZ] Algorithm 1).
 
     A label in bin i is released as outputs[i] with probability p = exp(epsilon) q, and as each other output with
-    probability q = 1/(exp(epsilon) + d − 1). Released values are the outputs themselves, noisy labels, not codes.
+    probability q = 1/(exp(epsilon) + d − 1). Released values are the outputs, not codes.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget of each label, positive and finite; an array holds personal budgets, one a label.
+        Privacy budget in nats, positive and finite. An array holds personal budgets, one for each label.
     edges : array_like (d + 1,)
-        Ends of the d ≥ 2 bins, strictly increasing. Bin i is edges[i] < x ≤ edges[i + 1], the first with its lower end;
-        labels are clipped to the bins. Choose edges and outputs without looking at the labels, or by `optimal`.
+        Ends of the d ≥ 2 bins, strictly increasing, in the unit of the labels. Bin i is edges[i] < x ≤ edges[i + 1];
+        labels beyond the bins are clipped. Choose edges and outputs without looking at the labels, or by `optimal`.
     outputs : array_like (d,)
         The released number of each bin, strictly increasing, in the unit of the labels.
+
+    Examples
+    --------
+    >>> ldp.RROnBins(epsilon=1.0, edges=[0, 5, 10, 20], outputs=[3, 7, 14]).bin([1.0, 6.0]).tolist()
+    [0, 1]
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -67,19 +72,21 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
 
     @classmethod
     def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: ArrayLike | None = None) -> "RROnBins":
-        """The bins and outputs of least mean squared error E[(z − x)²] under a prior of the labels.
+        """Return the bins and outputs with the least mean squared error E[(z − x)²] under a prior of the labels.
 
-        Labels within a cell count as its middle, which leaves out a constant if cells are equally wide.
+        A label within a cell is replaced by the middle of the cell. If all cells are equally wide, this changes the
+        error by a constant.
 
         Parameters
         ----------
         prior : pair of array_like
-            Nodes (k + 1,) and densities (k,) of the labels' law, known without looking at the labels, or private.
+            Nodes (k + 1,) and densities (k,) of a histogram of the labels. It must be public, or estimated privately.
         epsilon : float
-            Privacy budget, positive and finite.
+            Privacy budget in nats, positive and finite.
         nodes : array_like, optional
-            Ends of the cells, strictly increasing; labels beyond them count as in the nearest one. By default 64 cells
-            or more, parts of the prior's bins, and at most 512: half a second's work, which grows as their cube.
+            Ends of the cells, strictly increasing. Labels beyond the ends are assigned to the nearest cell. Default: 64
+            to 512 cells, which are parts of the bins of the prior. 512 cells take half a second. The time grows as
+            their number cubed.
         """
         histogram = checked_histogram(prior)
         cells = protocol.increasing("nodes", _cells(histogram.nodes) if nodes is None else nodes, 3)
@@ -89,7 +96,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
 
     def bin(self, x: ArrayLike) -> jax.Array:
-        """The bin of each label, from 0 to d − 1."""
+        """Return the number of the bin of each label, from 0 to d − 1."""
         x = floating(x)
         return jnp.searchsorted(jnp.asarray(self.edges, x.dtype)[1:-1], x)
 
@@ -134,7 +141,7 @@ RULES = ("projection", "uniform")  # for labels outside the interval
 
 
 class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
-    """Release an input within a half-width ζ of itself, or else anywhere; see `RPWithPrior`."""
+    """Release a number within a half-width ζ of itself, or else anywhere; see `RPWithPrior`."""
 
     epsilon: Array
     interval: tuple[Array, Array]
@@ -201,7 +208,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """The mean of z is linear in the projected label. Under the uniform rule there is none: ValueError."""
+        """Released values corrected so that their mean is the projected label; ValueError for outside="uniform"."""
         if not self._projects:
             raise ValueError(f"{type(self).__name__} has unbiased values under outside='projection' only")
         z = floating(z)
@@ -209,9 +216,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         middle, near = self._near((lower + upper) / 2)
         return middle + (z - middle) / near
 
-    @property
-    def released_breakpoints(self) -> np.ndarray:
-        return self._bends(np.asarray(self.interval))
+    released_breakpoints = property(lambda self: self._bends(np.asarray(self.interval)))
 
     def _bends(self, places: np.ndarray) -> np.ndarray:
         """Where the density of released values bends if that of the inputs does at some places (m, *batch)."""
@@ -219,11 +224,8 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of the interval's two ends.
-
-        Their neighbourhoods differ in a length of min(2ζ, b − a), of density 1/γ under the one, exp(−ε)/γ under the
-        other. No pair of labels is easier to tell apart, labels that are released uniformly included.
-        """
+        """The guarantee for the two ends of the interval, the pair of labels that is easiest to tell apart."""
+        # the neighbourhoods differ in a length of min(2ζ, b − a), of density 1/γ and exp(−ε)/γ
         width = self.interval[1] - self.interval[0]
         separation = np.minimum(2 * self.half_width, width) / (2 * self.half_width + np.exp(-self.epsilon) * width)
         return Guarantee(PureProtocolTradeoff(self.epsilon, separation), unit=self._unit)
@@ -234,7 +236,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
 
 @registered_dataclass("rp_with_prior")
 class RPWithPrior(NearOrAnywhere):
-    """Release a label within a half-width ζ of itself, or else anywhere: pure privacy of labels ([LH] eqs. 3.4-3.17).
+    """Release a value within a distance ζ of the label, or else anywhere: pure privacy of labels ([LH] eqs. 3.4-3.17).
 
     With γ = 2ζ + exp(−ε)(b − a), the density of a released label z in [a − ζ, b + ζ] is 1/γ where |z − x| ≤ ζ and
     exp(−ε)/γ elsewhere, for labels x in the interval [a, b].
@@ -242,15 +244,19 @@ class RPWithPrior(NearOrAnywhere):
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget ε of each label, positive and finite; an array holds personal budgets, one a label.
+        Privacy budget ε in nats, positive and finite. An array holds personal budgets, one for each label.
     interval : pair of float
-        a < b, finite: where labels keep their neighbourhood. Choose it without looking at the labels, or from a
-        private histogram of them (`ldpbayes.mechanisms.optimal_interval`, `optimal_half_width`).
+        a < b, finite, in the unit of the labels. Choose it without looking at the labels, or from a private histogram
+        of them (`ldpbayes.mechanisms.optimal_interval`, `optimal_half_width`).
     half_width : array_like
         ζ, positive and finite, in the unit of the labels.
     outside : {"projection", "uniform"}
-        A label outside the interval is released as the nearest end of the interval would be (eq. 3.12), or uniformly
-        on [a − ζ, b + ζ] (eq. 3.17).
+        How a label outside the interval is released: like its nearest end (default, eq. 3.12), or uniformly (eq. 3.17).
+
+    Examples
+    --------
+    >>> ldp.RPWithPrior(epsilon=1.0, interval=(0.0, 20.0), half_width=2.0).released_range
+    (-2.0, 22.0)
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -273,18 +279,18 @@ _T, _W = np.polynomial.legendre.leggauss(40)
 
 @registered_dataclass("square_wave")
 class SquareWaveMechanism(NearOrAnywhere):
-    """Release a clipped number near to itself, or else anywhere: the square wave mechanism ([LWLSL] sec. 5).
+    """Release a number near to the clipped record, or else anywhere: the square wave mechanism ([LWLSL] sec. 5).
 
-    In units of upper − lower, the density of a released number z is exp(ε)/(2b exp(ε) + 1) where |z − x| ≤ b, and
-    1/(2b exp(ε) + 1) elsewhere within b of the bounds. The half-width b = (ε exp(ε) − exp(ε) + 1)/(2 exp(ε)(exp(ε) − 1
-    − ε)) maximises a bound on the mutual information of x and z; `RPWithPrior` takes any other one.
+    In units of upper − lower, the density of a released number z is exp(ε)/(2b exp(ε) + 1) where |z − x| ≤ b, and 1/(2b
+    exp(ε) + 1) elsewhere within b of the bounds. The half-width b = (ε exp(ε) − exp(ε) + 1)/(2 exp(ε)(exp(ε) − 1 − ε))
+    maximises a bound on the mutual information of x and z. `RPWithPrior` takes other half-widths.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget ε of each record, positive and at most 30, where b is 1e-12; an array holds personal budgets.
+        Privacy budget ε in nats, positive and at most 30 (where b is 1e-12). An array holds one for each record.
     lower, upper : float
-        Clipping bounds in the unit of the data, finite, lower < upper, chosen without looking at the data.
+        Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data.
     """
 
     epsilon: Array = ruled(("positive and at most 30", lambda a: (a > 0) & (a <= 30)))
@@ -292,7 +298,7 @@ class SquareWaveMechanism(NearOrAnywhere):
     upper: Array = ruled(ONE_NUMBER)
 
     _unit: ClassVar[str] = "record"
-    interval = property(lambda self: (self.lower, self.upper))
+    interval = property(lambda self: (self.lower, self.upper), doc="The bounds, as a pair.")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -300,16 +306,14 @@ class SquareWaveMechanism(NearOrAnywhere):
 
     @property
     def half_width(self) -> Array:
-        """The width times b = f(−ε)/(2 f(ε)), where f(t) = (exp(t) − 1 − t)/t² = ∫ (1 − s) exp(t s) ds."""
+        """Half-width in the unit of the data: (upper − lower) b with b = f(−ε)/(2 f(ε)), f(t) = (exp(t) − 1 − t)/t²."""
         xp = np if is_concrete(self) else jnp
         epsilon = xp.asarray(self.epsilon)[..., None]
         rising, falling = (xp.exp(sign * epsilon * (1 + _T) / 2) @ (_W * (1 - _T)) for sign in (1, -1))
         return (self.upper - self.lower) * falling / (2 * rising)
 
-    @property
-    def released_breakpoints(self) -> np.ndarray:
-        """Of laws with kinks at 40ths of the interval, as `SmoothDensity` has them, which this mechanism shows."""
-        return self._bends(np.linspace(self.lower, self.upper, 41))
+    #: Possible kinks, for records whose law has kinks at 40ths of the interval, as `SmoothDensity` has.
+    released_breakpoints = property(lambda self: self._bends(np.linspace(self.lower, self.upper, 41)))
 
 
 NODES = 25  # labels with a row of their own: a second's work
@@ -318,21 +322,21 @@ MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 
 @registered_dataclass("unbiased_randomizer")
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
-    """An unbiased randomizer of labels on finitely many outputs ([BGKKLMVZ]): E[z | x] = x for all x between the nodes.
+    """Unbiased randomizer of labels with finitely many outputs ([BGKKLMVZ]): E[z | x] = x between the outer nodes.
 
-    A label at a node is released as an output with the probabilities in the node's row. A label between two nodes is
-    first rounded to one of them at random, so that its mean stays; labels beyond the nodes are clipped.
+    A label at a node is released as an output with the probabilities in the row of the node. A label between two nodes
+    is first rounded to one of the two at random, such that the mean is the label. Labels beyond the nodes are clipped.
 
     Parameters
     ----------
     epsilon : float
-        Privacy budget, positive and finite: no entry is more than exp(epsilon) times another one in its column.
+        Privacy budget in nats, positive and finite. Entries in a column of `matrix` have ratios up to exp(epsilon).
     nodes : array_like (k,)
-        Labels, strictly increasing, k at least 2.
+        At least two labels, strictly increasing, in the unit of the labels.
     outputs : array_like (m,)
-        The released numbers, strictly increasing, m at least 2; they reach beyond the labels on both sides.
+        At least two released numbers, strictly increasing, in the unit of the labels, beyond the labels on both sides.
     matrix : array_like (k, m)
-        p(output | node), positive; rows sum to one and have their nodes as means, to 1e-9. `optimal` makes one.
+        Positive probabilities p(output | node). To 1e-9, each row sums to one and its mean output is the node.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -352,7 +356,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             protocol.increasing(name, getattr(self, name), 2)
         shape = (*np.shape(self.nodes), *np.shape(self.outputs))
         if (got := np.shape(self.matrix)) != shape:
-            raise ValueError(f"matrix must have a row a node and a column an output, {shape}, got {got}")
+            raise ValueError(f"matrix must have one row for each node, one column for each output, {shape}, got {got}")
         if not is_concrete(self):
             return
         bias = (self.matrix @ self.outputs - self.nodes) / (self.nodes[-1] - self.nodes[0])
@@ -367,16 +371,16 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
 
     @classmethod
     def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
-        """The unbiased randomizer of least mean squared error E[(z − x)²] under a prior of the labels.
+        """Return the unbiased randomizer with the least mean squared error E[(z − x)²] under a prior of the labels.
 
         Parameters
         ----------
         prior, epsilon
             As for `RROnBins.optimal`.
         nodes : int or array_like
-            Labels that get a row of their own, strictly increasing; or their number, equally spaced over the prior's
-            range. Rounding the others to these adds at most a quarter of two nodes' squared distance to the variance.
-            25 take a second, 100 a quarter of a minute.
+            Labels that get a row of the matrix, strictly increasing; or their number (default: 25), equally spaced over
+            the prior. Rounding to nodes increases the variance by at most a quarter of their squared distance. 25 nodes
+            take a second.
         """
         histogram = checked_histogram(prior)
         if is_integer(nodes):
@@ -408,13 +412,14 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return jnp.asarray(self.matrix, z.dtype).T[self.place(z)]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """No array has more entries than the result, as one of `levels` would."""
+        """Return log p(z | x), interpolated between the nodes."""
         dtype = jnp.result_type(z, x, float)
         place, (above, share) = self.place(jnp.asarray(z, dtype)), self._neighbour(jnp.asarray(x, dtype))
         matrix = jnp.asarray(self.matrix, dtype)
         return log_or_nothing((1 - share) * matrix[above - 1, place] + share * matrix[above, place])
 
     def breakpoints(self, z: Array) -> Array:
+        """Return the points in x where p(z | x) is not smooth, which are the nodes, as an array (*z, k)."""
         xp, z = _module_of(self, z)
         return xp.broadcast_to(xp.asarray(self.nodes), (*z.shape, len(self.nodes)))
 

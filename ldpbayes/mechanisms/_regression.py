@@ -82,26 +82,27 @@ class _Regression(Columnwise):
 
 @registered_dataclass("linear_records")
 class LinearRecordsMechanism(_Regression, Additive):
-    """Gaussian noise on covariates x in a ball and on a response y in its range ([KJKH] sec. 3.2.3 and 12.1).
+    """Gaussian noise on covariates x in a ball and on a bounded response y ([KJKH] sec. 3.2.3 and 12.1).
 
-    With μ the Gaussian parameter of (epsilon, delta), exactly, the response has μ √c and the covariates μ √(1 − c) of
-    it, for a split c. Two records may differ by 2 radius in x and by 2 response_bound in y at once, so no less noise
-    would do. The attribute `unit_standard_deviation`, 1/μ, is the noise for a sensitivity of 1.
+    Let μ be the Gaussian parameter of (epsilon, delta), computed exactly. The response gets μ √c and the covariates get
+    μ √(1 − c), for a split c. Less noise is not enough, because two records may differ by 2 radius in x and at once by
+    2 response_bound in y. `unit_standard_deviation`, 1/μ, is the noise for a sensitivity of 1.
 
     Parameters
     ----------
     epsilon, delta : array_like
-        Positive and finite; in (0, 1). Arrays hold one a record. ValueError if traced: calibration is on the host.
+        Privacy target: a budget in nats, positive and finite, and a probability in (0, 1). Arrays hold one for each
+        record. Raises ValueError if they are traced, as the calibration runs in NumPy.
     radius : float
         Largest Euclidean norm of the covariates of a record, in their unit. Choose it without looking at the data.
     response_bound : float
-        Largest absolute value of a response.
+        Largest absolute value of a response, in its unit. Choose it without looking at the data.
     columns : int or sequence of str
-        The number of columns of a row (x, y), or their names; the response is the last.
+        Number or names of the columns of a row (x, y). The response is the last column.
     split : float
-        Share c of the budget (of μ²) that goes to the response, between 0 and 1, exclusive.
+        Share c of μ² for the response, between 0 and 1, exclusive.
     clip : bool
-        Whether records outside the ball or the range are clipped; if not, they are refused.
+        True to clip records beyond the bounds. Otherwise such records raise an error (default).
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -114,7 +115,7 @@ class LinearRecordsMechanism(_Regression, Additive):
     unit_standard_deviation: Array = dataclasses.field(init=False)
 
     sensitivity = None
-    # of each column, for any values of the others
+    #: Largest value of each column, for any values of the others.
     upper = property(lambda self: self._by_column(self.radius, self.response_bound))
     lower = property(lambda self: -self.upper)
 
@@ -141,7 +142,7 @@ class LinearRecordsMechanism(_Regression, Additive):
         return jnp.concatenate([projected(part[..., :-1], self.radius), y], axis=-1)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Add noise; ValueError for concrete records outside the ball or the range, unless ``clip``."""
+        """Add noise to records. Raises ValueError for records outside the ball or the range, unless ``clip``."""
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
 
@@ -154,7 +155,7 @@ class LinearRecordsMechanism(_Regression, Additive):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in the response only, or in a covariate only, the worse of both."""
+        """The guarantee for two records that differ in one column: the weaker guarantee of response and covariate."""
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
         tradeoff = GaussianTradeoff((share / self.unit_standard_deviation)[()])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
@@ -162,12 +163,20 @@ class LinearRecordsMechanism(_Regression, Additive):
 
 @registered_dataclass("logistic_records")
 class LogisticRecordsMechanism(_Regression, NumericMechanism):
-    """Gaussian noise on covariates in a ball, randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
+    """Gaussian noise on covariates in a ball, and randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
-    The label keeps split · epsilon by randomized response; the covariates get the least noise with which both together
-    are (epsilon, delta)-private: the attribute `standard_deviation`. That is less than the paper's, which composes
-    (1 − split) · epsilon with the label's budget as if the worst outcomes of both coincided. The parameters are
-    those of `LinearRecordsMechanism`, numbers; the label is the last column, and `split` its share of epsilon.
+    The label gets the budget split · epsilon. The covariates get the least noise (`standard_deviation`) for which label
+    and covariates together are (epsilon, delta)-private. The paper needs more noise, because it adds a budget (1 −
+    split) · epsilon for the covariates, as if both worst cases occurred together.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Privacy target: a budget in nats, positive and finite, and a probability in (0, 1).
+    radius, columns, clip
+        See `LinearRecordsMechanism`. The label is the last column, and ``clip`` is for covariates beyond the radius.
+    split : float
+        Share of epsilon for the label, between 0 and 1, exclusive.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -182,7 +191,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     _labels = True
     linear_tails = False
     resolution = property(attrgetter("standard_deviation"))
-    response_epsilon = property(lambda self: self.epsilon * self.split)
+    response_epsilon = property(lambda self: self.epsilon * self.split, doc="Budget of the label in nats.")
     noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
     _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
     # the covariates get noise
@@ -199,7 +208,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return array_of(z)[..., None][..., :0]
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Labels 0 and 1 (or −1 and 1) are released as 0 and 1; other concrete ones raise ValueError."""
+        """Labels 0 and 1 (or −1 and 1) are released as 0 and 1. Raises ValueError for others."""
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, (y > 0).astype(covariates.dtype)[..., None]], axis=-1))
 
@@ -215,7 +224,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return projected(rows[..., :-1], self.radius) if self.clip else rows[..., :-1]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """The reference measure counts labels."""
+        """Return the log density of the covariates plus the log probability of the label."""
         z, x = jnp.asarray(z), jnp.asarray(x)
         noise = self.noise.log_prob(z[..., :-1] - self._clipped(x))
         return noise + self._label.log_prob(z[..., -1], x[..., -1])
@@ -229,13 +238,13 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The exact curve of two records that differ in all covariates and in the label."""
+        """The exact guarantee for two records that differ in all covariates and in the label."""
         tradeoff = GaussianWithResponseTradeoff(2 * self.radius / self.standard_deviation, self.response_epsilon)
         return Guarantee(tradeoff, stated_delta=self.delta)
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The curve of two records that differ in the label only, or in a covariate only, the worse of both."""
+        """The guarantee for two records that differ in one column: the weaker guarantee of label and covariate."""
         covariate = GaussianTradeoff(2 * self.radius / self.standard_deviation)
         tradeoff = WorstTradeoff([covariate, self._label.guarantee.tradeoff])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
@@ -255,7 +264,12 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
 @dataclasses.dataclass(frozen=True)
 class StatisticsMechanism(_Regression, Additive):
-    """Gaussian noise on statistics of a record (x, y), or on their sum over records; subclasses say on which."""
+    """Base of Gaussian noise on statistics of a record (x, y), or on their sum.
+
+    `LinearStatisticsMechanism` describes the parameters. The privacy target is ``epsilon``, in nats, and ``delta``, a
+    probability. For records there are ``radius``, ``response_bound``, ``columns`` and ``clip``; for statistics
+    ``ratios`` and ``off_diagonal``; for sums ``trust_model`` and ``count``, the number of records.
+    """
 
     epsilon: Array = ruled(ONE_POSITIVE)
     delta: Array = ruled(ONE_INSIDE_0_1)
@@ -270,7 +284,7 @@ class StatisticsMechanism(_Regression, Additive):
     standard_deviation: Array = dataclasses.field(init=False)
 
     lower = upper = None
-    covariates = property(lambda self: Columns(self.columns, None).width - 1)
+    covariates = property(lambda self: Columns(self.columns, None).width - 1, doc="Number of covariates.")
 
     def __post_init__(self) -> None:
         self._check_records("epsilon", "delta", "radius")
@@ -282,21 +296,22 @@ class StatisticsMechanism(_Regression, Additive):
         ratios = units / units[0] if self.ratios is None else self.ratios
         ratios = np.atleast_1d(checked("ratios", ratios, *POSITIVE))
         if ratios.shape != units.shape:
-            raise ValueError(f"ratios must be {len(units)} numbers, one a block of the statistics, got {self.ratios!r}")
+            raise ValueError(f"ratios must be {len(units)} numbers, one for each block, got {self.ratios!r}")
         object.__setattr__(self, "ratios", tuple(ratios.tolist()))
         deviation = float(self.sensitivity * gaussian_scale(self.epsilon, self.delta))
         object.__setattr__(self, "standard_deviation", deviation)
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]
-        """In units of the noise of the first block."""
+        """Largest distance between the statistics of two records, in units of the noise of the first block."""
         if self._labels:
             return logistic_sensitivity(self.covariates, self.radius, self.ratios)
         return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
 
     def statistics(self, rows: Array) -> Array:
-        """Statistics (*batch, statistics) of records (*batch, columns), the response last. NumPy in, NumPy out.
-        ValueError for concrete labels other than 0, 1 or ±1, and concrete records outside the bounds unless ``clip``.
+        """Return the statistics (*batch, statistics) of records (*batch, columns), whose last column is the response.
+        NumPy arrays give NumPy arrays. Raises ValueError for labels other than 0, 1 or ±1, and for records outside the
+        bounds unless ``clip``.
         """
         x, y = self._parts(rows)
         y = y[..., None]
@@ -319,14 +334,14 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
-        """In each statistic; of a sum of locally perturbed statistics, the noise of all records together."""
+        """The noise in each statistic. For a sum of locally perturbed statistics, the noise of all records together."""
         summed = 1.0 if self.trust_model == "central" or self.count is None else self.count
         each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
         first = array_of(self.standard_deviation * summed**0.5)
         return unchecked(IndependentGaussian, first[..., None] * each)
 
     def total(self, count: int) -> "StatisticsMechanism":
-        """The mechanism of the sum of `count` locally released values; ValueError if values are sums already."""
+        """Return the mechanism of the sum of `count` local released values. Raises ValueError if these are sums."""
         if self.trust_model == "central" or self.count is not None:
             raise ValueError(f"only values of one record each, locally perturbed, are summed; got {self!r}")
         names = [field.name for field in dataclasses.fields(self)]
@@ -334,20 +349,15 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The curve of two records whose statistics are as far apart as they can be."""
+        """The guarantee for two records whose statistics are as far apart as possible."""
         tradeoff = GaussianTradeoff(self.sensitivity / self.standard_deviation)
         return Guarantee(tradeoff, trust_model=self.trust_model, stated_delta=self.delta)
 
     attribute_guarantee = guarantee  # one attribute may change all statistics
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Statistics that no records within the bounds could have.
-
-        Each is bounded, squares are not negative, the sum of the squares of all covariates is at most radius² a record,
-        and the matrix of second moments has no negative eigenvalue. Where off-diagonals are scaled by √2 its noise has
-        one variance, sd², in every direction v vᵀ (at most twice that where they are not), so that the least eigenvalue
-        is below −sd (√(2d) + t) with probability at most exp(−t²/2): the expectation by comparison of Gaussian
-        processes, the tail by their concentration.
+        """Return reasons why records within the bounds are nearly impossible: each statistic is bounded, squares are
+        not negative and sum to at most radius², and no eigenvalue of second moments is negative.
         """
         if self.trust_model == "central" and self.count is None:
             return []
@@ -362,6 +372,9 @@ class StatisticsMechanism(_Regression, Additive):
         every = np.append(deviations, math.sqrt(d) * deviations[0])
         laws = zip(n * np.append(lower, 0.0), n * np.append(upper, r**2), every, strict=True)
         sentences = implausible_numbers(columns, laws, 1.0, self.noise.depth, names)
+        # Off-diagonals scaled by √2 give the noise of the matrix one variance, sd², in every direction v vᵀ (else at
+        # most twice that). By a comparison of Gaussian processes, and their concentration, the least eigenvalue is
+        # below −sd (√(2d) + t) with probability at most exp(−t²/2).
         least = np.linalg.eigvalsh(unpacked(values[:, : self._blocks[0]], d, self.off_diagonal))[:, 0]
         root = math.sqrt(2.0) / OFF_DIAGONALS[self.off_diagonal]
         bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / LEVEL)))
@@ -374,25 +387,26 @@ class StatisticsMechanism(_Regression, Additive):
 class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
-    It is the least Gaussian noise for the exact sensitivity (`privacy.linear_sensitivity`, for records that are
-    replaced), which is below the bound of [KJKH] Lemma 3.1. A released value is the statistics of one record, locally
-    perturbed; or their sum over `count` records, each of which was perturbed; or, under central trust, a sum to which
-    noise was added once. `randomize` takes `statistics` or their sums. The attribute `standard_deviation` is that of
-    the noise in a record's first statistic (under central trust, in that of the sum).
+    The noise is the least Gaussian noise for the exact sensitivity (`ldpbayes.privacy.linear_sensitivity`), which is
+    below the bound of [KJKH] Lemma 3.1. A released value is the perturbed statistics of one record, or their sum over
+    `count` records. In the central model, it is a sum to which noise was added once. `randomize` takes `statistics` or
+    their sums. `standard_deviation` is the noise in the first statistic of a record (in the central model, of the sum).
 
     Parameters
     ----------
     epsilon, delta, radius, response_bound, columns, clip
-        As for `LinearRecordsMechanism`, the budget as numbers.
+        See `LinearRecordsMechanism`. Here epsilon and delta are numbers.
     ratios : sequence of float
-        Standard deviations of the noise in the three blocks (products of covariates, covariates times response, squared
-        response), up to a factor. By default in the ratio of the units, R² : R R_y : R_y²; [KJKH] takes them equal.
+        Ratios of the standard deviations of the noise in three blocks: products of covariates, covariates times
+        response, and squared response. Default: the ratio of the units, R² : R R_y : R_y², for the radius R and the
+        response bound R_y. [KJKH] uses equal standard deviations.
     off_diagonal : {"scaled", "once"}
-        Whether s is √2 or 1. With two covariates or more the noise is equal for both: √2 halves its relative variance.
+        Factor s: √2 for "scaled" (default), 1 for "once". For two covariates or more, √2 halves the relative variance
+        of the noise.
     trust_model : {"local", "central"}
-        Whether every record's statistics get noise, or their sum does, from a trusted curator.
+        "local": the statistics of every record get noise (default). "central": a curator adds noise to their sum.
     count : int, optional
-        The number of records that are summed in a released value: by default 1, or unknown under central trust.
+        Number of records in a released sum. Default: 1; unknown in the central model.
     """
 
 
@@ -400,9 +414,16 @@ class LinearStatisticsMechanism(StatisticsMechanism):
 class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 
-    These are the statistics of a logistic likelihood expanded to second order ([HAB]); labels are 0 and 1, or −1 and 1.
-    The sensitivity is that of [KJKH] Lemma 13.1, where its maximiser is possible. Parameters and attributes are
-    those of `LinearStatisticsMechanism`, with two `ratios` (covariates' products and those with the label, R² : R).
+    These are the statistics of a logistic likelihood expanded to second order ([HAB]). Labels are 0 and 1, or −1 and 1.
+    The sensitivity is `ldpbayes.privacy.logistic_sensitivity` ([KJKH] Lemma 13.1, where its maximiser is possible).
+
+    Parameters
+    ----------
+    epsilon, delta, radius, columns, off_diagonal, trust_model, count, clip
+        As for `LinearStatisticsMechanism`: epsilon in nats, radius in the unit of the covariates, count in records.
+    ratios : sequence of float
+        Ratio of the standard deviations of the noise in two blocks: products of covariates, covariates times label.
+        Default: R² : R, for the radius R.
     """
 
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1

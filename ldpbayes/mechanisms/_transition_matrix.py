@@ -22,22 +22,23 @@ from ldpbayes.privacy.tradeoffs import checked_laws
 
 @registered_dataclass("transition_matrix")
 class TransitionMatrix(Categories):
-    """Any randomizer of categories, given by its probabilities: release z for the record x with chance matrix[x, z].
+    """Any randomizer of categories, given by its matrix of probabilities p(z | x).
 
-    The guarantee is that of the worst pair of rows. Where an output is possible for one record and not for another, it
-    tells them apart: epsilon is then infinite at delta = 0, and finite from the probability of such outputs on.
+    The guarantee is for the worst pair of rows. An output that is possible for one record and impossible for another
+    reveals which of the two it is. Then epsilon is infinite at delta = 0, and finite if delta is at least the
+    probability of such outputs.
 
     Parameters
     ----------
     matrix : array_like (k, m)
-        P(z | x), a row for each of the records 0, ..., k − 1 and a column for each of the outputs 0, ..., m − 1, with k
-        at least 2. Rows are laws: not negative, with sum one to 1e-9; else ValueError. All records have one matrix.
+        Probabilities p(z | x): a row for each record 0, ..., k − 1 and a column for each output 0, ..., m − 1, k ≥ 2.
+        Each row sums to one, to 1e-9. Otherwise a ValueError is raised. All records have the same matrix.
     """
 
     matrix: Array
 
     _shared: ClassVar[tuple[str, ...]] = ("matrix",)
-    categories = property(lambda self: np.shape(self.matrix)[0])
+    categories = property(lambda self: np.shape(self.matrix)[0], doc="Number k of categories.")
     support = property(lambda self: constraints.integer_interval(0, np.shape(self.matrix)[1] - 1))
     guarantee = property(lambda self: Guarantee(FiniteTradeoff(self.matrix)))
 
@@ -45,7 +46,7 @@ class TransitionMatrix(Categories):
         if is_concrete(self.matrix):
             object.__setattr__(self, "matrix", checked_laws("matrix", self.matrix))
         if np.ndim(self.matrix) != 2 or len(self.matrix) < 2:
-            raise ValueError(f"matrix must have two rows or more, one a record, got shape {np.shape(self.matrix)}")
+            raise ValueError(f"matrix must have a row for each record, two at least, got shape {np.shape(self.matrix)}")
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         codes, matrix = self._codes(x), jnp.asarray(self.matrix, jnp.result_type(float))

@@ -82,7 +82,7 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     if isinstance(columns, (list, tuple)):
         columns = tuple(columns)
         if not columns or not all(isinstance(c, str) for c in columns) or len(set(columns)) < len(columns):
-            raise ValueError(f"columns must be distinct names, or how many there are, got {columns!r}")
+            raise ValueError(f"columns must be distinct names, or their number, got {columns!r}")
     elif columns is not None:
         if not is_integer(columns) or columns < 1:
             raise ValueError(f"columns must be a positive integer, or names, got {columns!r}")
@@ -123,11 +123,11 @@ class Columnwise(Mechanism):
     index = property(attrgetter("_columns.index"), doc="Positions of the perturbed columns in a row.")
     names = property(attrgetter("_columns.names"), doc="Names of the columns: x0, x1, ... by default.")
     dimension = property(attrgetter("_columns.dimension"), doc="Number of perturbed columns.")
-    event_shape = property(attrgetter("_columns.event_shape"))
-    record_shape = property(attrgetter("event_shape"))
+    event_shape = property(attrgetter("_columns.event_shape"), doc="Shape of one released value: () for a number.")
+    record_shape = property(attrgetter("event_shape"), doc="Shape of one record: () for a number.")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
-        """`Mechanism.validated`; a data frame's columns are taken by name, ValueError if it has others."""
+        """`Mechanism.validated`; the columns of a data frame are taken by name, and ValueError is raised for others."""
         return super().validated(self._columns.in_order(values))
 
 
@@ -139,11 +139,11 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     lower: Array
     upper: Array
     sensitivity: Array = None
-    noise: Noise  # what is added: a field or a property
+    noise: Noise  #: The law of what is added: a field or a property.
 
     clips = True
-    bounded = property(lambda self: self.lower is not None)  # if not, z is a statistic of many records
-    linear_tails = property(attrgetter("noise.linear_tails"))
+    bounded = property(lambda self: self.lower is not None, doc="False if z is a statistic of many records.")
+    linear_tails = property(attrgetter("noise.linear_tails"), doc="See `NumericMechanism`.")
     resolution = property(lambda self: extreme("min", self.noise.resolution))
     period = property(lambda self: None if self.noise.period is None else extreme("min", self.noise.period))
     released_breakpoints = property(lambda self: self._law.released_breakpoints(self.lower, self.upper))
@@ -151,7 +151,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     # the noise of the records that get some
     _law = property(lambda self: self.noise.noise if isinstance(self.noise, Omitted) else self.noise)
     has_atoms = property(lambda self: self.columns is None and isinstance(self.noise, Omitted))
-    # probability that a record is released as it is, after clipping: a number, or one a record
+    #: Probability that a record is released without noise, after clipping: one number, or one for each record.
     unperturbed = property(lambda self: self.noise.absent if isinstance(self.noise, Omitted) else 0.0)
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             shape = np.shape(getattr(self, name))
             if columns.columns is not None and shape not in ((), (columns.dimension,)):
                 raise ValueError(
-                    f"{name} must be a number, or one a perturbed column (here {columns.dimension}), got shape {shape}"
+                    f"{name} must be a number or one per perturbed column (here {columns.dimension}), got shape {shape}"
                 )
             if shape and columns.perturbed is not None and len(order) > 1:
                 object.__setattr__(self, name, getattr(self, name)[order])
@@ -198,6 +198,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return jnp.clip(part, *(bound[..., None] if self.columns is None else bound for bound in bounds))
 
     def clipped(self, x: ArrayLike) -> jax.Array:
+        """Records with the perturbed columns clipped to the bounds."""
         x = floating(x)
         return self._columns.join(x, self._clip(self._columns.split(x)))
 
@@ -217,9 +218,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return lower, upper
 
     def at_bounds(self, z: ArrayLike) -> tuple[Array, Array]:
-        """Whether released values are at the lower bound, and whether at the upper one, rounded or not (`snapped`):
-        in the shape of `z`, False in columns that are not perturbed. NumPy in, NumPy out; JAX in, JAX out.
-        """
+        """Whether each released value is at the lower bound, and whether at the upper one, up to single precision."""
         values = array_of(z)
         values = values if values.dtype.kind == "f" else values.astype(float)
 
@@ -232,7 +231,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def ranges(self) -> np.ndarray:
-        """Upper less lower bound of each perturbed column (dimension,); of a number, of every record."""
+        """Upper minus lower bound of each perturbed column (dimension,); for a number, of each record."""
         ranges = np.subtract(self.upper, self.lower)
         return ranges[..., None] if self.columns is None else np.broadcast_to(ranges, (self.dimension,))
 
@@ -243,15 +242,15 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         if isinstance(self.noise, IndependentGaussian):
             columns = np.shape(self.noise.standard_deviations)[-1]
             if self.columns is None or columns != self.dimension:
-                wanted = "rows with columns=" if self.columns is None else f"{self.dimension} perturbed columns"
-                raise ValueError(f"noise with {columns} standard deviations, one a column, is for {wanted}")
+                wanted = "a number (see columns=)" if self.columns is None else f"{self.dimension} perturbed columns"
+                raise ValueError(f"noise with {columns} standard deviations is for {columns} columns, not for {wanted}")
             return
         for name in ("lower", "upper") if left_out and self.bounded and self.columns is None else ():
             if shape := np.shape(getattr(self, name)):
-                raise ValueError(f"{name} must be a number, or one a perturbed column (here 1), got shape {shape}")
+                raise ValueError(f"{name} must be a number or one per perturbed column (here 1), got shape {shape}")
         for shape in map(np.shape, jax.tree.leaves(self.noise)) if left_out or self.columns is not None else ():
             if len(shape) > 1:
-                raise ValueError(f"scale must be a number, or one a record, got shape {shape}")
+                raise ValueError(f"scale must be a number, or one for each record, got shape {shape}")
         for name in ("lower", "upper", "sensitivity") if self.noise.discrete else ():
             if getattr(self, name) is not None:
                 self._check(name, f"a whole number under {type(self).__name__}", lambda a: a == np.round(a))
@@ -268,14 +267,14 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def perturbing(self) -> "Additive":
-        """The mechanism of the records that get noise, where some get none; for public ones it is never used."""
+        """The mechanism of the records that get noise, if some records get none."""
         if not isinstance(self.noise, Omitted):
             return self
         fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Clip and add noise; ValueError for concrete NaN. Floating-point noise does not hide real data ([Mironov])."""
+        """Clip records and add noise, for simulation: floating-point noise does not hide real data ([Mironov])."""
         x = self._columns.in_order(x)
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
@@ -291,9 +290,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return z.astype(dtype) if self.noise.discrete else z
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """With respect to Lebesgue measure in the perturbed columns, or to counting for discrete noise; where noise may
-        be left out, with a unit mass at clip(x). −inf where a column that is not perturbed differs. Of discrete noise
-        z is whole, else −inf, and x may be real: the formula of the mass is then continued (`Noise.continued`).
+        """Log density in the perturbed columns (log probability for discrete noise); −inf if another column differs. If
+        noise may be left out, there is a unit mass at clip(x). Under discrete noise z must be whole, else −inf.
         """
         z, x = jnp.asarray(z), jnp.asarray(x)
         dtype = jnp.result_type(z, x, float)
@@ -352,13 +350,11 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         reach = self.noise.reach if self.period is None else (3 * self.period - (self.upper - self.lower)) / 2
         return extreme("min", self.lower - reach), extreme("max", self.upper + reach)
 
-    # of records that differ in the worst hidden column; an attribute may move a statistic as far as a record
+    #: The guarantee for two records that differ in one perturbed column, the worst one; for a statistic, in one record.
     attribute_guarantee = property(lambda self: self._guarantee(self.noise.tradeoff_in_one_column, "attribute"))
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """Of two records whose perturbed columns differ by their whole range, or data sets that differ in a record."""
-        return self._guarantee(self.noise.tradeoff, "record")
+    #: The guarantee for two records that differ by the range in all perturbed columns; for a statistic, in one record.
+    guarantee = property(lambda self: self._guarantee(self.noise.tradeoff, "record"))
 
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
         exposed = tuple(self.names[j] for j in self._columns.others)
@@ -387,7 +383,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return values
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Numbers in a perturbed column too far beyond its bounds, or too few, if all noise is of one shape."""
+        """Whether too many or too few numbers of a perturbed column lie beyond its bounds, for noise of one shape."""
         one_shape = self._law.symmetric and not any(map(np.ndim, jax.tree.leaves(self._law)[1:]))
         if not (self.bounded and one_shape) or self.noise.discrete:
             return []
@@ -404,24 +400,25 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
 @registered_dataclass("additive")
 class AdditiveMechanism(Additive):
-    """Any noise on a clipped number, on columns of a row, or on a statistic.
+    """Noise of any law, added to a clipped number, to columns of a row, or to a statistic of many records.
 
-    The named mechanisms are this one with the noise that keeps a privacy target, or of a stated scale.
+    A mechanism such as `LaplaceMechanism` is this mechanism with a fixed law of noise and a scale or a budget.
 
     Parameters
     ----------
     noise : Noise
-        One of `ldpbayes.noise`, or your own; its scale is in the unit of the data.
+        A law of `ldpbayes.noise`, or your own. Its scale is in the unit of the data.
     lower, upper : array_like, optional
-        Clipping bounds in the unit of the data, finite, lower < upper: numbers, or (of rows) arrays over the columns in
-        the order of `perturbed`. Choose them without looking at the data; a statistic of many records has none.
+        Clipping bounds in the unit of the data, finite, lower < upper. For rows: one number, or an array with one bound
+        for each perturbed column, in the order of `perturbed`. Choose them without looking at the data.
     columns : int or sequence of str, optional
-        The number of columns of a row, or their names. By default a record is one number.
+        Number or names of the columns of a row. Default: a record is one number.
     perturbed : sequence of int or str, optional
-        The columns that get noise; the others are released as they are. By default all.
+        Positions or names of the columns that get noise. Other columns are released without noise. Default: all.
     sensitivity : float, optional
-        How far one record can move a statistic; of several columns, in the norm of the noise (`noise.norm`).
-        Infinite for records with noise but no bounds: then nothing is promised.
+        The largest change of a statistic by one record, in the unit of the statistic; for several columns, in the norm
+        of the noise (`Noise.norm`). Infinite for records without bounds, which have no guarantee. Give bounds or
+        sensitivity.
     """
 
     noise: Noise

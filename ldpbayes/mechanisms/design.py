@@ -14,14 +14,14 @@ from ldpbayes.mechanisms.protocol import increasing
 
 
 class Histogram(NamedTuple):
-    """A density that is constant between nodes and zero outside them.
+    """A histogram: a density that is constant between nodes and zero outside them.
 
     Attributes
     ----------
     nodes : array (k + 1,)
         Ends of the bins, strictly increasing, in the unit of the data.
     densities : array (k,)
-        Non-negative. They integrate to one in results; arguments may be any such pair, which is normalised.
+        Density of each bin, per unit of the data, not negative. Functions that take a histogram normalise it.
     """
 
     nodes: Array
@@ -29,7 +29,7 @@ class Histogram(NamedTuple):
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probability of each bin."""
+        """Probability of each bin (k,)."""
         return np.asarray(self.densities) * np.diff(self.nodes)
 
     @property
@@ -39,25 +39,26 @@ class Histogram(NamedTuple):
 
     @property
     def midpoints(self) -> np.ndarray:
+        """Middle of each bin (k,)."""
         return (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2
 
     @property
     def mean(self) -> float:
+        """Mean of the density."""
         return float(self.probabilities @ self.midpoints)
 
     @property
     def standard_deviation(self) -> float:
+        """Standard deviation of the density."""
         squares = (self.midpoints - self.mean) ** 2 + np.diff(self.nodes) ** 2 / 12
         return float(np.sqrt(self.probabilities @ squares))
 
     def quantiles(self, probabilities: Array) -> np.ndarray:
-        """Points below which the density has these probabilities."""
+        """Return the points below which the density has these probabilities, in the unit of the data."""
         return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
-        """The interval that spans the bins of highest density, as many as are needed for a probability in (0, 1]. Bins
-        of equal density are all in it or none is: of a uniform density it is the whole range.
-        """
+        """Return the interval around the bins of highest density, as many as are needed for a probability in (0, 1]."""
         densities, mass = np.asarray(self.densities), self.cumulative
         highest = np.argsort(-densities)[: np.count_nonzero(densities)]
         # the first and the last bin that the one, two, ... highest span, and the probability from the one to the other
@@ -69,7 +70,7 @@ class Histogram(NamedTuple):
         return float(self.nodes[bins[0]]), float(self.nodes[bins[-1] + 1])
 
     def within(self, lower: float, upper: float) -> "Histogram":
-        """The density conditional on lower < y < upper; ValueError if that has no probability."""
+        """Return the density given that lower < y < upper. Raises ValueError if this event has probability zero."""
         inside = (np.asarray(self.nodes) > lower) & (np.asarray(self.nodes) < upper)
         nodes = np.concatenate([[lower], np.asarray(self.nodes)[inside], [upper]])
         bins = np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2) - 1
@@ -118,17 +119,17 @@ class HalfWidthDesign(NamedTuple):
 
 
 def explained_variance(histogram: HistogramLike, epsilon: float, interval: Interval, half_width: float) -> float:
-    """Share of the variance of a label Y that its release Z under `RPWithPrior` explains, Var E[Y | Z] / Var Y.
+    """Return the share of the variance of a label Y that Z under `RPWithPrior` explains: Var E[Y | Z] / Var Y.
 
-    It is the Fisher information about the mean of the labels in one release, relative to that in a label, for laws that
-    are the prior tilted by exp(η y): the covariance of Y and 1{Z = z} is the derivative of P(Z = z) in η.
+    Let the law of labels be the prior times exp(η y). Then this share is the Fisher information of a release about the
+    mean of the labels, relative to the Fisher information of the label itself.
 
     Parameters
     ----------
     histogram : pair of array_like
         Nodes (k + 1,) and densities (k,) of the prior of a label. More than 256 bins are merged.
     epsilon, interval, half_width
-        Of `RPWithPrior`, whose labels outside the interval are projected to the nearest end.
+        See `RPWithPrior`. The rule for labels outside the interval is "projection".
     """
     epsilon, half_width = checked("epsilon", epsilon, *ONE_POSITIVE), checked("half_width", half_width, *ONE_POSITIVE)
     return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
@@ -177,24 +178,26 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
 def optimal_half_width(
     histogram: HistogramLike, epsilon: float, *, interval: Interval | IntervalRule | None = None
 ) -> HalfWidthDesign:
-    """The half-width of `RPWithPrior` whose releases explain most of the labels' variance under a prior.
+    """Return the half-width of `RPWithPrior` with the largest explained variance of the labels under a prior.
 
-    [LH] chooses ζ by hand. Here it maximizes `explained_variance`; the maximum is flat. As ε → 0 it is a constant share
-    of the interval, 0.39 of it for a uniform prior; as ε grows, it falls like exp(−ε/3).
+    [LH] chooses ζ by hand. Here it maximizes `explained_variance`; the maximum is flat. As ε → 0, ζ tends to a constant
+    share of the interval (0.39 for a uniform prior); as ε grows, ζ falls like exp(−ε/3). Do not choose the interval by
+    this criterion: it would shrink to a point, because one bit says most about a mean if the law of the labels is
+    known. On two public data sets this choice raised the test error of a linear model by 12 % to 67 %. Keep the public
+    range unless it is several times wider than the labels.
 
     Parameters
     ----------
     histogram, epsilon
-        As for `explained_variance`. The prior is public, or estimated from released values
+        See `explained_variance`. The prior must be public, or estimated from released values
         (`ldpbayes.estimation.label_prior`), never from the labels themselves.
     interval : pair of float or callable, optional
-        a < b; or a function of the histogram, ε and ζ, such as `optimal_interval`. By default the histogram's support.
+        a < b, or a function of the histogram, ε and ζ such as `optimal_interval`. Default: the range of the histogram.
 
-    Notes
-    -----
-    Do not choose the interval by this criterion, which would shrink it to a point: a bit tells most about a mean if the
-    law of the labels is known, and fails otherwise (on two public data sets it raised a linear model's test error by
-    12 % to 67 %). Keep the public range unless it is several times wider than the labels.
+    Returns
+    -------
+    HalfWidthDesign
+        Fields ``half_width`` and ``interval``, in the unit of the labels, and ``explained``, a share of the variance.
     """
     prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_POSITIVE)
@@ -234,15 +237,15 @@ def checked_interval(interval: Interval) -> Interval:
 
 
 def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float) -> tuple[float, float]:
-    """The interval in which a label most often lies and is released near the truth ([LH], 3.5 and Algorithm 1).
+    """Return the interval that most probably contains a label that is released near itself ([LH], 3.5 and Algorithm 1).
 
     Its ends are the nodes a, b that maximize F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b), the probability that a
-    label Y of this density lies in [a, b] and `RPWithPrior` releases it within ζ of itself.
+    label Y is in [a, b] and `RPWithPrior` releases it within ζ of itself.
 
     Parameters
     ----------
     histogram, epsilon, half_width
-        As for `explained_variance`; an infinite budget gives the histogram's support.
+        As for `explained_variance`. An infinite budget gives the range of the histogram.
     """
     prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_ABOVE_0)
@@ -276,19 +279,23 @@ class BinDesign(NamedTuple):
 
 
 def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
-    """Optimal bins for labels that take finitely many values ([GKKLMVZ]), in O(k²) a number of bins.
+    """Return the optimal bins of `RROnBins` for labels with finitely many values ([GKKLMVZ]).
 
-    They are for `RROnBins`. A bin of mass P and mean m has, among all labels with mean μ, the best output
-    (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P). The losses of bins add up, so a shortest path over their ends finds the
-    best bins of each number: the fewest with the smallest loss, to rounding. No mechanism of this budget has a smaller
-    mean squared error.
+    No mechanism of this budget has a smaller mean squared error. A bin of mass P and mean m has the best output (μ +
+    (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P), where μ is the mean of all labels. For each number of bins, a shortest path
+    finds the best bins in O(k²) steps. The result has the fewest bins with the smallest loss.
 
     Parameters
     ----------
     values, probabilities : array_like (k,)
-        The labels' values, strictly increasing, and their probabilities, two at least positive, which are normalised.
+        Possible labels, strictly increasing, in their unit, and their probabilities, which are normalised.
     epsilon : float
-        Privacy budget, positive and finite.
+        Privacy budget in nats, positive and finite.
+
+    Returns
+    -------
+    BinDesign
+        Fields ``edges`` (d + 1,) and ``outputs`` (d,) in the unit of the labels, and ``loss``, the mean squared error.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     first, last = values[0], values[-1]
@@ -334,7 +341,7 @@ def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     values = increasing("values", values, 2)
     probabilities = np.atleast_1d(checked("probabilities", probabilities, *NOT_NEGATIVE))
     if probabilities.shape != values.shape:
-        raise ValueError(f"probabilities must be one a value, got shapes {probabilities.shape} and {values.shape}")
+        raise ValueError(f"give one probability for each value, got shapes {probabilities.shape} and {values.shape}")
     if (possible := np.count_nonzero(probabilities)) < 2:
         raise ValueError(f"the law of labels is degenerate: {possible} of {values.size} values are possible, not two")
     budget = checked("epsilon", epsilon, *ONE_POSITIVE)
@@ -358,18 +365,22 @@ class UnbiasedLaws(NamedTuple):
 def optimal_unbiased(
     values: ArrayLike, probabilities: ArrayLike, epsilon: float, outputs: ArrayLike | None = None
 ) -> UnbiasedLaws:
-    """Laws of the output for each label, of least mean squared error among unbiased ones ([BGKKLMVZ] Algorithm 1).
-
-    RuntimeError if the solver of the linear programme gives up.
+    """Return the probabilities of `UnbiasedRandomizer` with the least mean squared error ([BGKKLMVZ] Algorithm 1).
 
     Parameters
     ----------
     values, probabilities, epsilon
         As for `optimal_bins`.
     outputs : array_like, optional
-        Numbers that may be released, strictly increasing. They must reach (exp(ε) + 1)/(exp(ε) − 1) times half the
-        labels' range on both sides of their centre, and further (up to 1.5 times that has been seen) for the optimum.
-        By default an even grid of 141 numbers to 1.75 times that, and the labels themselves.
+        Possible released numbers, strictly increasing. On both sides of the centre of the labels they must reach at
+        least r = (exp(ε) + 1)/(exp(ε) − 1) times half the range of the labels. The optimum needs more (up to 1.5 r in
+        our examples). Default: an even grid of 141 numbers up to 1.75 r, and the labels themselves.
+
+    Returns
+    -------
+    UnbiasedLaws
+        Fields ``outputs`` (m,), ``matrix`` p(output | label) (k, m) and ``loss``, the squared error. Raises
+        RuntimeError if the solver of the linear programme fails.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2

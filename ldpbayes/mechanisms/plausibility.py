@@ -30,8 +30,7 @@ def improbable_count(count: Array, n: Array, probability: Array, tests: int, few
     """
     count, n, p = (np.asarray(a, float) for a in (count, n, probability))
     beyond_mean = count <= n * p - 1 if few else count >= n * p + 1
-    # P(at most k successes) and P(at least k) are incomplete beta functions, unused where `beyond_mean` is false:
-    # there k only has to be valid
+    # P(at most k successes) and P(at least k): incomplete beta functions; where `beyond_mean` is false, any valid k
     k = np.clip(count, 0.0, n - 1) if few else np.clip(count, 1.0, n)
     tail = special.betainc(n - k, k + 1, 1 - p) if few else special.betainc(k, n - k + 1, p)
     return beyond_mean & (tail * tests < LEVEL)
@@ -40,9 +39,8 @@ def improbable_count(count: Array, n: Array, probability: Array, tests: int, few
 def implausible_numbers(
     columns: Iterable[np.ndarray], laws: Iterable[tuple], share: Array, depth: Depth, names: Sequence[str] = ("",)
 ) -> list[str]:
-    """Sentences on columns of numbers that additive noise on clipped numbers could hardly have made of any numbers.
-    `laws` are a column's lower and upper bound and standard deviation, 0 for public records; `share` is the probability
-    that there is noise.
+    """Sentences on columns of numbers that additive noise on clipped numbers could hardly have made. `laws` hold lower
+    and upper bound and standard deviation of a column, 0 for public records; `share` is the probability of noise.
     """
     tests = len(names) * (2 * LEVELS + 1)
     parts = zip(names, columns, laws, strict=True)

@@ -32,20 +32,20 @@ def abstract(doc: str) -> Any:
 
 
 class Mechanism(Called, abc.ABC):
-    """What happens to one record before it is released: x -> z with conditional density p(z | x).
+    """Base of all mechanisms: a record x is released as a value z with the conditional density p(z | x).
 
-    Subclasses are decorated with ``@register("name")`` above ``@dataclasses.dataclass(frozen=True)``. They check their
-    fields in ``__post_init__`` with `_check`; unflattening a pytree bypasses it, since leaves may then be anything.
+    A subclass is decorated with ``@register("name")`` above ``@dataclasses.dataclass(frozen=True)``. It checks its
+    fields in ``__post_init__`` with `_check`. JAX makes copies without this check, because leaves may be any objects.
     """
 
-    name: ClassVar[str]  # under which the class is registered
+    name: ClassVar[str]  #: Name under which the class is registered.
     # fields whose arrays are over something else than records, such as bins; may be a property
     _shared: ClassVar[tuple[str, ...]] = ()
-    # whether whole numbers beyond `domain` are clipped to it (other numbers are); if not, laws beyond are refused
+    #: True if whole numbers beyond `domain` are clipped to it (other numbers are). If not, laws beyond are refused.
     clips: ClassVar[bool] = False
-    may_be_missing: ClassVar[bool] = False  # whether NaN stands for a value that is not released
-    event_shape: tuple[int, ...] = ()  # of one released value: () for a number or a code
-    record_shape: tuple[int, ...] = ()  # of one record x: () for a number or a category
+    may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
+    event_shape: tuple[int, ...] = ()  #: Shape of one released value: () for a number or a code.
+    record_shape: tuple[int, ...] = ()  #: Shape of one record x: () for a number or a category.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -56,18 +56,18 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw z given x, in the broadcast shape of `x` and the parameters; ValueError for concrete records that the
-        mechanism does not take. For simulation and studies: real data are released by `ldpbayes.secure.release`.
+        """Draw z given x, in the broadcast shape of `x` and the parameters. Raises ValueError for impossible records.
+        This is for simulation only: use `ldpbayes.secure.release` for real data.
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
-        """`randomize` for records drawn from a model, which may lie where no real record is taken."""
+        """Draw z for records drawn from a model, which may be records that `randomize` does not accept."""
         return self.randomize(key, x)
 
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Log p(z | x), in the broadcast shape and the dtype of `z` and `x`; clipping is part of the mechanism. The
-        reference measure is Lebesgue's for a continuous `support` and counting for a discrete one.
+        """Return log p(z | x), in the broadcast shape and the dtype of `z` and `x`. Clipping is part of the mechanism.
+        The value is a log density if `support` is continuous, and a log probability if `support` is discrete.
         """
 
     domain = abstract("NumPyro constraint on x (after clipping).")
@@ -76,25 +76,25 @@ class Mechanism(Called, abc.ABC):
     @property
     @abc.abstractmethod
     def guarantee(self) -> Guarantee:
-        """The privacy that the mechanism promises; computed on the host, outside traced functions."""
+        """The privacy guarantee of the mechanism. It is computed with NumPy, outside traced functions."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the parameters that may differ from record to record: () or (N,)."""
+        """Shape of the personal parameters: () without any, or (N,) for one value for each record."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
 
     @abc.abstractmethod
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Mean and variance of z given x, in the broadcast shape of `x` and the parameters, then `event_shape`."""
+        """Return mean and variance of z given x, in the broadcast shape of `x` and parameters, then `event_shape`."""
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """The function of a released value whose mean is the (clipped) record; ValueError if there is none."""
+        """Return released values, corrected so that their mean is the clipped record. Raises ValueError if the
+        mechanism does not allow such a correction.
+        """
         raise ValueError(f"{type(self).__name__} has no unbiased values: the mean of z is not linear in x")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
-        """Released values as an array (N, *event_shape), in the type in which they are kept. ValueError if they are
-        empty, of another shape, not finite numbers, or nothing that the mechanism can release.
-        """
+        """Return released values as an array (N, *event_shape). Raises ValueError if they are empty or impossible."""
         unmasked(values)
         try:
             array = np.asarray(values)
@@ -135,8 +135,9 @@ class Mechanism(Called, abc.ABC):
         """`validated` for finite values of the right shape."""
 
     def validated_batch(self, values: ArrayLike, keep: ArrayLike = True) -> tuple["Mechanism", np.ndarray] | None:
-        """Released values in a batch of any shape, flattened and `validated`, with the mechanism of these records.
-        `keep` broadcasts with the batch and says which values count. None if anything is being traced or none counts.
+        """Return released values of any batch shape, flattened and `validated`, and the mechanism of these records.
+        `keep` broadcasts with the batch; only values where it is True are used. The result is None if anything is
+        traced or no value is used.
         """
         if not is_concrete(values, keep, self):
             return None
@@ -153,7 +154,7 @@ class Mechanism(Called, abc.ABC):
         return mechanism, mechanism.validated(rows[which])
 
     def of_records(self, shape: tuple[int, ...], rows: Array = slice(None)) -> "Mechanism":
-        """The mechanism of some records of a batch: personal parameters broadcast to `shape`, flattened and indexed."""
+        """Return the mechanism of some records: personal parameters are broadcast to `shape`, flattened and indexed."""
         return self._map_personal(lambda leaf: np.broadcast_to(leaf, shape).ravel()[rows])
 
     def _map_personal(self, function: Callable[[Array], Any]) -> "Mechanism":
@@ -167,18 +168,16 @@ class Mechanism(Called, abc.ABC):
         return bool(np.ndim(leaf)) and not any(getattr(key, "name", None) in self._shared for key in path)
 
     def personal_parameters(self) -> list[Array]:
-        """The arrays that hold one parameter a record, as opposed to one a column or bin."""
+        """The arrays with one parameter for each record (not for each column or bin)."""
         leaves = jax.tree_util.tree_leaves_with_path(self)
         return [leaf for path, leaf in leaves if self._is_personal(path, leaf)]
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Sentences on released values that no records explain, with probability below 1e-12 in all; by default none:
-        a subclass needs a bound on the law of z that holds for every x.
-        """
+        """Return reasons why these values are nearly impossible (probability below 1e-12); by default none."""
         return []
 
     def spec(self) -> dict[str, Any]:
-        """The mechanism as a JSON-able dict, which `mechanism_from_spec` inverts."""
+        """The mechanism as a dict for JSON; `mechanism_from_spec` is the inverse."""
         return {"mechanism": self.name} | {name: to_json(value) for name, value in shown_fields(self)}
 
     _check = checked_field
@@ -190,28 +189,28 @@ class Mechanism(Called, abc.ABC):
 
 
 class NumericMechanism(Mechanism):
-    """A mechanism that releases real numbers: what the channel and the sketches need to know of p(z | x)."""
+    """Base of mechanisms that release real numbers, with the methods that the likelihood and sketches need."""
 
     linear_tails = abstract(
         "Whether log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If not, values "
         "beyond that range must be negligible: fewer than one in 10^32 records."
     )
-    resolution = abstract("Shortest length in x on which p(z | x) varies by a factor e, a float if concrete.")
-    released_range = abstract("Interval (low, high) of z that needs panels in a sketch; None if there can be none.")
+    resolution = abstract("Shortest length in x on which p(z | x) varies by a factor e.")
+    released_range = abstract("Interval (low, high) of z that a sketch covers with panels; None if it has none.")
 
     @abc.abstractmethod
     def breakpoints(self, z: ArrayLike) -> Array:
-        """Points in x where p(z | x) is not smooth: an array of shape ``z.shape + (m,)``, for m such points. NumPy in,
-        NumPy out; JAX in, JAX out. For a smooth density m = 0: ``z[..., None][..., :0]``.
+        """Return the points in x where p(z | x) is not smooth, as an array of shape ``z.shape + (m,)``. For a smooth
+        density m = 0 (``z[..., None][..., :0]``). NumPy arrays give NumPy arrays, and JAX arrays give JAX arrays.
         """
 
-    # points z at which p(z | theta) may have a kink or a jump for any law of x; sketches cut panels there
+    #: Points z at which p(z | theta) may have a kink or a jump, for any law of x. Sketches cut panels there.
     released_breakpoints: Array = np.empty(0)
-    # length over which the log density falls by a constant, if tails are linear only from one period to the next:
-    # `released_range` is then a whole number of periods, at least one on either side of the bounds
+    #: Length over which the log density falls by a constant, if tails are linear only from one period to the next:
+    #: `released_range` is then a whole number of periods, at least one on either side of the bounds.
     period: Array = None
-    # whether mechanisms of this class may release exactly one of the bounds: a clipped record without noise. It fixes
-    # how a sketch is built, so it must not depend on the value of a parameter, which may be traced
+    #: True if mechanisms of this class may release exactly one of the bounds, as for a clipped record without noise.
+    #: It fixes how a sketch is built, so it must not depend on the value of a parameter, which may be traced.
     has_atoms: bool = False
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -224,11 +223,13 @@ class NumericMechanism(Mechanism):
 
 
 class DiscreteMechanism(Mechanism):
-    """A mechanism that releases codes, bits or whole numbers: what sketches need to know of p(z | x)."""
+    """Base of mechanisms that release codes, bits or whole numbers, with the method that sketches need."""
 
     @abc.abstractmethod
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Integers (N, columns) whose rows agree for equal log p(z | .); a sketch keeps one value of each kind."""
+        """Return integers (N, columns) whose rows are equal if log p(z | .) is equal. A sketch keeps one value for each
+        distinct row.
+        """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         return checked_integers(values, type(self).__name__, *self._support_bounds)
@@ -248,7 +249,7 @@ class FiniteOutputs(DiscreteMechanism):
     )
 
     def place(self, z: ArrayLike) -> Array:
-        """Position of the output nearest to each released value. NumPy in, NumPy out; JAX in, JAX out."""
+        """Position of the nearest output for each released value. NumPy in, NumPy out; JAX in, JAX out."""
         at = array_of(z)
         xp = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
         outputs = xp.asarray(self.outputs)
@@ -287,8 +288,8 @@ class PiecewiseConstant(Mechanism):
 
     @abc.abstractmethod
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Cuts (*z, m) in ascending order, of which two may be equal, and levels (*z, m + 1) between them:
-        p(z | x) = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. NumPy in, NumPy out; JAX in, JAX out.
+        """Cuts (*z, m) in ascending order, two of which may be equal, and the levels (*z, m + 1) between them: p(z | x)
+        = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. NumPy in, NumPy out; JAX in, JAX out.
         """
 
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -311,7 +312,7 @@ class PiecewiseLinear(Mechanism):
 
     @abc.abstractmethod
     def levels(self, z: ArrayLike) -> jax.Array:
-        """p(z | x) at the nodes (*z, k)."""
+        """p(z | x) for x at each node (*z, k)."""
 
 
 def interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array]:

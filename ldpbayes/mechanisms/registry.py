@@ -16,10 +16,11 @@ _M = TypeVar("_M", bound=type["Mechanism"])
 
 
 def register(name: str) -> Callable[[_M], _M]:
-    """Class decorator: make a frozen dataclass derived from `Mechanism` a pytree and known as `name`.
+    """Class decorator that registers a mechanism of your own as `name` and makes it a JAX pytree.
 
-    This is its name in specs, in release files and on the command line. TypeError for other classes, ValueError if
-    another class has the name already, or the class another name.
+    The name stands for the class in specs, in release files and on the command line. The class must be a frozen
+    dataclass derived from `NumericMechanism` or `DiscreteMechanism`. Otherwise a TypeError is raised. Raises ValueError
+    if the name is taken.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
@@ -63,9 +64,10 @@ def mechanism_class(name: str) -> type[Mechanism]:
 
 
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
-    """Make the mechanism that `spec` describes: the inverse of `Mechanism.spec`.
+    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}`` (`Mechanism.spec`).
 
-    It holds the name under ``"mechanism"``, and the constructor's arguments, arrays as nested lists; else ValueError.
+    `spec` has a name under ``"mechanism"`` and the arguments of the class, with arrays as lists. Others raise
+    ValueError.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
@@ -83,7 +85,7 @@ def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
 
 
 def mechanism_names() -> list[str]:
-    """Return the sorted names of all mechanisms, those of installed third parties included."""
+    """Return the sorted names of all registered mechanisms, including those of installed packages."""
     _load_entry_points()
     return sorted(_registry)
 

@@ -27,10 +27,15 @@ ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number
 
 @dataclasses.dataclass(frozen=True)
 class Reported(NumericMechanism, DiscreteMechanism):
-    """Base of reporting rules: what is printed of z, which `mechanism`, additive and of numbers, has released, or which
-    another rule has printed. A z that is printed as it is keeps its density; any other print has the probability of all
-    z that are printed so, and NaN is a value that is not there. The guarantee is the mechanism's, as only its numbers
-    are processed. A rule's own parameters are a number or one a value, whole under discrete noise.
+    """Base of reporting rules, which say what is printed of a number z that an additive mechanism has released.
+
+    The likelihood of a number that is printed unchanged is a density. Otherwise it is the probability of all z with the
+    printed value. NaN is a missing value. The guarantee does not change, because only released numbers are processed.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        Additive mechanism of numbers, or another rule around one.
     """
 
     mechanism: Mechanism
@@ -39,14 +44,14 @@ class Reported(NumericMechanism, DiscreteMechanism):
     released_range = None  # a sketch, but of whole numbers, is refused
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
 
-    innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without any rule.")
+    innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without rules.")
     bounded, domain, guarantee, linear_tails, noise, resolution, support = (
-        property(attrgetter(f"innermost.{name}"))
+        property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
         for name in ("bounded", "domain", "guarantee", "linear_tails", "noise", "resolution", "support")
     )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])
-    # a bound on how many whole numbers from 0 on are printed as one value, on the host
+    #: A bound on how many whole numbers from 0 on are printed as one value; computed with NumPy.
     longest = property(lambda self: max([0.0, *map(np.max, self._numbers)]) + getattr(self.mechanism, "longest", 1.0))
 
     def __post_init__(self) -> None:
@@ -56,7 +61,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
             raise TypeError(f"{kind} takes {kinds}, got {self.mechanism!r}")
         if self.silent and self.mechanism.may_be_missing:
             hint = "leave values that are missing for other reasons out of the release"
-            raise ValueError(f"NaN would have two reasons under {kind} of {self.mechanism!r}; {hint}")
+            raise ValueError(f"NaN would have two meanings under {kind} of {self.mechanism!r}; {hint}")
         check_fields(self)
         for field in ruled_fields(self) if self.noise.discrete else ():
             self._check(field.name, "a whole number under discrete noise", lambda a: a == np.round(a))
@@ -70,8 +75,9 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return z
 
     def interval(self, z: Any) -> tuple[Any, Any]:
-        """Least and largest number that `innermost` can have released where z is printed: infinite where there is none,
-        low above high where nothing is printed as z. NumPy in, NumPy out; JAX in, JAX out.
+        """Return the least and the largest number that `innermost` can have released if z is printed. They are infinite
+        if there is no limit. The least is above the largest if z cannot be printed. NumPy arrays give NumPy arrays, and
+        JAX arrays give JAX arrays.
         """
         z = array_of(z)
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
@@ -88,7 +94,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
 
     def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
-        """Log-likelihood of z from that of a number that was released, and from that of an interval that it lies in."""
+        """Return the log-likelihood of z, from functions for a released number and for an interval that contains it."""
         low, high = self.interval(z)
         xp = np if is_concrete(low, high) else jnp
         point, anything = low == high, (low == -np.inf) & (high == np.inf)
@@ -100,9 +106,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return jnp.where(point | proper, result, jnp.where(anything, 0.0, -jnp.inf))
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """By Lebesgue's measure where z was released under continuous noise, else the log of a probability, 0 for what
-        is missing at random; for real x under discrete noise as `Additive.log_prob` and `Noise.log_tail`.
-        """
+        """Return the log density of an unchanged continuous z, or a log probability (0 if z is missing at random)."""
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
         between = inner.noise.astype(clipped.dtype).log_interval
@@ -110,12 +114,12 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return self.by_intervals(z, own, lambda low, high: between(low - clipped, high - clipped))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """What is printed of the mechanism's draws; floating-point numbers where NaN may be among them."""
+        """Draw released numbers and apply the rule. The result has floating-point numbers if NaN is possible."""
         z = self.mechanism.randomize(key, x)
         return self._applied(floating(z) if self.may_be_missing else z)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """ValueError: of what is printed they are not known, and where it is withheld there are none."""
+        """Raise ValueError, because the moments of printed values are not known. Simulate printed values instead."""
         raise ValueError(f"{type(self).__name__} has no moments: what it prints is not what was released; simulate it")
 
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -142,12 +146,12 @@ class Reported(NumericMechanism, DiscreteMechanism):
 
 @registered_dataclass("floored")
 class Floored(Reported):
-    """max(z, floor): what is below a floor is printed as the floor, as negative counts are as 0.
+    """Print max(z, floor): values below a floor are printed as the floor. Many offices print negative counts as 0.
 
     Parameters
     ----------
     mechanism, floor
-        As for `Reported`.
+        See `Reported`. The floor is one number, or one for each value, in the unit of the data (default: 0).
     """
 
     floor: Array = ruled(FINITE, default=0.0)
@@ -162,12 +166,13 @@ class Floored(Reported):
 
 @registered_dataclass("withheld")
 class Withheld(Reported):
-    """NaN where z is below a threshold, which says that it is. The release has the cells that could have been printed.
+    """Print NaN for each z below a threshold. The release has one value for each cell that could have been printed.
 
     Parameters
     ----------
     mechanism, threshold
-        As for `Reported`, without missing values; and the least number that is printed.
+        See `Reported`. The threshold is the least number that is printed: one number, or one for each value, in the
+        unit of the data.
     """
 
     threshold: Array = ruled(FINITE)
@@ -184,12 +189,12 @@ class Withheld(Reported):
 
 @registered_dataclass("rounded")
 class Rounded(Reported):
-    """unit·⌊z/unit + ½⌋, the nearest multiple of a unit; of two that are as near, the larger.
+    """Print unit·⌊z/unit + ½⌋, the nearest multiple of a unit; of two equally near multiples, the larger one.
 
     Parameters
     ----------
     mechanism, unit
-        As for `Reported`; the unit is positive.
+        See `Reported`. The unit is a positive number, or one for each value, in the unit of the data.
     """
 
     unit: Array = ruled(POSITIVE)
@@ -206,12 +211,12 @@ class Rounded(Reported):
 
 @registered_dataclass("incomplete")
 class Incomplete(Reported):
-    """NaN where a value is missing for reasons that have nothing to do with it; simulated values are complete.
+    """Print NaN for values that are missing for reasons unrelated to the values. Simulated values are complete.
 
     Parameters
     ----------
     mechanism
-        As for `Reported`, without missing values.
+        See `Reported`. This mechanism must not print missing values itself.
     """
 
     silent = True

@@ -1,4 +1,8 @@
-"""What is added: laws of noise, each with its scale in the unit of the data, its density and its privacy."""
+"""Laws of noise: what `AdditiveMechanism` adds to a number, or to the columns of a row.
+
+A law has a scale in the unit of the data, a density, and a trade-off curve that says how well it hides a difference.
+`FromDensity` makes a law from any density. Subclasses of `Noise` are laws of your own.
+"""
 
 from ldpbayes._core.pytrees import pytree
 from ldpbayes.noise._continuous import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace

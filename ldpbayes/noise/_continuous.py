@@ -35,7 +35,13 @@ class _LaplaceColumns(Noise):
 
 @pytree_dataclass
 class Laplace(_LaplaceColumns):
-    """Density exp(−|x|/b) / (2 b) in every column, independently; the scale b is a number ≥ 0, or one a record."""
+    """Laplace noise in every column, independently: density exp(−|x|/b) / (2 b).
+
+    Parameters
+    ----------
+    scale : array_like
+        Scale b ≥ 0 in the unit of the data: one number, or one number for each record. The standard deviation is √2 b.
+    """
 
     scale: Array = ruled(NOT_NEGATIVE)
 
@@ -53,7 +59,9 @@ class Laplace(_LaplaceColumns):
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of inputs apart in one column; in several, the slightly lower one that epsilon alone implies."""
+        """Return the curve of inputs that differ in one column. For several columns, return the slightly lower curve of
+        randomized response with an equal epsilon.
+        """
         with np.errstate(divide="ignore"):
             budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
         if np.all(np.count_nonzero(distance, axis=-1) == 1) and np.all(np.isfinite(budget)):
@@ -63,9 +71,14 @@ class Laplace(_LaplaceColumns):
 
 @pytree_dataclass
 class SymmetricLaplace(_LaplaceColumns):
-    """SL_d(λ² I): λ √W X with W ~ Exp(1) and X ~ N(0, I), dependent but uncorrelated ([LCQ] sec. 3.2; [KKP]).
+    """Symmetric Laplace noise SL_d(λ² I), uncorrelated but dependent between columns ([LCQ] sec. 3.2; [KKP]).
 
-    The standard deviation λ is a number ≥ 0, or one a record. In one column it is Laplace noise of scale λ/√2.
+    The noise is λ √W X with W ~ Exp(1) and X ~ N(0, I). In one column it is Laplace noise of scale λ/√2.
+
+    Parameters
+    ----------
+    standard_deviation : array_like
+        λ ≥ 0 in the unit of the data: one number, or one number for each record.
     """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
@@ -120,7 +133,13 @@ class _NormalColumns(Noise):
 
 @pytree_dataclass
 class Gaussian(_NormalColumns):
-    """Normal noise in every column, independently; the standard deviation is a number ≥ 0, or one a record."""
+    """Normal noise in every column, independently.
+
+    Parameters
+    ----------
+    standard_deviation : array_like
+        Standard deviation ≥ 0 in the unit of the data: one number, or one number for each record.
+    """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
 
@@ -130,8 +149,9 @@ class Gaussian(_NormalColumns):
 
 @pytree_dataclass
 class IndependentGaussian(_NormalColumns):
-    """Normal noise, independent in the columns, with standard deviations (*batch, columns) in the columns' units."""
+    """Normal noise, independent in the columns, with ``standard_deviations`` (*batch, columns) in their units."""
 
+    #: Standard deviations (*batch, columns), > 0, in the units of the columns.
     standard_deviations: Array = ruled(("positive and finite, one a column", lambda a: POSITIVE[1](a) & (a.ndim > 0)))
     standard_deviation = property(lambda self: self.standard_deviations)
     batch_shape = property(lambda self: np.shape(self.standard_deviations)[:-1])

@@ -39,9 +39,14 @@ class _WholeNumbers(Noise):
 
 @pytree_dataclass
 class DiscreteLaplace(_WholeNumbers):
-    """P(k) = (1 − a)/(1 + a)·a^|k| on the integers, a = exp(−1/scale), in every column, independently.
+    """Discrete Laplace noise, also called two-sided geometric, on the integers: P(k) = (1 − a)/(1 + a)·a^|k| ([GRS]).
 
-    The scale, positive, is OpenDP's: a number, or one a record. The law is also called (two-sided) geometric ([GRS]).
+    Columns get independent noise; a = exp(−1/scale).
+
+    Parameters
+    ----------
+    scale : array_like
+        Scale > 0 in the unit of the data, as in OpenDP: one number, or one for each record.
     """
 
     linear_tails: ClassVar[bool] = True
@@ -50,16 +55,14 @@ class DiscreteLaplace(_WholeNumbers):
     reach: ClassVar[float] = 0.0  # `linear_tails` hold from zero on
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw integers, in a floating-point type: the difference of two geometric variables."""
+        """Draw integers, in a floating-point dtype, as differences of two geometric variables."""
         # the whole part of an exponential variable is geometric; it is drawn in the best precision that there is
         scale = jnp.asarray(self.scale, jnp.promote_types(dtype, jnp.result_type(float)))[..., None]
         first, second = jnp.floor(scale * jax.random.exponential(key, (2, *shape), scale.dtype))
         return (first - second).astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Around a real number x the sum over the integers is cosh((½ − r)/scale)/cosh(½/scale), r the fraction of x: 1
-        where x is whole, and at least 1/cosh(½/scale), 1 − 1/(8 scale²) and less.
-        """
+        """Return the log of the formula at real values; its sum over integers around x is at least 1/cosh(½/scale)."""
         rate = 1.0 / jnp.asarray(self.scale)[..., None]
         return jnp.sum(-jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate)), axis=-1)
 
@@ -80,7 +83,9 @@ class DiscreteLaplace(_WholeNumbers):
         return (beyond / scale + np.log1p(np.exp(-1 / scale))) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of inputs apart in one column; in several, the slightly lower one that epsilon alone implies."""
+        """Return the curve of inputs that differ in one column. For several columns, return the slightly lower curve
+        that holds for every mechanism with an equal epsilon.
+        """
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteLaplaceTradeoff(self.scale, total)
@@ -89,10 +94,13 @@ class DiscreteLaplace(_WholeNumbers):
 
 @pytree_dataclass
 class DiscreteGaussian(_WholeNumbers):
-    """P(k) ∝ exp(−k²/(2 scale²)) on the integers, in every column, independently ([CKS] Definition 1).
+    """Discrete Gaussian noise on the integers, in every column independently: P(k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
-    The scale, positive, is OpenDP's: a number, or one a record. The standard deviation is nearly the scale, and much
-    less where that is well below 1.
+    Parameters
+    ----------
+    scale : array_like
+        Scale > 0 in the unit of the data, as in OpenDP: one number, or one for each record. The standard deviation is
+        nearly the scale, and much less for scales well below 1.
     """
 
     linear_tails: ClassVar[bool] = False
@@ -101,7 +109,7 @@ class DiscreteGaussian(_WholeNumbers):
     reach = property(lambda self: 12.25 * self.scale)  # 2 exp(−12.25²/2) is 5e-33
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw integers, in a floating-point type, by rejection from discrete Laplace noise ([CKS] Algorithm 3)."""
+        """Draw integers, in a floating-point dtype, by rejection from discrete Laplace noise ([CKS] Algorithm 3)."""
         best = jnp.promote_types(dtype, jnp.result_type(float))
         scale = lax.stop_gradient(jnp.asarray(self.scale, best))[..., None]
         proposal = DiscreteLaplace(jnp.floor(scale) + 1)
@@ -118,15 +126,14 @@ class DiscreteGaussian(_WholeNumbers):
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Around a real number the sum over the integers is 1 where that is whole, at least 1 − 4 exp(−2π² scale²)."""
+        """Return the log of the formula at real values. Sums over integers are between 1 − 4 exp(−2π² scale²) and 1."""
         scale = jnp.asarray(self.scale)[..., None]
         return jnp.sum(-((value / scale) ** 2) / 2 - log_theta(jnp, scale), axis=-1)
 
     def log_tail(self, distance: jax.Array) -> jax.Array:
-        """With g(t) = exp(−t²/(2 s²)), Σ g(t + j) = ∫ g from t + g(t)·E ψ(t/s² + iU), U normal of standard deviation
-        1/s and ψ(w) = 1/(1 − exp(−w)) − 1/w: g is U's characteristic function, and the sums are geometric. The poles of
-        ψ, ±2πi and beyond, are so far out that the rule is exact to rounding from s = 1.5 on; below, few terms count.
-        """
+        # With g(t) = exp(−t²/(2 s²)), Σ g(t + j) = ∫ g from t + g(t)·E ψ(t/s² + iU), U normal of standard deviation 1/s
+        # and ψ(w) = 1/(1 − exp(−w)) − 1/w: g is U's characteristic function, and the sums are geometric. The poles of
+        # ψ, ±2πi and beyond, are so far out that the rule is exact to rounding from s = 1.5 on; below, few terms count.
         scale, log_whole = jnp.asarray(self.scale), log_theta(jnp, self.scale)
         smooth = scale >= 1.5
         s, narrow = jnp.where(smooth, scale, 1.5), jnp.where(smooth, 1.5, scale)[..., None]
@@ -143,7 +150,7 @@ class DiscreteGaussian(_WholeNumbers):
 
     @property
     def standard_deviation(self) -> Array:
-        """0 where the probability of all integers but 0 underflows."""
+        """Standard deviation, 0 if the probability of every integer but 0 underflows."""
         xp = np if is_concrete(self.scale) else jnp
         return xp.sqrt(theta_variance(xp, self.scale))
 
@@ -155,14 +162,14 @@ class DiscreteGaussian(_WholeNumbers):
         return -gaussian_log_tail(beyond, self.scale) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of inputs apart in one column; in several, that of the worst rows of that Euclidean distance."""
+        """Return the curve of inputs that differ in one column; for several, of the worst rows at this distance."""
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteGaussianTradeoff(self.scale, total)
         return DiscreteGaussianRowsTradeoff(self.scale, np.linalg.norm(distance, axis=-1), np.shape(distance)[-1])
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """The curve of the worst integer vector, which may be one over several columns."""
+        """Return the curve of the worst integer vector, which may be spread over several columns."""
         if columns == 1 or sensitivity == 1:
             return DiscreteGaussianTradeoff(self.scale, sensitivity)
         return DiscreteGaussianRowsTradeoff(self.scale, sensitivity, columns)

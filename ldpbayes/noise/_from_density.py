@@ -56,7 +56,7 @@ def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
     total, mean = mass.sum(), np.sum(weights * t)
     if not abs(total - 1) < TOLERANCE:
         hint = "name all kinks and jumps in breaks, and take a scale near the noise's own"
-        raise ValueError(f"log_density must be that of a density: its exponential integrates to {total:.9g}; {hint}")
+        raise ValueError(f"exp(log_density) must be a density, but it integrates to {total:.9g}; {hint}")
     below, above = np.append(0.0, np.cumsum(mass)), np.append(np.cumsum(mass[::-1])[::-1], 0.0)
     if max(mass[0], mass[-1]) > NEGLIGIBLE * STEP:
         raise ValueError("the tails of log_density are too heavy: more than 1e-32 of the noise is beyond 1e39 scales")
@@ -85,23 +85,22 @@ def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
 
 @pytree_dataclass
 class FromDensity(Noise):
-    """Any noise on numbers that has a density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
+    """Noise of any density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
 
-    Draws invert the tabulated distribution function. The guarantee is numerical, not proven: that of the furthest
-    inputs, by quadrature with rounding against it; if nearer ones, at quarters of their distance, are easier to tell
-    apart, as under noise with several modes, nothing is promised. Specs and files only name the function and cannot be
-    read again.
+    The noise is for records that are numbers. The guarantee is numerical, not proven: it is computed for the furthest
+    inputs, by quadrature with rounding in the safe direction. If nearer inputs, at quarters of that distance, are
+    easier to distinguish, as for noise with several modes, no guarantee is stated. Files only name the function, and
+    cannot be read again.
 
     Parameters
     ----------
     log_density : callable
-        Log density of noise/scale with respect to Lebesgue's measure, an elementwise JAX function; −inf where there is
-        no noise. ValueError unless it integrates to one and its mean is zero, to 1e-6; without a variance only the
-        former. One function is compiled once, so define it once.
+        Log density of noise/scale, an elementwise JAX function, −inf where there is no noise. Raises ValueError unless
+        it integrates to one and, with a variance, has mean zero, to 1e-6. Define it once, as each function is compiled.
     scale : array_like
-        Of the noise in the unit of the data, positive and finite: a number, or one a record.
+        Scale in the unit of the data, positive and finite: one number (default: 1), or one for each record.
     breaks : sequence of float
-        Values of noise/scale where the density has a kink or a jump.
+        Values of noise/scale where the density has a kink or a jump. Default: none.
     """
 
     log_density: LogDensity = static()
@@ -127,7 +126,7 @@ class FromDensity(Noise):
         self._law  # noqa: B018  # a function that is no density is refused
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """A side of the table's middle, and an exponential variable for the log of the probability further out."""
+        """Draw noise by inversion of the tabulated distribution function."""
         law, keys, middle = self._law, jax.random.split(key), PANELS
         above = jax.random.uniform(keys[0], shape, dtype) < law.above[middle]
         share = jnp.exp(-jax.random.exponential(keys[1], shape, dtype))
@@ -150,7 +149,7 @@ class FromDensity(Noise):
         return -np.log2(np.maximum(tail, np.finfo(float).tiny))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Of personal scales the worst."""
+        """Return the numerical curve; for personal scales, the worst curve."""
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
         curve, *nearer = (_curve(self.log_density, self.breaks, apart * share) for share in SHARES)
         if any(np.any(each.delta(BUDGETS) > 1.001 * curve.delta(BUDGETS) + 1e-9) for each in nearer):

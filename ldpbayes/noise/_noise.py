@@ -18,29 +18,28 @@ from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
 
 class Noise(abc.ABC):
-    """A law of what is added to a number, or to the columns of a row, centred at zero.
+    """Base of laws of noise, which are centred at zero.
 
-    Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``. Parameters are in the unit of the data:
-    numbers, or one a record. Draws, and values at which there is a density, have a last axis of columns, if only one.
-    The traits below, in the unit of the data too, are class variables, fields or properties.
+    A subclass is a frozen dataclass decorated with ``@ldpbayes.noise.pytree``. Each parameter is one number, or one for
+    each record, in the unit of the data. Draws and arguments of densities have a last axis of columns, also for one
+    column. The attributes below are class variables, fields or properties, in the unit of the data.
     """
 
-    discrete: ClassVar[bool] = False  # whether the noise takes integer values only
-    # The length over which the log density falls by a fixed amount wherever it begins on a side of zero; None where
-    # that holds for any length, or for none.
+    discrete: ClassVar[bool] = False  #: True if the noise takes integer values only.
+    #: Length over which the log density falls by a fixed amount, wherever it begins on one side of zero; None if that
+    #: holds for any length, or for none.
     period: Array = None
-    linear_tails: ClassVar[bool]  # whether the log density is linear on either side of zero, if only over each `period`
-    # Where the density of noise in one column is not smooth; empty where that depends on the bounds: then
-    # `breakpoints` names these points.
+    linear_tails: ClassVar[bool]  #: True if the log density is linear on each side of zero, if only over each `period`.
+    #: Places where the density in one column is not smooth; empty if they depend on the bounds (see `breakpoints`).
     kinks: ClassVar[tuple[float, ...]]
-    has_variance: bool = True
-    symmetric: ClassVar[bool] = True  # whether the density is symmetric about zero, and falls off on either side
-    standard_deviation: Array  # of the noise in one column; infinite without a variance
-    resolution: ClassVar[Array]  # shortest length on which the density in one column varies: by e, for an exponential
-    reach: ClassVar[Array]  # there is no noise beyond it, to 1e-32; 0 if `linear_tails` hold from zero on
-    # The norm, 1 or 2, in which the noise hides a distance over several columns: inputs within some distance in it are
-    # no easier to tell apart than at that distance in the first column alone (else override `tradeoff_within`). Where
-    # columns have scales of their own, a difference in one counts by the first column's scale over its own.
+    has_variance: bool = True  #: True if the noise has a finite variance.
+    symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
+    standard_deviation: Array  #: Standard deviation in one column; infinite without a variance.
+    resolution: ClassVar[Array]  #: Shortest length on which the density in one column varies: by e, for an exponential.
+    reach: ClassVar[Array]  #: Distance beyond which there is no noise, to 1e-32; 0 if tails are linear from zero on.
+    #: Norm, 1 or 2, in which the noise hides a distance over several columns: inputs within a distance in this norm are
+    #: no easier to tell apart than at that distance in the first column alone (else override `tradeoff_within`). If
+    #: columns have different scales, a difference counts by the scale of the first column over that of its own.
     norm: ClassVar[int]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -57,27 +56,26 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw noise of a floating-point type and a shape (*batch, columns); the parameters broadcast to the batch."""
+        """Draw noise of a floating-point dtype and a shape (*batch, columns); parameters broadcast to the batch."""
 
     @abc.abstractmethod
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log density (for discrete noise, log probability) at values (*batch, columns), shape (*batch)."""
+        """Return the log density (for discrete noise, log probability) at values (*batch, columns), as (*batch)."""
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """`log_prob`; of discrete noise its formula, at any real values: of what is added to a latent real number."""
+        """Return `log_prob`; for discrete noise, its formula at any real values, for noise on a latent real number."""
         return self.log_prob(value)
 
     def log_tail(self, distance: jax.Array) -> jax.Array:
-        """Log P(noise in one column ≥ distance) for distances ≥ 0 (*batch); of discrete noise the sum of its formula at
-        distance, distance + 1, ..., for any real distance. Reporting rules need it, of noise symmetric about zero.
+        """Return log P(noise in one column ≥ distance) for distances ≥ 0 (*batch). For discrete noise, it is the sum of
+        its formula at distance, distance + 1, ..., also for real distances. Reporting rules need this method for
+        symmetric noise.
         """
         name = type(self).__name__
         raise ValueError(f"{name} has no log_tail, the log of P(noise ≥ distance), which reporting rules and cdf need")
 
     def log_interval(self, low: Array, high: Array) -> jax.Array:
-        """Log P(low ≤ noise ≤ high) in one column, −∞ ≤ low ≤ high ≤ ∞ (*batch), accurate in both tails; of discrete
-        noise from whole steps between low and high, real as in `log_tail`. By symmetry the nearer tail is subtracted.
-        """
+        """Return log P(low ≤ noise ≤ high) in one column, −∞ ≤ low ≤ high ≤ ∞ (*batch), accurate in both tails."""
         flip, step = jnp.add(low, high) < 0, 1.0 if self.discrete else 0.0
         near, far = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
         aside = near >= 0
@@ -92,18 +90,18 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def depth(self, distance: np.ndarray) -> np.ndarray:
-        """Minus the binary logarithm of P(noise in one column > distance), distances ≥ 0 in standard deviations."""
+        """Return −log2 P(noise in one column > distance), in bits, for distances ≥ 0 in standard deviations."""
 
     @abc.abstractmethod
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The exact trade-off curve of two inputs, or one pair a record, `distance` (*batch, columns) apart."""
+        """Return the exact trade-off curve of two inputs that differ by `distance` (*batch, columns)."""
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """The curve of the worst two inputs within a distance in `norm`: they differ in the first column alone."""
+        """Return the curve of the worst two inputs within a distance in `norm`, which differ in the first column."""
         return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
 
     def tradeoff_in_one_column(self, distance: np.ndarray) -> Tradeoff:
-        """The curve of the worst two inputs that differ in one column only, by at most `distance` (*batch, columns)."""
+        """Return the curve of the worst two inputs that differ in a column by at most `distance` (*batch, columns)."""
         columns = np.arange(np.shape(distance)[-1])
         # of columns with equal noise, the widest is the worst
         alike = np.shape(self.over_columns(self.standard_deviation))[-1] == 1
@@ -112,8 +110,9 @@ class Noise(abc.ABC):
         return curves[0] if len(curves) == 1 else WorstTradeoff(curves)
 
     def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
-        """Where the density of noise z − clip(x) is not smooth in x, a number: here by `kinks`. An array (*z, m), of
-        NumPy or JAX as z is. Only points between the bounds matter; None stands for no bounds.
+        """Return the points x (*z, m) where the density of z − clip(x) is not smooth: z − `kinks` by default. Only
+        points between the bounds matter (None: no bounds). NumPy arrays give NumPy arrays, and JAX arrays give JAX
+        arrays.
         """
         at, kinks = z[..., None], self.kinks
         if not kinks:
@@ -123,28 +122,26 @@ class Noise(abc.ABC):
         return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
-        """Where the law of released numbers may bend or jump, besides the bounds (concrete, or None), whatever that of
-        records is. Nowhere, as here, for smooth noise and for linear tails without a period.
-        """
+        """Return the points, besides the bounds, where the law of released numbers may bend or jump; default: none."""
         return np.empty(0)
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
-        """ValueError where this noise is not for such records; here never. The bounds are None for a statistic, and
-        `numbers` says that each record is a number that gets noise for certain.
-        """
+        """Raise ValueError if the noise is not for such records (bounds are None for a statistic); by default never."""
         return None
 
-    variance = property(lambda self: self.standard_deviation**2)  # of the noise in one column
+    variance = property(lambda self: self.standard_deviation**2, doc="Variance of the noise in one column.")
 
     def over_columns(self, moment: Array) -> Array:
-        """A standard deviation or variance with an axis of columns, of length 1 where all columns have equal noise."""
+        """Return a standard deviation or variance with one more axis at the end, for the columns. This axis has length
+        1 if all columns have equal noise.
+        """
         return jnp.asarray(moment)[..., None]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the parameters: () or (N,)."""
+        """Shape of the parameters: () for numbers, or (N,) for one number for each record."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))
 
     def astype(self, dtype: DTypeLike) -> "Noise":
-        """The law with parameters in the floating-point type of the data, which they must not promote."""
+        """Return the law with parameters of the floating-point dtype of the data."""
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self)

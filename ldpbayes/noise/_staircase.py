@@ -18,16 +18,17 @@ from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 
 @pytree_dataclass
 class Staircase(Noise):
-    """Density a exp(−k ε), where k jumps are passed on the way from zero: they are at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
+    """Staircase noise: a density a exp(−k ε) that falls in steps, with jumps at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
 
-    a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a step Δ the density falls by exp(ε) exactly, so that inputs which
-    are at most a step apart are hidden with ε. The noise is for clipped numbers whose range is at most a step.
+    Here k is the number of jumps between 0 and the noise, and a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a length
+    Δ the density falls by a factor exp(ε). So inputs at most Δ apart have the budget ε. Records are in a range Δ.
 
     Parameters
     ----------
-    step, epsilon, gamma : array_like
-        Δ, in the unit of the data, and ε, positive and finite; and γ, in (0, 1], where the jump is in a step, as of
-        `optimal_gamma`: γ → 0 is the law of γ = 1. Numbers, or one a record.
+    step, epsilon : array_like
+        Δ in the unit of the data and ε in nats, positive and finite: one number each, or one for each record.
+    gamma : array_like
+        γ in (0, 1], the share of a step at which the density jumps, such as `optimal_gamma`; γ → 0 is the law of γ = 1.
     """
 
     step: Array = ruled(POSITIVE)
@@ -49,7 +50,7 @@ class Staircase(Noise):
         return fall, -xp.expm1(-epsilon), gamma + fall * (1 - gamma)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """A sign, a geometric number of whole steps, a side of the jump, and a place there ([GV])."""
+        """Draw noise from a sign, a geometric number of whole steps, a side of the jump, and a place there ([GV])."""
         law: Any = self.astype(dtype)
         fall, _, total = (part[..., None] for part in law._shares())
         step, epsilon, gamma = (leaf[..., None] for leaf in (law.step, law.epsilon, law.gamma))
@@ -74,7 +75,7 @@ class Staircase(Noise):
 
     @property
     def standard_deviation(self) -> Array:
-        """From the moments of the whole steps, which are geometric, and of the rest, a mixture of two uniform laws."""
+        """Standard deviation in the unit of the data, from the moments of the whole steps and of the rest."""
         xp = np if is_concrete(self) else jnp
         fall, lack, total = self._shares()
         outer, gamma = fall * (1 - self.gamma) / total, self.gamma
@@ -99,7 +100,7 @@ class Staircase(Noise):
         return -whole * self.epsilon + jnp.log(fall + lack * rest) - math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The exact curve of numbers at most a step apart: their likelihood ratio is exp(ε), 1 or exp(−ε)."""
+        """Return the exact curve of numbers at most a step apart, whose likelihood ratio is exp(ε), 1 or exp(−ε)."""
         distance = np.abs(np.asarray(distance, float))
         if distance.shape[-1:] != (1,) or np.any(distance[..., 0] > self.step):
             raise ValueError(f"the inputs must be numbers at most a step apart ({self.step}), got {distance}")
@@ -112,9 +113,8 @@ class Staircase(Noise):
         return PureProtocolTradeoff(self.epsilon, favoured)
 
     def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """p(z | x) as a step function of a number x, clipped to bounds at most a step apart before noise is added: cuts
-        (*z, 2), ascending, and the densities (*z, 3) before, between and behind them. On either side of zero z −
-        clip(x) can be at one jump; if it can be at none, the cut is at a bound and nothing steps there.
+        """Return p(z | x) as a step function of a number x, clipped to bounds at most a step apart: two cuts (*z, 2),
+        ascending, and the densities (*z, 3) before, between and behind the cuts. A cut at a bound has no jump.
         """
         z = array_of(z)
         law: Any = self
@@ -149,10 +149,10 @@ class Staircase(Noise):
 
 
 def optimal_gamma(epsilon: Array) -> Array:
-    """The γ of `Staircase` noise with the smallest variance among all noise that keeps the budget ([GV]).
+    """Return the γ of `Staircase` noise with the least variance of all noise with a budget ε > 0 in nats ([GV]).
 
-    It is in (0, 1/2], 1/2 in the limit of a small budget ε > 0, which may be traced. With b = exp(−ε), [GV] have
-    γ = (c − b)/(1 − b), c³ = b(1 + b)/2; here times (c² + cb + b²) over itself.
+    The result is in (0, 1/2], and 1/2 in the limit of a small budget. The budget ε is ``epsilon``, a number or array.
+    With b = exp(−ε), [GV] have γ = (c − b)/(1 − b), c³ = b(1 + b)/2; the code expands the fraction by c² + cb + b².
     """
     xp = np if is_concrete(epsilon) else jnp
     epsilon = np.asarray(epsilon, float) if xp is np else epsilon

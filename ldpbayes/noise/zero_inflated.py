@@ -21,7 +21,7 @@ from ldpbayes.privacy import Tradeoff, ZeroInflatedTradeoff
 class Omitted(Noise):
     """A noise of one parameter, its scale, that some records get in no column; a record of scale 0 never gets any."""
 
-    noise: Noise
+    noise: Noise  #: Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
     chance: ClassVar[Array]  # probability that the noise is left out of a record whose scale is positive
     linear_tails = property(attrgetter("noise.linear_tails"))  # type: ignore[assignment]
     kinks = property(attrgetter("noise.kinks"))  # type: ignore[assignment]
@@ -37,20 +37,20 @@ class Omitted(Noise):
 
     @property
     def absent(self) -> Array:
-        """Probability that a record gets no noise, in the shape of the parameters: 1 where the scale is 0."""
+        """Probability that a record gets no noise, in the shape of the parameters: 1 for scale 0."""
         (scale,) = jax.tree.leaves(self.noise)
         xp = np if is_concrete(scale, self.chance) else jnp
         return xp.where(xp.asarray(scale) > 0, self.chance, 1.0)
 
     @property
     def present(self) -> Noise:
-        """The noise of the records that get some; for those of scale 0 noise of scale 1, which is never used."""
+        """The noise of the records that get some."""
         if is_concrete(self.noise) and all(np.all(np.greater(scale, 0)) for scale in jax.tree.leaves(self.noise)):
             return self.noise
         return jax.tree.map(lambda scale: jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0), self.noise)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log density with respect to Lebesgue's measure and a unit mass at zero."""
+        """Log density, where no noise counts as a unit mass at zero."""
         absent = jnp.asarray(self.absent, value.dtype)
         noisy = self.present.log_prob(value) + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
         noisy = jnp.where(absent < 1, noisy, -jnp.inf)
@@ -59,7 +59,7 @@ class Omitted(Noise):
 
     @property
     def variance(self) -> Array:
-        """Of the amount added in one column, 0 for records without noise."""
+        """Variance of the amount added in one column, 0 for records without noise."""
         return (1 - jnp.asarray(self.chance)) * jnp.asarray(self.noise.standard_deviation) ** 2
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
@@ -68,14 +68,13 @@ class Omitted(Noise):
 
 @pytree_dataclass
 class ZeroInflated(Omitted):
-    """Continuous noise left out with some probability: ZIL(δ, λ² I) for symmetric Laplace noise ([LCQ] Definition 3.1).
+    """`noise` that is omitted with probability δ: ZIL(δ, λ² I) for symmetric Laplace noise ([LCQ] Definition 3.1)."""
 
-    The `probability` δ that a record gets no noise is in (0, 1): a number, or one a record.
-    """
+    probability: Array = ruled(
+        INSIDE_0_1
+    )  #: δ in (0, 1), that a record gets no noise: one number, or one for each record.
 
-    probability: Array = ruled(INSIDE_0_1)
-
-    chance = property(lambda self: self.probability)
+    chance = property(lambda self: self.probability, doc="The probability that a record gets no noise.")
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         keys = jax.random.split(key)
@@ -83,7 +82,7 @@ class ZeroInflated(Omitted):
         return jnp.where(without[..., None], 0.0, self.noise.sample(keys[1], shape, dtype))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """The noise's curve, shrunk ([LCQ] Theorem 3.3)."""
+        """Return the trade-off curve of the noise, shrunk by the zero inflation ([LCQ] Theorem 3.3)."""
         return ZeroInflatedTradeoff(self.noise.tradeoff(distance), self.probability)
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
@@ -92,7 +91,7 @@ class ZeroInflated(Omitted):
 
 @pytree_dataclass
 class WithPublicRecords(Omitted):
-    """Continuous noise whose scale may be 0: such a record is public, released as it is."""
+    """Continuous `noise` whose scale may be 0. A record with scale 0 is public, and is released without noise."""
 
     chance = 0.0  # only public records, of scale 0, get no noise
 

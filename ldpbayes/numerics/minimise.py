@@ -42,7 +42,7 @@ def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
 
 @pytree_dataclass
 class Box:
-    """Parameters between bounds: finite numbers, or arrays (p,), with lower < upper (else ValueError)."""
+    """A box of parameters from ``lower`` to ``upper``: finite numbers or arrays (p,), with lower < upper."""
 
     lower: Array = ruled(FINITE)
     upper: Array = ruled(FINITE)
@@ -53,30 +53,30 @@ class Box:
         check_order(self.lower, self.upper)
 
     def project(self, theta: jax.Array) -> jax.Array:
-        """The nearest point of the box."""
+        """Return the nearest point of the box."""
         return jnp.clip(theta, jnp.asarray(self.lower, theta.dtype), jnp.asarray(self.upper, theta.dtype))
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Minimum of a damped quadratic model, projected on the box; parameters pushed against a bound stay there."""
+        """Return the minimum of a damped quadratic model, on the box; parameters pushed to a bound stay there."""
         at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
         free = ~((at_lower & (gradient > 0)) | (at_upper & (gradient < 0)))
         hessian = jnp.where(free[:, None] & free, hessian, jnp.eye(len(theta)))
         return self.project(theta - _newton_step(jnp.where(free, gradient, 0.0), hessian, damping))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
-        """Which parameters are at a bound."""
+        """Return True for each parameter that is at a bound."""
         edge = EDGE * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
         return (theta <= self.lower + edge) | (theta >= self.upper - edge)
 
     def sample(self, key: Key, shape: tuple[int, ...], size: int, dtype: jnp.dtype) -> jax.Array:
-        """Uniform points, shape (*shape, size)."""
+        """Return uniform random points, shape (*shape, size)."""
         lower, upper = jnp.asarray(self.lower, dtype), jnp.asarray(self.upper, dtype)
         return lower + (upper - lower) * jax.random.uniform(key, (*shape, size), dtype)
 
 
 @pytree_dataclass
 class Ball:
-    """Parameters within a radius, positive and finite, of a centre: a finite number, or an array (p,)."""
+    """A ball of parameters: within a finite ``radius`` > 0 of a finite ``centre``, a number or array (p,)."""
 
     centre: Array = ruled(FINITE)
     radius: Array = ruled(ONE_POSITIVE)
@@ -92,7 +92,7 @@ class Ball:
         return jnp.where(out, self.centre + away * (self.radius / jnp.sqrt(jnp.where(out, square, 1.0))), theta)
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Minimum of a damped quadratic model in the ball: a trust-region step ([MS])."""
+        """Return the minimum of a damped quadratic model in the ball: a trust-region step ([MS])."""
         centre = jnp.asarray(self.centre, theta.dtype)
         sizes, vectors = _downhill(hessian, damping)
         target = vectors.T @ (theta - centre) * sizes - vectors.T @ gradient
@@ -111,7 +111,7 @@ class Ball:
         return self.project(centre + vectors @ (target / (sizes + jnp.where(outside, shift, 0.0))))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
-        """Whether the point is on the sphere, once for each parameter."""
+        """Return True, once for each parameter, if the point is on the sphere."""
         away = jnp.sqrt(jnp.sum((theta - jnp.asarray(self.centre, theta.dtype)) ** 2))
         return jnp.broadcast_to(away >= self.radius * (1 - EDGE), theta.shape)
 

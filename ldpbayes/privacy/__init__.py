@@ -1,4 +1,8 @@
-"""What is promised: trade-off functions, guarantees, and the noise that keeps them. NumPy and SciPy only."""
+"""Privacy guarantees: what a mechanism promises, what several promises amount to, and how much noise a promise needs.
+
+A trade-off curve gives, for every false-alarm rate of a test between two inputs, the smallest share of missed
+detections. A `Guarantee` is a curve with what it protects and against whom. This folder needs NumPy and SciPy only.
+"""
 
 from ldpbayes.privacy._composition import compose, shuffled
 from ldpbayes.privacy._sensitivity import linear_sensitivity, linear_sensitivity_bound, logistic_sensitivity

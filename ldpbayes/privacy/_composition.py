@@ -28,26 +28,25 @@ TINY = 1e-300  # keeps logarithms finite
 
 
 def compose(*parts: Any, delta: float | None = None) -> Guarantee:
-    """The guarantee of several releases about the same people, in each of which a person may be.
+    """Return the guarantee of several releases together, if one person may be in all of them.
 
-    It is exact for Gaussian noise, and at delta = 0 for pure budgets, which add up. Other curves are composed by their
-    privacy loss distributions, with dp-accounting's pessimistic estimate [DGKKM], so that no epsilon and no delta is
-    too small, apart from rounding: deltas below 1e-12 are not resolved. Of personal budgets the worst counts.
+    The guarantee is exact for Gaussian noise, and at delta = 0 for pure budgets, which add up. Other curves are
+    composed by their privacy loss distributions, with the pessimistic estimate of dp-accounting [DGKKM]: no epsilon and
+    no delta is too small, except that deltas below 1e-12 are not resolved. For personal budgets the result is for the
+    worst budget.
 
     Parameters
     ----------
     *parts : Guarantee, Mechanism, Release or Sketch
-        Of one unit (record, attribute or label), one trust model, and the same public columns; ValueError for others.
-        A release counts as often as it has ``times``, its reports a person.
+        Parts of one unit (record, attribute or label), one trust model and equal public columns. Raises ValueError for
+        others. A release enters ``times`` times, the number of reports of a person.
     delta : float, optional
-        The delta, in (0, 1), that the guarantee's `statement` quotes. Default: the largest that the parts state, if
-        any does, else as of `Guarantee`.
+        The delta in (0, 1) in `Guarantee.statement`. Default: the largest delta of the parts, or as for `Guarantee`.
 
     Returns
     -------
     Guarantee
-        With the number of all reports as ``times``. ImportError without the extra ``opendp``, when something other than
-        its exact parts is asked of it.
+        The guarantee; ``times`` is the number of all reports. Raises ImportError if it needs the extra ``opendp``.
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
     guarantees = [each for part in parts for each in _guarantees(part)]
@@ -58,7 +57,7 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
         for name in ("unit", "trust_model", "exposed"):
             one, other = getattr(first, name), getattr(each, name)
             if one != other:
-                raise ValueError(f"guarantees whose {name} is {one!r} and {other!r} are not added: give those of one")
+                raise ValueError(f"guarantees whose {name} is {one!r} and {other!r} cannot be composed")
     curve = composed_curve([(each.tradeoff, repeats) for each, repeats in guarantees])
     reports = sum(each.times * repeats for each, repeats in guarantees)
     if stated is None:
@@ -73,7 +72,7 @@ def _guarantees(part: Any) -> list[tuple[Guarantee, int]]:
     if isinstance(part, Guarantee):
         return [(part, 1)]
     if getattr(part, "privacy", None):
-        raise ValueError(f"{part!r} has the words of its publisher, and no guarantee that could be composed")
+        raise ValueError(f"{part!r} has a statement of its publisher, and no guarantee to compose")
     if hasattr(part, "promises"):
         return [pair for promise in part.promises for pair in _guarantees(promise)]
     if isinstance(getattr(part, "guarantee", None), Guarantee):  # a mechanism, or a promise
@@ -183,30 +182,29 @@ def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
 
 
 def shuffled(local: Any, count: int, delta: float) -> Guarantee:
-    """The central guarantee of `count` locally private reports whose order and senders a trusted shuffler removes.
+    """Return the central guarantee of locally private reports whose order and senders a trusted shuffler removes.
 
-    The bound is that of [FMT], which holds for every local mechanism of a finite epsilon at delta = 0, computed without
-    its further approximations: a person hides among others who report, with probability exp(−ε), as if they had one
-    of the person's two records.
+    The bound is from [FMT], without its further approximations, and holds for every local mechanism of a finite epsilon
+    at delta = 0. With probability exp(−ε) another person reports as if they had one of this person's two records.
 
     Parameters
     ----------
     local : Guarantee, Mechanism or Release
-        Of one report a person, under a local pure budget ε, the largest of personal ones; ValueError for others.
+        One report for each person under a local pure budget ε (the largest personal one). Raises ValueError for others.
     count : int
-        Number of persons who report as the mechanism says; persons who do not are none to hide among.
+        Number of persons who report as the mechanism says. Do not include other persons.
     delta : float
-        The delta, in (0, 1), that the guarantee's `statement` quotes.
+        The delta in (0, 1) that `Guarantee.statement` quotes.
 
     Returns
     -------
     Guarantee
-        Of a record, central. At delta = 0 it is the local one: shuffling helps only with a delta.
+        The central guarantee of a record. At delta = 0 it is the local guarantee: shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
     budget = float(np.max(guarantee.epsilon(0.0)))
     if guarantee.trust_model != "local" or guarantee.times != 1 or not budget < math.inf:
-        why = f"{guarantee.trust_model}, {guarantee.times} reports a person, epsilon {budget:g} at delta = 0"
+        why = f"{guarantee.trust_model}, {guarantee.times} reports for each person, epsilon {budget:g} at delta = 0"
         raise ValueError(f"shuffling needs a local guarantee of one report, with a pure budget; this one: {why}")
     curve = ShuffledTradeoff(budget, at_least(1, "count", count))
     assumption = f"This holds if a trusted shuffler mixes {count:,} reports, each made as stated by somebody else."

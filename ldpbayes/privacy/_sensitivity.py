@@ -1,7 +1,7 @@
 """Sensitivity of the statistics of regression records, for Gaussian noise. With x in units of R, y in units of its
 bound q, A = (σ₁q/σ₂R)² and C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of 2 + A + C (for one
-covariate 1 + A + C), (1 + w)² (A + C (1 − w)²) on [0, 1], and what `_opposite` returns. docs/references.md has the
-proof, under [KJKH] Lemma 3.1.
+covariate 1 + A + C), (1 + w)² (A + C (1 − w)²) on [0, 1], and the result of `_opposite`. The proof is in
+docs/reference/references.md, under [KJKH] Lemma 3.1.
 """
 
 import math
@@ -17,18 +17,17 @@ def linear_sensitivity(
 ) -> float:
     """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
 
-    The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². At a distance Δ the release has the
-    privacy of two unit normal laws Δ/σ₁ apart. Δ is attained, unlike the bound of [KJKH] Lemma 3.1.
+    The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². At a distance Δ, the release is as
+    private as two unit normal laws whose means differ by Δ/σ₁. Δ is attained, unlike the bound of [KJKH] Lemma 3.1.
 
     Parameters
     ----------
     covariates : int
-        d, the number of entries of x, positive. From two on it makes no difference.
+        d, the number of entries of x, positive. The result is equal for all d ≥ 2.
     radius, response_bound : float
-        R and q: the largest norm of x and absolute value of y, positive and finite, in the units of x and y.
+        R and q: largest norm of x and largest absolute value of y, positive, in the units of x and y.
     ratios : (float, float, float)
-        Standard deviations σ₁, σ₂, σ₃ of the noise on second moments, y·x and y², up to a common factor. ValueError
-        also where they and the bounds make the result overflow.
+        Ratios of the standard deviations σ₁, σ₂, σ₃ of the noise on second moments, y·x and y². Default: equal.
     """
     covariates = at_least(1, "covariates", covariates)
     product, response = _weights(radius, response_bound, ratios, 3)
@@ -39,8 +38,12 @@ def linear_sensitivity(
 def linear_sensitivity_bound(
     radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Return the upper bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison: √(2R⁴ + 2(σ₁Rq/σ₂)² +
-    (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²). The arguments are those of `linear_sensitivity`.
+    """Return √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²), the bound of [KJKH] Lemma 3.1 on `linear_sensitivity`.
+
+    Parameters
+    ----------
+    radius, response_bound, ratios
+        See `linear_sensitivity`.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)
@@ -50,9 +53,13 @@ def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, fl
     """Return the largest distance between the statistics of two records in logistic regression, in the unit of x².
 
     The statistics are x_j², √2·x_j·x_k for j < k (or without the √2) and y·x with y in {−1, 1}. For two covariates or
-    more the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2), as in [KJKH] Lemma 13.1, while σ₁/σ₂ is at most √2·R, and
-    2Rσ₁/σ₂ from there on, which the lemma leaves out. The lemma has the noise of y·x as its unit. The arguments are
-    those of `linear_sensitivity`, with σ₁ and σ₂ in `ratios`.
+    more the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2), as in [KJKH] Lemma 13.1, if σ₁/σ₂ is at most √2·R; for larger
+    ratios, which the lemma leaves out, it is 2Rσ₁/σ₂. The lemma takes the noise of y·x as its unit.
+
+    Parameters
+    ----------
+    covariates, radius, ratios
+        See `linear_sensitivity`. Here there are two ratios, of σ₁ and σ₂.
     """
     covariates = at_least(1, "covariates", covariates)
     (product,) = _weights(radius, 1.0, ratios, 2)
@@ -92,5 +99,5 @@ def _distance(radius: float, squared: float) -> float:
     """R² times the root of a squared distance, where that can be represented."""
     distance = radius * radius * math.sqrt(squared)
     if not 0 < distance < math.inf:
-        raise ValueError(f"radius, response_bound and ratios must be of magnitudes whose sensitivity is not {distance}")
+        raise ValueError(f"radius, response_bound or ratios are too extreme: the sensitivity would be {distance}")
     return distance

@@ -19,11 +19,14 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, 
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
-    """Return the smallest standard deviation of Gaussian noise that is (epsilon, delta)-differentially private.
+    """Return the least standard deviation of (epsilon, delta)-differentially private Gaussian noise ([BW] Theorem 8).
 
-    This is the analytic Gaussian mechanism ([BW] Theorem 8), for every epsilon > 0 and delta in (0, 1). The delta
-    achieved is at most `delta`, and within about 1e-11 of it (relative). The sensitivity, positive, is the largest
-    distance between the inputs, in the unit of the result. Arguments broadcast; ValueError where one is out of range.
+    The achieved delta is at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
+
+    Parameters
+    ----------
+    epsilon, delta, sensitivity : array_like
+        Epsilon in nats, positive; delta in (0, 1); largest distance of two inputs, in the unit of the result.
     """
     epsilon, delta = np.broadcast_arrays(checked("epsilon", epsilon, *POSITIVE), checked("delta", delta, *INSIDE_0_1))
     sensitivity = checked("sensitivity", sensitivity, *POSITIVE)
@@ -73,22 +76,27 @@ def zil_parameters(
     unit: str = "record",
     exact: bool = False,
 ) -> ZILParameters:
-    """Return the smallest scale at which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
+    """Return the least scale at which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
 
-    By the recipe after Theorem 3.3 of [LCQ]: c′ is the distance at which the zero-inflated curve of many dimensions has
-    f_{ε,δ} as an envelope, and the scale is the diameter of the inputs over c′.
+    The method follows Theorem 3.3 of [LCQ]: c′ is the distance at which the zero-inflated curve of many dimensions has
+    f_{ε,δ} as an envelope, and the scale is the diameter of the inputs divided by c′.
 
     Parameters
     ----------
     epsilon, delta, zero_probability : float
-        The target, epsilon positive and finite, and the probability that a record is released exactly as it is:
-        0 < zero_probability < delta < 1, since for a smaller delta no scale suffices.
+        Privacy target (epsilon in nats, positive and finite), and the probability that a record gets no noise: 0 <
+        zero_probability < delta < 1, as no scale suffices for a smaller delta.
     bounds : (array_like, array_like)
         Lower and upper clipping bounds of the d perturbed coordinates: arrays (d,), or numbers for d = 1.
     unit : {"record", "attribute"}
-        Whether neighbours differ in all coordinates, or in one of them.
+        "record": neighbours differ in all coordinates (default). "attribute": they differ in one coordinate.
     exact : bool
-        Use the curve of as many dimensions as are perturbed, instead of its limit, which is below it: less noise.
+        True to use the curve of d dimensions, not its limit, which is lower. This needs less noise. Default: False.
+
+    Returns
+    -------
+    ZILParameters
+        Fields ``zero_probability``, ``scale`` (standard deviation, unit of the data), ``distance`` c′ and ``tradeoff``.
     """
     epsilon, delta = checked("epsilon", epsilon, *ONE_POSITIVE), checked("delta", delta, *ONE_INSIDE_0_1)
     zero_probability = checked("zero_probability", zero_probability, *ONE_INSIDE_0_1)
@@ -176,10 +184,14 @@ class GaussianWithResponseTradeoff(LogTradeoff):
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
-    """The largest `mu` of Gaussian noise that is (epsilon, delta)-private beside a randomized response.
+    """Return the largest `mu` of Gaussian noise that is (epsilon, delta)-private together with a randomized response.
 
-    `mu` is the sensitivity over the standard deviation, and `response_epsilon`, below epsilon, is the budget of the
-    response, which is about the same person. Arguments broadcast; ValueError where one is out of range.
+    `mu` is the sensitivity divided by the standard deviation. Arguments broadcast.
+
+    Parameters
+    ----------
+    epsilon, delta, response_epsilon : array_like
+        Target of both together (epsilon in nats, delta in (0, 1)); budget of the response in nats, below epsilon.
     """
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)

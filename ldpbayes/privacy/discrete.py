@@ -21,16 +21,17 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Pol
 class _IntegerTradeoff(ParametricTradeoff):
     """Two laws on the integers whose centres are `distance` apart, a positive integer."""
 
-    scale: Array = ruled(POSITIVE)
+    scale: Array = ruled(POSITIVE)  #: Scale of the noise, in the unit of the data, a number or an array.
+    #: Distance of the centres, in the unit of the data, a number or an array.
     distance: Array = ruled(("a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteLaplaceTradeoff(_IntegerTradeoff):
-    """Two discrete Laplace laws, P(k) ∝ exp(−|k|/scale), whose centres are an integer apart.
+    """The curve of discrete Laplace noise: laws P(k) ∝ exp(−|k|/scale) whose centres are an integer apart.
 
-    Between the centres the log likelihood ratio at m is (2 m − distance)/scale. The vertices are the tests that reject
-    from m = 1, ..., distance on: level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a), a = exp(−1/scale).
+    `scale` and `distance`, a positive integer, are in the unit of the data. The vertices are the tests that reject from
+    m = 1, ..., distance on: level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a), a = exp(−1/scale).
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -61,10 +62,11 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianTradeoff(_IntegerTradeoff):
-    """Two discrete Gaussian laws, P(k) ∝ exp(−k²/(2 scale²)), whose centres are an integer apart ([CKS] Theorem 7).
+    """The curve of discrete Gaussian noise: P(k) ∝ exp(−k²/(2 scale²)), centres an integer apart ([CKS] Theorem 7).
 
-    The log likelihood ratio at k is distance·(2 k − distance)/(2 scale²). With T(m) = P(noise ≥ m), the vertices are
-    the tests that reject from m on: level T(m), type II error T(distance + 1 − m).
+    `scale` and `distance`, a positive integer, are in the unit of the data. The log likelihood ratio at k is
+    distance·(2 k − distance)/(2 scale²). With T(m) = P(noise ≥ m), the vertices are the tests that reject from m on:
+    level T(m), type II error T(distance + 1 − m).
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:

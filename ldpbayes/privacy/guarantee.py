@@ -17,25 +17,25 @@ SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta =
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guarantee:
-    """A trade-off function, what it protects, and against whom.
+    """A privacy guarantee: a trade-off curve, what it protects, and against whom.
 
     Parameters
     ----------
     tradeoff : Tradeoff
         The exact curve of the worst pair of neighbouring inputs.
     unit : {"record", "attribute", "label"}
-        What neighbours may differ in.
+        The unit in which neighbouring inputs may differ. Default: a whole record.
     trust_model : {"local", "central"}
-        Whether each value is perturbed before anybody else sees it, or by a trusted curator.
+        "local": each value is perturbed before anybody else sees it (default). "central": a trusted curator adds noise.
     stated_delta : array_like, optional
-        The delta, in [0, 1], that `statement` quotes. By default 0 where epsilon is then finite, and else 1e-6; where
-        inputs are given away with some probability, that probability, rounded up in the fourth decimal.
+        The delta in [0, 1] in `statement`. Default: 0 if epsilon is then finite, else 1e-6. If inputs are revealed with
+        some probability, this probability, rounded up in the fourth decimal.
     exposed : tuple of str
-        Columns that are released as they are: neighbours agree in them, and nothing protects them.
+        Columns that are released without noise. Neighbours agree in them, and nothing protects them. Default: none.
     times : int
-        Number of reports of one person, in all of which neighbours may differ.
+        Number of reports of one person. Neighbours may differ in all of these reports. Default: 1.
     assumption : str
-        A sentence that `statement` ends with: what must hold besides.
+        A further condition of the guarantee, as a sentence at the end of `statement`. Default: none.
     """
 
     tradeoff: Tradeoff
@@ -53,14 +53,17 @@ class Guarantee:
         check_fields(self)
 
     def delta(self, epsilon: ArrayLike) -> Array:
+        """Return the smallest delta for an `epsilon` in nats; see `Tradeoff.delta`."""
         return self.tradeoff.delta(epsilon)
 
     def epsilon(self, delta: ArrayLike) -> Array:
+        """Return the smallest epsilon, in nats, for a `delta`; see `Tradeoff.epsilon`."""
         return self.tradeoff.epsilon(delta)
 
     def composed(self, times: int) -> "Guarantee":
-        """Of so many reports a person: exact for Gaussian noise, and for two answers under randomized response; else
-        a bound by what `stated_pair` says of one, the worst of personal budgets: of a pure ε, times ε.
+        """Return the guarantee for a person with `times` reports. It is exact for Gaussian noise and for two answers
+        under randomized response. Otherwise it is a bound from `stated_pair` and the worst personal budget (for a pure
+        ε: times · ε).
         """
         curve, delta = self.tradeoff, self.stated_delta
         if times > 1 and isinstance(curve, GaussianTradeoff):
@@ -74,7 +77,7 @@ class Guarantee:
 
     @property
     def stated_pair(self) -> tuple[np.ndarray, np.ndarray]:
-        """Epsilon and delta that `statement` quotes: arrays, with an entry for each personal budget."""
+        """Epsilon (nats) and delta in `statement`: arrays with an entry for each personal budget."""
         delta = self.stated_delta
         if delta is None:
             away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
@@ -84,9 +87,7 @@ class Guarantee:
         return epsilon, delta
 
     def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
-        """The guarantee in plain sentences, at `epsilon`, at `delta` or at `stated_delta`, and what is given away, if
-        anything. Numbers are rounded up, in the fourth digit.
-        """
+        """Return the guarantee in sentences, at `epsilon`, `delta` or `stated_delta`, rounded up to four digits."""
         pair: Any = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         pair = pair if delta is None else (self.epsilon(delta), delta)
         budget, quoted_delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))

@@ -25,11 +25,15 @@ NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymmetricLaplaceTradeoff(SeparateTradeoff):
-    """T_{d,c}: two symmetric Laplace laws SL_d(I) whose centres are c apart; β_c in the limit of many dimensions.
+    """The curve T_{d,c} of symmetric Laplace noise: two laws SL_d(I) whose centres are c apart ([LCQ] eq. 3.2).
 
-    `distance` is c, in standard deviations λ of the noise, infinite for a public record; `dimension` is d, the number
-    of perturbed coordinates, or ``math.inf`` for the limit, which lies below every other curve ([LCQ] eq. 3.2,
-    Propositions 3.1 and 3.2; Theorem 3.3 has its delta).
+    Parameters
+    ----------
+    distance : array_like
+        c > 0, in standard deviations λ of the noise; infinite for a public record.
+    dimension : float
+        d, the number of perturbed coordinates, or ``math.inf`` (default) for the limit β_c, the lowest curve ([LCQ]
+        Propositions 3.1 and 3.2, Theorem 3.3).
     """
 
     distance: Array = ruled(ABOVE_0)

@@ -20,24 +20,26 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 class Tradeoff(abc.ABC):
-    """The trade-off function of a worst pair of inputs; parameters may be arrays, one entry for each personal budget.
+    """Base of trade-off curves, which say how well the best test can distinguish a worst pair of inputs.
 
-    Methods broadcast their argument against the parameters and return float64.
+    Parameters may be arrays over personal budgets. Methods broadcast against them and return float64.
     """
 
-    zero_probability: Array = 0.0  # that the input is released exactly as it is
+    zero_probability: Array = 0.0  #: Probability that the input is released exactly as it is.
 
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
-        """Smallest type II error of a test of level (type I error) `alpha`, in [0, 1]."""
+        """Smallest type II error (missed detections) of a test with type I error (false alarms) `alpha`, in [0, 1]."""
 
     @abc.abstractmethod
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Smallest delta at which (epsilon, delta)-differential privacy holds, epsilon non-negative and finite."""
+        """Return the smallest delta for which (epsilon, delta)-differential privacy holds, with epsilon ≥ 0 in nats."""
 
     @abc.abstractmethod
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Inverse of `delta`, in [0, 1]: the smallest epsilon, 0 where that is enough, infinite where none is."""
+        """Return the smallest epsilon, in nats, for a `delta` in [0, 1]: 0 if delta is enough, infinite if
+        none exists.
+        """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ class LogTradeoff(ParametricTradeoff):
     _too_large: ClassVar[Callable[..., np.ndarray]]  # of log delta: an epsilon that is not below the one sought
 
     def log_delta(self, epsilon: ArrayLike) -> Array:
-        """Log of `delta`, also where delta itself underflows."""
+        """Natural logarithm of `delta`, also if delta itself underflows."""
         return self._at("_log_delta", checked("epsilon", epsilon, *NOT_NEGATIVE))
 
     def _delta(self, epsilon: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
@@ -104,12 +106,12 @@ class LogTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LaplaceTradeoff(ParametricTradeoff):
-    """Two Laplace laws of unit scale whose centres are `budget` apart: epsilon, sensitivity over scale ([DMNS]; [DRS]).
+    """The curve of Laplace noise: two Laplace laws of scale 1 whose centres are `budget` apart ([DMNS]; [DRS]).
 
     The curve has three pieces: lines of slopes −exp(±budget), and between them the hyperbola exp(−budget)/(4 α).
     """
 
-    budget: Array = ruled(POSITIVE, "epsilon")
+    budget: Array = ruled(POSITIVE, "epsilon")  #: Epsilon in nats, > 0: sensitivity over scale, a number or an array.
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray) -> np.ndarray:
         log_alpha = np.log(alpha)
@@ -127,14 +129,15 @@ class LaplaceTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureProtocolTradeoff(ParametricTradeoff):
-    """Two laws whose likelihood ratio is exp(budget), 1 or exp(−budget): the largest of three lines of such slopes.
+    """The curve of randomized response and similar protocols: three lines of slopes −exp(budget), −1 and −exp(−budget).
 
-    So it is for two categories under randomized response, unary encodings and their relatives: the outputs that favour
-    the true category have mass `separation`, in (0, 1], and exp(−budget) times that under the other category. An
-    infinite budget means that some outputs give the category away.
+    The likelihood ratio of two categories is exp(budget), 1 or exp(−budget). An infinite budget protects nothing.
+    ``budget`` ≥ 0 is in nats. ``separation`` in (0, 1] is the probability, given the true category, of the outputs that
+    support it and not the other category.
     """
 
-    budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")
+    budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")  #: Epsilon in nats, ≥ 0, a number or an array.
+    #: Probability in (0, 1] of the outputs that favour the true category; exp(−budget) times that under the other one.
     separation: Array = ruled(SHARE)
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
@@ -181,9 +184,14 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianTradeoff(LogTradeoff):
-    """Two unit normal laws, `mu` apart: sensitivity over standard deviation ([DRS] eq. 6 and Corollary 2.13; [BW])."""
+    """The curve of Gaussian noise: two normal laws of variance 1 ([DRS] eq. 6 and Corollary 2.13; [BW]).
 
-    mu: Array = ruled(POSITIVE)
+    ``mu`` > 0 is the distance of their means: the sensitivity over the standard deviation, a number or an array.
+    """
+
+    mu: Array = ruled(
+        POSITIVE
+    )  #: Distance of the means, > 0: sensitivity over standard deviation, a number or an array.
 
     def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray) -> np.ndarray:
         return special.ndtr(-special.ndtri(alpha) - mu)
@@ -219,15 +227,14 @@ ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FiniteTradeoff(Polygon):
-    """The worst pair of several laws on the same outputs, the rows of `laws` (k, m): not negative, they sum to one.
+    """The curve of the worst pair among several laws on the same finitely many outputs.
 
-    Of each ordered pair the best tests reject on the outputs of the largest likelihood ratio (Neyman-Pearson), so their
-    (level, power) are the corners of a concave polygon. The hull of all pairs gives delta(epsilon) of the worst pair
-    exactly, and the largest convex curve below those of all pairs ([DRS] sec. 2.4). Mixtures of the laws, such as those
-    of labels between two nodes, are never a worse pair.
+    The best tests of a pair reject on the outputs of the largest likelihood ratio (Neyman-Pearson): their levels and
+    powers are the corners of a concave polygon. The hull of all pairs gives delta(epsilon) of the worst pair exactly,
+    and the largest convex curve below the curves of all pairs ([DRS] sec. 2.4). Mixtures of laws are never worse.
     """
 
-    laws: Array
+    laws: Array  #: Probabilities (k, m) of m outputs under k laws. Each row sums to one, else ValueError.
     corners: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -276,13 +283,14 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ZeroInflatedTradeoff(ParametricTradeoff):
-    """The curve of a noise that is left out with probability δ, in (0, 1), from the `tradeoff` T of the noise.
+    """The curve of noise that is omitted with probability δ ([LCQ] eq. 3.3 and Theorem 3.3).
 
-    It is (1 − δ) T(α/(1 − δ)) up to 1 − δ, then 0 ([LCQ] eq. 3.3 and Theorem 3.3).
+    It is (1 − δ) T(α/(1 − δ)) up to 1 − δ, then 0. T is ``tradeoff``, the curve of the noise, and δ in (0, 1) is
+    ``zero_probability``, a number or an array.
     """
 
-    tradeoff: Tradeoff
-    zero_probability: Array = ruled(INSIDE_0_1)
+    tradeoff: Tradeoff  #: The curve T of the noise.
+    zero_probability: Array = ruled(INSIDE_0_1)  #: δ in (0, 1), a number or an array.
 
     def _type_ii_error(self, alpha: np.ndarray, share: np.ndarray) -> np.ndarray:
         return (1 - share) * self.tradeoff(np.minimum(alpha / (1 - share), 1.0))
@@ -296,10 +304,15 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
 
 
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
-    """f_{ε,δ}: the curve below which no (epsilon, delta)-differentially private mechanism goes, delta in [0, 1).
+    """Return the curve f_{ε,δ}, which is a lower bound for every (epsilon, delta)-differentially private mechanism.
 
     It is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4): the curve of randomized
-    response between two answers that gives the true one away with probability δ.
+    response between two answers that reveals the true answer with probability δ.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Epsilon in nats, not negative and finite; delta in [0, 1), 0 by default.
     """
     epsilon = checked("epsilon", epsilon, *NOT_NEGATIVE)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))

@@ -1,4 +1,4 @@
-"""Releases of real data: cryptographic randomness, whole-number arithmetic, and no data in results or errors."""
+"""Safe release of real data: cryptographic randomness, whole-number arithmetic, and errors that show no data."""
 
 from ldpbayes.secure._release import release
 

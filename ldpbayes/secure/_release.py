@@ -20,14 +20,14 @@ def release(
     times: int | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Release:
-    """Perturb real data for release: with cryptographic randomness, and safely in floating point.
+    """Release real data through a mechanism, with cryptographic randomness and safe from floating-point attacks.
 
-    The release may leave the house; its ``about`` says who drew it. What is run keeps the mechanism's guarantee in
-    exact arithmetic: probabilities and scales are rounded to the private side, so little that likelihoods are those of
-    the mechanism. There is no seed, and every further release about a person adds its budget. Time is not protected.
+    The result may be published; ``about`` names the sampler. The guarantee of the mechanism holds in exact arithmetic:
+    probabilities and scales are rounded to the private side, too little to change likelihoods. There is no seed. Every
+    further release about a person adds its budget. Run times are not protected.
 
-    Randomized answers compare words of Python's `secrets` with whole-number thresholds. Noise is OpenDP's, on a fine
-    grid ([Mironov]; [CKS]), and needs the extra ``opendp``.
+    Randomized answers compare words of Python's `secrets` with whole-number thresholds. Noise is drawn by OpenDP, on a
+    fine grid ([Mironov]; [CKS]), and needs the extra ``opendp``.
 
     Parameters
     ----------
@@ -35,19 +35,24 @@ def release(
         Randomized response, unary encoding, subset selection, Hadamard response or local hashing; or Laplace, Gaussian,
         discrete Laplace or discrete Gaussian noise on all columns. Budgets may be personal.
     data : array_like (N,) or (N, columns)
-        Original records: codes 0, ..., k − 1; numbers between the bounds, whole ones under discrete noise; or the one
-        number of a statistic. Of a data frame columns are taken by the mechanism's names, if it has names.
+        Original records: codes 0, ..., k − 1, or numbers between the bounds (whole for discrete noise), or one
+        statistic. A data frame is read by the names of the mechanism's columns.
     clip : bool
-        Clip numbers to the bounds; by default numbers beyond them are an error.
+        True to clip numbers to the bounds. Default: numbers beyond the bounds raise an error.
     times : int, optional
-        At most so many records are about one person; see `Release`.
+        Largest number of records about one person (default: 1); see `Release`.
     about : dict, optional
-        Public facts that the file shall state, such as ``{"column": "smokes", "levels": ["no", "yes"]}``.
+        Public facts for the file, such as ``{"column": "smokes", "levels": ["no", "yes"]}``.
+
+    Returns
+    -------
+    Release
+        The released values with their mechanism.
 
     Raises
     ------
     ValueError, TypeError
-        If no safe sampler is known, or data are missing or not allowed; messages hold no data, nor their places.
+        There is no safe sampler, or data are missing or not allowed. Messages show no data and no positions.
     """
     if not isinstance(mechanism, Mechanism):
         raise TypeError(f"mechanism must be an ldpbayes mechanism, before data; got {type(mechanism).__name__}")

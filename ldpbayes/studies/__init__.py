@@ -1,4 +1,4 @@
-"""Studies: many simulated releases, many fits; long ones checkpoint and resume."""
+"""Simulation studies: the plan of a survey, and calibration over many simulated releases, with checkpoints."""
 
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._design import SurveyDesign, design

@@ -32,20 +32,20 @@ _version = functools.cache(metadata.version)  # which reads files of the install
 
 
 class Checkpoint(dict):
-    """A dict of arrays that `save` writes to a file, from which a study with the same settings resumes.
+    """A dict of arrays that `save` writes to a file, from which a study with equal settings resumes.
 
-    It is entered as a context: one study at a time can use a file. Entering reads the file, or leaves it as it is and
-    raises FileNotFoundError if there is no folder for it, and ValueError if it belongs to a study with other settings
-    or another model, is no checkpoint or is damaged, or if another study that is running uses it.
+    Use it as a context manager. One study at a time can use a file. Entering reads the file. Raises FileNotFoundError
+    if its folder does not exist. Raises ValueError if the file is damaged or not a checkpoint, belongs to a study with
+    other settings or another model, or is in use by another study. The file is then unchanged.
 
     Parameters
     ----------
     path : path or None
-        The ``.npz`` file; without one nothing is written.
+        The ``.npz`` file. With None, nothing is written.
     settings : dict
-        All settings that the results depend on, JSON-able. Versions of libraries and the platform are added.
+        All settings on which the results depend, in the form of JSON. Versions of libraries and the platform are added.
     model : tuple (model, plan), optional
-        A NumPyro model, and its release without values, or a tuple of several, whose fingerprint is added.
+        A NumPyro model, and its release without values or a tuple of several. A fingerprint of both is added.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Checkpoint(dict):
         self._lock.close()
 
     def save(self) -> None:
-        """Write everything; an interrupted write leaves the old file as it is."""
+        """Write everything to the file. An interrupted write leaves the old file unchanged."""
         if self.path is None:
             return
         # arrays are stored by number, since a site may have a name that no file in an archive can have
@@ -88,7 +88,7 @@ class Checkpoint(dict):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """An interrupt, and workers that have died, tell how much is saved."""
+        """Return a context in which the message of an interrupt, or of workers that died, says how much is saved."""
         try:
             yield
         except KeyboardInterrupt:

@@ -106,10 +106,10 @@ def _numbers(mechanism: Any, counts: bool) -> Outcomes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SurveyDesign:
-    """What a released value of each of several mechanisms tells about the numbers `names`: parameters, functionals.
+    """Information in a released value of each mechanism about the numbers ``names``: parameters and functionals.
 
-    ``values`` are the guesses that the plan was made at, ``variances`` (mechanisms, names) N times the variance of an
-    estimate from N released values, for large N, and ``record_variances`` (names,) the same of original records.
+    ``values`` are the guesses of the plan. ``variances`` (mechanisms, names) are N times the variances of estimates
+    from N released values, for large N, and ``record_variances`` (names,) are N times those from N original records.
     """
 
     names: list[str]
@@ -120,23 +120,23 @@ class SurveyDesign:
 
     @property
     def efficiency(self) -> dict[str, np.ndarray]:
-        """Share (names,) of the information in a record that a released value keeps, by mechanism."""
+        """For each mechanism, the share (names,) of the information in a record that a released value keeps."""
         return {name: self.record_variances / row for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def standard_errors(self, count: int) -> dict[str, np.ndarray]:
-        """Standard errors (names,) from so many released values, by mechanism."""
+        """Return for each mechanism the standard errors (names,) from `count` released values."""
         root = math.sqrt(at_least(1, "count", count))
         return {name: np.sqrt(row) / root for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def counts(self, width: float, level: float = 0.95) -> dict[str, np.ndarray]:
-        """Released values that are needed for intervals of this width and level (names,), by mechanism."""
+        """Return for each mechanism the numbers (names,) of released values for intervals of this width and level."""
         width = checked("width", width, *ONE_POSITIVE)
         needed = np.ceil((2 * _reach(level) / width) ** 2 * self.variances)
         return {name: row.astype(np.int64) for name, row in zip(self.mechanisms, needed, strict=True)}
 
     def table(self, count: int, level: float = 0.95) -> list[dict[str, Any]]:
-        """A row a mechanism and name: ``mechanism``, ``name``, ``value``, ``standard_error`` and ``width`` of an
-        interval from so many released values, and ``efficiency``.
+        """Return one row for each mechanism and name, for `count` released values: ``mechanism``, ``name``, ``value``,
+        ``standard_error``, ``width`` of an interval, and ``efficiency``.
         """
         errors, kept = self.standard_errors(count), self.efficiency
         return [
@@ -153,7 +153,7 @@ class SurveyDesign:
         ]
 
     def summary(self, count: int, level: float = 0.95) -> str:
-        """Return `table` in plain text: a row a mechanism, a column a name, with width and, in percent, efficiency."""
+        """Return `table` in plain text: one row for each mechanism, and widths and efficiencies (%) for each name."""
         rows = self.table(count, level)
         columns = {
             name: [f"{row['width']:.4g} ({row['efficiency']:.1%})" for row in rows[j :: len(self.names)]]
@@ -175,41 +175,37 @@ def design(
     columns: Mapping[str, Any] | None = None,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> SurveyDesign:
-    """Plan a survey: how exactly released values will tell parameters, for any law under any mechanism.
+    """Plan a survey: compute how precisely released values determine parameters, as a `SurveyDesign`.
 
-    The Fisher information of one released value is a sum over all values that may be released, without simulation. Its
-    inverse over N is the covariance of the posterior mean, or of the maximum-likelihood estimate, for large N and weak
-    priors.
+    The law and the mechanisms are arbitrary. The Fisher information of one released value is a sum over all possible
+    released values, without simulation. Its inverse divided by N is the covariance of the posterior mean, or of the
+    maximum-likelihood estimate, for large N and weak priors.
 
     Parameters
     ----------
     law : callable
-        From parameters, and columns if there are, by name, to the NumPyro law of an original answer (one a row).
+        Function of parameters by name (and of columns, if any) → NumPyro law of an original answer (one for each row).
     at : dict
-        Guesses of the parameters, numbers or arrays, free to vary on their own: k − 1 numbers for k shares.
-    mechanisms : Mechanism or dict
-        One, or several by name, each with one budget: of clipped numbers, counts or categories.
+        Guesses of the parameters, numbers or arrays without constraints: k − 1 numbers for k shares.
+    mechanisms : Mechanism or dict of str to Mechanism
+        One or several mechanisms of clipped numbers, counts or categories, each with one budget.
     columns : dict of array_like (rows, ...), optional
-        Public covariates of people such as those who will be asked. At most 1,024 rows, evenly spread, are looked at.
-    functionals : dict, optional
-        Functions of the law by name, such as those of `ldpbayes.functionals`, beside the parameters; without columns.
-
-    Returns
-    -------
-    SurveyDesign
+        Public covariates of people such as those who will be asked. At most 1,024 rows, evenly spaced, are used.
+    functionals : dict of str to callable, optional
+        Functions of the law, such as those of `ldpbayes.functionals`, beside the parameters; only without columns.
 
     Raises
     ------
     TypeError
-        The law is no NumPyro law of a number or a category.
+        The law is not a NumPyro law of a number or a category.
     ValueError
-        The released values are rows or too many to be added up, or do not tell the parameters apart.
+        The released values are rows, or too many for a sum, or do not distinguish the parameters.
     """
     named = {type(mechanisms).__name__: mechanisms} if isinstance(mechanisms, Mechanism) else mechanisms
     if not (isinstance(named, Mapping) and named and all(isinstance(each, Mechanism) for each in named.values())):
         raise TypeError(f"mechanisms must be a mechanism, or several by name, got {mechanisms!r}")
     if columns is not None and functionals:
-        raise ValueError("functionals are of one law for all; with columns there is one law a row")
+        raise ValueError("functionals need one law for all people; with columns each row has its own law")
     with jax.enable_x64(True):
         guess = {name: jnp.asarray(value, float) for name, value in at.items()}
         theta, unravel = ravel_pytree(guess)
@@ -320,5 +316,5 @@ def _variances(information: np.ndarray, jacobian: np.ndarray, where: str) -> np.
     scale = np.sqrt(np.maximum(np.diagonal(information), np.finfo(float).tiny))
     correlations = information / np.outer(scale, scale)
     if not np.isfinite(correlations).all() or np.linalg.eigvalsh(correlations)[0] < UNKNOWN:
-        raise ValueError(f"{where}: the parameters cannot be told apart, or one leaves no trace; are all free to vary?")
+        raise ValueError(f"{where}: released values do not identify the parameters; check that all are free to vary")
     return np.einsum("np,pq,nq->n", jacobian / scale, np.linalg.inv(correlations), jacobian / scale)

@@ -16,20 +16,19 @@ from ldpbayes.inference.surrogates import COARSE_TOLERANCE, Certificate, coarser
 
 
 class ReplicatedFit:
-    """Posteriors of many data sets of one kind, by NUTS in double precision: one chain each.
+    """Posteriors of many data sets of one kind, by NUTS in double precision, with one chain for each data set.
 
-    ``fit(key, data)`` takes a sequence of releases, or of sketches of rows; or of tuples of several, for a model of
-    such a tuple. It returns draws by site: arrays (data sets, num_samples, ...), a function of the key and all of the
-    data. Chains run on sketches with common nodes, or on records that are rows or have a law each, and are compiled for
-    the first call.
+    ``fit(key, data)`` takes a sequence of releases or of sketches of rows (or of tuples, for a model of a tuple). It
+    returns draws by site: arrays (data sets, num_samples, ...), which depend on the key and on all data. Chains run on
+    sketches with common nodes, or on records that are rows or have a law each. They are compiled in the first call.
 
     Parameters
     ----------
     model, sketched : callable and bool
-        NumPyro model of one argument, and whether the records of each release have one law, so that a sketch serves:
-        no regression.
+        NumPyro model of one argument; True if all records of a release have one law, so that a sketch can be used (not
+        for a regression).
     num_warmup, num_samples, **options
-        As in `sbc`, and options of ``numpyro.infer.NUTS``.
+        See `sbc`; options of ``numpyro.infer.NUTS``.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class ReplicatedFit:
         self._kernel = NUTS(model, **options)
 
     def bar(self, replicates: int, finished: int, shown: bool) -> Bar:
-        """A bar on stderr, if it is shown, that counts replicates; a checkpoint had the finished ones."""
+        """Return a progress bar on stderr, if `shown`, for replicates; `finished` replicates come from a checkpoint."""
         return Bar(replicates, shown, sum(self._iterations), desc="study", unit=" replicates", initial=finished)
 
     def __call__(self, key: jax.Array, data: Sequence[Any], bar: Bar | None = None) -> Params:

@@ -38,11 +38,11 @@ POINTS = 100  # cells of equal width, at whose ends an empirical cdf is compared
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class CalibrationStudy:
-    """Where in its posterior each truth lies: PIT values (replicates,) by scalar parameter, uniform if it is right.
+    """Result of `sbc`. ``pit`` has PIT values (replicates,) of each scalar parameter, uniform if posteriors are right.
 
-    A PIT value is (truth's rank among ``draws`` posterior draws + u) / (draws + 1), with a uniform random u that also
-    breaks ties; without ``draws``, the posterior's cdf at the truth. Entries that the model fixes, such as the diagonal
-    of a correlation matrix's root, are left out.
+    PIT means probability integral transform. A value is (rank of the truth among ``draws`` posterior draws + u) /
+    (draws + 1), with a uniform random u that also breaks ties; without ``draws``, the posterior's cdf at the truth.
+    Entries that the model fixes, such as the diagonal of a correlation matrix's root, are left out.
     """
 
     pit: dict[str, np.ndarray]
@@ -58,24 +58,24 @@ class CalibrationStudy:
 
     @property
     def ranks(self) -> dict[str, np.ndarray]:
-        """Ranks 0, ..., draws of the truths (replicates,), by parameter; ValueError for PIT values of no draws."""
+        """Ranks 0, ..., draws of the truths (replicates,), by parameter. Raises ValueError if there are no draws."""
         if self.draws is None:
             raise ValueError("these PIT values are of cdfs, not of draws, and have no ranks")
         return {name: (values * (self.draws + 1)).astype(int) for name, values in self.pit.items()}
 
     @property
     def data(self) -> Any:
-        """ArviZ data with a group ``prior_sbc`` of PIT values, as ``arviz_plots.plot_ecdf_pit`` draws them, and a group
-        ``ranks``; the axis of draws is of replicates.
+        """ArviZ data with a group ``prior_sbc`` of PIT values, for ``arviz_plots.plot_ecdf_pit``, and a group
+        ``ranks``. The axis of draws is the axis of replicates.
         """
         groups = {"prior_sbc": self.pit} | ({"ranks": self.ranks} if self.draws is not None else {})
         return data_by_group({k: {name: each[None] for name, each in v.items()} for k, v in groups.items()})
 
     @functools.cached_property
     def p_values(self) -> dict[str, float]:
-        """Probability (exact) of an empirical cdf as far from uniform as that of each parameter. Source: [SBV] sec. 2.
+        """Exact p-value of each parameter: the probability of a cdf so far from uniform. Source: [SBV] sec. 2.
 
-        How far it is, is the least probability of a tail, over 99 points, of the binomial number of smaller values.
+        The distance is the smallest tail probability, over 99 points, of the binomial number of smaller PIT values.
         """
         n, found = self.replicates, {}
         for name, values in self.pit.items():
@@ -86,14 +86,14 @@ class CalibrationStudy:
         return found
 
     def covered(self, level: float) -> dict[str, int]:
-        """Number of replicates whose central interval of this level in (0, 1) covers the truth, by parameter."""
+        """Return for each parameter the number of replicates whose central interval of this level covers the truth."""
         return {name: int(np.sum(np.abs(q - 0.5) <= level / 2)) for name, q in self.pit.items()}
 
     def table(self, levels: Sequence[float] = LEVELS, confidence: float = 0.99) -> list[dict[str, Any]]:
-        """Shares of intervals that cover the truth, beside the band of a calibrated posterior's shares.
+        """Return the shares of intervals that cover the truth, beside a band for the shares of a calibrated posterior.
 
-        A row a level and parameter: ``parameter``, ``level``, share ``covered``, ends ``low`` and ``high`` of the
-        binomial band of probability `confidence`, and whether the share is ``inside``.
+        There is one row for each level and parameter: ``parameter``, ``level``, share ``covered``, ends ``low`` and
+        ``high`` of the binomial band of probability `confidence`, and ``inside``, True if the share is in the band.
         """
         n, rows = self.replicates, []
         for level in levels:
@@ -104,7 +104,7 @@ class CalibrationStudy:
         return rows
 
     def summary(self, levels: Sequence[float] = LEVELS, confidence: float = 0.99) -> str:
-        """Return `table` in plain text, a row a parameter, and `p_values`; a star marks what is outside its band."""
+        """Return `table` in plain text, one row for each parameter, and `p_values`; a star marks shares out of band."""
         columns: dict[str, list[str]] = {}
         for level in levels:
             low, high = np.divide(binomial_band(self.replicates, level, confidence), self.replicates)
@@ -119,8 +119,8 @@ class CalibrationStudy:
         return table(title, ["band", *self.pit], columns)
 
     def band(self, confidence: float = 0.99) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Points in (0, 1), and ends of a band that an empirical cdf of uniform values is inside at all of them with
-        this probability, or a little more: cdfs are discrete. Source: [SBV] sec. 2.
+        """Return points in (0, 1), and ends of a band. An empirical cdf of uniform values is in the band at all points
+        with this probability, or a little more, because cdfs are discrete. Source: [SBV] sec. 2.
         """
         least, most = np.log(1e-12), 0.0
         for _ in range(40):
@@ -132,7 +132,7 @@ class CalibrationStudy:
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
-    """Central interval (low, high) of a binomial (`n`, `level`) count; at most 1 − `confidence` lies outside."""
+    """Return the central interval (low, high), of probability `confidence`, of a binomial (`n`, `level`) count."""
     low, high = scipy.stats.binom.interval(confidence, n, level)
     return int(low), int(high)
 
@@ -178,36 +178,34 @@ def sbc(
     checkpoint: str | os.PathLike | None = None,
     progress_bar: bool = True,
 ) -> CalibrationStudy:
-    """Simulation-based calibration: draw parameters from the prior and releases given these, fit, and rank the truth.
+    """Check a model by simulation-based calibration, as a `CalibrationStudy`.
 
-    The fits of a batch share a compiled chain, one each, on sketches; on releases if each record has a law of its own,
-    as in a regression, or the model is one by `privatize`. Source: [TBSVG] alg. 1; [KJKH] sec. 4.4, Figures 1 and 10.
+    For each replicate, parameters are drawn from the prior, and a release is drawn given the parameters. The posterior
+    of the release is sampled, and the true parameters are ranked among its draws. The fits of a batch share a compiled
+    program, with one chain each. They use sketches; they use releases if each record has its own law, as in a
+    regression, or if the model comes from `privatize`. Source: [TBSVG] alg. 1; [KJKH] sec. 4.4, Figures 1 and 10.
 
     Parameters
     ----------
     model, *args : callable and its arguments
-        NumPyro model, and its arguments as for `fit`, with releases to simulate in the place of releases:
-        ``Release(None, mechanism, count)``, each of which one site observes (else ValueError); of numbers with one
-        budget. Entries of arrays are counted one by one, as ``theta[0]``, ...
-    replicates, batch : int
-        Number of prior draws, and of those that run and are saved together: an interrupt loses its batch.
-    seed : int
-        Results are a function of the seed, the batch and the library versions.
+        NumPyro model and its arguments as for `fit`, with releases to simulate: ``Release(None, mechanism, count)``, of
+        numbers with one budget. One site observes each release. Otherwise a ValueError is raised. Entries of
+        array-valued parameters are separate parameters, such as ``theta[0]``.
+    replicates, batch, seed : int
+        Number of prior draws, number of draws in a batch, and random seed. A batch runs and is saved together: an
+        interrupt loses the current batch. Results depend only on the seed, the batch and the versions of the libraries.
     num_warmup, num_samples, thin : int
-        NUTS iterations of a fit that adapt it and are discarded, and that are kept; of these every `thin`-th counts in
-        ranks, as if they were independent.
+        Numbers of warm-up iterations of a fit, which are discarded, and of draws that are kept. Every `thin`-th draw is
+        used in ranks, as if these draws were independent.
     simulator : callable, optional
-        NumPyro model of the same arguments that simulates, to see what a wrong ``model`` does. Default: the model.
+        NumPyro model of these arguments that simulates data, to see effects of a wrong ``model``. Default: the model.
     executor : concurrent.futures.Executor, optional
-        Runs batches in its workers, in any order: a ``ProcessPoolExecutor`` that spawns (forked processes hang in JAX:
-        ValueError), ``client.get_executor()`` of Dask, an ``MPIPoolExecutor``. RuntimeError where workers have died.
+        An executor whose workers run batches, in any order: a ``ProcessPoolExecutor`` that spawns (forked processes
+        hang in JAX: ValueError), ``client.get_executor()`` of Dask, an ``MPIPoolExecutor``. Raises RuntimeError if
+        workers have died.
     checkpoint, progress_bar : path, optional, and bool
-        The file of a `Checkpoint`, to which every finished batch is added, and from which an interrupted study resumes;
-        and whether a bar on stderr counts the replicates. A KeyboardInterrupt says how many are saved.
-
-    Returns
-    -------
-    CalibrationStudy
+        The file of a `Checkpoint`: every finished batch is added, and an interrupted study resumes from it; True to
+        show a progress bar on stderr. A KeyboardInterrupt says how many replicates are saved.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
@@ -303,7 +301,7 @@ class _Replicates:
         trace = self._abstract_trace(self.simulated)
         private = _privatized(trace)
         if len(private) == len([site for site in trace.values() if site["type"] == "sample"]):
-            factory = "a model factory is called first, as in sbc(clipped_gaussian(), ...)"
+            factory = "call a model factory first, as in sbc(clipped_gaussian(), ...)"
             raise ValueError(f"the model has no site to sample; {factory}")
         rest, parts = list(range(len(self.plans))), dict[int, _Part]()
         for name, site in private.items():

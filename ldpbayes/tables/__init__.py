@@ -1,4 +1,4 @@
-"""Published tables with noise: what the cells were before it, and what several tables say together."""
+"""Published tables with noise: the cells before noise was added, and what several tables say together."""
 
 from ldpbayes.data import NoisyTable
 from ldpbayes.tables._least_squares import TableEstimate, estimate_table

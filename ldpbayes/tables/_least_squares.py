@@ -26,20 +26,21 @@ FEW = 6  # cells that an error names
 
 
 def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
-    """Generalised least squares of one table's cells from releases of sums of them: exact, with covariance.
+    """Estimate the cells of one table by generalised least squares from releases of sums of cells.
 
-    Values are A x + noise of known variances, x the cells: the uncertainty is that of the table, from noise alone.
-    Under Gaussian noise x has this normal law under a flat prior; under other noise the estimate is the best linear
-    unbiased one, and intervals by the normal law are approximate. `true_table` also keeps cells from being negative.
+    The values are A x + noise of known variance, where x are the cells. The uncertainty is from noise alone. Under
+    Gaussian noise and a flat prior, the posterior of x is normal with this mean and covariance. Under other noise, the
+    estimate is the best linear unbiased estimate, and normal intervals are approximate. `true_table` can also exclude
+    negative cells.
 
     Parameters
     ----------
     tables : NoisyTable, or dict of them by name
-        Of independent noise. Missing values are left out; TypeError for values floored, withheld or rounded.
+        Tables with independent noise. NaN is omitted. Raises TypeError for floored, withheld or rounded values.
     queries : matrix (N, cells), or dict of them by table, optional
-        Matrices A, dense or of SciPy. Of tables without one, the cells are those of the table with most keys, a table
-        with some of its keys holds sums over the others, and one without keys the sum of all cells. ValueError for a
-        row without cells, and with their names for cells that the queries do not determine.
+        Matrices A, dense or of SciPy. By default the cells are the cells of the table with most keys. A table with some
+        of its keys then has sums over the other keys, and a table without keys the sum of all. Raises ValueError for
+        rows without cells, and for cells that the queries do not determine.
 
     Returns
     -------
@@ -58,13 +59,13 @@ def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TableEstimate(Estimate):
-    """Cells before noise (N,) by least squares, with their covariance (N, N); all else is as in `Estimate`."""
+    """Result of `estimate_table`: the cells before noise, with the methods of `ldpbayes.estimation.Estimate`."""
 
     estimate: np.ndarray
     names: list[str]
     covariance: np.ndarray
     privacy: str
-    params = property(lambda self: self.estimate)
+    params = property(lambda self: self.estimate, doc="The estimated cells (N,).")
     _title = "Least squares: the table before noise"
 
     def _columns(self, level: float) -> dict[str, list[str]]:
@@ -106,7 +107,7 @@ class Workload:
                 raise ValueError(f"queries of {name} must be {each.count} rows of finite numbers, got {shape}")
             values.append(np.broadcast_arrays(np.asarray(each.values, float), 1 / noise.standard_deviation))
         if len(sizes := {matrix.shape[1] for matrix in self.matrices}) > 1:
-            raise ValueError(f"queries must all have a column a cell, got matrices with {sizes} columns")
+            raise ValueError(f"queries must all have one column for each cell, got matrices with {sizes} columns")
         self.labels = np.arange(max(sizes)) if self.cells is None else self.cells.labels
         z, weights = np.concatenate(values, axis=1)
         self.matrix = sparse.diags_array(weights * ~np.isnan(z)) @ sparse.vstack(self.matrices, format="csr")

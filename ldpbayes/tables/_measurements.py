@@ -20,21 +20,21 @@ def read_measurements(
     noise: str = "discrete_gaussian",
     **options: Any,
 ) -> NoisyTable:
-    """The answers to a query in a noisy measurement file, a cell each, with the key ``geocode`` and one an axis.
+    """Read the answers to one query from a noisy measurement file of the U.S. Census Bureau.
 
-    A row of the file has a ``geocode``, a ``query_name``, the ``query_shape``, the noisy answers ``value`` in C order,
-    and the ``variance`` of their noise, a number or one an answer. Other rows are left out while the file is read.
+    Each row of the file has ``geocode``, ``query_name``, ``query_shape``, noisy answers ``value`` in C order, and
+    ``variance`` of the noise, one number or one for each answer. The keys are ``geocode`` and the axes.
 
     Parameters
     ----------
     path : str, path-like or sequence of str
-        A Parquet file, a folder of them, or several files; ImportError without pyarrow.
+        A Parquet file, a folder of them, or several files. Raises ImportError without pyarrow.
     query, geocodes : str
-        A query's name, and the start of the geocodes that are read. ValueError if there is none.
+        Name of the query, and first characters of the geocodes to read (default: all). Raises ValueError without rows.
     axes : dict of str to sequence, optional
-        Names and labels of the query's axes with several places. Default: ``axis_0``, ... and numbers.
+        Names and labels of the axes of the query with several places. Default: ``axis_0``, ... and numbers.
     noise, **options
-        As of `NoisyTable.from_frame`, such as ``privacy``.
+        See `NoisyTable.from_frame`, for example ``privacy``. Default noise: "discrete_gaussian".
     """
     require("parquet", "pyarrow")
     import pyarrow as pa

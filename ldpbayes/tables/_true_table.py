@@ -44,36 +44,38 @@ def true_table(
     seed: int = 0,
     **options: Any,
 ) -> Any:
-    """Draws of the true table: what the cells were before noise was added, under a flat prior or a stated one.
+    """Draw the true table, the cells before noise was added, under a flat prior or a stated one.
 
-    This is the uncertainty of the table, from noise alone: not of a population that the cells are a sample of. Sums,
-    ratios, comparisons are arithmetic of the draws: ``post["sum"] / post["n"]``, ``post["n"].groupby("state").sum()``.
+    The uncertainty is from noise alone. It is not about a population from which the cells are a sample. Compute sums,
+    ratios and comparisons from the draws: ``post["sum"] / post["n"]``, ``post["n"].groupby("state").sum()``.
 
     Parameters
     ----------
     tables : NoisyTable, or dict of them by name
-        Of independent noise. The next five arguments are for all tables, or dicts by the name of a table.
+        Tables with independent noise. The next five arguments are for all tables, or are dicts by the name of a table.
     prior : numpyro distribution, optional
         Law of a cell, with one mode, of batch shape () or (N,). Default: flat.
     whole, nonnegative : bool, optional
-        Whether cells are whole numbers (default: where noise or prior is discrete), and at least 0 (default: if whole).
+        True if cells are whole numbers (default: if noise or prior is discrete); True if cells are at least 0 (default:
+        if cells are whole numbers).
     total : int or dict, optional
-        Known sums of whole numbers, of all cells or by keys and labels: ``{None: 90, "state": {"A": 51}, ("state",
-        "sex"): {("A", "f"): 4}}``. ValueError for sums that contradict each other, or overlap and are not nested.
+        Known sums of whole numbers, for all cells or by keys and labels: ``{None: 90, "state": {"A": 51}, ("state",
+        "sex"): {("A", "f"): 4}}``. Raises ValueError for contradictory sums, and for sums that overlap but are not
+        nested.
     zeros : array of bool (N,), optional
         Cells that are known to be 0.
     queries : "keys", or matrices, optional
-        The tables hold sums of one table's cells, which are drawn: see `estimate_table`. They are real numbers; from
-        the normal law of least squares if they have no bounds and all noise is Gaussian (or discrete Gaussian, as an
-        approximation), else by chains, with the options of `fit`.
+        Draw the cells of one table from tables of sums, as in `estimate_table`; cells are then real numbers. Without
+        bounds and under Gaussian noise (or discrete Gaussian, an approximation) draws are from the normal law of least
+        squares, else from chains, with the options of `fit`.
     num_samples, seed : int, optional
-        Draws, of each chain where chains run, and the seed that fixes them.
+        Number of draws (of each chain) and the seed that fixes them.
 
     Returns
     -------
     arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
-        Group posterior, with a variable a table ("cells" if there is no dict, or with queries) along the table's
-        dimension; keys are coordinates. Attributes: ``uncertainty``, ``privacy``, ``mechanisms``, ``seed``.
+        Group posterior with one variable for each table ("cells" without a dict, or with queries) along the dimension
+        of the table; keys are coordinates. Attributes: ``uncertainty``, ``privacy``, ``mechanisms``, ``seed``.
     """
     num_samples, seed = at_least(1, "num_samples", num_samples), at_least(0, "seed", seed)
     about = {"prior": prior, "whole": whole, "total": total, "zeros": zeros, "nonnegative": nonnegative}
@@ -116,7 +118,7 @@ class _Law:
             raise ValueError(f"{name}: prior must be a NumPyro law of batch shape () or {shape}, got {prior!r}")
         fixed = np.zeros(shape, bool) if zeros is None else np.asarray(zeros)
         if fixed.shape != shape or fixed.dtype != bool:
-            raise ValueError(f"{name}: zeros must be {table.count} bools, one a cell, got {zeros!r}")
+            raise ValueError(f"{name}: zeros must be {table.count} bools, one for each cell, got {zeros!r}")
         discrete = self.noise.discrete or (prior is not None and prior.support.is_discrete)
         self.whole = discrete if whole is None else bool(whole)
         if discrete and not self.whole:

@@ -167,7 +167,7 @@ def test_moments_of_clamped_records_are_those_of_adaptive_quadrature(name):
 @noise.pytree
 @dataclasses.dataclass(frozen=True)
 class HalfNormal(bootstrap.OneParameterFamily):
-    """A family as an analyst would write it, of `docs/bootstrap.md`."""
+    """A family as an analyst would write it, of `docs/how_to/bootstrap.md`."""
 
     upper: float = None
 

@@ -462,9 +462,7 @@ def test_reports_a_person_are_counted_from_a_column(tmp_path, capsys):
     assert load_release(typed("fit", path, *response, "--persons", "who")).times == 4
     grouped = load_releases(typed("fit", path, *response, "--persons", "who", "--by", "region"))
     assert [(each.word, each.release.times) for each in grouped] == [("n", 2), ("s", 2)]
-    assert "persons is given in place of times" in refused(
-        capsys, "fit", path, *response, "--persons", "who", "--times", "2"
-    )
+    assert "persons replaces times" in refused(capsys, "fit", path, *response, "--persons", "who", "--times", "2")
     written(path, "who,answer\nann,1\n,0")
     assert "1 of the 2 values in column 'who' are missing, the first in line 3" in refused(
         capsys, "fit", path, *response, "--persons", "who"

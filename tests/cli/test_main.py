@@ -100,8 +100,8 @@ def test_the_json_listing_names_every_registered_mechanism(capsys):
 
 
 def models_table():
-    """Name and default priors of each model in the table of docs/command_line.md."""
-    text = (pathlib.Path(__file__).parents[2] / "docs" / "command_line.md").read_text()
+    """Name and default priors of each model in the table of docs/reference/command_line.md."""
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "reference" / "command_line.md").read_text()
     lines = (
         text.partition("| name | records | parameters | default priors |\n")[2].partition("\n\n")[0].splitlines()[1:]
     )
@@ -116,7 +116,9 @@ def test_models_are_listed_with_the_priors_that_the_documentation_states(capsys)
     assert [row["name"] for row in rows] == ldp.models.__all__
     assert cli.main(["models"]) == 0
     out = capsys.readouterr().out
-    assert "clipped_counts(mean=LogNormal(0, 2), concentration=LogNormal(0, 1))\n    Posterior of a negative" in out
+    assert (
+        "clipped_counts(mean=LogNormal(0, 2), concentration=LogNormal(0, 1))\n    Model of clipped counts: mean" in out
+    )
     assert "model(release) with sites theta and z, for a release under RandomizedResponse(epsilon)" in out
     assert "TypeError" not in out and "`" not in out
 
@@ -618,7 +620,7 @@ def test_a_posterior_of_released_labels_is_sampled_given_the_features(labels, ca
         (["regress", "labels.npz", "--features", "features.txt"], "must be a .csv or .npy file"),
         (["regress", "labels.npz", "--features", "none.csv"], "no file"),
         (["regress", "labels.npz", "--features", "words.csv"], "line 2: column 'b' holds 'x'"),
-        (["regress", "labels.npz", "--features", "few.csv"], "features must have a row a label"),
+        (["regress", "labels.npz", "--features", "few.csv"], "features must have one row for each label"),
         (["regress", "labels.npz", "--features", "index.csv"], "column 1 of"),
         (["regress", "labels.npz", "--features", "features.npy", "--penalty", "-1"], "penalty must be"),
         (["regress", "labels.npz", "--features", "features.npy", "--penalty", "1", "--level", "2"], "level"),

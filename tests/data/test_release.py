@@ -164,10 +164,12 @@ def test_a_count_of_many_records_is_said_not_to_be_a_release_of_one():
     forced = ldp.LaplaceMechanism(epsilon=5000 / 36, lower=0, upper=5000)  # Laplace noise of scale 36 on a count
     assert forced.scale == pytest.approx(36)
     assert forced.guarantee.epsilon(0.0) == pytest.approx(5000 / 36)  # of a record that is a count; a person has 1/36
-    page = pathlib.Path(__file__).parents[2] / "docs" / "mechanisms.md"
+    page = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "mechanisms.md"
     assert "noisy count" in ldp.Release.__doc__ and "noisy count" in page.read_text()
     for mechanism in (ldp.LaplaceMechanism, ldp.GaussianMechanism):
-        assert "a person in a statistic of many records" in " ".join(mechanism.__doc__.split())
+        assert "Without bounds, the guarantee protects each person in a statistic" in " ".join(
+            mechanism.__doc__.split()
+        )
 
 
 def test_a_release_is_a_pytree():
@@ -250,11 +252,11 @@ def test_the_promise_is_to_a_person_with_all_reports():
     ("options", "message"),
     [
         ({"times": 0}, "times must be an integer of at least 1, got 0"),
-        ({"persons": [1, 2, 3]}, "persons is given in place of times, and names one for each of the 4 values"),
-        ({"persons": [1, 2, 3, 3], "times": 2}, "persons is given in place of times"),
-        ({"persons": [1, 2, np.nan, np.nan]}, "persons is given in place of times, and names one for each"),
-        ({"persons": ["a", np.nan, "a", "b"]}, "persons is given in place of times, and names one for each"),
-        ({"persons": ["a", None, "a", "b"]}, "persons is given in place of times, and names one for each"),
+        ({"persons": [1, 2, 3]}, "persons replaces times, and must have one person for each of the 4 values"),
+        ({"persons": [1, 2, 3, 3], "times": 2}, "persons replaces times"),
+        ({"persons": [1, 2, np.nan, np.nan]}, "persons replaces times, and must have one person for each"),
+        ({"persons": ["a", np.nan, "a", "b"]}, "persons replaces times, and must have one person for each"),
+        ({"persons": ["a", None, "a", "b"]}, "persons replaces times, and must have one person for each"),
     ],
 )
 def test_reports_a_person_are_checked(options, message):

@@ -175,7 +175,7 @@ def test_no_file_counts_twice(days):
         ("day-0.parquet", {"mechanism": None}, ValueError, "day-0.parquet: the file does not say what released it"),
         ("day-0.parquet", {"column": "missing"}, ValueError, "day-0.parquet: .*missing"),
         ("day-0.parquet", {"mechanism": COIN}, ValueError, "day-0.parquet: "),
-        ("release.npz", {}, ValueError, "release.npz: the file is by RandomizedResponse"),
+        ("release.npz", {}, ValueError, "release.npz: the file was released by RandomizedResponse"),
         ("nulls.parquet", {}, ValueError, r"nulls.parquet: column 'value' has nulls, 1 of them"),
         ("day-0.parquet", {"keep_records": True}, TypeError, "sketch_from has no option 'keep_records'"),
         ("empty.parquet", {}, ValueError, "there is no released value to sketch"),

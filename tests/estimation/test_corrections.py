@@ -464,7 +464,7 @@ def test_maximum_likelihood_has_a_covariance_and_its_frequencies_sum_to_one():
 
 def walked_through():
     """What the page on M-estimation defines in its section on methods of one's own, and what it prints."""
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "m_estimation.md").read_text()
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "how_to" / "m_estimation.md").read_text()
     section = page.split("\n## Your own loss, your own correction\n")[1].split("\n## ")[0]
     printed = io.StringIO()
     names = {}

@@ -111,7 +111,7 @@ def test_sketches_are_replicated_record_by_record_and_have_no_log_likelihood_of_
         result = ldp.fit(mean_alone, sketch, posterior_predictive=True, **SHORT)
     assert result["posterior_predictive"]["z"].shape == (2, 40, 500)
     np.testing.assert_array_equal(result["observed_data"]["z"], np.linspace(-30, 30, 500))  # and not nodes
-    with pytest.raises(ValueError, match="a sketch has no records; pass the release"):
+    with pytest.raises(ValueError, match="a sketch has none; pass log_likelihood=release"):
         ldp.fit(mean_alone, sketch, log_likelihood=True)
     grouped = ldp.Release(np.arange(20) % 2, MECHANISM).sketch(by=np.arange(20) // 10)
     with pytest.raises(ValueError, match="posterior_predictive needs each record's law, which a CountSketch of groups"):
@@ -143,9 +143,9 @@ def test_names_and_labels_that_do_not_fit_raise_before_anything_runs(frame, fitt
 
 
 def test_a_kernel_that_has_been_made_takes_no_other_start(frame, fitted):
-    with pytest.raises(ValueError, match="init_strategy is for a kernel that fit makes"):
+    with pytest.raises(ValueError, match="init_strategy: pass a kernel class"):
         ldp.fit(model, frame, fitted[0], kernel=NUTS(model), init_strategy=init_to_median)
-    with pytest.raises(ValueError, match="target_accept_prob and max_tree_depth is for a kernel that fit makes"):
+    with pytest.raises(ValueError, match="target_accept_prob and max_tree_depth: pass a kernel class"):
         ldp.fit(model, frame, fitted[0], kernel=NUTS(model), target_accept_prob=0.9, max_tree_depth=3)
     with pytest.raises(ValueError, match="target_accept_prob must be a number between 0 and 1, exclusive, got 80"):
         ldp.fit(model, frame, fitted[0], target_accept_prob=80)
@@ -214,3 +214,18 @@ def test_calls_that_cannot_be_meant_are_named():
         ldp.fit(private, np.zeros(9))
     with pytest.raises(ValueError, match=r"site 'y': observed values of shape \(5,\) are not those of \(9,\) laws"):
         ldp.fit(private, np.zeros(9), np.zeros(5))
+
+
+def test_a_sketch_is_fitted_and_the_log_likelihood_is_that_of_its_release():
+    release = ldp.Release(np.linspace(-30, 30, 500), ldp.LaplaceMechanism(1.0, -5, 5))
+    with pytest.warns(ldp.inference.ConvergenceWarning):
+        result = ldp.fit(mean_alone, release.sketch(), log_likelihood=release, **SHORT)
+    mean = result["posterior"]["mean"].values
+    with jax.enable_x64(True):
+        law = ldp.Privatized(dist.Normal(mean[1, 3], 5.0), release.mechanism)
+        expected = np.asarray(law.log_prob(release.values))
+    np.testing.assert_allclose(result["log_likelihood"]["z"].values[1, 3], expected, rtol=1e-9)  # rounding
+    other = ldp.Release(release.values[:400], release.mechanism)
+    for data, wrong in ((release.sketch(), other), (release, release)):
+        with pytest.raises(ValueError, match="log_likelihood must be the release of the model's only sketch"):
+            ldp.fit(mean_alone, data, log_likelihood=wrong, **SHORT)

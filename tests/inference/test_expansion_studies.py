@@ -1,6 +1,6 @@
 """Posteriors by expansion: intervals cover, and means and deviations are those of posteriors by records.
 
-What the studies found is recorded in docs/calibration.md.
+What the studies found is recorded in docs/explanation/calibration.md.
 """
 
 import collections

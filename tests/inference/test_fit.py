@@ -334,7 +334,7 @@ def test_bad_numbers_of_draws_raise_before_anything_runs(options, message):
 
 
 def test_a_factory_in_place_of_its_model_is_noticed():
-    with pytest.raises(ValueError, match="the model has no site to sample; a model factory is called first"):
+    with pytest.raises(ValueError, match="the model has no site to sample; call a model factory first"):
         ldp.fit(clipped_gaussian, ldp.Release([0.1, 0.2], LAPLACE))
 
 

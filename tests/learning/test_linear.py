@@ -276,7 +276,7 @@ def test_wrong_input_is_refused(features, released):
         "features must be finite numbers, got features\\[2, 1\\]",
         np.where(features == features[2, 1], np.nan, features),
     )
-    refused("a row a label: got 399 rows, and 400", features[1:])
+    refused("one row for each label: got 399 rows, and 400", features[1:])
     refused("must be a matrix", features[:, 0])
     refused("without values", release=ldp.Release(None, released.mechanism, 400))
     refused("penalty must be a finite number, 0 or more, got -1", penalty=-1.0)

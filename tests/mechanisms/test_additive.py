@@ -328,7 +328,7 @@ def test_personal_parameters_and_public_records():
     release = ldp.Release(z, mechanism)
     assert "not protected" in release.mechanism.guarantee.statement()
     np.testing.assert_allclose(mechanism.guarantee.delta(1.0)[[0, -1]], [1.0, 0.2])
-    with pytest.raises(ValueError, match="give one budget, or one a record"):
+    with pytest.raises(ValueError, match="give one budget, or one for each record"):
         ldp.Release(z[:-1], mechanism)
 
 
@@ -416,7 +416,7 @@ def test_traced_mechanisms_can_be_mapped_over():
         (lambda: ZeroInflatedLaplaceMechanism(1.0, 1.0, 0, 1), "zero_probability must be between 0 and 1, exclusive"),
         (lambda: SymmetricLaplaceMechanism(-1.0, 0, 1), "scale must be non-negative and finite, got -1.0"),
         (lambda: SymmetricLaplaceMechanism(1.0, 1, 1), "lower must be below upper"),
-        (lambda: SymmetricLaplaceMechanism(1.0, [0, 0], 1), "lower must be a number, or one a perturbed column"),
+        (lambda: SymmetricLaplaceMechanism(1.0, [0, 0], 1), "lower must be a number or one per perturbed column"),
         (lambda: SymmetricLaplaceMechanism(1.0, [0, 0], 1, columns=3), r"\(here 3\), got shape \(2,\)"),
         (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, columns=0), "columns must be a positive integer, or names"),
         (
@@ -434,7 +434,7 @@ def test_traced_mechanisms_can_be_mapped_over():
         (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3, (2, True)), r"perturbed must be distinct columns out of"),
         (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, np.True_), "columns must be a positive integer, or names"),
         (lambda: SymmetricLaplaceMechanism(1.0, -1e308, 1e308), "upper - lower must be finite"),
-        (lambda: SymmetricLaplaceMechanism([[1.0]], 0, 1), "scale must be a number, or one a record"),
+        (lambda: SymmetricLaplaceMechanism([[1.0]], 0, 1), "scale must be a number, or one for each record"),
         (
             lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3).randomize(jax.random.key(0), np.zeros((4, 2))),
             r"x must be rows of 3 columns, got an array of shape \(4, 2\)",

@@ -344,7 +344,7 @@ def test_many_bins_of_a_prior_are_merged():
         (lambda: RROnBins.optimal(([0.0, 2.0, 1.0], [1.0, 1.0]), 1.0), "nodes must increase strictly"),
         (lambda: optimal_bins([1.0, 0.0], [0.5, 0.5], 1.0), "values must increase strictly"),
         (lambda: optimal_bins([0.0, 1.0], [0.5, -0.5], 1.0), "probabilities must be non-negative and finite"),
-        (lambda: optimal_bins([0.0, 1.0], [1.0], 1.0), "probabilities must be one a value"),
+        (lambda: optimal_bins([0.0, 1.0], [1.0], 1.0), "give one probability for each value"),
     ],
 )
 def test_what_is_wrong_with_bins_is_named(call, message):
@@ -552,7 +552,7 @@ MATRIX = np.array([[0.75, 0.25], [0.25, 0.75]])  # of the labels −1/2 and 1/2,
         (lambda: UnbiasedRandomizer(1.2, [-0.5, 0.5], [-1, 1], np.eye(2)), r"matrix must be positive and finite"),
         (
             lambda: UnbiasedRandomizer(1.2, [-0.5, 0.5], [-1, 1], MATRIX[:1]),
-            r"a row a node and a column an output, \(2, 2\)",
+            r"one row for each node, one column for each output, \(2, 2\)",
         ),
         (lambda: UnbiasedRandomizer(1.2, [0.5, -0.5], [-1, 1], MATRIX), "nodes must increase strictly"),
         (lambda: UnbiasedRandomizer(1.2, [-0.5, 0.5], [1, -1], MATRIX), "outputs must increase strictly"),

@@ -1,4 +1,4 @@
-"""The mechanism of counts that docs/mechanisms.md writes with the public interface, taken from there."""
+"""The mechanism of counts that docs/how_to/own_mechanism.md writes with the public interface, taken from there."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ from scipy import special, stats
 import ldpbayes as ldp
 from ldpbayes.mechanisms import registry as _registry
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "mechanisms.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "how_to" / "own_mechanism.md"
 Z, X = np.arange(-300, 311), np.arange(11)
 
 

@@ -58,7 +58,7 @@ def test_noise_in_columns_of_different_scales_is_drawn_as_its_density_says():
     assert np.all(z[:, 1] == 7) and stats.kstest((z[:, 2] - 9) / 2, "norm").pvalue > 1e-4
     assert ldp.mechanisms.mechanism_from_spec(json.loads(json.dumps(mechanism.spec()))) == mechanism
     np.testing.assert_allclose(mechanism.moments(x)[1], [0.25, 0, 4])
-    with pytest.raises(ValueError, match="noise with 2 standard deviations, one a column, is for 3 perturbed columns"):
+    with pytest.raises(ValueError, match="noise with 2 standard deviations is for 2 columns, not for 3 perturbed"):
         ldp.mechanisms.AdditiveMechanism(law, -1, 1, columns=3)
 
 
@@ -210,7 +210,7 @@ def test_columns_of_a_data_frame_are_taken_by_their_names():
         ),
         (lambda: dataclasses.replace(LINEAR, radius=-1.0), "radius must be positive"),
         (lambda: dataclasses.replace(LINEAR, columns=1), "columns must be covariates and a response, two at least"),
-        (lambda: dataclasses.replace(SUMS, ratios=(1, 2)), "ratios must be 3 numbers, one a block"),
+        (lambda: dataclasses.replace(SUMS, ratios=(1, 2)), "ratios must be 3 numbers, one for each block"),
         (lambda: dataclasses.replace(SUMS, trust_model="nobody"), "trust_model must be one of local, central"),
         (lambda: dataclasses.replace(SUMS, count=0), "count must be a whole number of records, 1 at least"),
         (lambda: ldp.Release([[0.0, 0.0, 0.5]], LOGISTIC), "released labels, 0 or 1; 1 of these are not"),

@@ -196,7 +196,7 @@ REFUSED = [
     (lambda: ldp.Release([2.5, 1], Incomplete(WHOLE)), r"prints no such number as 1 of these, the first \(2.5\) at 0"),
     (lambda: ldp.Release([5, NAN], Rounded(WHOLE, 5)), r"values must be finite; 1 are not, the first \(nan\) at 1"),
     (lambda: ldp.Release([5, np.inf], Withheld(WHOLE, 1)), r"values must be finite; 1 are not, the first \(inf\) at 1"),
-    (lambda: Withheld(Incomplete(WHOLE), 3), "NaN would have two reasons under Withheld"),
+    (lambda: Withheld(Incomplete(WHOLE), 3), "NaN would have two meanings under Withheld"),
     (lambda: Floored(WHOLE, 0.5), "floor must be a whole number under discrete noise, got 0.5"),
     (lambda: Rounded(WHOLE, -1), "unit must be positive and finite, got -1"),
     (lambda: Withheld(WHOLE, "10"), "threshold must be finite, got the string '10'"),

@@ -221,7 +221,7 @@ def test_warner_and_other_factories_take_matrices_of_their_number_of_categories(
         ([[0.5, 0.5], [0.5, 0.6]], "matrix must be rows of probabilities that sum to one up to 1e-09; row 1"),
         ([[1.5, -0.5], [0.5, 0.5]], r"matrix must be non-negative and finite, got matrix\[0, 1\] = -0.5"),
         ([[np.nan, 1.0], [0.5, 0.5]], r"matrix must be non-negative and finite, got matrix\[0, 0\] = nan"),
-        ([[0.5, 0.5]], r"matrix must have two rows or more, one a record, got shape \(1, 2\)"),
+        ([[0.5, 0.5]], r"matrix must have a row for each record, two at least, got shape \(1, 2\)"),
         ([0.5, 0.5], "must be rows of probabilities"),
         ([[0.5, 0.5], [1.0]], "matrix must be non-negative"),
         (np.float32([[0.1, 0.9], [0.7, 0.3]]), "single precision"),

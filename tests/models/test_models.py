@@ -202,9 +202,9 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
     [
         ("regional_histograms", lambda: ldp.Release([0, 1, 1], RESPONSE), "a sketch made with by="),
         ("regional_histograms", lambda: ldp.Release([0, 1, 1], RESPONSE).sketch(), "a sketch made with by="),
-        ("hierarchical", lambda: ldp.Release([5.0, 2.0], LAPLACE), "one a group, got a Release"),
-        ("hierarchical", lambda: ldp.Release([5.0, 2.0], LAPLACE).sketch(), "one a group, got a PanelSketch"),
-        ("hierarchical", list, "one a group, got an empty one"),
+        ("hierarchical", lambda: ldp.Release([5.0, 2.0], LAPLACE), "one for each group, got a Release"),
+        ("hierarchical", lambda: ldp.Release([5.0, 2.0], LAPLACE).sketch(), "one for each group, got a PanelSketch"),
+        ("hierarchical", list, "one for each group, got an empty one"),
         (
             "hierarchical",
             lambda: {"a": ldp.Release([5.0, 2.0], LAPLACE)},

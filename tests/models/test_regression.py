@@ -119,7 +119,7 @@ def test_exact_sums_are_latent_and_wishart():
 
     found, want = densities(at | {"bartlett": bartlett})
     assert float(found) == pytest.approx(float(want), rel=1e-12)
-    with pytest.raises(ValueError, match="exact sums are Wishart only where all means are 0"):
+    with pytest.raises(ValueError, match="exact=True needs means of 0"):
         density(linear_regression(exact=True, intercept=dist.Normal(0, 1)), ldp.Release([z], central), at)
 
 

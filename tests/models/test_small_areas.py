@@ -127,7 +127,7 @@ def test_a_noisy_exposure_widens_the_rates():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"exposure": np.ones(3)}, r"exposure must be a number, or one a cell \(here 60\), got shape \(3,\)"),
+        ({"exposure": np.ones(3)}, r"exposure must be a number, or one for each cell \(here 60\), got shape \(3,\)"),
         ({"exposure": -1.0}, "exposure must be positive and finite, got -1.0"),
         (
             {"exposure": 10.5, "response": "binomial"},

@@ -249,7 +249,7 @@ def test_moments_say_that_there_is_no_variance_and_specs_name_a_function_that_no
             lambda: FromDensity(densities.laplace.logpdf),
             r"integrates to 1.00000\d+; name all kinks and jumps in breaks",
         ),
-        (lambda: FromDensity(uniform), "must be that of a density: its exponential integrates to"),
+        (lambda: FromDensity(uniform), "must be a density, but it integrates to"),
         (lambda: FromDensity(lambda t: densities.norm.logpdf(t) + 0.1), "integrates to 1.10517"),
         (lambda: FromDensity(lambda t: densities.norm.logpdf(t, 1.0)), "the mean of the noise must be zero, .* is 1"),
         (lambda: FromDensity(lambda t: jnp.where(t > 0, jnp.nan, -t)), "must be below infinity everywhere, got nan at"),

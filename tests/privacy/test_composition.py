@@ -172,7 +172,7 @@ def test_different_promises_are_not_added():
     with pytest.raises(ValueError, match="delta must be"):
         compose(RESPONSE, delta=0.0)
     table = ldp.NoisyTable.from_frame({"k": ["a"], "n": [3.0]}, "n", "k", "laplace", scale=1, privacy="As published.")
-    with pytest.raises(ValueError, match="words of its publisher"):
+    with pytest.raises(ValueError, match="statement of its publisher"):
         compose(table)
 
 

@@ -199,8 +199,8 @@ def test_where_one_block_is_nearly_without_noise_its_range_is_the_sensitivity(si
         (lambda: logistic_sensitivity(1, [1.0]), "radius must be a positive and finite number"),
         (lambda: linear_sensitivity(1, 1.0, 1.0, (1.0, 1.0)), "ratios must be 3 positive and finite numbers"),
         (lambda: logistic_sensitivity(1, 1.0, (1.0, np.nan)), r"ratios must be 2 .* numbers, got ratios\[1\] = nan"),
-        (lambda: linear_sensitivity(2, 1e-200, 1.0), "must be of magnitudes whose sensitivity is not"),
-        (lambda: linear_sensitivity(2, 1e200, 1.0), "must be of magnitudes whose sensitivity is not inf"),
+        (lambda: linear_sensitivity(2, 1e-200, 1.0), "the sensitivity would be"),
+        (lambda: linear_sensitivity(2, 1e200, 1.0), "the sensitivity would be inf"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -1,4 +1,4 @@
-"""Simulation-based calibration of every model factory of the package; what it found is in docs/calibration.md."""
+"""Simulation-based calibration of every model factory; results are in docs/explanation/calibration.md."""
 
 import numpy as np
 import numpyro.distributions as dist

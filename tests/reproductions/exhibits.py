@@ -68,9 +68,7 @@ def histogram_distances(checkpoint, **settings):
     return [order("mean distance of posterior cdfs with and without privacy", "falls as ε grows", ours, holds)]
 
 
-TUNING = (
-    "what LDP-SGD does here depends on its step and group size, which the paper does not state (docs/regression.md)"
-)
+TUNING = "LDP-SGD depends on its step and group size, which the paper does not state (docs/how_to/regression.md)"
 WINE = (
     "5,200 local records say nearly nothing at these budgets, so the prediction is the mean quality and a little noise"
 )

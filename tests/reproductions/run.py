@@ -212,7 +212,7 @@ EXHIBITS = [
         "Table 1",
         exhibits.label_privacy,
         {"name": "Table 1", "study": tables.table_1, "trials": 10, "epsilons": EPSILONS[2:-1], "columns": COLUMNS},
-        {"trials": 5, "epsilons": (1.0,), "columns": COLUMNS[:-1]},
+        {"trials": 3, "epsilons": (1.0,), "columns": COLUMNS[:-1]},
         "communities.data",
     ),
     Exhibit(

@@ -1,4 +1,4 @@
-"""Reproductions of the figures of Ferrando, Wang & Sheldon; what they recorded is in docs/bootstrap_studies.md."""
+"""Reproductions of the figures of Ferrando, Wang & Sheldon; results are in docs/reference/bootstrap_studies.md."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Reproductions of the histogram figures of Kulkarni et al.; what they recorded is in docs/histograms.md."""
+"""Reproductions of the histogram figures of Kulkarni et al.; what they recorded is in docs/how_to/histograms.md."""
 
 import os
 

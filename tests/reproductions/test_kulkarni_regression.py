@@ -1,4 +1,4 @@
-"""Reproductions of the regression figures of Kulkarni et al.; what they recorded is in docs/regression.md."""
+"""Reproductions of the regression figures of Kulkarni et al.; what they recorded is in docs/how_to/regression.md."""
 
 import functools
 import os

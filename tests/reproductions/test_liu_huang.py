@@ -1,4 +1,4 @@
-"""Reproductions of the tables of Liu & Huang; what they recorded is in docs/label_privacy_studies.md."""
+"""Reproductions of the tables of Liu & Huang; what they recorded is in docs/reference/label_privacy_studies.md."""
 
 import dataclasses
 import os

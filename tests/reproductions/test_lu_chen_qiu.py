@@ -1,4 +1,4 @@
-"""Reproductions of the tables of Lu, Chen & Qiu; what they recorded is in docs/m_estimation.md."""
+"""Reproductions of the tables of Lu, Chen & Qiu; what they recorded is in docs/explanation/corrections.md."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Claims of docs/smooth_density_studies.md about the smooth density, with few replicates."""
+"""Claims of docs/reference/smooth_density_studies.md about the smooth density, with few replicates."""
 
 import numpy as np
 import pytest

@@ -138,7 +138,7 @@ def test_posteriors_are_as_wide_as_planned():
             (lambda a, b: dist.Normal(a + b, 1.0), {"a": 0.0, "b": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)),
             {},
             ValueError,
-            "told apart",
+            "do not identify the parameters",
         ),
         ((lambda p: dist.Categorical(p), {"p": np.ones(99) / 99}, M.LocalHashing(1.0, 99)), {}, ValueError, "too many"),
         (

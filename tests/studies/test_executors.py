@@ -23,7 +23,7 @@ OPTIONS = {"replicates": 8, "num_warmup": 10, "num_samples": 10, "batch": 2, "pr
 
 
 def spawning():
-    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ def test_a_study_of_a_privatized_model_is_one_of_its_releases(tmp_path):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (clipped_gaussian, {}, "no site to sample; a model factory is called first"),
+        (clipped_gaussian, {}, "no site to sample; call a model factory first"),
         (clipped_gaussian(), {"replicates": 0}, "replicates must be an integer of at least 1, got 0"),
         (clipped_gaussian(), {"batch": 0}, "batch must be an integer of at least 1, got 0"),
         (clipped_gaussian(), {"num_samples": 0}, "num_samples must be an integer of at least 1, got 0"),

@@ -1,4 +1,4 @@
-"""Intervals of the true table cover as often as they say; the results of the long studies are in docs/tables.md."""
+"""Intervals of the true table cover as often as they say; results of long studies are in docs/how_to/tables.md."""
 
 import jax
 import numpy as np

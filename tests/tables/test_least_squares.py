@@ -154,7 +154,7 @@ def test_what_queries_do_not_determine_is_refused_by_name():
         estimate_table(tables | {"county": tables["county"][:4]})
     with pytest.raises(ValueError, match=r"queries of cells must be 3 rows of finite numbers, got \(2, 4\)"):
         estimate_table(tables["state"], np.ones((2, 4)))
-    with pytest.raises(ValueError, match="queries must all have a column a cell"):
+    with pytest.raises(ValueError, match="queries must all have one column for each cell"):
         estimate_table({"a": tables["state"], "b": tables["all"]}, {"a": np.eye(3), "b": np.ones((1, 4))})
 
 

@@ -32,10 +32,10 @@ FEWEST_SCALES = 36  # nodes over the scale of symmetric Laplace noise, where the
 
 
 class SumOfStatistics(dist.Distribution):
-    """Law of Σ t(record) over independent records, as the normal law of its mean and covariance.
+    """Law of a sum of statistics t(record) over independent records: a normal law with mean and covariance of the sum.
 
-    ``each_mean`` (p,) and ``each_covariance`` (p, p), which may be singular, are E[t] and Cov[t] of one record. The
-    number of records, ``count``, may be a latent variable of the model.
+    ``each_mean`` (p,) and ``each_covariance`` (p, p), which may be singular, are mean and covariance of t of one
+    record. The number of records, ``count``, may be a latent variable of the model.
     """
 
     arg_constraints = {
@@ -61,7 +61,7 @@ class SumOfStatistics(dist.Distribution):
         return self.mean + jnp.einsum("...ij,...j->...i", root, draw)
 
     def log_prob(self, value: Array, intermediates: Any = None) -> jax.Array:
-        """Of a sum that was not perturbed; its covariance must not be singular."""
+        """Return the log density of unperturbed sums (*batch, p). The covariance must not be singular."""
         return normal_log_density(dist.MultivariateNormal(self.mean, self.covariance_matrix), value)
 
 
@@ -74,16 +74,16 @@ def linear_rows(
 ) -> dist.MultivariateNormal:
     """Law of rows (x, y) of a linear regression: x ~ N(m, Σ), y | x ~ N(intercept + slopes·x, σ²).
 
-    It has event shape (d + 1,), mean (m, intercept + θᵀm) and covariance [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]], θ the slopes.
+    It has event shape (d + 1,), mean (m, intercept + θᵀm) and covariance [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]]; θ are the slopes.
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
         Law of the covariates, event shape (d,).
     slopes : array (*batch, d)
-        Coefficients, in the unit of y per that of each x.
+        Coefficients, in the unit of y for each unit of x.
     standard_deviation, intercept : array_like
-        σ, and the mean of y where all covariates are 0.
+        σ, and the mean of y where all covariates are 0, in the unit of y.
     """
     slopes, root, sigma = jnp.asarray(slopes), covariates.scale_tril, standard_deviation
     batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(sigma), jnp.shape(intercept))
@@ -103,11 +103,11 @@ def linear_rows(
 def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal: str = "scaled") -> SumOfStatistics:
     """Law of the sum of [x_j², s x_j x_k, x_j y, y²] over records (x, y) with a normal law.
 
-    By Isserlis' theorem the products w_i w_j and w_k w_l of entries of w = (x, y) have the covariance
-    M_ik M_jl + M_il M_jk − 2 m_i m_j m_k m_l, where m and M are the first and second moments ([KJKH] supplement 13.1).
+    By Isserlis' theorem the products w_i w_j and w_k w_l of entries of w = (x, y) have the covariance M_ik M_jl + M_il
+    M_jk − 2 m_i m_j m_k m_l, where m and M are the first and second moments ([KJKH] supplement 13.1).
 
-    ``rows`` is the law of a record (x, y), the response last, as of `linear_rows`; ``count`` the number of records;
-    ``off_diagonal``, "scaled" or "once", says s, as in `LinearStatisticsMechanism`.
+    ``rows`` is the law of a record (x, y), with the response last, such as `linear_rows`. ``count`` is the number of
+    records. ``off_diagonal``, "scaled" or "once", determines s, as in `LinearStatisticsMechanism`.
     """
     d = rows.event_shape[0] - 1
     first, second = diagonal_first_pairs(d)
@@ -136,10 +136,18 @@ def logistic_statistics(
 ) -> SumOfStatistics:
     """Law of the sum of [x_j², s x_j x_k, x_j y] over records of a logistic regression, y in {−1, 1}.
 
-    Arguments are those of `linear_rows`, without a batch (the intercept is the predictor at x = 0), and of
-    `linear_statistics`. With x ~ N(m, Σ) and g(η) = E[y | η] = tanh(η/2) of the predictor η = intercept + slopes·x,
-    moments with y follow from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to
-    three derivatives, whose expectations are integrals in one dimension. [KJKHK] expands the sigmoid instead.
+    With x ~ N(m, Σ) and g(η) = E[y | η] = tanh(η/2) of the predictor η = intercept + slopes·x, moments with y follow
+    from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to three derivatives, whose
+    expectations are integrals in one dimension. [KJKHK] expands the sigmoid instead.
+
+    Parameters
+    ----------
+    covariates : numpyro.distributions.MultivariateNormal
+        Law of the covariates, event shape (d,), without a batch.
+    slopes, intercept : array (d,), float
+        Coefficients, in log-odds for each unit of x, and the predictor at x = 0, in log-odds.
+    count, off_diagonal : array_like, {"scaled", "once"}
+        Number of records in the sum; the rule for the factor s (√2 or 1) in `LogisticStatisticsMechanism`.
     """
     m, covariance = covariates.loc, covariates.covariance_matrix
     a = covariance @ slopes
@@ -184,18 +192,18 @@ def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class ChebyshevExpansion:
-    """Expansion of the sigmoid in Chebyshev polynomials, whose mean over a normal predictor is a polynomial.
+    """Polynomial that replaces the sigmoid. The mean of the polynomial over a normal predictor is a polynomial, too.
 
-    Its mean is clipped to [0, 1], and where responses are released as they are, to [`floor`, 1 − `floor`], with no
-    gradient beyond. Source: [KJKH] supplement 7 and 12.2; defaults of Figure 6.
+    The mean is clipped to [0, 1]. If responses are released without noise, it is clipped to [`floor`, 1 − `floor`]. Its
+    gradient is 0 beyond. Source: [KJKH] supplement 7 and 12.2; defaults of Figure 6.
 
     Parameters
     ----------
     order : int
-        Of the last polynomial, at least 1.
+        Order of the last Chebyshev polynomial, at least 1.
     half_width, floor : float
-        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor; the least probability of a
-        response that is released as it is, between 0 and 1/2, exclusive.
+        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor (log-odds). ``floor`` is the
+        least probability of a response that is released without noise, inside (0, 1/2).
     """
 
     order: int = 2
@@ -209,14 +217,14 @@ class ChebyshevExpansion:
 
     @property
     def coefficients(self) -> np.ndarray:
-        """Of the powers 0, 1, ..., order of the predictor."""
+        """Coefficients of the powers 0, 1, ..., order of the predictor."""
         sigmoid, terms = lambda x: 0.5 * (1 + np.tanh(0.5 * self.half_width * x)), self.order + 1
         series = np.polynomial.chebyshev.chebinterpolate(sigmoid, 2 * self.order + 199)[:terms]
         powers = np.polynomial.chebyshev.cheb2poly(series)  # without trailing zeros
         return np.pad(powers, (0, terms - len(powers))) / float(self.half_width) ** np.arange(terms)
 
     def mean(self, t: Array, v: Array) -> jax.Array:
-        """Mean of the expansion over a predictor N(t, v), not clipped; shapes broadcast."""
+        """Return the mean of the unclipped expansion over a predictor with mean t and variance v; shapes broadcast."""
         before, moment, total = jnp.zeros_like(t), jnp.ones_like(t), jnp.zeros_like(t)
         for k, coefficient in enumerate(self.coefficients):
             total = total + float(coefficient) * moment
@@ -230,11 +238,12 @@ Response = Callable[[Any], dist.Distribution]  # linear predictors → law of th
 class RegressionRows(dist.Distribution):
     """Law of rows of covariates x ~ N(m, C) and a response y ~ response(intercept + xᵀ slopes).
 
-    Under a mechanism that perturbs all columns but the response the latent x is integrated out, and y where it passed
-    randomized response (`LogisticRecordsMechanism`): given the released covariates and, under symmetric Laplace noise,
-    the scale W of their noise, which is integrated out too, the predictor is normal. For logit and probit responses the
-    log density is exact to 1e-8 where every principal standard deviation of the covariates is at least a tenth of the
-    noise's, but for rows that are next to impossible (Notes). Clipping is left out: bounds should hold (nearly) all x.
+    A mechanism perturbs all columns except the response, or also the response by randomized response
+    (`LogisticRecordsMechanism`). The latent x, and y if it is perturbed, are integrated out. Given the released
+    covariates and, under symmetric Laplace noise, the scale W of their noise, the predictor is normal. W is integrated
+    out, too. For logit and probit responses, the log density is exact to 1e-8 if every principal standard deviation of
+    the covariates is at least a tenth of the standard deviation of the noise, except for extremely improbable rows
+    (Notes). Clipping is ignored: the bounds should contain (nearly) all x.
 
     Parameters
     ----------
@@ -242,21 +251,23 @@ class RegressionRows(dist.Distribution):
         Law of the covariates, event shape (d,), batch shape ().
     response : callable
         Linear predictor (an array) → numpyro.distributions.Distribution of y, such as ``BernoulliLogits``.
-    slopes, intercept : array (d,), array_like
-        Coefficients of the covariates, and the predictor where all are 0.
+    slopes, intercept : array (d,) and array_like
+        Coefficients of the covariates, in the unit of the predictor for each unit of a covariate; the predictor where
+        all covariates are 0.
     place, scales, nodes : int
-        Position of the response in a row; points of the integral over W, at least 36; Gauss-Hermite points of that over
-        the predictor, where responses are not tabulated: there are infinitely many, or their law depends on other
-        traced parameters, such as an overdispersion.
+        Position of the response in a row; number of nodes of the integral over W (at least 36 are used); number of
+        Gauss-Hermite nodes over the predictor, for responses that cannot be tabulated: with infinitely many values, or
+        a law that depends on other traced parameters, such as an overdispersion.
     expansion : ChebyshevExpansion, optional
-        Takes the place of the sigmoid of a logistic response (``BernoulliLogits`` only), as in [KJKH].
+        Polynomial that replaces the sigmoid of a logistic response (``BernoulliLogits`` only), as in [KJKH]. Default:
+        none.
 
     Notes
     -----
-    Of a row whose log density is L below the largest, L from 12 to 40, the rule over W has an error of about
-    2 exp(−2π²/(L h²)), with h = (6.7 − 0.7 log s)/(scales − 1) and s the smallest principal variance of the covariates
-    over that of the noise, at most 1: by 36 scales at s = 1/100, 1e-5 at L = 20 and 5e-4 at 30, by 72 less than 1e-7.
-    Beyond 40 densities are too small. A response whose probability is below exp(−20) is exact to 1e-4.
+    For a row whose log density is L below the largest, 12 ≤ L ≤ 40, the rule over W has an error near 2 exp(−2π²/(L
+    h²)), with h = (6.7 − 0.7 log s)/(scales − 1) and s the smallest principal variance of the covariates over that of
+    the noise, at most 1. With 36 scales and s = 1/100 this is 1e-5 at L = 20 and 5e-4 at 30, with 72 scales less than
+    1e-7. Beyond L = 40 densities are too small. A response with a probability below exp(−20) is exact to 1e-4.
     """
 
     support = constraints.real_vector
@@ -296,12 +307,12 @@ class RegressionRows(dist.Distribution):
         return jnp.insert(x, self.place, y.astype(x.dtype), axis=-1)
 
     def log_prob(self, value: Array, intermediates: Array = None) -> jax.Array:
-        """Log density of rows that were not perturbed (*batch, columns)."""
+        """Return the log density (*batch) of unperturbed rows (*batch, columns)."""
         x, y = self.parts(value)
         return normal_log_density(self.covariates, x) + self.response(self.intercept + x @ self.slopes).log_prob(y)
 
     def parts(self, value: Array) -> tuple[Array, Array]:
-        """Covariates (*batch, d) and responses (*batch), as NumPy arrays where the rows are one."""
+        """Return covariates (*batch, d) and responses (*batch) of rows. NumPy arrays stay NumPy arrays."""
         xp = np if isinstance(value, np.ndarray) else jnp
         return xp.delete(value, self.place, axis=-1), value[..., self.place]
 

@@ -20,7 +20,9 @@ from ldpbayes.numerics.arrays import CHUNK, bit_product, by_rows, pays
 from ldpbayes.numerics.special import log_or_nothing
 
 BIT_CHUNK = 1 << 23  # memberships at a time as 8-bit integers, for which a loop costs more than the cache saves
-FEWEST = 64  # categories from which on `bit_product` is faster, for one chain and for four (docs/benchmarks.md)
+FEWEST = (
+    64  # categories from which on `bit_product` is faster, for one chain and for four (docs/reference/benchmarks.md)
+)
 
 
 @functools.singledispatch

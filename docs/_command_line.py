@@ -1,0 +1,23 @@
+"""The parser of the command line, as docs/reference/command_line.md lists its options."""
+
+import re
+
+from ldpbayes.cli import _main, _parser
+
+
+def parser():
+    """The parser, with its texts in reStructuredText: options and examples as code; exit codes are on the page."""
+    top = _parser.parser(_main.COMMANDS)
+    top.epilog = None
+    for command in top._subparsers._group_actions[0].choices.values():
+        command.epilog = command.epilog.removesuffix(_parser.EXIT_CODES).replace("examples:", "Examples::\n", 1)
+        for each in command._actions:
+            each.help = as_code(each.help)
+        for each in command._action_groups:
+            each.description = as_code(each.description)
+    return top
+
+
+def as_code(text):
+    """A text with its options as code, since two hyphens are a dash in prose."""
+    return text and re.sub(r"--[a-z][\w-]*", r"``\g<0>``", text)
