@@ -1,6 +1,9 @@
 """The code blocks of README and docs run as they stand and print what is printed beside them; the site is whole."""
 
 import contextlib
+import doctest
+import importlib
+import inspect
 import io
 import os
 import pathlib
@@ -11,6 +14,7 @@ import warnings
 
 import pytest
 
+import ldpbayes
 from tests import test_house
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -57,5 +61,17 @@ def test_the_site_builds_without_warnings_and_describes_every_public_name(tmp_pa
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     pages = {path.stem for path in (tmp_path / "docs/reference/api/objects").glob("*.html")}
-    described = {name.rpartition(".")[2] for name in pages}
-    assert not {*test_house.public_objects()} - described
+    for path, names in test_house.faces().items():
+        face = ".".join(["ldpbayes", *path.parts])
+        if path.parts[:1] not in ((), ("cli",)) and not path.name.startswith("_"):
+            values = {name for name in names if not inspect.ismodule(getattr(importlib.import_module(face), name))}
+            assert not {name for name in values if not {f"{face}.{name}", f"ldpbayes.{name}"} & pages}, face
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ldpbayes.__all__)
+def test_examples_of_everyday_names_run(name):
+    runner = doctest.DocTestRunner()
+    for example in doctest.DocTestFinder(recurse=False).find(getattr(ldpbayes, name), name, globs={"ldp": ldpbayes}):
+        runner.run(example)
+    assert not runner.failures

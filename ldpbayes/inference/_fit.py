@@ -181,7 +181,7 @@ def fit(
         mechanisms = mechanisms_of(data, sites)
         privacy = promises(data, mechanisms_of([], sites), same_people) or UNKNOWN_PRIVACY
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
-        if log_likelihood is not False:
+        if isinstance(log_likelihood, Release) or log_likelihood:
             requested["log_likelihood"] = functools.partial(log_likelihoods, release=log_likelihood)
         values = jax.eval_shape(density.values, jax.random.key(0)) if requested else {}
         generated = {name: generator(name, function(density), values) for name, function in requested.items()}
