@@ -35,6 +35,7 @@ __all__ = [
     "plot_tradeoffs",
 ]
 
+#: Colours (hexadecimal) of the three analyses in pictures, such as ``COLOURS["naive"]``.
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _GREY = COLOURS["non-private"]
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
