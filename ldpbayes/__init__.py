@@ -1,10 +1,12 @@
-"""Statistical inference from differentially private releases, on NumPyro and JAX.
+"""Statistical inference from differentially private releases, with NumPyro and JAX.
 
-Write an ordinary NumPyro model, name the mechanism that made the released values, and get a posterior that accounts for
-the sampling noise and the privacy noise. The names below are for everyday use, after ``import ldpbayes as ldp``. All
-other names are in folders: `ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`, `estimation`,
-`bootstrap`, `functionals`, `tables`, `opendp`, `secure`, `learning`, `models`, `studies` and `plots`. Importing the
-package changes no setting of JAX.
+You write an ordinary NumPyro model and name the mechanism that made the released values. The package computes the
+posterior. The posterior includes the uncertainty from sampling and the uncertainty from the privacy noise.
+
+The names on this page are for everyday use, after ``import ldpbayes as ldp``. All other names are in submodules:
+`ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`, `estimation`, `bootstrap`, `functionals`,
+`tables`, `opendp`, `secure`, `learning`, `models`, `studies` and `plots`. To import the package changes no setting of
+JAX.
 """
 
 import importlib

@@ -1,7 +1,8 @@
-"""Functionals of a law: mean, standard deviation, quantiles, shares, Gini coefficient and Lorenz curve.
+"""Functionals of a law (probability distribution), such as its mean, its quantiles and its Gini coefficient.
 
-Each takes a univariate NumPyro law and returns an array of its batch shape, differentiable in its parameters. TypeError
-if the law lacks the cdf or the moments that are needed. `ldpbayes.predict` evaluates functionals at posterior draws.
+A functional is a function of a NumPyro law of numbers. The result is an array of the batch shape of the law. JAX can
+differentiate the result with respect to the parameters of the law. A functional raises TypeError if NumPyro has no cdf
+or moments of this law. `ldpbayes.predict` computes functionals at posterior draws.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,10 +31,21 @@ PARTS, CUTS = 9, 20  # all floating-point numbers are cut into 9 parts 20 times
 
 @dataclass(frozen=True)
 class Functional:
-    """A function of a law (*batch) at one point or at m points, which returns an array (*batch) or (*batch, m).
+    """A functional of a law at one point or at m points, such as quantiles for m probabilities.
 
-    `dim` is the name of the last axis and `labels` are its labels; both are None for one point. Functionals with equal
-    points are equal, so that compiled code is shared.
+    For a law of batch shape (*batch), the functional returns an array (*batch) for one point, or (*batch, m) for m
+    points.
+
+    Parameters
+    ----------
+    function : callable
+        A function of a law (*batch) and an array (m, *batch) of points. It returns an array (m, *batch).
+    points : tuple of float
+        The points, such as the probabilities of quantiles.
+    dim : str, optional
+        Name of the last axis of the result, in xarray results. Default: None, for a single point without such an axis.
+    labels : tuple, optional
+        Labels of the m points, along the last axis of the result. Default: None, for a single point.
     """
 
     function: Callable[[Any, jax.Array], jax.Array]  # of a law without wrappers and points (points, *batch)
@@ -52,41 +64,70 @@ class Functional:
 
 
 def mean(law: dist.Distribution) -> jax.Array:
-    """Return the expectation (*batch) of a law (*batch), in the unit of the law."""
+    """Return the expectation of a law (*batch) of numbers, as an array (*batch), in the unit of the numbers."""
     return _of_numbers(law, lambda inner: inner.mean)
 
 
 def sd(law: dist.Distribution) -> jax.Array:
-    """Return the standard deviation (*batch) of a law (*batch), in the unit of the law."""
+    """Return the standard deviation of a law (*batch) of numbers, as an array (*batch), in the unit of the numbers."""
     return _of_numbers(law, lambda inner: jnp.sqrt(inner.variance))
 
 
 def gini(law: dist.Distribution) -> jax.Array:
-    """Return the Gini coefficient E|X − X'| / (2 E X) of a continuous law of non-negative numbers; NaN without a mean.
+    """Return the Gini coefficient E|X − X'| / (2 E X) of a continuous law of non-negative numbers.
 
-    It is 1 − ∫_0^∞ P(X > x)² dx / E X, computed by Gauss-Legendre rules on panels. The panels end at the breaks of the
-    density and are short near the mean and the ends. Raises ValueError for other laws.
+    X and X' are independent random numbers with this law. The result is NaN if the law has no finite mean. Raises
+    ValueError if the law is not continuous, or if negative numbers are possible.
     """
     return _of_numbers(law, _gini)
 
 
 def quantile(q: ArrayLike) -> Functional:
-    """Return the functional of quantiles, the least x with P(X ≤ x) ≥ q, for a number or array (m,) of q in (0, 1)."""
+    """Return the functional that computes quantiles of a law: the smallest x with P(X ≤ x) ≥ q.
+
+    Parameters
+    ----------
+    q : float or array_like (m,)
+        One or several probabilities q, strictly between 0 and 1.
+    """
     return _at_points("quantile", checked("q", q, *INSIDE_0_1), _quantiles)
 
 
 def cdf(at: ArrayLike) -> Functional:
-    """Return the functional P(X ≤ at), for a number or an array (m,), in the unit of the law."""
+    """Return the functional that computes the cumulative distribution function P(X ≤ at) of a law.
+
+    Parameters
+    ----------
+    at : float or array_like (m,)
+        One or several points, in the unit of the numbers.
+    """
     return _at_points("at", checked("at", at, *NOT_NAN), _cdf)
 
 
 def density(at: ArrayLike) -> Functional:
-    """Return the functional of density, or mass, at ``at`` () or (m,), in the unit of the law, without atoms."""
+    """Return the functional that computes the density of a law, or its probabilities if the law is discrete.
+
+    The density does not include atoms: points of a continuous law that have a positive probability.
+
+    Parameters
+    ----------
+    at : float or array_like (m,)
+        One or several points, in the unit of the numbers.
+    """
     return _at_points("at", checked("at", at, *NOT_NAN), _density)
 
 
 def share(low: ArrayLike, high: ArrayLike) -> Functional:
-    """Return the functional P(low < X ≤ high), for numbers or arrays (m,), perhaps infinite; a label: "(10, 20]"."""
+    """Return the functional that computes the probability P(low < X ≤ high) of one or several intervals.
+
+    The labels of the results are texts such as "(10, 20]".
+
+    Parameters
+    ----------
+    low, high : float or array_like (m,)
+        Lower and upper ends of one or several intervals, in the unit of the numbers. Ends can be infinite. Raises
+        ValueError if a lower end is not smaller than the upper end.
+    """
     ends = np.broadcast_arrays(checked("low", low, *NOT_NAN), checked("high", high, *NOT_NAN))
     if np.any(ends[0] >= ends[1]):
         raise ValueError(f"low must be below high, got low = {low!r}, high = {high!r}")
@@ -96,8 +137,15 @@ def share(low: ArrayLike, high: ArrayLike) -> Functional:
 
 
 def lorenz(at: ArrayLike) -> Functional:
-    """Return the functional of the Lorenz curve: the share of the total that belongs to the fraction `at` of people
-    with the lowest values, a number or an array (m,) inside (0, 1); for the laws of `gini`.
+    """Return the functional that computes the Lorenz curve of a law of non-negative numbers.
+
+    The Lorenz curve at a fraction p is the share of the total (such as all income) that belongs to the fraction p of
+    people with the lowest values. Raises ValueError if the law is not continuous, or if negative numbers are possible.
+
+    Parameters
+    ----------
+    at : float or array_like (m,)
+        One or several fractions p of people, strictly between 0 and 1.
     """
     return _at_points("fraction", checked("at", at, *INSIDE_0_1), _lorenz)
 

@@ -1,4 +1,4 @@
-"""Results of OpenDP: released data frames as noisy tables, and the mechanisms of its measurements."""
+"""Read results of the library OpenDP: released data frames become noisy tables, and measurements become mechanisms."""
 
 import json
 import math
@@ -34,30 +34,45 @@ def read_table(
     sensitivity: float | None = None,
     privacy: str | None = None,
 ) -> NoisyTable:
-    """Read a noisy table from a column of a data frame that an OpenDP query released; see ``docs/how_to/opendp.md``.
+    """Read a noisy table from a data frame that an OpenDP query released.
 
-    The summary names the noise and its scale. Numbers of an unsigned type, OpenDP's default for counts, are printed as
-    0 if the noisy number is negative (`Floored`). A query with a threshold omits rows whose noisy count is at most the
-    threshold. With `cells`, such a count is `Withheld`, and other columns are missing. OpenDP need not be installed.
+    The page ``docs/how_to/opendp.md`` has examples. OpenDP need not be installed. The summary of the query has the law
+    and the scale of the noise. By default, OpenDP releases 0 in place of negative counts. The resulting table then has
+    the reporting rule `Floored`.
+
+    A query with a threshold omits the rows whose noisy count is at most the threshold. With the argument ``cells``, the
+    omitted cells are in the table, too. Their counts are known to be small (reporting rule `Withheld`), and their
+    values in other columns are missing.
 
     Parameters
     ----------
     released : data frame or dict of columns
-        ``query.release().collect()``.
+        The released data: ``query.release().collect()``.
     summary : data frame or dict of columns
-        ``query.summarize()`` of the same query.
+        The summary of this query: ``query.summarize()``.
     value : str
-        Name of a column with one noise. Raises ValueError for quantiles, and for means, which divide two noisy numbers:
-        query ``sum`` and ``len`` instead, and divide draws of them.
+        Name of a released column of counts or sums. Raises ValueError for quantiles, and for means, which are ratios of
+        two noisy numbers. Instead of a mean, query ``sum`` and ``len``, and divide the posterior draws of the two
+        columns.
     keys : str or sequence of str, optional
-        Names of the columns of keys, outermost first. Default: all columns that are not in the summary.
+        Names of the key columns, whose labels identify the cells, with the largest areas (such as states) first.
+        Default: all columns of ``released`` that are not in the summary.
     cells : data frame or dict of columns, optional
-        For queries with a threshold: keys of all cells that could have been released, chosen without looking at the
-        data (otherwise withheld cells say less than the likelihood assumes). Default: the released rows only.
+        Only for queries with a threshold: the labels of all cells that could have been released. Choose these cells
+        without looking at the released rows, otherwise results are wrong. Default: only the released cells.
     signed : bool, optional
-        True if negative numbers are released. Default: by the type of the column, which a CSV file does not keep.
-    sensitivity, privacy : float, str, optional
-        See `NoisyTable.from_frame`: the largest change of a value by one person, which a summary omits; a statement.
+        True if negative numbers can be released. Default: True unless the column has an unsigned type. Give this
+        argument if the column comes from a CSV file, which does not store the type.
+    sensitivity : float, optional
+        The largest change of a value before noise if one person changes, in the unit of the values. Default: unknown.
+        The table then states no privacy guarantee.
+    privacy : str, optional
+        The privacy statement of the publisher, as text. Default: none.
+
+    Returns
+    -------
+    NoisyTable
+        The table, with its mechanism: the noise, and the reporting rule if there is one.
     """
     columns, rows = columns_of(released), _rows(columns_of(summary))
     own = [row for row in rows if row["column"] == value]
@@ -66,22 +81,22 @@ def read_table(
         raise ValueError(f"the summary has no column {value!r}{guess(value, known)}; it has {', '.join(known)}")
     if len(own) > 1:
         parts = " and ".join(row["aggregate"] for row in own)
-        advice = "query them as columns of their own, such as sum and len, and divide draws of the two"
-        raise ValueError(f"column {value!r} is made of several noisy numbers, {parts}, and has no law here: {advice}")
+        advice = "query each of them as a separate column, and combine their posterior draws"
+        raise ValueError(f"column {value!r} is computed from several noisy numbers ({parts}): {advice}")
     made = own[0]
     if made["distribution"] not in LAWS:
-        raise ValueError(f"column {value!r} has {made['distribution']} as its distribution, not {', '.join(LAWS)}")
+        raise ValueError(f"noise of column {value!r} must be one of {', '.join(LAWS)}, got {made['distribution']}")
     values, law = column(columns, value), LAWS[made["distribution"]]
     names = [name for name in columns if name not in {row["column"] for row in rows}] if keys is None else keys
     names = [names] if isinstance(names, str) else [*names]
     if signed is None and law.discrete and values.dtype.kind not in "iu":
-        why = "which does not tell whether negative numbers were released: say signed=True or signed=False"
+        why = "which does not show if negative numbers are possible: give signed=True or signed=False"
         raise ValueError(f"column {value!r} holds {values.dtype}, {why}")
     signed = values.dtype.kind != "u" if signed is None else signed
     labels = {name: column(columns, name) for name in names}
     if cells is not None:
         if all(row["threshold"] is None for row in rows):
-            raise ValueError("cells= is for a query with a threshold; the summary has none, so no row is left out")
+            raise ValueError("cells= is only for a query with a threshold, and this query released all rows")
         released_labels, wanted = labels, columns_of(cells)
         labels = {name: column(wanted, name) for name in names}
         place = {cell: row for row, cell in enumerate(_tuples(released_labels))}
@@ -105,25 +120,40 @@ def read_table(
 
 
 def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: int | None = None) -> Mechanism:
-    """Read the mechanism of an OpenDP measurement from the arguments of its constructor.
+    """Read the mechanism of an OpenDP measurement.
 
-    Randomized response becomes `RandomizedResponse`; its codes are positions in OpenDP's ``categories``, or False and
-    True. Laplace and Gaussian noise on a number or vector become an `AdditiveMechanism`, with discrete noise for
-    integers, and `Floored` at 0 for unsigned integers. For a chain, the result is the mechanism after the
-    transformations.
+    - Randomized response becomes `RandomizedResponse`. Its codes 0, 1, ... are the positions in the list ``categories``
+      of OpenDP, or False and True.
+    - Laplace and Gaussian noise on a number or a vector become an `AdditiveMechanism`. For integers, the noise is
+      discrete. For unsigned integers, negative results are released as 0 (reporting rule `Floored`).
+    - For a chain of transformations and a measurement, only the measurement is read. The mechanism is then for the
+      transformed data.
 
     Parameters
     ----------
     measurement : opendp.mod.Measurement or str
-        A measurement, such as ``query.resolve()``, or its text from ``opendp.prelude.serialize``. The text must be from
-        a trusted source: OpenDP calls the functions that it names. Enable the features of OpenDP that it needs. Raises
-        ImportError without OpenDP. Raises ValueError for other measurements.
+        A measurement, such as ``query.resolve()``, or its text from ``opendp.prelude.serialize``. Use only texts from a
+        trusted source, because OpenDP calls the functions whose names are in the text. Call
+        ``opendp.prelude.enable_features`` for all features that the measurement needs.
     d_in : float, optional
-        Distance of two inputs that differ in one person, in the input metric, which determines the sensitivity; for
-        vectors, a bound for each value. Default: no guarantee is known.
+        The largest distance of two data sets that differ in one person, in the input metric of the measurement. It
+        gives the sensitivity. Default: unknown. The mechanism then has no guarantee.
     categories : int, optional
-        For bit vectors with exactly one bit set: their length; the mechanism is then `SymmetricUnaryEncoding`. Default:
-        the `RandomizedResponse` of one bit. Before version 0.15.0, OpenDP did not randomize the last bit (issue 2707).
+        Only for randomized response on vectors of bits that encode a category (exactly one bit is 1): the number of
+        bits. The result is then a `SymmetricUnaryEncoding`. Default: the result is the `RandomizedResponse` of a single
+        bit. OpenDP before version 0.15.0 did not randomize the last bit (issue 2707).
+
+    Returns
+    -------
+    Mechanism
+        The mechanism of ldpbayes with the same noise or the same probabilities of answers.
+
+    Raises
+    ------
+    ImportError
+        OpenDP is not installed.
+    ValueError
+        The measurement is neither randomized response nor Laplace or Gaussian noise.
     """
     require("opendp", "opendp")
     import opendp.prelude as dp
@@ -146,12 +176,13 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         return RandomizedResponse(log_odds) if categories is None else SymmetricUnaryEncoding(2 * log_odds, categories)
     if name not in ("make_laplace", "make_gaussian"):
         allowed = "make_randomized_response, ..._bool or ..._bitvec, make_laplace or make_gaussian"
-        raise ValueError(f"measurement must be made by {allowed}, got {name}; read_table reads queries of data frames")
+        raise ValueError(f"measurement must be made by {allowed}, got {name}; for data frames use read_table")
     kind, scale, k = str(rebuilt(arguments["input_domain"]).carrier_type), arguments["scale"], arguments["k"]
     number = re.fullmatch(r"(?:Vec<)?([iuf])(?:\d+|size)>?", kind)
     if number is None or (k is not None and 2.0**k > FINEST * scale):
         grid = "" if k is None else f" on a grid of 2^{k}"
-        raise ValueError(f"measurement must be of numbers, floats on a grid below {FINEST:g} scales, got {kind}{grid}")
+        allowed = f"integers, or floats on a grid finer than {FINEST:g} scales"
+        raise ValueError(f"measurement must take {allowed}, got {kind}{grid}")
     law = LAWS[f"{'Float' if number[1] == 'f' else 'Integer'} {name.removeprefix('make_').capitalize()}"]
     mechanism = AdditiveMechanism(law(scale), sensitivity=math.inf if d_in is None else float(d_in))
     return Floored(mechanism) if number[1] == "u" else mechanism

@@ -1,7 +1,7 @@
 """Plots of posteriors, releases, trade-off curves, bootstrap replicates and studies.
 
-Every function draws on Matplotlib axes ``ax``, by default the current ones, and returns them. The colours are those of
-Okabe and Ito, which colour-blind readers can distinguish.
+Every function draws on Matplotlib axes and returns these axes. If ``ax`` is not given, the function draws on the
+current axes. The colours are from the palette of Okabe and Ito, which colour-blind readers can distinguish.
 """
 
 import itertools
@@ -35,7 +35,7 @@ __all__ = [
     "plot_tradeoffs",
 ]
 
-#: Colours (hexadecimal) of the three analyses in pictures, such as ``COLOURS["naive"]``.
+#: Colours of the analyses in pictures, as hexadecimal codes, for example ``COLOURS["naive"]``.
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _GREY = COLOURS["non-private"]
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -53,16 +53,20 @@ def plot_intervals(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot means and equal-tailed intervals: one row for each group, one colour for each analysis.
+    """Plot posterior means and equal-tailed intervals of a number, for several groups (rows) and analyses (colours).
 
     Parameters
     ----------
     estimates : mapping of str to mapping of str to array_like
-        ``{group: {analysis: draws}}``, with draws of a scalar in any shape. Groups are plotted from top to bottom.
+        ``{group: {analysis: draws}}``, where ``draws`` is an array of any shape, with posterior draws of the number.
+        The first group is at the top.
     reference : array_like, optional
-        Draws of a reference analysis, plotted behind all groups: a grey line at the mean and a band for the interval.
-    level, ax : float and matplotlib.axes.Axes
-        Probability of the intervals, and axes to draw on.
+        Posterior draws of the number in a reference analysis. A grey line shows the mean, and a grey band the interval.
+        Default: no reference.
+    level : float
+        Posterior probability of the intervals. Default: 0.95.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     ax = _axes(ax, "top", "right", "left")
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
@@ -100,19 +104,22 @@ def plot_shares(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot estimates and intervals of a probability mass function, with the analyses side by side.
+    """Plot estimated probabilities of k values, with intervals, for one or several analyses.
 
     Parameters
     ----------
     x : array_like (k,)
-        Values whose differences are one.
+        The values, such as codes of categories. The difference between neighbouring values is 1.
     shares : mapping of str to array_like (draws, k) or FrequencyEstimate
-        For each analysis: the probabilities of the values at every posterior draw (plotted as mean and equal-tailed
-        interval), or a point estimate, with its interval if it has standard errors.
+        For each analysis: posterior draws of the k probabilities, or a point estimate from `ldpbayes.frequencies`. For
+        draws, the plot shows the mean and an equal-tailed interval. For a point estimate, it shows the confidence
+        interval, if there are standard errors.
     truth : array_like (k,), optional
-        Probabilities to compare with, as grey marks.
-    level, ax : float and matplotlib.axes.Axes
-        Probability of the intervals, and axes to draw on.
+        True probabilities, shown as grey marks. Default: none.
+    level : float
+        Posterior probability or coverage of the intervals. Default: 0.95.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     ax = _axes(ax, "top", "right")
     colours, x = _colours(list(shares)), np.asarray(x, float)
@@ -140,23 +147,29 @@ def plot_density(
     level: float = 0.95,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot densities or cdfs, with an equal-tailed band at each point and a lighter band for all points together.
+    """Plot densities or cdfs with two bands: a dark band for each point, and a lighter band for all points together.
 
-    The lighter band is mean ± c sd, cut at 0. Here c is a quantile over draws of the largest |draw − mean|/sd.
+    At each point, the dark band contains the curve with the posterior probability ``level``. The lighter band contains
+    the curve at all points together with this probability. It is mean ± c sd, cut at 0, where sd is the posterior
+    standard deviation at a point, and c is the same number for all points.
 
     Parameters
     ----------
     x : array_like (k,)
-        Increasing points in the unit of the data. Otherwise a ValueError is raised.
+        The points at which the curves are known, in the unit of the data, in increasing order.
     curves : mapping of str to array_like (..., k) or Estimate
-        For each analysis: draws of the curve at the points, from `ldpbayes.predict` with ``kind=density(x)``; or an
-        estimate whose parameters are the curve, from ``estimate.of({"density": density(x)})``. Raises ValueError for
-        another shape.
-    release, truth : Release and array_like (k,), optional
-        For comparison: a release, plotted as a histogram of its numbers between the first and the last point, as a
-        density over all numbers; and the true curve, plotted as a grey line.
-    level, ax : float and matplotlib.axes.Axes
-        Probability of the bands, and axes to draw on.
+        For each analysis: posterior draws of the curve at the points, or an estimate of the curve. For a density,
+        `ldpbayes.predict` with ``kind=ldpbayes.functionals.density(x)`` gives draws, and the method ``of`` of a
+        `DensityEstimate` gives an estimate.
+    release : Release, optional
+        A release of numbers, whose histogram is shown between the first and the last point. The area of a bar is the
+        share of the released numbers in its bin. Default: none.
+    truth : array_like (k,), optional
+        The true curve, shown as a grey line. Default: none.
+    level : float
+        Posterior probability of each of the two bands. Default: 0.95.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     x, level = np.asarray(checked("x", x, *FINITE_NUMBERS)), checked("level", level, *ONE_INSIDE_0_1)
     if x.ndim != 1 or np.any(np.diff(x) <= 0):
@@ -167,7 +180,7 @@ def plot_density(
         ax.plot(x, _curves("truth", truth, len(x)).T, color=_GREY, linewidth=1, label="truth")
     if release is not None:
         if np.ndim(release.values) != 1:
-            raise ValueError(f"release must be of released numbers, got values of shape {np.shape(release.values)}")
+            raise ValueError(f"release must hold released numbers, got values of shape {np.shape(release.values)}")
         whole = release.mechanism.support.is_discrete
         bins = np.arange(np.ceil(x[0]) - 0.5, x[-1] + 1) if whole else np.linspace(x[0], x[-1], 61)
         counts, edges = np.histogram(release.values, bins)
@@ -194,19 +207,25 @@ def plot_areas(
     level: float = 0.9,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot raw and shrunken values of areas with intervals, one row for each area, ordered by the shrunken values.
+    """Plot the released rates of areas together with posterior intervals, with one row for each area.
+
+    The rows are ordered by the posterior mean of the rate in the population.
 
     Parameters
     ----------
     raw : array_like (areas,)
-        Released values, such as noisy counts divided by exposures; NaN where no value was reported.
-    population, table : array_like (..., areas)
-        Draws of the rates in the population, such as sites of `ldpbayes.models.small_areas`; and draws of the rates in
-        the true table (`ldpbayes.tables.true_table`, divided by exposures).
+        Released rates: noisy counts divided by exposures (such as numbers of people), or NaN if no count was reported.
+    population : array_like (..., areas)
+        Posterior draws of the rates in the population, such as the site ``rate`` of `ldpbayes.models.small_areas`.
+    table : array_like (..., areas), optional
+        Posterior draws of the rates in the table before noise: draws of `ldpbayes.tables.true_table`, divided by
+        exposures. Default: none.
     labels : sequence of str, optional
-        Names of the areas. Default: the coordinates of ``population`` if it is an xarray array.
-    level, ax : float and matplotlib.axes.Axes
-        Probability of the equal-tailed intervals, and axes to draw on.
+        Names of the areas. Default: the coordinates of ``population``, if it is an xarray array.
+    level : float
+        Posterior probability of the equal-tailed intervals. Default: 0.9.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     ax = _axes(ax, "top", "right", "left")
     if labels is None:
@@ -233,12 +252,17 @@ def plot_areas(
 
 
 def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = None) -> "Axes":
-    """Plot a histogram of released numbers, and mark the domain of the records.
+    """Plot a histogram of released numbers, and mark the range between the clipping bounds, where the clipped records
+    lie.
 
     Parameters
     ----------
-    release, bins, ax : Release, int or array_like, and matplotlib.axes.Axes
-        A release of numbers, bins as in ``numpy.histogram``, and axes to draw on.
+    release : Release
+        A release of numbers.
+    bins : int or array_like
+        Number of bins, or an array with the edges of the bins, as in ``numpy.histogram``. Default: 60.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     ax = _axes(ax, "top", "right")
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
@@ -252,14 +276,19 @@ def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = No
 def plot_tradeoffs(
     curves: "Mapping[str, Tradeoff | Guarantee]", *, envelopes: "Sequence[Tradeoff]" = (), ax: "Axes | None" = None
 ) -> "Axes":
-    """Plot trade-off curves: the least rate of missed detections of an attacker for each rate of false alarms.
+    """Plot trade-off curves, which show how well an attacker can tell two possible values of a record apart.
+
+    For each rate of false alarms, a curve shows the smallest possible rate of missed detections.
 
     Parameters
     ----------
     curves : mapping of str to Tradeoff or Guarantee
-        Labels and curves, each of one budget.
-    envelopes, ax : sequence of Tradeoff, and matplotlib.axes.Axes
-        Curves drawn as thin lines below, such as `ldpbayes.privacy.approximate_tradeoff`, and axes to draw on.
+        The curves by their labels in the legend. Each curve is for one budget.
+    envelopes : sequence of Tradeoff
+        Further curves, such as results of `ldpbayes.privacy.approximate_tradeoff`, drawn as thin grey lines. Default:
+        none.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     ax = _axes(ax, "top", "right")
     alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
@@ -285,19 +314,26 @@ def plot_design(
     delta: float = 0.0,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot widths of intervals against the budget: one colour for each kind of mechanism, one style for each count.
+    """Plot the widths of confidence intervals against the privacy budget ε, for all mechanisms of a plan.
+
+    Mechanisms of the same class are points of one line. Each class has a colour, and each number of people a style of
+    line.
 
     Parameters
     ----------
-    plan, name : SurveyDesign and str
-        A plan from `ldpbayes.studies.design`, and one of its ``names``. Otherwise a ValueError is raised.
+    plan : SurveyDesign
+        A plan made by `ldpbayes.studies.design`.
+    name : str
+        The parameter or functional that is estimated: one of ``plan.names``. Raises ValueError for another name.
     counts : sequence of int
-        Numbers of people, up to four.
-    level, delta : float
-        Probability of the intervals; delta at which budgets are compared, except for mechanisms that state a delta.
-        Raises ValueError if a mechanism has no finite epsilon at this delta.
-    ax : matplotlib.axes.Axes
-        Axes to draw on.
+        Numbers of people in the survey, at most four numbers. Default: 1,000 and 10,000.
+    level : float
+        Coverage of the intervals. Default: 0.95.
+    delta : float
+        The δ for which ε is computed, unless a mechanism states its own δ. Default: 0. Raises ValueError if a mechanism
+        has no finite ε for this δ.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     if name not in plan.names:
         raise ValueError(f"name must be one of {', '.join(plan.names)}, got {name!r}")
@@ -331,19 +367,27 @@ def plot_design(
 def plot_calibration(
     study: "CalibrationStudy", names: Sequence[str] | None = None, *, confidence: float = 0.99, ax: "Axes | None" = None
 ) -> "Axes":
-    """Plot the empirical cdf of each parameter's PIT values minus the uniform cdf, with a band for calibrated
-    posteriors.
+    """Plot the result of a calibration study: one curve for each parameter, and a band for calibrated posteriors.
 
-    PIT values (probability integral transform) are positions of the truth in its posterior. Curves above the band on
-    the left and below it on the right show posteriors that are too narrow. The opposite pattern shows posteriors that
-    are too wide. A curve above the band everywhere shows posteriors too far to the right.
+    The PIT (probability integral transform) value of a parameter is the posterior probability below its true value. A
+    curve is the empirical cdf of the PIT values of one parameter over all replicates, minus the uniform cdf. If
+    posteriors are calibrated, the curve is in the band. Other curves mean:
+
+    - Above the band on the left and below it on the right: the posteriors are too narrow.
+    - Below the band on the left and above it on the right: the posteriors are too wide.
+    - Above the band everywhere: the posteriors lie too far to the right (too large values).
 
     Parameters
     ----------
-    study, names : CalibrationStudy and sequence of str, optional
-        A study from `ldpbayes.studies.sbc`, and some of its parameters (default: all). Others raise ValueError.
-    confidence, ax : float and matplotlib.axes.Axes
-        Probability of the band, for one parameter and all points together; axes to draw on.
+    study : CalibrationStudy
+        A study made by `ldpbayes.studies.sbc`.
+    names : sequence of str, optional
+        Names of the parameters to show. Default: all. Raises ValueError for unknown names.
+    confidence : float
+        If posteriors are calibrated, the curve of one parameter lies completely in the band with this probability.
+        Default: 0.99.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     unknown = [name for name in names or () if name not in study.pit]
     if unknown:
@@ -371,16 +415,21 @@ def plot_replicates(
     reference: float | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot the replicates of one parameter of a bootstrap as a histogram, with the estimate and its interval.
+    """Plot a histogram of the bootstrap replicates of one parameter, with the estimate and the confidence interval.
 
     Parameters
     ----------
-    estimate, name : BootstrapEstimate and str
-        An estimate from `ldpbayes.parametric_bootstrap`, and one of its ``names``. Otherwise a ValueError is raised.
+    estimate : BootstrapEstimate
+        An estimate made by `ldpbayes.parametric_bootstrap`.
+    name : str
+        The parameter: one of ``estimate.names``. Raises ValueError for another name.
+    level : float
+        Coverage of the confidence interval, strictly between 0 and 1. Default: 0.95.
     reference : float, optional
-        A known value, at which a grey line is drawn.
-    level, ax : float and matplotlib.axes.Axes
-        Probability of the interval, inside (0, 1), and axes to draw on.
+        Another estimate to compare with, such as the estimate from original records, shown as a grey line. Default:
+        none.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the current axes.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")

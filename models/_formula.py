@@ -72,30 +72,46 @@ class _Each(dist.Distribution):
 
 
 class regression:
-    """Model of released answers given public columns of a data frame: a generalised linear model from a formula.
+    """Generalised linear model from a formula: the answer is released, and all other columns are public in a data
+    frame.
 
-    Returns model(frame, release=None). Its sites are ``at_means`` (the linear predictor at the means of all columns),
-    ``intercept`` (the linear predictor where all columns are 0), ``coefficients`` (in the units of the data, labelled
-    by column of the design), ``sigma`` and ``nu`` of the family, and the answer, under its name in the formula. Each
-    ``(1 | region)`` adds the spread ``tau_region`` and the effects ``by_region``. `predict` and NumPyro's
-    ``Predictive`` take new data frames and use levels, knots and units of the fit. Raises ValueError for missing
-    values, unknown columns, and unseen levels.
+    Returns ``model(frame, release=None)`` with these sites:
+
+    - ``at_means``: the linear predictor if all columns of the design matrix have their mean;
+    - ``intercept``: the linear predictor if all columns of the design matrix are 0;
+    - ``coefficients``: the coefficients in the units of the data, labelled by the columns of the design matrix;
+    - ``sigma`` and ``nu``, if the family has these parameters;
+    - ``by_region`` and ``tau_region`` for a term ``(1 | region)``: the effects of the regions, and their standard
+      deviation;
+    - the released answers, under the name of the answer in the formula.
+
+    Raises ValueError if the frame has missing values, or if a column is unknown. For predictions, give a new data frame
+    to `predict` or to ``Predictive`` of NumPyro. Levels of categories and knots of splines are then those of the fit.
 
     Parameters
     ----------
     formula : str
-        Formula in the syntax of formulaic (extra ``formula``), with intercepts of groups as ``(1 | region)``: ``"income
-        ~ age + C(education) + (1 | region)"``. The data frame does not need a column with the answer.
+        Formula in the syntax of the package formulaic, which must be installed (extra ``formula``). Example: ``"income
+        ~ age + C(education) + (1 | region)"``, where the last term is a random intercept for each region. The data
+        frame need not have a column with the answer.
     family : {"normal", "student_t", "poisson", "bernoulli"}
-        Law of an original answer, with the identity, identity, log or logit link.
+        The law of an original answer. The linear predictor is the mean for "normal" (default), the location for
+        "student_t", the log of the mean for "poisson", and the logit of the probability for "bernoulli".
     priors : dict of str to numpyro.distributions.Distribution, optional
-        Priors by name: ``"intercept"`` (of ``at_means``), a column of the design, ``"tau"``, ``"sigma"``, ``"nu"``.
-        Default, with m and s the mean and standard deviation of ``answer``: Normal(m, 2.5 s), Normal(0, 2.5 s over the
-        column's standard deviation), half-normal of scale 2.5 s, half-Student's t of 4 degrees of freedom and scale s,
-        and Gamma(2, 0.1), much as in bambi. On the scale of a log or logit link m is 0 and s is 1.
+        Priors by name. The defaults are similar to the defaults of the package bambi. In the defaults, m and s are the
+        two numbers of ``answer``. For "poisson" and "bernoulli", m is 0 and s is 1.
+
+        - ``"intercept"`` is the prior of ``at_means``. Default: Normal(m, 2.5 s).
+        - The name of a column of the design matrix, such as ``"age"``, is the prior of the coefficient of this column.
+          Default: Normal(0, 2.5 s / d), where d is the standard deviation of the column.
+        - ``"tau"`` is the prior of the standard deviation of the effects of regions or other groups. Default:
+          half-normal with scale 2.5 s.
+        - ``"sigma"`` is the prior of the scale of a "normal" or "student_t" answer. Default: half-Student's t with 4
+          degrees of freedom and scale s.
+        - ``"nu"`` is the prior of the degrees of freedom of "student_t". Default: Gamma(2, 0.1).
     answer : pair of float, optional
-        Rough mean and standard deviation of the answers, in their unit. Default: the middle, and a quarter of the
-        range, between the bounds of the mechanism, since original answers are not known.
+        Rough guesses of the mean and the standard deviation of the original answers, in their unit. Default: the middle
+        between the clipping bounds, and a quarter of the distance between the bounds.
     """
 
     def __init__(
@@ -132,7 +148,11 @@ class regression:
     shown = property(lambda self: {"family": self.family})  # beside the formula
 
     def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
-        """Return arguments in which a design, of the fit or of new data by its attributes, replaces the data frame."""
+        """Replace the data frame in the arguments by a design matrix, and return the arguments.
+
+        `attrs` are the attributes of a fit. If they are given, the design has the columns, levels and units of that
+        fit.
+        """
         frame, release = (self.__signature__.bind(*args, **kwargs).arguments.get(key) for key in ("frame", "release"))
         if isinstance(frame, Release) or (attrs is None and not isinstance(release, Release) and release is not None):
             raise TypeError(

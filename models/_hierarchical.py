@@ -57,20 +57,26 @@ def hierarchical(
     tau: dist.Distribution = dist.HalfNormal(2),
     sigma: dist.Distribution = dist.Gamma(2, 1),
 ) -> None:
-    """Model of groups of normal numbers, whose means share a population mean and spread.
+    """Model of numbers in several groups: normal in each group, with group means that are normal around a common mean.
 
-    Returns model(releases), where ``releases`` has a release or a sketch for each group. Its sites are ``mu``, ``tau``,
-    ``sigma``, ``theta`` (a mean for each group) and ``z`` (see `observe` for groups of different kinds). Raises
-    TypeError for anything but numbers. The axis of ``theta`` is called ``group``. Names of groups come from
-    ``release.sketch(by=names)``, or from `fit` with ``coords={"group": names}``.
+    Returns ``model(releases)`` with sites ``mu``, ``tau``, ``sigma``, ``theta`` and ``z``. The argument ``releases`` is
+    a sequence with a release or a sketch for each group.
+
+    ``mu`` is the common mean, and ``theta`` has the mean of each group. ``tau`` is the standard deviation of the group
+    means, and ``sigma`` the standard deviation within each group. ``z`` are the released values. If the mechanisms of
+    the groups have different classes, ``z`` becomes several sites ``z_0``, ``z_1``, ... (see `observe`).
+
+    The axis of ``theta`` in the results is called ``group``. To label the groups, use ``release.sketch(by=names)`` as
+    data, or the option ``coords={"group": names}`` of `fit`.
 
     Parameters
     ----------
-    mu, tau : numpyro.distributions.Distribution
-        Priors of the population mean (default: normal with mean 0 and standard deviation 5) and of the standard
-        deviation of the group means (default: half-normal with scale 2), in the unit of the data.
+    mu : numpyro.distributions.Distribution
+        Prior of the common mean, in the unit of the data. Default: normal with mean 0 and standard deviation 5.
+    tau : numpyro.distributions.Distribution
+        Prior of the standard deviation of the group means, in the unit of the data. Default: half-normal with scale 2.
     sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation within groups. Default: gamma with shape 2 and rate 1 (mean 2).
+        Prior of the standard deviation within groups, in the unit of the data. Default: gamma with shape 2 and rate 1.
     """
     population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
     within = numpyro.sample("sigma", sigma)

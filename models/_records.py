@@ -15,29 +15,37 @@ from ldpbayes.models._factory import factory
 def clipped_gaussian(
     release: Release | Sketch, mu: dist.Distribution = dist.Normal(0, 5), sigma: dist.Distribution = dist.Gamma(2, 1)
 ) -> None:
-    """Model of clipped normal numbers: their mean and standard deviation ([KJKH] sec. 3.2.1 and Figure 8).
+    """Model of normal numbers that were clipped and released with noise ([KJKH] sec. 3.2.1 and Figure 8).
 
-    Returns model(release) with sites ``mu``, ``sigma`` and ``z``. Raises TypeError for anything but numbers.
+    Returns ``model(release)`` with sites ``mu`` and ``sigma`` (the mean and the standard deviation of the original
+    numbers), and ``z`` (the released values).
 
     Parameters
     ----------
-    mu, sigma : numpyro.distributions.Distribution
-        Priors of the mean (default: normal with mean 0 and standard deviation 5) and of the standard deviation
-        (default: gamma with shape 2 and rate 1, mean 2), in the unit of the data.
+    mu : numpyro.distributions.Distribution
+        Prior of the mean of the original numbers, in the unit of the data. Default: normal with mean 0 and standard
+        deviation 5.
+    sigma : numpyro.distributions.Distribution
+        Prior of the standard deviation of the original numbers, in the unit of the data. Default: gamma with shape 2
+        and rate 1.
     """
     observe("z", dist.Normal(numpyro.sample("mu", mu), numpyro.sample("sigma", sigma)), release)
 
 
 @factory("numbers")
 def clipped_exponential(release: Release | Sketch, rate: dist.Distribution = dist.Gamma(2, 1)) -> None:
-    """Model of clipped exponential numbers, such as waiting times: their rate ([KJKH] sec. 3.2.1 and Figure 8).
+    """Model of exponential numbers, such as waiting times, that were clipped and released with noise.
 
-    Returns model(release) with sites ``rate`` and ``z``. Raises TypeError for anything but numbers.
+    The model is from [KJKH] sec. 3.2.1 and Figure 8.
+
+    Returns ``model(release)`` with sites ``rate`` (one divided by the mean of the original numbers) and ``z`` (the
+    released values).
 
     Parameters
     ----------
     rate : numpyro.distributions.Distribution
-        Prior of the rate, in records for each unit of the data. Default: gamma with shape 2 and rate 1 (mean 2).
+        Prior of the rate, which is one divided by the mean of the original numbers. Default: gamma with shape 2 and
+        rate 1.
     """
     observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
 
@@ -48,16 +56,18 @@ def clipped_counts(
     mean: dist.Distribution = dist.LogNormal(0, 2),
     concentration: dist.Distribution = dist.LogNormal(0, 1),
 ) -> None:
-    """Model of clipped counts: mean and concentration of a negative binomial, whose variance is mean +
-    mean²/concentration.
+    """Model of counts that were clipped and released with noise. The original counts have a negative binomial law.
 
-    Returns model(release) with sites ``mean``, ``concentration`` and ``z``. Raises TypeError for anything but numbers.
+    The variance of this law is mean + mean²/concentration.
+
+    Returns ``model(release)`` with sites ``mean``, ``concentration`` and ``z`` (the released values).
 
     Parameters
     ----------
-    mean, concentration : numpyro.distributions.Distribution
-        Priors of the mean (of counts before clipping) and of the concentration. Default: their logarithms are normal
-        with mean 0 and standard deviations 2 and 1.
+    mean : numpyro.distributions.Distribution
+        Prior of the mean of the original counts. Default: its logarithm is normal with mean 0 and standard deviation 2.
+    concentration : numpyro.distributions.Distribution
+        Prior of the concentration of the original counts. Default: its logarithm is standard normal.
     """
     law = dist.NegativeBinomial2(numpyro.sample("mean", mean), numpyro.sample("concentration", concentration))
     observe("z", law, release)
@@ -67,28 +77,30 @@ def clipped_counts(
 def warner(release: Release | Sketch, theta: dist.Distribution = dist.Beta(1, 1)) -> None:
     """Model of yes-or-no answers: the share of true "yes" answers ([Warner]).
 
-    Returns model(release) with sites ``theta`` and ``z``, for a release under ``RandomizedResponse(epsilon)`` or
-    another mechanism of two categories.
+    Returns ``model(release)`` with sites ``theta`` (the share of true "yes" answers in the population) and ``z`` (the
+    released answers). The mechanism of the release is ``RandomizedResponse(epsilon)``, or another mechanism of two
+    categories.
 
     Parameters
     ----------
     theta : numpyro.distributions.Distribution
-        Prior of the share. Default: uniform on [0, 1].
+        Prior of the share of true "yes" answers. Default: uniform on [0, 1].
     """
     observe("z", dist.Bernoulli(numpyro.sample("theta", theta)), release)
 
 
 @factory("categories", theta="Dirichlet([1, ..., 1])")
 def oue_histogram(release: Release | Sketch, theta: dist.Distribution | None = None) -> None:
-    """Model of categories: their shares, which are not negative and sum to one ([KJKH] sec. 3.2.2).
+    """Model of categories: the share of each category in the population ([KJKH] sec. 3.2.2).
 
-    Returns model(release) with sites ``theta`` (a share for each category) and ``z``, for a release under
-    ``OptimalUnaryEncoding(epsilon, categories)`` or another mechanism of categories.
+    Returns ``model(release)`` with sites ``theta`` (the share of each category) and ``z`` (the released values). The
+    mechanism of the release is ``OptimalUnaryEncoding(epsilon, categories)``, or another mechanism of categories.
 
     Parameters
     ----------
     theta : numpyro.distributions.Distribution, optional
-        Prior of the shares. Default: uniform, a Dirichlet with all concentrations one ([KJKH] Figure 8).
+        Prior of the vector of shares, whose sum is one. Default: uniform, a Dirichlet law with all concentrations 1
+        ([KJKH] Figure 8).
     """
     protocol: Any = release.mechanism
     prior = dist.Dirichlet(jnp.ones(protocol.categories)) if theta is None else theta
@@ -99,17 +111,24 @@ def oue_histogram(release: Release | Sketch, theta: dist.Distribution | None = N
 def regional_histograms(
     regions: Any, mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
 ) -> None:
-    """Model of categories in regions, whose shares are logistic-normal around population shares.
+    """Model of categories in several regions, where the shares of the regions vary around common shares.
 
-    Returns model(regions) with sites ``mu``, ``tau``, ``theta`` (a row for each region) and ``z``. ``regions`` is a
-    sketch made with ``by=`` the region of each record, or a sequence of releases or sketches, one for each region (see
-    `observe` for regions of different kinds). Raises TypeError for releases of different categories.
+    The shares of a region are softmax(l), where l is a vector of logits, one for each category. The logits of the
+    regions are normal, with mean ``mu`` and standard deviation ``tau``.
+
+    Returns ``model(regions)`` with sites ``mu``, ``tau``, ``theta`` and ``z``. The argument ``regions`` is
+    ``release.sketch(by=region)``, or a sequence with a release or a sketch for each region. Raises TypeError if the
+    releases have different numbers of categories.
+
+    ``theta`` has a row of shares for each region. ``z`` are the released values. If the mechanisms of the regions have
+    different classes, ``z`` becomes several sites ``z_0``, ``z_1``, ... (see `observe`).
 
     Parameters
     ----------
-    mu, tau : numpyro.distributions.Distribution
-        Priors of the population's logits, one for each category (default: normal with mean 0 and standard deviation 2),
-        and of each logit's standard deviation over regions (default: half-normal with scale 1).
+    mu : numpyro.distributions.Distribution
+        Prior of the mean logit of each category over regions. Default: normal with mean 0 and standard deviation 2.
+    tau : numpyro.distributions.Distribution
+        Prior of the standard deviation of the logit of each category over regions. Default: half-normal with scale 1.
     """
     grouped = isinstance(regions, Sketch)
     categories = sorted({release.mechanism.categories for release in ([regions] if grouped else regions)})

@@ -40,21 +40,26 @@ def multivariate_normal(
     scale: dist.Distribution = dist.HalfNormal(1),
     concentration: float | None = 2.0,
 ) -> None:
-    """Model of normal rows: means, standard deviations and correlations of the columns, perturbed or not.
+    """Model of rows with a multivariate normal law: means, standard deviations and correlations of the columns.
 
-    Returns model(release) with sites ``mean``, ``scale``, ``root`` (of the correlations, for two columns or more),
-    ``z``. Raises TypeError for anything but rows.
+    Each column can be released with or without noise.
 
-    If one of the columns is a response, this is linear regression on perturbed covariates: coefficients follow from the
-    covariance matrix. Clipping is ignored: the bounds should contain (nearly) all records.
+    Returns ``model(release)`` with sites ``mean``, ``scale``, ``root`` (for two columns or more) and ``z``.
+
+    ``mean`` and ``scale`` are the means and standard deviations of the original columns. ``root`` is the Cholesky
+    factor of their correlation matrix. ``z`` are the released rows. Use this model for a linear regression on
+    covariates with noise: the coefficients follow from the covariance matrix of the columns. The model ignores
+    clipping. Therefore choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
-    mean, scale : numpyro.distributions.Distribution
-        Priors of each column's mean (default: standard normal) and standard deviation (default: half-normal with scale
-        1), in the unit of the column.
+    mean : numpyro.distributions.Distribution
+        Prior of the mean of each column, in the unit of the column. Default: standard normal.
+    scale : numpyro.distributions.Distribution
+        Prior of the standard deviation of each column, in the unit of the column. Default: half-normal with scale 1.
     concentration : float or None
-        Concentration of the Lewandowski-Kurowicka-Joe prior of correlations (1: uniform); None for independent columns.
+        Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix of the columns. With 1,
+        this prior is uniform. With None, the columns are independent. Default: 2.
     """
     observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
@@ -69,22 +74,27 @@ def perturbed_covariates(
     concentration: float | None = 2.0,
     response: Callable[[Any], dist.Distribution] = dist.BernoulliLogits,
 ) -> None:
-    """Model of a regression on normal covariates that are released with noise only, with an unperturbed response.
+    """Model of a regression in which the covariates are released with noise, and the response without noise.
 
-    Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-    ``z``. The release has exactly one unperturbed column, the response. Raises TypeError for anything but rows.
+    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` and ``z``. The
+    records are rows. Exactly one column has no noise: the response. The covariates have a multivariate normal law.
 
-    Start the chains from ``init_to_median``: from a narrow start, with some rows released without noise, they may end
-    in a mode in which a covariate does not vary.
+    ``mean`` and ``scale`` are the means and standard deviations of the covariates, and ``root`` is the Cholesky factor
+    of their correlation matrix. ``z`` are the released rows. If some rows are released without noise, call `fit` with
+    ``init_strategy=init_to_median``. Otherwise, chains may stay in a wrong mode, in which a covariate does not vary.
 
     Parameters
     ----------
-    slope, intercept : numpyro.distributions.Distribution
-        Priors. Default: normal with mean 0 and standard deviation 2; None for no intercept.
+    slope : numpyro.distributions.Distribution
+        Prior of each slope. Default: normal with mean 0 and standard deviation 2.
+    intercept : numpyro.distributions.Distribution or None
+        Prior of the intercept. Default: normal with mean 0 and standard deviation 2. None means that there is no
+        intercept.
     mean, scale, concentration
-        As in `multivariate_normal`, for the covariates.
+        Priors of the means, standard deviations and correlations of the covariates, as in `multivariate_normal`.
     response : callable
-        Linear predictor → distribution of the response. Default: logistic regression.
+        A function that returns the law of the response, given the linear predictor. Default: ``dist.BernoulliLogits``,
+        for a logistic regression.
     """
     mechanism: Any = release.mechanism
     d = mechanism.dimension
@@ -106,32 +116,44 @@ def linear_regression(
     count: Any = None,
     exact: bool = False,
 ) -> None:
-    """Model of a linear regression with normal covariates, from released rows (x, y) or sums of statistics.
+    """Model of a linear regression of y on normal covariates x, from released rows (x, y) or sums of statistics of
+    rows.
 
-    Returns model(release) with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` (of the
-    correlations) and ``z``. The release has rows whose last column is the response, under ``LinearRecordsMechanism`` or
-    other Gaussian noise (a sketch is possible), or statistics under ``LinearStatisticsMechanism``. Raises ValueError if
-    the number of records is missing.
+    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` and ``z``.
+    The release has one of these forms:
 
-    Clipping is ignored: the bounds should contain (nearly) all records. Sketch a release of rows first
-    (``release.sketch()``): the cost then does not depend on the number of records. Source: [KJKH] sec. 3.1.1 and 3.2.3;
-    priors of Figure 8.
+    - rows whose last column is y, under ``LinearRecordsMechanism`` or other Gaussian noise. A sketch of the rows
+      (``release.sketch()``) is faster;
+    - sums of products such as Σ x y, under ``LinearStatisticsMechanism``. Raises ValueError if the number of records in
+      the sum is not known.
+
+    ``sigma`` is the standard deviation of y given x. ``mean`` and ``scale`` are the means and standard deviations of
+    the covariates, and ``root`` is the Cholesky factor of their correlation matrix. ``z`` are the released values. The
+    model is from [KJKH] sec. 3.1.1 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
+    Therefore choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
-    slope, sigma, scale : numpyro.distributions.Distribution
-        Priors of each slope (default: normal with mean 0 and variance 5), of the standard deviation of y given x
-        (default: half-normal with scale 1) and of each covariate (default: half-normal with scale √2.5).
-    intercept, mean : numpyro.distributions.Distribution or None
-        Priors of the intercept and of each covariate's mean. Default: None, both are 0.
+    slope : numpyro.distributions.Distribution
+        Prior of each slope. Default: normal with mean 0 and variance 5.
+    intercept : numpyro.distributions.Distribution or None
+        Prior of the intercept. Default: None, for an intercept of 0.
+    sigma : numpyro.distributions.Distribution
+        Prior of the standard deviation of y given x. Default: half-normal with scale 1.
+    mean : numpyro.distributions.Distribution or None
+        Prior of the mean of each covariate. Default: None, for means of 0.
+    scale : numpyro.distributions.Distribution
+        Prior of the standard deviation of each covariate. Default: half-normal with scale √2.5.
     concentration : float or None
-        As in `multivariate_normal`.
+        Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix of the covariates. With
+        None, the covariates are independent. Default: 2.
     count : float or Release, optional
-        Number of records in a sum of statistics, if the mechanism does not state it. Or the release of a noisy count,
-        whose noise the posterior then includes (site ``count``).
+        Only for a sum of statistics, if the mechanism does not state the number of records: this number. Or a release
+        of the number with noise. The posterior then has a site ``count`` for the true number.
     exact : bool
-        True if sums of statistics are Wishart and latent (site ``bartlett``). Default: they are normal, as they nearly
-        are for many records. Only without ``mean`` and ``intercept``.
+        Only for a sum of statistics: True if the model uses the exact law of the sum before noise, which is a Wishart
+        law. This needs ``mean=None`` and ``intercept=None``, and adds a site ``bartlett``. Default: False, for a normal
+        law, which is nearly exact for many records.
     """
     if exact and not (mean is None and intercept is None):
         raise ValueError("exact=True needs means of 0 (Wishart sums): leave out mean and intercept")
@@ -165,22 +187,28 @@ def logistic_regression(
     count: Any = None,
     expansion: Any = None,
 ) -> None:
-    """Model of a logistic regression with normal covariates, from released rows (x, y) or sums of statistics.
+    """Model of a logistic regression of y on normal covariates x, from released rows (x, y) or sums of statistics of
+    rows.
 
-    Returns model(release) with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` (of the correlations) and
-    ``z``. The release has rows whose last column is the label (0 or 1), under ``LogisticRecordsMechanism`` or with
-    noise in the covariates only, or statistics under ``LogisticStatisticsMechanism``. Raises ValueError if the number
-    of records is missing.
+    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` and ``z``. The
+    release has one of these forms:
 
-    Clipping is ignored: the bounds should contain (nearly) all records. Source: [KJKH] sec. 3.1.2 and 3.2.3; priors of
-    Figure 8.
+    - rows whose last column is the label y (0 or 1), under ``LogisticRecordsMechanism``, or with noise only in x;
+    - sums of statistics of the rows, under ``LogisticStatisticsMechanism``. Raises ValueError if the number of records
+      in the sum is not known.
+
+    ``mean`` and ``scale`` are the means and standard deviations of the covariates, and ``root`` is the Cholesky factor
+    of their correlation matrix. ``z`` are the released values. The model ignores clipping. Therefore choose clipping
+    bounds that contain nearly all records. The model is from [KJKH] sec. 3.1.2 and 3.2.3, and the default priors are
+    from Figure 8.
 
     Parameters
     ----------
     slope, intercept, mean, scale, concentration, count
-        See `linear_regression`, also for the default priors.
+        Priors, and the number of records in a sum, as in `linear_regression`.
     expansion : ldpbayes.likelihood.ChebyshevExpansion, optional
-        For rows, a polynomial that replaces the sigmoid, as in [KJKH]. Default: the exact expectation, to 1e-8.
+        Only for rows: a polynomial that replaces the sigmoid function, as in [KJKH]. Default: no polynomial, for an
+        accuracy of 1e-8.
     """
     mechanism: Any = release.mechanism
     statistics = isinstance(mechanism, LogisticStatisticsMechanism)
@@ -204,24 +232,29 @@ def label_regression(
     sigma: dist.Distribution | None = dist.HalfNormal(5),
     response: Callable[..., dist.Distribution] = dist.Normal,
 ) -> None:
-    """Model of private labels with public features: a generalised linear regression.
+    """Model of a regression of private labels on public features ([LH]).
 
-    Returns model(release) with sites ``intercept``, ``slopes``, ``sigma`` and ``z``, for a release of labels, numbers
-    or categories. Raises TypeError for a sketch, in which all labels have one law, and ValueError unless there is a
-    label for each row of features. Source: [LH]; this model also includes the noise of the labels.
+    Returns ``model(release)`` with sites ``intercept``, ``slopes``, ``sigma`` and ``z`` (the released labels). Labels
+    are numbers or categories. Raises TypeError for a sketch, because each label has its own features. Raises ValueError
+    if the numbers of labels and of rows of ``features`` differ. Unlike [LH], the model includes the noise of the
+    labels.
 
     Parameters
     ----------
     features : array (N, d)
-        Features of each label, in the order of the release. Standardise them, since all slopes have one prior.
-    slope, intercept : numpyro.distributions.Distribution
-        Priors in the unit of the labels (or of the link of the response). Default: normal with mean 0 and standard
-        deviations 1 and 10.
+        The d features of each of N labels, in the order of the release. Standardise the features, because all slopes
+        have the same prior.
+    slope : numpyro.distributions.Distribution
+        Prior of each slope, in the unit of the linear predictor. Default: standard normal.
+    intercept : numpyro.distributions.Distribution
+        Prior of the intercept, in the unit of the linear predictor. Default: normal with mean 0 and standard deviation
+        10.
     sigma : numpyro.distributions.Distribution or None
-        Prior of the second parameter of the response, None if it has none. Default: half-normal with scale 5.
+        Prior of the second argument of ``response``, such as a standard deviation. None means that ``response`` has no
+        second argument. Default: half-normal with scale 5.
     response : callable
-        (linear predictor (N,), sigma) → law of the labels: ``dist.Normal``, ``dist.Laplace``, one of
-        ``ldpbayes.learning`` such as ``log_normal_labels``, or your own.
+        A function that returns the law of the labels, given the linear predictor (N,) and ``sigma``. Examples are
+        ``dist.Normal`` (default), ``dist.Laplace``, ``ldpbayes.learning.log_normal_labels``, or your own function.
     """
     features = jnp.asarray(features)
     if len(release) != len(features):

@@ -29,31 +29,46 @@ def small_areas(
 ) -> None:
     """Model of the rates of areas, such as counties in states, whose counts were released with noise.
 
-    Returns model(table) with sites ``intercept``, ``slopes`` (with covariates) and ``z``. Each key of the table has
-    ``spread_KEY`` (but the last key of a negative binomial response has ``concentration``). Each key but the last has
-    ``effect_KEY``, one value for each area: its mean log rate, or for binomial responses its mean logit. Each cell has
-    ``effect``, ``rate`` and ``total``, the expected count. Keys are nested in their order: the label of an area and the
-    labels of the keys before identify the area. A release without keys has the key "area".
+    Returns ``model(table)``. The keys of the table are nested levels of areas, the largest areas first, such as "state"
+    and "county". The cells are the areas of the last key. (If a release has no keys, the single key is called "area".)
+    The sites of the model are:
 
-    ``rate`` and ``total`` describe the population from which the counts are a sample. The true table
-    (`ldpbayes.tables.true_table`) describes the counts. Raises ValueError if exposures or covariates have another
-    number of cells, or are not positive or finite.
+    - ``intercept`` and, if there are covariates, ``slopes``;
+    - ``effect_state``: the mean log rate of each state, and similarly for every key except the last;
+    - ``spread_state``: the standard deviation of the states around the overall mean. ``spread_county``: the standard
+      deviation of the counties within a state. For a negative binomial response, ``concentration`` replaces the last
+      spread;
+    - ``effect``, ``rate`` and ``total``: for each cell, the log rate, the rate, and the expected count;
+    - ``z``: the released counts.
+
+    For a binomial response, logits replace log rates. ``rate`` and ``total`` describe the population, of which the
+    people in the table are a sample. For the counts before noise, use `ldpbayes.tables.true_table`.
 
     Parameters
     ----------
     exposure : float, array (cells,) or Release
-        Multiplier of the rates: numbers of people, or of people times years; for a binomial response, numbers of
-        trials. Or a noisy release of the exposure with a value for each cell. It then has a flat prior and the site
-        ``exposure``.
+        The expected count of a cell is exposure × rate. Usually, the exposure is the number of people in the cell. For
+        a binomial response, it is the number of trials. If the exposure was released with noise, give this release,
+        with one value for each cell. The true exposure is then a site ``exposure`` with a flat prior. Default: 1.
     covariates : array (cells, d), optional
-        Covariates of the cells. Standardise them, since all slopes have one prior.
+        The d covariates of each cell. Standardise the covariates, because all slopes have the same prior. Default:
+        none.
     response : {"poisson", "negative_binomial", "binomial"}
-        Law of a count. "poisson": mean exposure × rate, with log-normal rates of the cells of an area.
-        "negative_binomial": mean exposure × rate, with gamma rates. "binomial": logit-normal shares of the exposure.
-    intercept, spread, slope, concentration : numpyro.distributions.Distribution
-        Priors of the overall log rate or logit (default: normal with mean 0 and standard deviation 5), of the standard
-        deviation of areas within the area above (default: half-normal with scale 1), of each slope (default: standard
-        normal), and of a negative binomial's concentration (default: gamma with shape 2 and rate 0.1, mean 20).
+        The law of a count before noise, and the law of the rates of the cells within a larger area.
+
+        - "poisson" (default): Poisson counts with mean exposure × rate. The rates are log-normal.
+        - "negative_binomial": Poisson counts with mean exposure × rate. The rates have a gamma law.
+        - "binomial": binomial counts, where the rate is a probability. The logits of the rates are normal.
+    intercept : numpyro.distributions.Distribution
+        Prior of the overall log rate or logit. Default: normal with mean 0 and standard deviation 5.
+    spread : numpyro.distributions.Distribution
+        Prior of each standard deviation of areas within a larger area, on the scale of log rates or logits. Default:
+        half-normal with scale 1.
+    slope : numpyro.distributions.Distribution
+        Prior of each slope. Default: standard normal.
+    concentration : numpyro.distributions.Distribution
+        Only for a negative binomial response: prior of the concentration. Default: gamma with shape 2 and rate 0.1
+        (mean 20).
     """
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")

@@ -71,29 +71,33 @@ def smooth_density(
     outside: dist.Distribution | None = None,
     _coordinates: Coordinates | None = None,
 ) -> None:
-    """Model of numbers or counts whose law has no parametric family: a smooth density.
+    """Model of numbers or counts whose law (probability distribution) has no parametric family: a smooth density.
 
-    Its log density is a random walk of second order with a learned scale, the prior of smoothing splines. The law is a
-    `SmoothDensity`, or a `SmoothMass` if the mechanism takes whole numbers.
+    The log density is linear between equally spaced points (knots). The prior of its values at the knots is a random
+    walk of second order, as for smoothing splines. The law is a `SmoothDensity`, or a `SmoothMass` if the mechanism
+    takes whole numbers. Use `predict` with `ldpbayes.functionals` to compute quantiles, shares or the Gini coefficient.
 
-    Returns model(release) with sites ``roughness`` (τ), ``coefficients`` (knots − 1,), the deterministic
-    ``log_density`` (knots,), and ``z``. Atoms add the sites ``odds`` (2,) and the deterministic ``outside`` (2,).
-    `ldpbayes.estimation.smoothing.smooth_basis` defines the coefficients. `ldpbayes.functionals` and `predict` compute
-    quantiles, shares and inequality. `fit` uses coordinates that `ldpbayes.estimation.estimate_density` chooses.
+    Returns ``model(release)`` with sites ``roughness`` (the scale τ of the random walk prior), ``log_density`` (the log
+    density at the knots), and ``z`` (the released values). ``log_density`` is computed from the site ``coefficients``
+    (knots − 1,). With the option ``outside``, there are two more sites: ``outside`` (2,) has the probabilities of the
+    two ends of the interval, and ``odds`` (2,) their log odds.
 
     Parameters
     ----------
     lower, upper : float, optional
-        Ends of the interval, in the unit of the data. Default: the bounds of the mechanism, which the interval must
-        include. Otherwise a ValueError is raised.
+        Ends of the interval of the law, in the unit of the data. Raises ValueError if the interval does not include the
+        clipping bounds of the mechanism. Default: the clipping bounds.
     knots : int
-        Number of knots of the log density, at least 4; at most the number of whole numbers in the interval is used.
+        Number of knots of the log density, at least 4. For whole numbers, the model uses at most as many knots as there
+        are whole numbers in the interval. Default: 41.
     roughness : numpyro.distributions.Distribution
-        Prior of τ, about the standard deviation of the log density over the interval. Default: half-normal with scale
-        2. A roughness of 0 is the uniform law.
+        Prior of the roughness τ. About τ is the standard deviation of the log density over the interval. With τ = 0,
+        the law is uniform. Default: half-normal with scale 2.
     outside : numpyro.distributions.Distribution, optional
-        Prior of the log odds of an atom at each end, against the interval, such as Normal(-3, 1.5). The atoms are
-        records beyond the ends, which the mechanism clips. Default: no atoms.
+        Give this prior if original records may lie outside the interval from ``lower`` to ``upper``. They count as
+        records at the nearest end of the interval, which then has a positive probability. The prior is for the log odds
+        of this probability, compared with the probability inside the interval. An example is ``dist.Normal(-3, 1.5)``.
+        Default: no records lie outside.
     """
     shape = shape_of(release.mechanism, lower, upper, knots)
     size = shape.knots - 1

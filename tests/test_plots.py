@@ -183,7 +183,7 @@ def test_a_plan_has_a_line_a_kind_and_number_of_people():
         ({"curves": {"a": np.full((100, 30), np.nan)}}, "must be finite numbers"),
         ({"truth": np.ones(3)}, "truth must have the 30 points"),
         ({"level": 1.0}, "level must be a number between 0 and 1"),
-        ({"release": ldp.Release(None, ldp.LaplaceMechanism(1.0, 0, 1), count=3)}, "release must be of released"),
+        ({"release": ldp.Release(None, ldp.LaplaceMechanism(1.0, 0, 1), count=3)}, "release must hold released"),
     ],
 )
 def test_curves_of_another_shape_are_refused(changes, message):

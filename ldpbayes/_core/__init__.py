@@ -1,1 +1,1 @@
-"""What every floor uses: arguments checked, pytrees, tracing, printing, warnings."""
+"""Internal tools that all other modules use: checks of arguments, pytrees, tracing, printing, and warnings."""

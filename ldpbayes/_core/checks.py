@@ -35,7 +35,9 @@ ONE_INSIDE_0_1: Rule = "a number between 0 and 1, exclusive", lambda a: (a.ndim 
 
 
 class LdpBayesWarning(UserWarning):
-    """Base class of all warnings of the package. The result is returned, but should be checked before it is used.
+    """Base class of all warnings of the package.
+
+    A warning means that the function returns a result, but that the user should check this result before using it.
 
     Examples
     --------
@@ -58,7 +60,7 @@ def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]
     `ok` is the elementwise test of a float64 array; NaN must fail it. Empty, masked and non-numeric values raise, too.
     """
     if np.ma.is_masked(value):
-        raise ValueError(f"{name} must be {allowed}, got a masked array, {np.ma.count_masked(value)} of it masked")
+        raise ValueError(f"{name} must be {allowed}, got a masked array with {np.ma.count_masked(value)} masked values")
     try:
         original = np.asarray(value)
     except ValueError:  # a ragged list
@@ -129,14 +131,14 @@ def whole_numbers_up_to(name: str, values: np.ndarray, most: int) -> None:
     if values.dtype.kind == "f":
         exact = int(2 / np.finfo(values.dtype).eps)
         if exact < most and (values > exact).any():
-            allowed = f"integers, or in a precision that holds {most}"
+            allowed = f"integers, or floats that can represent {most}"
             raise ValueError(f"{name} must be {allowed}, got {values.dtype}, which rounds numbers above {exact}")
 
 
 def unmasked(values: Any) -> Any:
     """The values, or ValueError if a masked array masks any of them: NumPy would drop the mask."""
     if np.ma.is_masked(values):
-        raise ValueError(f"values must not be masked, {np.ma.count_masked(values)} are: drop those records")
+        raise ValueError(f"values must not be masked, but {np.ma.count_masked(values)} are: drop these records")
     return values
 
 

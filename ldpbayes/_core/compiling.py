@@ -49,16 +49,23 @@ def _with_known_options(with_options: Callable, without: Callable) -> Any:
 
 
 def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
-    """Keep compiled code in a folder, so that later processes with data of equal structure need not compile again.
+    """Store compiled code in a folder, so that later Python processes start faster.
 
-    This sets options of JAX for the whole process. If JAX already has a folder for compiled code, nothing is changed.
-    Returns the folder, or None if it cannot be written to.
+    Without such a folder, JAX compiles every model again in each new process. With the folder, a later process reads
+    the compiled code of a model from the folder, if the data have the same shapes and types. If JAX already has a
+    folder for compiled code, the function changes nothing.
 
     Parameters
     ----------
     folder : path, optional
-        Default: the environment variable ``LDPBAYES_COMPILED_CODE``, or ``ldpbayes/jax`` in the user's cache
-        (``$XDG_CACHE_HOME``, or ``~/.cache``). The 1,000 older entries that were used last stay, up to 1 GiB.
+        Path of the folder. Default: the path in the environment variable ``LDPBAYES_COMPILED_CODE``. If this variable
+        is not set, the default is ``ldpbayes/jax`` in the user's cache folder (``$XDG_CACHE_HOME``, or ``~/.cache``).
+        The function keeps only the 1,000 files that were used last, and at most 1 GiB.
+
+    Returns
+    -------
+    path or None
+        The folder in which JAX stores compiled code, or None if no files can be written to the folder.
 
     Examples
     --------

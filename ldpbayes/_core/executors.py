@@ -26,11 +26,11 @@ def completed(
     context = getattr(executor, "_mp_context", None)  # of a ProcessPoolExecutor
     if context is not None and context.get_start_method() == "fork":
         context = "multiprocessing.get_context('spawn')"
-        raise ValueError(f"forked processes hang in JAX: make a ProcessPoolExecutor(mp_context={context})")
+        raise ValueError(f"forked processes hang in JAX: use ProcessPoolExecutor(mp_context={context})")
     try:
         payload = pickler.dumps(function)
     except Exception as error:  # pickle raises nearly anything
-        hint = "" if pickler is not pickle else "; cloudpickle, if installed, sends models that are made in functions"
+        hint = "" if pickler is not pickle else "; install cloudpickle to send models that are defined inside functions"
         raise TypeError(f"the task cannot be sent to workers: {error}{hint}") from None
     futures = {executor.submit(_call, payload, task): task for task in tasks}
     try:

@@ -15,8 +15,10 @@ T = TypeVar("T", bound=type)
 
 
 def static(omitted: bool = False, **options: Any) -> Any:
-    """Declare a field of a mechanism as part of its structure (a shape, a name), not as an array that JAX may trace.
-    With `omitted`, specs and reprs omit the field if it is None. `options` are those of `dataclasses.field`.
+    """Declare a field of a mechanism that JAX never traces, such as a shape or a name.
+
+    If `omitted` is True and the value of the field is None, `Mechanism.spec` and ``repr`` omit the field. Default:
+    False. `options` are options of `dataclasses.field`.
     """
     return dataclasses.field(metadata={"static": True, "optional": omitted}, **options)
 
@@ -44,7 +46,10 @@ class _HostValues:
 
 
 def pytree(cls: T) -> T:
-    """Make ``cls``, a frozen dataclass, a JAX pytree: a decorator. All fields but `static` and `host` are leaves."""
+    """Class decorator that makes a frozen dataclass ``cls`` a JAX pytree.
+
+    The leaves of the pytree are all fields that are not `static`.
+    """
     fields = dataclasses.fields(cls)
     hosted = [f.name for f in fields if f.metadata.get("host")]
     fixed = [f.name for f in fields if f.metadata.get("static")]

@@ -1,4 +1,8 @@
-"""Confidence intervals for private estimates: private estimators, their replicates on simulated data, and intervals."""
+"""Confidence intervals for private estimates, by the parametric bootstrap.
+
+A private estimator releases an estimate with noise. The bootstrap applies the estimator to many simulated data sets.
+The resulting estimates are called replicates. The confidence intervals are computed from the replicates.
+"""
 
 from ldpbayes.bootstrap._bootstrap import (
     Estimated,

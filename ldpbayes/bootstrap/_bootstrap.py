@@ -29,10 +29,15 @@ Target = Callable[[PyTree], PyTree]  # of parameters
 
 
 class Estimated(NamedTuple):
-    """Parameters estimated from a release.
+    """Parameters that `PrivateEstimator.estimate` computed from released values.
 
-    ``params`` are all parameters that a simulator needs, a pytree of arrays. ``standard_error`` (p,) is the error by a
-    formula of the flat `PrivateEstimator.target`, or None. ``outside`` is True if the release was outside the domain.
+    The attributes are:
+
+    - ``params``: a pytree of arrays, with all parameters that are necessary to simulate data;
+    - ``standard_error`` (p,): the standard errors of the p numbers in `PrivateEstimator.target`, or None if there is no
+      formula for them;
+    - ``outside``: True if the released values are outside the domain of the estimator. This means that no valid
+      parameters fit them, for example because the noise has made a variance negative.
     """
 
     params: PyTree  # of arrays: all that a simulator needs
@@ -41,56 +46,79 @@ class Estimated(NamedTuple):
 
 
 class PrivateEstimator(abc.ABC):
-    """Base of estimators with a privacy guarantee. Only `randomize` reads data; all other methods cost no privacy.
+    """Base class of estimators with a privacy guarantee.
 
-    Subclasses are frozen dataclasses decorated with ``@ldpbayes.noise.pytree``: numbers are leaves, so that compiled
-    replicates serve all estimators of a kind. `randomize`, `estimate` and `simulate_release` are traceable.
+    Only `randomize` reads original data. Therefore the other methods use no privacy budget. A subclass must be a frozen
+    dataclass with the decorator ``@ldpbayes.noise.pytree``. JAX must be able to trace `randomize`, `estimate` and
+    `simulate_release`.
     """
 
     @abc.abstractmethod
     def randomize(self, key: Key, data: Array) -> PyTree:
-        """Return released values of records (n, *event), with noise, under the guarantee that `privacy` states."""
+        """Compute released values from the records `data` (n, *event), with noise.
+
+        `privacy` states the guarantee of the released values. `key` is a random key of JAX.
+        """
 
     @abc.abstractmethod
     def estimate(self, values: PyTree) -> Estimated:
-        """Return parameters estimated from released values, which have the form that `randomize` returns."""
+        """Return the parameters that are estimated from the released `values`, as `randomize` returns them."""
 
     @abc.abstractmethod
     def simulate_release(self, key: Key, params: PyTree) -> PyTree:
-        """Return released values, in the form that `randomize` returns, of data simulated with these parameters."""
+        """Simulate data with the parameters `params`, and return the released values of the simulated data.
+
+        The result has the form of `randomize`. `key` is a random key of JAX.
+        """
 
     def target(self, params: PyTree) -> PyTree:
-        """Return the reported part or function of the parameters; by default all parameters."""
+        """Return the quantities that need intervals, computed from `params`. Default: all parameters."""
         return params
 
     def nearest(self, target: PyTree) -> PyTree:
-        """Return the valid target nearest to a target that a correction has moved; by default all values are valid."""
+        """Return the valid values of the target quantities that are nearest to `target`.
+
+        A correction of bias can make a scale negative, for example. Default: all values are valid.
+        """
         return target
 
     def unconstrained(self, params: PyTree) -> jax.Array:
-        """Return the parameters as a vector (q,) without constraints."""
+        """Transform the parameters `params` to a vector (q,), such that every real vector means valid parameters."""
         return ravel_pytree(params)[0]
 
     def constrained(self, vector: Array, like: PyTree) -> PyTree:
-        """Return the inverse of `unconstrained`; ``like`` are parameters of the form that is returned."""
+        """Transform a vector of `unconstrained` back to parameters.
+
+        `like` are parameters with the desired names and shapes.
+        """
         return ravel_pytree(like)[1](vector)
 
     def release_values(self, release: Release | PyTree) -> PyTree:
-        """Return the values for `estimate` from a release. Raises ValueError for a release by another estimator."""
+        """Return the released values in `release`, in the form that `estimate` needs.
+
+        Raises ValueError if the release was not made by this estimator.
+        """
         return jax.tree.map(jnp.asarray, release)
 
     @property
     @abc.abstractmethod
     def privacy(self) -> str:
-        """The statement of the guarantee for the people whose records were read."""
+        """The privacy guarantee in words, for the people whose records `randomize` reads."""
 
 
 @pytree_dataclass
 class FunctionEstimator(PrivateEstimator):
-    """Private estimator by a JAX ``function`` (key, data) → private parameters (the release), a pytree of arrays.
+    """Private estimator that is given as a JAX function of a random key and data.
 
-    The function limits the influence of each record and adds the noise. Arrays that the function contains, such as a
-    grid, are public. The ``statement`` is its guarantee, in words.
+    Parameters
+    ----------
+    function : callable
+        The function (key, data) → private estimates, which are a pytree of arrays. The function must limit the
+        influence of each record, and add the noise. It may contain other arrays, such as a grid, only if they are
+        public.
+    statement : str
+        The privacy guarantee of the function, in words. Default: "privacy: as promised by the estimator that was
+        given".
     """
 
     function: Callable[[Key, PyTree], PyTree] = static()
@@ -182,14 +210,15 @@ def _mean(array: Array) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class OneStep:
-    """Bias correction in one step, 2τ̂ − mean(τ*), if the bias depends little on the parameters ([FWS] sec. 3.1).
+    """Bias correction in one step: the estimated bias is subtracted from the estimate ([FWS] sec. 3.1).
 
-    τ̂ is the estimate and τ* are its replicates. An invalid result, such as a negative scale, is replaced by the
-    nearest valid one.
+    The corrected estimate is 2τ̂ − mean(τ*). Here τ̂ is the estimate, and τ* are its replicates: estimates from data
+    that were simulated with the estimated parameters. The correction removes the bias if the bias depends little on the
+    parameters. If the corrected estimate is invalid, such as a negative scale, the nearest valid estimate is used.
     """
 
     def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
-        """Return the corrected target (p,) of estimated parameters, with its replicates."""
+        """Return the corrected estimate (p,) of the target quantities, and its replicates."""
         replicates, nearest = replication.replicates(params), replication.estimator.nearest
         flat, unravel = ravel_pytree(replication.report(params))
         bias = _mean(replicates.target) - np.asarray(flat)
@@ -202,14 +231,24 @@ class OneStep:
 
 @dataclasses.dataclass(frozen=True)
 class Matched:
-    """Bias correction that returns the parameters whose replicates have the estimate as their mean.
+    """Bias correction that searches for parameters such that the mean of the replicates equals the estimate.
 
-    It is the simulated method of moments with the private estimate as the moment ([GMR]). Differences show how the mean
-    of the replicates responds to the parameters. The inverse of this response turns replicates into replicates of the
-    corrected estimate. Intervals are therefore wide enough if clamping makes an estimator insensitive; intervals of
-    `OneStep` and of the biased estimate are not. Parameters stay in their space, but parameters of a function may
-    become any numbers. There are at most ``steps`` steps, until mean and estimate are within ``tolerance`` standard
-    deviations of the replicates.
+    A replicate is an estimate from simulated data. The search is the simulated method of moments ([GMR]). Then
+    `Matched` computes the derivative of the mean of the replicates with respect to the parameters. It multiplies the
+    deviations of the replicates from their mean by the inverse of this derivative. This gives the replicates of the
+    corrected estimate.
+
+    If many records are clamped, the estimate may depend little on the parameters. The intervals of `Matched` are then
+    wide enough, but the intervals of `OneStep` and of the uncorrected estimate are too short. If the estimator is your
+    own function, a corrected parameter may be invalid, such as a negative scale.
+
+    Parameters
+    ----------
+    steps : int
+        Largest number of steps of the search. Default: 12.
+    tolerance : float
+        The search ends if the mean of the replicates differs from the estimate by at most this number of standard
+        deviations of the replicates, for each parameter. Default: 0.01.
     """
 
     steps: int = 12
@@ -258,9 +297,9 @@ class Matched:
                 break
         if np.abs(gap).max() > max(self.tolerance, 0.1):
             warn(
-                f"the bias correction has not settled: after up to {self.steps} steps the mean of the replicates is "
+                f"the bias correction has not converged: after up to {self.steps} steps the mean of the replicates is "
                 f"still {np.abs(gap).max():.2g} standard deviations from the estimate. At an edge, such as a "
-                "probability of 0, that may be the nearest. Where nearly all records are clamped, take wider bounds",
+                "probability of 0, a smaller distance may be impossible. If most records are clamped, use wider bounds",
                 BootstrapWarning,
             )
         away = (np.asarray(replicates.unconstrained) - _mean(replicates.unconstrained)) / unit
@@ -282,33 +321,57 @@ def parametric_bootstrap(
     kind: str | Interval = "percentile",
     batch_size: int = BATCH_SIZE,
 ) -> BootstrapEstimate:
-    """Compute confidence intervals for a private estimate, from replicates on simulated data ([FWS] Algorithm 1).
+    """Compute confidence intervals for a private estimate, by the parametric bootstrap ([FWS] Algorithm 1).
 
-    Only the release reads data. The bootstrap costs no privacy. Returns a `BootstrapEstimate`. A `BootstrapWarning`
-    says that the release, or more than a tenth of the replicates, is outside the domain of the estimator, or that some
-    replicates are not finite. Raises ValueError if estimator, release and simulator do not fit.
+    The function simulates data sets with the estimated parameters, and applies the private estimator to each of them.
+    The resulting estimates are called replicates, and give the intervals. The bootstrap does not read the original
+    data. Therefore it uses no privacy budget.
 
     Parameters
     ----------
     estimator : PrivateEstimator or callable
-        An estimator of `ldpbayes.bootstrap`, such as `sufficient_statistics`; or a JAX function (key, data) →
-        parameters that clamps, adds noise and estimates. The function must depend on its data, and must not contain an
-        array as long as the data, unless you pass ``FunctionEstimator(function)``. Then all its arrays are public.
+        A private estimator, such as the result of `sufficient_statistics`. Or your own JAX function (key, data) →
+        parameters, which clamps the data, adds noise and computes the estimate. The data must be an argument. A
+        ValueError is raised if the function contains another array with one row for each record. If such an array is
+        public, pass ``FunctionEstimator(function)``.
     release : Release or pytree of arrays
-        The released values; for a function, the parameters that the function returned.
+        The release from which the estimate is computed. If the estimator is your own function: its result for the
+        original data.
     simulator : callable, optional
-        Function (key, parameters) → data, in the form that the estimator takes; see `simulator_of` for a NumPyro model.
-        A function needs a simulator. For any other estimator it replaces the built-in simulator.
-    draws, seed : int
-        Number of replicates, and random seed.
+        A function (random key, parameters) → simulated data, in the form that the estimator takes. `simulator_of` makes
+        one from a NumPyro model. Your own function needs a simulator. By default, other estimators use their own
+        simulator.
+    draws : int
+        Number of replicates, one for each simulated data set. Default: 1000.
+    seed : int
+        Random seed. Default: 0.
     target : callable, optional
-        Function from parameters to the quantity of interest, a pytree of arrays. Default: the estimator's own target.
+        A function from the parameters to the quantities that need intervals, a pytree of arrays. Default: the method
+        ``target`` of the estimator.
     correction : OneStep or Matched, optional
-        Correction of the bias: `OneStep()`, or `Matched()` if clamping or noise causes a large bias. Default: none.
+        The correction of the bias of the estimate. If clamping or noise causes a large bias, use `Matched()`. Default:
+        no correction.
     kind : str or Interval
-        Kind of the intervals; see `BootstrapEstimate.interval`.
+        The kind of the intervals, as in `BootstrapEstimate.interval`. Default: "percentile".
     batch_size : int
-        Number of replicates that run at once. Small numbers need less memory. The replicates do not depend on it.
+        Number of data sets that are simulated at the same time. A smaller number needs less memory, and gives the same
+        results. Default: 50.
+
+    Returns
+    -------
+    BootstrapEstimate
+        The estimate with its intervals and replicates (the estimates from simulated data).
+
+    Raises
+    ------
+    ValueError
+        If the estimator did not make the release, or cannot read the simulated data.
+
+    Warns
+    -----
+    BootstrapWarning
+        If the release, or more than a tenth of the simulated releases, is outside the domain of the estimator: no valid
+        parameters fit it. For example, the noise has made a variance negative. Also if some replicates are not finite.
 
     Examples
     --------
@@ -353,9 +416,9 @@ def _warn(outside: bool, share: float, targets: np.ndarray) -> None:
     """Warn of a release, or of too large a share of the replicates, outside the domain, and of infinite targets."""
     problems, lost = [], int((~np.isfinite(targets)).any(axis=1).sum())
     if outside:
-        problems.append("the release is outside the domain of the estimator: the noise outweighs what the records say")
+        problems.append("the release is outside the domain of the estimator: the noise is too large for these records")
     elif share > OUTSIDE_SHARE:
-        problems.append(f"{share:.0%} of the replicates are outside the domain of the estimator, and were brought back")
+        problems.append(f"{share:.0%} of the replicates are outside the domain of the estimator, and were moved inside")
     if lost:
         problems.append(f"{lost} replicates are not finite, and are left out of the intervals")
     if problems:
@@ -373,22 +436,22 @@ def check_simulator(
         data = jax.eval_shape(simulator, key, params)
         traced, simulated = jax.make_jaxpr(estimator.randomize, return_shape=True)(key, data)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        problem = "the estimator cannot be run on what it returns for the estimated parameters"
+        problem = "the estimator fails on data simulated with the estimated parameters"
         raise ValueError(f"simulator does not fit: {problem}. {type(error).__name__}: {error}") from error
     released, again = (jax.tree.map(np.shape, tree) for tree in (values, simulated))
     if released != again:
-        problem = f"of simulated data the estimator makes values of shapes {again}, those released have {released}"
+        problem = f"the estimator makes values of shapes {again} from simulated data, the release has {released}"
         raise ValueError(f"simulator or release does not fit: {problem}")
     if not isinstance(estimator, FunctionEstimator):
         return
     if not _depends_on_data(traced.jaxpr):
-        raise ValueError("the estimator does not depend on its argument, data: every replicate would read other data")
+        raise ValueError("the estimator does not use its argument data, so every replicate would read other data")
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(data) if leaf.shape and leaf.shape[0] > 1}
     held = [np.shape(const) for const in _constants(traced) if np.ndim(const) and len(const) in rows]
     if held and not public:
         raise ValueError(
-            f"the estimator holds an array of shape {held[0]}, as many rows as there are records: data would be read "
-            "in every replicate, and cost privacy anew. If all that it holds is public, such as a grid, give "
+            f"the estimator holds an array of shape {held[0]}, with one row for each record. If these are the data, "
+            "every replicate reads them and costs privacy again. If the array is public, such as a grid, give "
             "ldpbayes.bootstrap.FunctionEstimator(function)"
         )
 

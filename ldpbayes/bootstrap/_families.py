@@ -54,11 +54,14 @@ def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Ca
 
 
 class ParametricFamily(abc.ABC):
-    """Base of exponential families whose statistics are bounded, because records are clamped.
+    """Base class of exponential families whose parameters are estimated from noisy sums of statistics of the records.
 
-    Parameters are dicts with the names of NumPyro. Subclasses are frozen dataclasses and pytrees. Records are clamped
-    before the statistics are computed. The statistics have size one, except if the record is the only statistic, so
-    that the noise does not depend on the unit of the data.
+    Each record is clamped: a record outside the bounds is moved to the nearest bound. Then its statistics are computed.
+    They are bounded, and therefore noise can give a privacy guarantee. Parameters of a family are dicts with the names
+    that NumPyro uses. Subclasses are frozen dataclasses and pytrees.
+
+    All statistics of a record get equal noise. Therefore several statistics are scaled to similar ranges, without a
+    unit.
     """
 
     columns: ClassVar[tuple[str, ...] | None] = None  # names of the statistics; None for one, released as a number
@@ -72,70 +75,87 @@ class ParametricFamily(abc.ABC):
     upper: Array
 
     def distribution(self, params: Params) -> dist.Distribution:
-        """Return the law of a record before it is clamped."""
+        """Return the law (probability distribution) of a record before it is clamped, for the parameters `params`."""
         known = {name: getattr(self, name) for name in self.known}
         return self.base(**known, **params, validate_args=False)  # nodes may be at the end of the support
 
     @property
     def constraints(self) -> Constraints:
-        """Constraints of all parameters, as in NumPyro."""
+        """A dict from the names of the parameters to their constraints, which are objects of NumPyro."""
         return self.base.arg_constraints
 
     @property
     def centre(self) -> Array:
-        """Middle of the bounds."""
+        """The middle between the bounds, in the unit of the data."""
         return (self.lower + self.upper) / 2
 
     @property
     def half(self) -> Array:
-        """Half the distance of the bounds."""
+        """Half of the distance between the bounds, in the unit of the data."""
         return (self.upper - self.lower) / 2
 
     def clamp(self, x: Array) -> jax.Array:
-        """Return records, in floating point, moved between the bounds."""
+        """Return the records `x` as floats. Records outside the bounds are moved to the nearest bound."""
         x = jnp.asarray(x)
         return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
 
     def standardised(self, x: Array) -> jax.Array:
-        """Return numbers in a unit in which the bounds are −1 and 1."""
+        """Return the numbers `x` on the linear scale on which the bounds are −1 and 1."""
         return (x - self.centre) / self.half
 
     @abc.abstractmethod
     def statistics(self, x: Array) -> jax.Array:
-        """Return statistics (*batch) or (*batch, statistics) of records (*batch, *event), which are clamped first."""
+        """Clamp the records `x` (*batch, *event), and return the statistics of each record.
+
+        The result has the shape (*batch) if there is one statistic, and (*batch, k) if there are k statistics.
+        """
 
     @abc.abstractmethod
     def sensitivity(self, order: int) -> float:
-        """Return the largest L1 (order 1) or L2 (order 2) change of the sum of statistics if one record changes."""
+        """Return the sensitivity: the largest change of the sum of the statistics if one record is replaced.
+
+        The change is measured in the L1 norm if `order` is 1, and in the L2 norm if `order` is 2.
+        """
 
     @abc.abstractmethod
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Return the maximum-likelihood parameters for a noisy mean of statistics, as if no record had been clamped;
-        and True if there is no maximum inside the ranges, so that the nearest parameters were taken.
+        """Estimate the parameters by maximum likelihood, as if no record had been clamped.
+
+        `mean` is the noisy mean of the statistics. The second result is True if the maximum is not inside the allowed
+        ranges of the parameters. The first result is then the nearest parameters in the ranges.
         """
 
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Return parameters under which *clamped* records have these expected statistics (method of moments); and True
-        if there are none inside the ranges, so that the nearest were taken. By default nothing is clamped.
+        """Estimate the parameters by the method of moments for clamped records.
+
+        The first result is parameters for which the expected statistics of a clamped record equal `mean`, the noisy
+        mean of the statistics. The second result is True if the allowed ranges contain no such parameters. The first
+        result is then the nearest parameters in the ranges. Default: `solve`, for families without clamping.
         """
         return self.solve(mean)
 
     @abc.abstractmethod
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return the asymptotic covariance (p, p) of the flat estimate of `solve` or `solve_clamped`; ``noise`` is the
-        variance of the noise in the sum of each statistic.
+        """Return the asymptotic covariance (p, p) of the p estimated parameters.
+
+        The estimate comes from `solve_clamped` if `clamped` is True, and otherwise from `solve`. `noise` is the
+        variance of the noise in the sum of each statistic. `count` is the number of records. The parameters are in the
+        alphabetical order of their names.
         """
 
     @abc.abstractmethod
     def nearest(self, params: Params) -> Params:
-        """Return the nearest valid parameters, for any finite values."""
+        """Return the valid parameters that are nearest to `params`, which may be any finite numbers."""
 
     @abc.abstractmethod
     def total(self, key: Key, params: Params, count: Array) -> jax.Array:
-        """Return the sum of the statistics of ``count`` simulated records, after clamping."""
+        """Simulate ``count`` records with the parameters `params`, clamp them, and return the sum of their statistics.
+
+        `key` is a random key of JAX.
+        """
 
     def checked(self, data: Array) -> np.ndarray:
-        """Return records as an array (n, *event), or raise ValueError."""
+        """Return the records `data` as an array (n, *event). Raises ValueError for impossible records."""
         x, (low, high), lattice = np.asarray(data), self.record_range, self.lattice_step is not None
         if x.ndim == 0 or x.shape[1:] != self.event_shape or not x.size or x.dtype.kind not in "iufb":
             takes = f"rows (n, {self.event_shape[0]}) of numbers" if self.event_shape else "an array of numbers (n,)"
@@ -160,7 +180,13 @@ def check_bounds(tree: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> No
 
 @pytree_dataclass
 class Multinomial(ParametricFamily):
-    """Family of categories 0, 1, ..., ``categories`` − 1, at least two; parameter ``probs`` (categories,)."""
+    """Family of categories 0, 1, ..., ``categories`` − 1. The parameter is ``probs`` (categories,), the probabilities.
+
+    Parameters
+    ----------
+    categories : int
+        Number of categories, at least 2.
+    """
 
     categories: int = static()
 
@@ -192,7 +218,7 @@ class Multinomial(ParametricFamily):
         return within, jnp.any(within["probs"] == 0)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return the covariance of shares that sum to one, but may be negative."""
+        """Return the covariance of the estimated probabilities. The formula allows negative estimates."""
         p, size = params["probs"], self.categories
         centred = jnp.eye(size) - 1 / size
         return (jnp.diag(p) - jnp.outer(p, p)) / count + noise / count**2 * centred
@@ -203,12 +229,17 @@ class Multinomial(ParametricFamily):
 
 @pytree_dataclass
 class NormalVector(ParametricFamily):
-    """Family of normal rows; parameters ``loc`` (d,), the mean, and ``covariance_matrix`` (d, d).
+    """Family of normal rows of d columns. The parameters are ``loc`` (d,), the mean, and ``covariance_matrix`` (d, d).
 
-    The bounds ``lower`` and ``upper`` (d,) of the columns are in their units, finite and in order. Otherwise a
-    ValueError is raised. The statistics are u_j, u_j² and √2 u_j u_k (j < k), where u is the row in units in which the
-    bounds are −1 and 1. A mean is moved between the bounds; the standard deviation in any direction is at least a
-    thousandth of their distance.
+    Let u be a row after each column was scaled so that its bounds are −1 and 1. The statistics of the row are u_j and
+    u_j² for each column j, and √2 u_j u_k for columns j < k. An estimated mean outside the bounds is moved to the
+    nearest bound. If an eigenvalue of the estimated covariance matrix of u is below 4e-6, it is raised to 4e-6.
+
+    Parameters
+    ----------
+    lower, upper : array_like (d,)
+        The bounds to which the columns are clamped, in the units of the columns. Raises ValueError if the bounds are
+        not finite, or if a lower bound is not below its upper bound.
     """
 
     lower: Array = None
@@ -218,7 +249,7 @@ class NormalVector(ParametricFamily):
     accounts_for_clamping: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_bounds(self, "finite numbers, one a column", lambda a: np.isfinite(a) & (a.ndim == 1))
+        check_bounds(self, "finite numbers, one for each column", lambda a: np.isfinite(a) & (a.ndim == 1))
 
     @property
     def event_shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -239,13 +270,21 @@ class NormalVector(ParametricFamily):
         return jnp.concatenate([u, packed(u[..., :, None] * u[..., None, :], "scaled")], axis=-1)
 
     def sensitivity(self, order: int) -> float:
-        """Return d (6 + 2√2 (d − 1))²/(4 (2√2 d + 4 − 2√2)) for order 1, or √(2d (d + 1)) for order 2.
+        """Return the sensitivity of the sum of the statistics, in the L1 norm (`order` 1) or the L2 norm (`order` 2).
 
-        With m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m in each column, |u_j u_k − u'_j u'_k| is at most
-        2 (p_j m_k + m_j p_k), so that u = 1 everywhere is as good as anything, and u' = 1 − 2m. With M = Σm and s = √2
-        the sum of the absolute differences is (6 + 2s(d − 1)) M − 2s M² − (4 − 2s) Σm²: concave, so largest where all m
-        are equal. The squared distance is that of u' alone, |1 − u'|² + d² + |u'|⁴ − 2 (1·u')²; convex in each column
-        for d > 1, so that u' is a corner, and largest where its columns sum to 0 or −1.
+        For d columns, it is d (6 + 2√2 (d − 1))²/(4 (2√2 d + 4 − 2√2)) in the L1 norm, and √(2d (d + 1)) in the L2
+        norm.
+
+        Proof. Let u and u' be two records whose columns are scaled so that the bounds are −1 and 1. In each column, let
+        m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m. Then |u_j u_k − u'_j u'_k| is at most 2 (p_j m_k + m_j p_k).
+        Therefore the distance of the statistics is largest for u = 1 in all columns, with u' = 1 − 2m.
+
+        For the L1 norm, let s = √2, and let M be the sum of m over the columns. The sum of the absolute differences is
+        (6 + 2s(d − 1)) M − 2s M² − (4 − 2s) Σm². This is a concave function, and therefore largest if all m are equal.
+
+        For the L2 norm, the squared distance of the statistics for u = 1 is |1 − u'|² + d² + |u'|⁴ − 2 (1·u')². For d >
+        1, it is convex in each column. Therefore it is largest in a corner, where all entries of u' are −1 or 1. Among
+        the corners, it is largest if the entries sum to 0 or −1.
         """
         d, s = self.dimension, math.sqrt(2.0)
         if order == 2:
@@ -253,7 +292,10 @@ class NormalVector(ParametricFamily):
         return d * (6 + 2 * s * (d - 1)) ** 2 / (4 * (2 * s * d + 4 - 2 * s))
 
     def split(self, mean: Array) -> tuple[jax.Array, jax.Array]:
-        """Return first (d,) and second (d, d) moments of the standardised columns, from a noisy mean of statistics."""
+        """Return the first moments (d,) and the second moments (d, d) of the scaled columns.
+
+        `mean` is a noisy mean of the statistics of the rows. Each column is scaled so that its bounds are −1 and 1.
+        """
         d = self.dimension
         return mean[:d], unpacked(mean[d:], d, "scaled")
 
@@ -270,7 +312,7 @@ class NormalVector(ParametricFamily):
         return {"loc": loc, "covariance_matrix": covariance * unit}, raised | jnp.any(within != first)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return the covariance: for entries of the matrix Σ, (Σ_ik Σ_jl + Σ_il Σ_jk)/n plus the part of the noise."""
+        """Return the covariance of the estimates, with the parts from sampling and from the noise."""
         covariance, d = params["covariance_matrix"], self.dimension
         once = jnp.einsum("ik,jl->ijkl", covariance, covariance)
         of_second = (once + once.swapaxes(0, 1)).reshape(d * d, d * d)
@@ -307,11 +349,19 @@ def with_least_eigenvalue(matrix: jax.Array, least: Array) -> tuple[jax.Array, j
 
 
 class NumberFamily(ParametricFamily):
-    """Base of families of numbers, which are clamped to ``lower`` and ``upper``, in their unit.
+    """Base class of families of numbers, which are clamped to the bounds ``lower`` and ``upper``.
 
-    A subclass defines its NumPyro law (`base`), the `ranges` of the parameters, statistics with their `sensitivity` and
-    `mean`, and the place of the density (`reach`; also the `density` itself, if NumPyro's is inaccurate far out).
-    Everything else is computed from nodes of the clamped law.
+    A subclass must define:
+
+    - `base`: the NumPyro class of the law (probability distribution) of a record;
+    - `ranges`: the allowed ranges of the parameters;
+    - `statistics` of a record, with their `sensitivity` and their expectation `mean`;
+    - `reach`: the interval that contains nearly all of the law;
+    - `density`, only if the density of NumPyro is inaccurate in the tails.
+
+    The other methods integrate numerically over the law of a clamped record. The variable of the integration is called
+    y. By default, y is the record. For a gamma record x, y = log x. The attribute `coordinate` has two functions, from
+    a record to y and back.
     """
 
     open_range: ClassVar[str | None] = None  # what bounds are, and why, if an end of the range of records is none
@@ -334,27 +384,37 @@ class NumberFamily(ParametricFamily):
     @property
     @abc.abstractmethod
     def ranges(self) -> dict[str, Range]:
-        """The range of the search for each parameter, a number, by its name in NumPyro."""
+        """A dict from the NumPyro name of each parameter to the two ends of its allowed range."""
 
     @abc.abstractmethod
     def mean(self, params: Params) -> jax.Array:
-        """Return the expectation of the statistics of a record that is not clamped, in closed form."""
+        """Return the expected statistics of a record without clamping, computed from `params` by a formula."""
 
     def reach(self, record: Any) -> tuple[Array, Array, Array]:
-        """Return points in the `coordinate`. The first and the last enclose the whole law. Then comes its mode."""
-        raise NotImplementedError(f"{type(self).__name__} must say where its density is: `reach`, or `law`")
+        """Return three values of y: the lower end of the law of a record, a point near the mode, and the upper end.
+
+        Here y is the variable of the integration, such as the logarithm of a gamma record (see `NumberFamily`). Nearly
+        all of the law is between the two ends. `record` is the NumPyro law of a record.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define the method `reach` or the method `law`")
 
     def density(self, record: Any, y: Array) -> jax.Array:
-        """Return the density of the `coordinate` of a record, whose NumPyro law is given."""
+        """Return the density of the law of y, with respect to y, at points `y`.
+
+        Here y is the variable of the integration, such as y = log x for a gamma record x (see `NumberFamily`). `record`
+        is the NumPyro law of the record x itself.
+        """
         return jnp.exp(record.log_prob(y))
 
     def law(self, params: Params) -> PointMasses:
-        """Return the law of a clamped record: Gauss's rule for its density in the `coordinate`, then the masses of the
-        bounds. Two panels meet near the mode, where nodes are closest together.
+        """Return the law of a clamped record with the parameters `params`, as points with probabilities.
+
+        The last two points are the bounds, to which records are clamped. The other points are the nodes of a Gauss rule
+        for the density between the bounds.
         """
         record, (forward, backward) = self.distribution(params), self.coordinate
         if record.support.is_discrete:
-            raise TypeError(f"{type(self).__name__} is of whole numbers: derive it from ldpbayes.bootstrap.Counts")
+            raise TypeError(f"{type(self).__name__} has whole numbers: derive it from ldpbayes.bootstrap.Counts")
         bounds = [jnp.asarray(bound, float) for bound in (self.lower, self.upper)]
         low, high = map(forward, bounds)
         cuts = jnp.stack([jnp.asarray(cut, float) for cut in self.reach(record)])
@@ -372,7 +432,7 @@ class NumberFamily(ParametricFamily):
         return self.upper - self.lower
 
     def moments(self, params: Params) -> tuple[jax.Array, jax.Array]:
-        """Return expectation (k,) and covariance (k, k) of the statistics of a clamped record."""
+        """Return the expectation (k,) and the covariance (k, k) of the k statistics of a clamped record."""
         law = self.law(params)
         values = self.statistics(law.nodes).reshape(len(law.nodes), -1)
         center = law.expectation(values)
@@ -394,7 +454,10 @@ class NumberFamily(ParametricFamily):
         return counts[-2:] @ values[-2:] + jnp.where(few, one_by_one, counts[:-2] @ values[:-2])
 
     def masses(self, law: PointMasses) -> PointMasses:
-        """Return few masses that replace a clamped record in sums of several statistics; the last are at the bounds."""
+        """Return a few points with probabilities that replace the `law` of a clamped record when sums are simulated.
+
+        The last two points are the bounds.
+        """
         forward, backward = self.coordinate
         inside = jnp.sum(law.weights[:-2])
         weights = law.weights[:-2] / jnp.where(inside > 0, inside, 1.0)
@@ -406,7 +469,11 @@ class NumberFamily(ParametricFamily):
         return {name: jnp.clip(params[name], *allowed) for name, allowed in self.ranges.items()}
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Return parameters under which unclamped records have this expectation; most families have formulas."""
+        """Return the parameters for which the expected statistics of a record without clamping equal `mean`.
+
+        The second result is True if such parameters do not exist inside the `ranges`. Most families replace this search
+        by a formula.
+        """
         return self._match(self.mean, mean, {name: jnp.ones(()) for name in self.ranges})
 
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
@@ -443,8 +510,12 @@ class NumberFamily(ParametricFamily):
         return params_of(vector), at_edge | (error > SETTLED)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return J⁻¹ (V/n + noise/n²) J⁻ᵀ, with V the covariance of a clamped record's statistics and J the derivative
-        of the expectation that the estimate inverts. Without clamping and noise, it is the inverse Fisher information.
+        """Return the asymptotic covariance of the estimated parameters.
+
+        It is J⁻¹ (V/n + noise/n²) J⁻ᵀ. V is the covariance of the statistics of a clamped record, and n = `count` is
+        the number of records. `noise` is the variance of the noise in the sum of each statistic. J is the derivative of
+        the expected statistics with respect to the parameters. Without clamping and noise, the result is the inverse of
+        the Fisher information.
         """
         flat, unravel = ravel_pytree({name: jnp.asarray(params[name], float) for name in self.ranges})
 
@@ -470,9 +541,10 @@ def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
 
 
 class OneParameterFamily(NumberFamily):
-    """Base of families whose statistic is the record, and whose parameter is a monotone function of its mean.
+    """Base class of families with one parameter, where the record itself is the only statistic.
 
-    A subclass also has its NumPyro law (`base`), the `ranges` of the parameter, and `reach`.
+    The parameter must be a monotone function of the expected record. A subclass must define `base` (the NumPyro class
+    of the law of a record), the `ranges` of the parameter, and `reach`, as in `NumberFamily`.
     """
 
     def statistics(self, x: Array) -> jax.Array:
@@ -485,7 +557,10 @@ class OneParameterFamily(NumberFamily):
         return jnp.asarray(self.distribution(params).mean)
 
     def of_mean(self, mean: Array) -> Array:
-        """Return the parameter of records with this mean; by default the mean itself."""
+        """Return the parameter for which the expected record equals `mean`.
+
+        By default, the parameter is the expected record itself.
+        """
         return mean
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
@@ -496,9 +571,10 @@ class OneParameterFamily(NumberFamily):
 
 
 class Counts(OneParameterFamily):
-    """Base of families of whole numbers from 0 to ``upper``, to which larger numbers are clamped.
+    """Base class of families of whole numbers, 0 or more. Numbers above the bound ``upper`` are clamped to ``upper``.
 
-    A subclass defines its NumPyro law (`base`), the `ranges` of the parameter, and, unless this is the mean, `of_mean`.
+    A subclass must define `base` (the NumPyro class of the law of a record) and the `ranges` of the parameter. If the
+    parameter is not the expected record, the subclass must also define `of_mean`.
     """
 
     record_range = (0.0, math.inf)
@@ -513,7 +589,15 @@ class Counts(OneParameterFamily):
 
 @pytree_dataclass
 class Binomial(Counts):
-    """Family of numbers of successes in an integer number of ``trials``; parameter ``probs``. Nothing is clamped."""
+    """Family of numbers of successes. The parameter is ``probs``, the probability of a success.
+
+    Records are not clamped.
+
+    Parameters
+    ----------
+    trials : int
+        Number of trials for each record, at least 1.
+    """
 
     trials: int = static()
 
@@ -549,16 +633,21 @@ class Binomial(Counts):
 
 @pytree_dataclass
 class Bernoulli(Binomial):
-    """Family of yes-or-no answers, with records 0 or 1. The parameter ``probs`` is the probability of 1."""
+    """Family of yes-or-no answers, where a record is 0 or 1. The parameter is ``probs``, the probability of 1."""
 
     trials: int = static(default=1, init=False)
 
 
 @pytree_dataclass
 class Poisson(Counts):
-    """Family of Poisson counts with parameter ``rate``. Counts above ``upper``, a whole number, are clamped to it.
+    """Family of Poisson counts. The parameter is ``rate``, the expected count.
 
-    The search for the rate goes from a thousandth of the bound to three times the bound.
+    The estimated rate is limited to the range from ``upper``/1000 to 3 ``upper``.
+
+    Parameters
+    ----------
+    upper : float
+        The upper bound, a whole number. Larger counts are clamped to this bound.
     """
 
     upper: Array = static(default=None)
@@ -587,9 +676,14 @@ class WaitingTimes(OneParameterFamily):
 
 @pytree_dataclass
 class Exponential(WaitingTimes):
-    """Family of exponential records with ``rate``, per unit of the data. Records above ``upper`` are clamped to it.
+    """Family of exponential records. The parameter is ``rate``, the inverse of the mean.
 
-    The mean is searched from a thousandth of the bound to ten times the bound.
+    The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
+
+    Parameters
+    ----------
+    upper : float
+        The upper bound, in the unit of the data. Larger records are clamped to this bound. The lower bound is 0.
     """
 
     upper: Array = None
@@ -607,7 +701,7 @@ class GammaLaw(NumberFamily):
 
     base: ClassVar = dist.Gamma
     record_range = (0.0, math.inf)
-    open_range: ClassVar[str | None] = "positive: its logarithm is a statistic"
+    open_range: ClassVar[str | None] = "and positive, because the logarithm of a record is a statistic"
     coordinate: ClassVar = (jnp.log, jnp.exp)
 
     def reach(self, record: dist.Gamma) -> tuple[Array, Array, Array]:
@@ -624,9 +718,17 @@ class GammaLaw(NumberFamily):
 
 @pytree_dataclass
 class GammaRate(WaitingTimes, GammaLaw):
-    """Family of gamma records with a known positive shape ``concentration``; parameter ``rate``. Bounds as for `Gamma`.
+    """Family of gamma records whose shape is known. The parameter is ``rate``.
 
-    The mean is searched from a thousandth of the upper bound to ten times that bound.
+    The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
+
+    Parameters
+    ----------
+    concentration : float
+        The known shape, positive.
+    lower, upper : float
+        The bounds to which records are clamped, in the unit of the data. Raises ValueError if the bounds are not
+        positive, or if ``lower`` is not below ``upper``.
     """
 
     concentration: Array
@@ -651,9 +753,17 @@ class NormalLaw(NumberFamily):
 
 @pytree_dataclass
 class NormalMean(OneParameterFamily, NormalLaw):
-    """Family of normal records with mean ``loc`` and known positive standard deviation ``scale``. Bounds: see `Normal`.
+    """Family of normal records whose standard deviation is known. The parameter is ``loc``, the mean.
 
-    The search for the mean goes beyond the bounds, up to a distance equal to the distance of the bounds.
+    Let w = ``upper`` − ``lower``. The estimated mean is limited to the range from ``lower`` − w to ``upper`` + w.
+
+    Parameters
+    ----------
+    scale : float
+        The known standard deviation, positive, in the unit of the data.
+    lower, upper : float
+        The bounds to which records are clamped, in the unit of the data. Raises ValueError if the bounds are not
+        finite, or if ``lower`` is not below ``upper``.
     """
 
     scale: Array
@@ -665,12 +775,18 @@ class NormalMean(OneParameterFamily, NormalLaw):
 
 @pytree_dataclass
 class Normal(NormalLaw):
-    """Family of normal records; parameters ``loc``, the mean, and ``scale``, the standard deviation, as in NumPyro.
+    """Family of normal records. The parameters are ``loc``, the mean, and ``scale``, the standard deviation.
 
-    The bounds ``lower`` and ``upper`` to which records are clamped are in their unit, finite and in order. Otherwise a
-    ValueError is raised. The statistics are u and u², where u is the record in a unit in which the bounds are −1 and 1.
-    The mean is searched up to the distance of the bounds beyond them, the standard deviation from a thousandth of this
-    distance to ten times it.
+    Let u be the record after it was scaled so that the bounds are −1 and 1. The statistics are u and u².
+
+    Let w = ``upper`` − ``lower``. The estimated mean is limited to the range from ``lower`` − w to ``upper`` + w, and
+    the estimated standard deviation to the range from w/1000 to 10 w.
+
+    Parameters
+    ----------
+    lower, upper : float
+        The bounds to which records are clamped, in the unit of the data. Give both bounds. Raises ValueError if a
+        bound is missing or not finite, or if ``lower`` is not below ``upper``.
     """
 
     lower: Array = None
@@ -687,10 +803,12 @@ class Normal(NormalLaw):
         return jnp.stack([u, u**2], axis=-1)
 
     def sensitivity(self, order: int) -> float:
-        """9/4 at u = 1, −1/2; or 2 at u = ±1.
+        """Return the sensitivity of the sum of the statistics: 9/4 for `order` 1 (L1 norm), 2 for `order` 2 (L2).
 
-        With m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m, the distances are 2m + 4pm ≤ 6m − 4m², which is largest at
-        m = 3/4, and (2m)² + (4pm)² ≤ 4m² (1 + 4 (1 − m)²), which increases on [0, 1].
+        Proof. Let u and u' be two records, scaled so that the bounds are −1 and 1. Let m = |u − u'|/2 and p = |u +
+        u'|/2 ≤ 1 − m. The L1 distance between (u, u²) and (u', u'²) is 2m + 4pm ≤ 6m − 4m². It is largest at m = 3/4,
+        for u = 1 and u' = −1/2. The squared L2 distance is (2m)² + (4pm)² ≤ 4m² (1 + 4 (1 − m)²). This bound increases
+        for m from 0 to 1, and is reached for u = 1 and u' = −1.
         """
         return {1: 2.25, 2: 2.0}[order]
 
@@ -731,11 +849,17 @@ class ScaledStatistics(NumberFamily):
 
 @pytree_dataclass
 class Gamma(ScaledStatistics, GammaLaw):
-    """Family of gamma records; parameters ``concentration`` (shape) and ``rate``.
+    """Family of gamma records. The parameters are ``concentration``, the shape, and ``rate``.
 
-    Records are clamped to the bounds ``lower`` and ``upper``, in their unit, positive and in order. Otherwise a
-    ValueError is raised. The statistics are the logarithm of the record and the record itself, each scaled from 0 to 1
-    between the bounds. The concentration is searched from 0.01 to 1000, and the rate so that both bounds can be means.
+    The statistics of a record x are log x and x. Each is scaled to the range from 0 to 1 between the bounds. The
+    estimated concentration is limited to the range from 0.01 to 1000, and the estimated rate to the range from
+    0.001/``upper`` to 1000/``lower``.
+
+    Parameters
+    ----------
+    lower, upper : float
+        The bounds to which records are clamped, in the unit of the data. Raises ValueError if the bounds are not
+        positive, or if ``lower`` is not below ``upper``.
     """
 
     lower: Array = None
@@ -755,9 +879,14 @@ class Gamma(ScaledStatistics, GammaLaw):
         return self.scaled(jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate]))
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Solve log k − ψ(k) = log mean(x) − mean(log x) by Newton steps from Minka's approximation. A mean of x
-        outside the bounds is moved to the nearest bound. If the right side is not positive, there is no maximum, and
-        the largest k is taken.
+        """Estimate the parameters by maximum likelihood, as if no record had been clamped.
+
+        The noisy mean of the statistics, `mean`, gives mean(x) and mean(log x) of the records x. The concentration k
+        solves log k − ψ(k) = log mean(x) − mean(log x), where ψ is the digamma function ([Minka]).
+
+        If mean(x) is outside the bounds, it is moved to the nearest bound. If log mean(x) − mean(log x) is not
+        positive, the likelihood has no maximum, and k is the largest allowed number. The second result is True in these
+        two cases.
         """
         least, most = self.extremes()
         log_x, x = least + (most - least) * mean
@@ -775,11 +904,17 @@ class Gamma(ScaledStatistics, GammaLaw):
 
 @pytree_dataclass
 class Beta(ScaledStatistics):
-    """Family of beta records, shares inside (0, 1); parameters ``concentration1`` and ``concentration0``.
+    """Family of beta records: numbers from 0 to 1. The parameters are ``concentration1`` and ``concentration0``.
 
-    Records x are clamped to the bounds ``lower`` and ``upper``, inside (0, 1) and in order. Otherwise a ValueError is
-    raised. The statistics are log x and log(1 − x), each scaled from 0 to 1 between the bounds. Both concentrations are
-    searched from 0.01 to 1000.
+    The density at x is proportional to x^(concentration1 − 1) (1 − x)^(concentration0 − 1). The statistics are log x
+    and log(1 − x), scaled to the range from 0 to 1 between the bounds. Each estimated concentration is limited to the
+    range from 0.01 to 1000.
+
+    Parameters
+    ----------
+    lower, upper : float
+        The bounds to which records are clamped. Raises ValueError if the bounds are not strictly between 0 and 1, or if
+        ``lower`` is not below ``upper``.
     """
 
     lower: Array = None
@@ -787,7 +922,7 @@ class Beta(ScaledStatistics):
 
     base: ClassVar = dist.Beta
     record_range = (0.0, 1.0)
-    open_range: ClassVar[str | None] = "inside: logarithms of x and 1 - x are the statistics"
+    open_range: ClassVar[str | None] = "but not an end, because log(x) and log(1 - x) are the statistics"
     columns: ClassVar[tuple[str, ...]] = ("log x", "log(1 - x)")
     coordinate: ClassVar = (special.logit, special.expit)
     ranges = {"concentration0": (0.01, 1e3), "concentration1": (0.01, 1e3)}

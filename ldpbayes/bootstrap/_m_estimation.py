@@ -105,20 +105,21 @@ def m_estimator(
     seed: int = 0,
     **options: Any,
 ) -> LossEstimator:
-    """Return an M-estimator for `parametric_bootstrap`, with a simulator of original records.
+    """Return an M-estimator for `parametric_bootstrap`, which uses your simulator of original records.
 
-    ``parametric_bootstrap(m_estimator(loss, release, simulator=simulator), release)`` gives intervals. A simulator is
-    needed because a loss does not say how records are drawn. `MEstimationResult.bootstrap` needs no simulator.
+    An M-estimator minimises a sum of losses. A simulator is necessary because a loss does not define the law of the
+    records. For intervals, call ``parametric_bootstrap(m_estimator(loss, release, simulator=simulator), release)``. The
+    method `MEstimationResult.bootstrap` needs no simulator.
 
     Parameters
     ----------
     loss, release, method, **options
-        See `ldpbayes.m_estimate`, also for the errors.
+        The arguments of `ldpbayes.m_estimate`, which also describes their errors.
     simulator : callable
-        A JAX function (key, parameters) → original records, of the shape of the release. The parameters minimise the
-        mean loss under the law of these records.
+        A JAX function (key, parameters) → as many original records as the release has. The expected loss of these
+        records must be smallest at the given parameters.
     seed : int
-        Random seed of the noise that the analyst adds to the release.
+        Random seed of the noise that the `method` adds to the release, as in `ldpbayes.m_estimate`. Default: 0.
     """
     if not callable(simulator):
         raise TypeError(f"simulator must be a function (key, parameters) -> records, got {simulator!r}")
@@ -197,20 +198,22 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
 def maximum_likelihood(
     model: Model, release: Release, start: Mapping[str, Array] | None = None
 ) -> MaximumLikelihoodEstimator:
-    """Return a maximum-likelihood estimator for `parametric_bootstrap`; the model is also the simulator.
+    """Return a maximum-likelihood estimator for `parametric_bootstrap`, from a NumPyro model.
 
-    ``parametric_bootstrap(maximum_likelihood(model, release), release)`` gives confidence intervals from any model of
-    `ldpbayes.models`, or any model of a release that is written with `observe` or `privatize`.
+    The bootstrap simulates data from the same model. For intervals, call
+    ``parametric_bootstrap(maximum_likelihood(model, release), release)``. The model can be any model of
+    `ldpbayes.models`, or your own model that uses `observe` or `privatize`.
 
     Parameters
     ----------
     model : callable
-        NumPyro model of one release. Its latent sites are continuous. Only the supports of the priors are used.
+        NumPyro model of one release. Its latent sites (the parameters) must be continuous. Only the supports of the
+        priors are used, not their densities.
     release : Release
         The release, with its values.
     start : dict of str to array, optional
-        Value of each latent site at which the maximisation starts. Default: medians of the priors. Replicates start
-        from the estimate.
+        For each latent site, the value at which the maximisation for the release starts. Default: the medians of the
+        priors. For a simulated release, the maximisation starts at the estimate from the release.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model of a release, got {type(model).__name__}")
@@ -226,11 +229,11 @@ def maximum_likelihood(
         odd = [name for name in latent if not sites[name].plain]
         if not latent or odd:
             problem = f"site {odd[0]!r} is discrete or fixed" if odd else "it has no latent sites"
-            raise ValueError(f"the likelihood of this model has no maximum to be found: {problem}")
+            raise ValueError(f"the likelihood of this model cannot be maximised: {problem}")
         if start is None:
             start = density.constrained(density.start(jax.random.key(0), init_to_median))
         elif set(start) != set(latent):
-            raise ValueError(f"start must have a value of each of {', '.join(latent)}, got {', '.join(start)}")
+            raise ValueError(f"start must have a value for each of {', '.join(latent)}, got {', '.join(start)}")
         first = {name: jnp.asarray(start[name], float) for name in latent}
         free = Density(seeded(model, jax.random.key(0)), (release,), {}).unconstrained(first)
         space = _search_space(free, first)
@@ -251,20 +254,21 @@ def _search_space(free: Params, start: Params) -> Box:
 
 
 def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: Any) -> Simulator:
-    """Return a simulator for the bootstrap, (key, parameters) → data, from a NumPyro model.
+    """Return a simulator for the bootstrap, made from a NumPyro model: a function (key, parameters) → data.
 
-    For a model with `observe`, the data are released values: pass ``Release(None, mechanism, count)``. (Only the number
-    of records of a release is used.) An ordinary model simulates original records, with or without observed data. The
-    parameters are a dict with the values of all other sites, in their constrained form. Raises ValueError if a
-    parameter is missing, unknown or of another shape.
+    If the model uses `observe`, the simulator returns released values. Give such a model ``Release(None, mechanism,
+    count)`` as its release. If the model does not use `observe`, the simulator returns original records.
+
+    ``parameters`` is a dict with the values of all sites (named variables) of the model except the data. The simulator
+    raises ValueError if a value is missing, unknown, or of another shape than in the model.
 
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments, but no sketch.
+        NumPyro model and its arguments. A sketch is not allowed as an argument.
     site : str, optional
-        The site whose values are the data. Default: the only observed site or, if there is none, the only site that is
-        not a parameter.
+        The site whose values are the data. Default: the only observed site. If there is no observed site, the only site
+        that is not among the parameters.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, got {type(model).__name__}")
@@ -291,12 +295,12 @@ def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: An
 
     def simulator(key: Key, params: Mapping[str, Array]) -> Array:
         if not isinstance(params, Mapping):
-            raise ValueError(f"parameters of a model are a dict of its sites' values, got {type(params).__name__}")
+            raise ValueError(f"parameters must be a dict from names of sites to values, got {type(params).__name__}")
         candidates = [site] if site else observed or [name for name in shapes if name not in params]
         if len(candidates) != 1:
             kinds = "are observed" if observed else "are not among the parameters"
             names = ", ".join(candidates) or "none"
-            raise ValueError(f"which site has the data? {len(candidates)} {kinds}: {names}; give site=")
+            raise ValueError(f"it is unclear which site has the data: {len(candidates)} {kinds} ({names}); give site=")
         (data,) = candidates
         needed = {name: shape for name, shape in shapes.items() if name != data}
         got = {name: np.shape(value) for name, value in params.items()}

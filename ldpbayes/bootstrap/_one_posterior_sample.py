@@ -152,27 +152,40 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
 
 @pytree_dataclass
 class OnePosteriorSampleEstimator(FamilyEstimator):
-    """Private estimator of a one-parameter family: a draw from its tempered posterior, under a uniform prior ([WFS]).
+    """Private estimator that releases one draw from a posterior as the estimate ([WFS]).
 
-    It is the exponential mechanism; if ρ = 1 it spends less than ε, and its `privacy` says so. The release is θ itself,
-    with density f(θ | S) ∝ exp(ρ (η(θ) S − n A(θ))) between ``lower`` and ``upper``, S the sum of clamped records, η
-    the natural parameter and ρ = min(1, ε/(w (max η − min η))), w the distance of the bounds of records. For the sums S
-    and S' of neighbours,
-
-        log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') − log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'.
-
-    The logarithm of the mean of an exponential lies between the smallest and the largest exponent. So the difference is
-    at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε in size. A larger ρ is not possible: as n grows, this
-    bound is reached if all records are at a bound and the range of θ has only the means between the bounds.
+    The estimator is for families with one parameter θ. The prior of θ is uniform on the range from ``lower`` to
+    ``upper``. The log-likelihood is multiplied by a number ρ ≤ 1 (tempering), so that one draw from the posterior
+    satisfies the privacy budget. This is an exponential mechanism. If ρ = 1, the draw uses less than the budget ε, and
+    `privacy` states the smaller budget.
 
     Parameters
     ----------
     family : ParametricFamily
         `Bernoulli`, `Binomial`, `Poisson`, `Exponential`, `GammaRate` or `NormalMean`, with the bounds for records.
-    count, epsilon
-        See `sufficient_statistics`: number of records and privacy budget.
+    count : int
+        Public number n of records.
+    epsilon : float
+        Privacy budget ε in nats, for replacing one record.
     lower, upper : float
-        Ends of the range of the parameter, chosen without looking at the data. A narrow range needs less tempering.
+        The range of the parameter θ. Choose it without looking at the data. With a narrower range, ρ is larger.
+
+    Notes
+    -----
+    Let S be the sum of the n clamped records, η(θ) the natural parameter and A(θ) the log normaliser of the family. The
+    draw has the density f(θ | S) ∝ exp(ρ (η(θ) S − n A(θ))) on the range of θ. Here ρ = min(1, ε/(w (max η − min η))),
+    where w is the distance between the bounds of the records, and max and min are over the range of θ.
+
+    Let S and S' be the sums of two data sets that differ in one record. The logarithm of the ratio of their densities
+    is
+
+        log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') − log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'.
+
+    The second term is the logarithm of a mean of exponentials. It lies between the smallest and the largest exponent.
+    Therefore the absolute value of the log ratio is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε.
+
+    In general, no larger ρ satisfies the budget. For large n, the log ratio can come close to ρ w (max η − min η). This
+    happens if all records are at one bound, and the expected record is between the bounds for every θ in the range.
     """
 
     family: ParametricFamily
@@ -203,11 +216,15 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
     @property
     def temper(self) -> Array:
-        """The weight ρ of the log-likelihood, at most 1."""
+        """The number ρ ≤ 1 by which the log-likelihood is multiplied in the posterior."""
         return jnp.minimum(1.0, self.epsilon / self._largest_ratio)
 
     def posterior(self, total: Array) -> Pair:
-        """Return the tempered posterior given the sum of clamped records. The release is a draw inside the range."""
+        """Return the two parameters of the conjugate posterior, given that `total` is the sum of the clamped records.
+
+        The log-likelihood is multiplied by `temper`. The released estimate is a draw from this posterior between
+        ``lower`` and ``upper``.
+        """
         return self._law.posterior(self.temper, total, self.count, self.family)
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
@@ -230,7 +247,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of the release: pure, with the budget that ρ spends, for a trusted curator."""
+        """The guarantee of the released estimate: a budget ε with δ = 0, where a trusted curator holds the records."""
         with jax.enable_x64(True):
             spent = float(self.temper * self._largest_ratio)
         return Guarantee(approximate_tradeoff(spent), trust_model="central")

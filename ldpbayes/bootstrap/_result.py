@@ -20,15 +20,18 @@ FAR = 1e300  # stands for infinity on a transformed scale: a quantile between tw
 
 
 class BootstrapWarning(LdpBayesWarning):
-    """The replicates or the estimate should not be used without a check. The message says why."""
+    """Warning that a bootstrap estimate should be checked before it is used. The message states the reason."""
 
 
 class Interval(abc.ABC):
-    """Base of rules that compute the ends of an interval from replicates."""
+    """Base class of rules that compute the ends of a confidence interval from the replicates of the bootstrap."""
 
     @abc.abstractmethod
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
-        """Return the ends (p,) below which the true parameters are with this probability, inside (0, 1)."""
+        """Return the ends (p,) below which each of p true parameters is with the given probability.
+
+        `result` is the estimate with its replicates. `probability` is strictly between 0 and 1.
+        """
 
 
 def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
@@ -38,7 +41,7 @@ def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Percentile(Interval):
-    """Efron's percentile interval: its ends are quantiles of the replicates."""
+    """Percentile interval of Efron: its ends are quantiles of the replicates (estimates from simulated data)."""
 
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         return quantile(result.draws, probability)
@@ -46,7 +49,12 @@ class Percentile(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class Pivotal(Interval):
-    """Pivotal (basic) interval 2τ̂ − q*(1 − probability): errors have the law of replicate minus estimate."""
+    """Pivotal interval, also called basic interval.
+
+    The end below which the parameter is with probability P is 2τ̂ − q(1 − P). Here τ̂ is the estimate, and q(p) is the
+    p-quantile of the replicates (estimates from simulated data). The rule assumes that the law of estimate minus truth
+    equals the law of replicate minus estimate.
+    """
 
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         return 2 * result.params - quantile(result.draws, 1 - probability)
@@ -54,13 +62,18 @@ class Pivotal(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class Studentised(Interval):
-    """Pivotal interval of errors in units of their standard errors: τ̂ − ŝ·t*(1 − probability), t* = (τ* − τ̂)/ŝ*."""
+    """Pivotal interval in which all errors are divided by standard errors.
+
+    The end below which the parameter is with probability P is τ̂ − ŝ t(1 − P). Here τ̂ is the estimate, with the
+    standard error ŝ. A replicate τ* (an estimate from simulated data) has the standard error ŝ*. t(p) is the p-quantile
+    of (τ* − τ̂)/ŝ*.
+    """
 
     def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         error, errors = result.formula_error, result.draws_error
         if error is None or errors is None:
-            need = "a studentised interval needs standard errors by a formula, which this estimator has not"
-            raise ValueError(f"{need}; take kind='pivotal' or 'percentile'")
+            need = "a studentised interval needs a formula for standard errors, which this estimator lacks"
+            raise ValueError(f"{need}; use kind='pivotal' or 'percentile'")
         with np.errstate(divide="ignore", invalid="ignore"):
             t = (result.draws - result.params) / errors
         return result.params - error * quantile(t, 1 - probability)
@@ -68,7 +81,15 @@ class Studentised(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class Transformed(Interval):
-    """Pivotal interval on the scale of an increasing function ``forward`` of arrays (..., p), with its ``inverse``."""
+    """Pivotal interval on a transformed scale, such as the logarithmic scale. The ends are transformed back.
+
+    Parameters
+    ----------
+    forward : callable
+        The transformation of the parameters: an increasing function of arrays (..., p). Default: the logarithm.
+    inverse : callable
+        The inverse of `forward`. Default: the exponential function.
+    """
 
     forward: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default_factory=lambda: np.log)
     inverse: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default_factory=lambda: np.exp)
@@ -99,13 +120,18 @@ def interval_kind(kind: str | Interval) -> Interval:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BootstrapEstimate(Estimate):
-    """A private estimate with its parametric bootstrap.
+    """A private estimate of p numbers, with the replicates of its parametric bootstrap.
 
-    ``draws`` (draws, p) are the replicates of the estimate; after a bias correction, of the corrected estimate.
-    ``uncorrected`` (p,) is the estimate before the correction. ``formula_error`` (p,) and ``draws_error`` (draws, p)
-    are standard errors by a formula, of the estimate and of each replicate, for studentised intervals. ``outside`` is
-    True if the release was outside the domain of the estimator, and ``outside_draws`` is the number of such replicates.
-    ``kind`` is the default kind of the intervals. The other attributes are those of `Estimate`.
+    A replicate is an estimate from simulated data. `Estimate` describes the attributes that all estimates have. The
+    other attributes are:
+
+    - ``draws`` (draws, p): the replicates of the estimate or, after a correction of bias, of the corrected estimate;
+    - ``uncorrected`` (p,): the estimate before the correction;
+    - ``formula_error`` (p,) and ``draws_error`` (draws, p): standard errors of the estimate and of each replicate,
+      computed by a formula. They are None if there is no formula. Studentised intervals need them;
+    - ``outside``: True if the release was outside the domain of the estimator, as in `Estimated`;
+    - ``outside_draws``: the number of simulated releases outside this domain;
+    - ``kind``: the default kind of the intervals.
     """
 
     estimate: PyTree
@@ -122,7 +148,7 @@ class BootstrapEstimate(Estimate):
 
     @functools.cached_property
     def covariance(self) -> np.ndarray:
-        """Covariance (p, p) of the replicates, which includes sampling and noise."""
+        """Covariance (p, p) of the replicates. It contains the uncertainty from sampling and from the noise."""
         finite = self.draws[np.isfinite(self.draws).all(axis=1)]
         return np.atleast_2d(np.cov(finite, rowvar=False))
 
@@ -133,7 +159,7 @@ class BootstrapEstimate(Estimate):
 
     @property
     def replicates(self) -> "xarray.Dataset":
-        """The replicates as a data set, with one variable for each parameter and a dimension ``draw``."""
+        """The replicates as an `xarray.Dataset`. Each parameter is a variable with the dimension ``draw``."""
         import xarray
 
         return xarray.Dataset(
@@ -145,11 +171,17 @@ class BootstrapEstimate(Estimate):
     def interval(
         self, level: float = 0.95, kind: str | Interval | None = None, *, side: str = "both"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return lower and upper ends (p,) of confidence intervals; for level and side see `Estimate.interval`.
+        """Return the lower ends (p,) and the upper ends (p,) of the confidence intervals of the p numbers.
 
-        The kind (default: the kind of the result) is ``"percentile"``, ``"pivotal"``, ``"studentised"`` (if there are
-        standard errors), ``"log"`` (pivotal on the logarithmic scale) or an `Interval` such as ``Transformed(forward,
-        inverse)``. Raises ValueError if there are fewer replicates than the level needs.
+        `Estimate.interval` describes `level` (default: 0.95) and `side`. The default of `kind` is the attribute
+        ``kind`` of this estimate. Possible kinds are:
+
+        - ``"percentile"`` and ``"pivotal"``, as in `Percentile` and `Pivotal`;
+        - ``"studentised"``, if the estimator has standard errors;
+        - ``"log"``: pivotal on the logarithmic scale;
+        - an `Interval`, such as ``Transformed(forward, inverse)``.
+
+        Raises ValueError if there are too few replicates for the level.
         """
         if kind is not None:
             return dataclasses.replace(self, kind=kind).interval(level, side=side)
@@ -164,7 +196,7 @@ class BootstrapEstimate(Estimate):
         return interval_kind(self.kind).end(self, probability)
 
     def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
-        """Return a table of the estimates in plain text; for level and kind see `interval`."""
+        """Return a table of the estimates as text, with intervals. `interval` describes `level` and `kind`."""
         return Estimate.summary(self if kind is None else dataclasses.replace(self, kind=kind), level)
 
     @property

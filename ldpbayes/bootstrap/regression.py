@@ -36,7 +36,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 
     def __post_init__(self) -> None:
         if self.regressors < 1:
-            raise ValueError("regression needs bounds of at least two columns, the response last; got those of one")
+            raise ValueError("regression needs bounds of at least two columns, the response last; got one column")
         super().__post_init__()
         at_least(self.regressors + 3, "count", self.count)
 
@@ -163,18 +163,24 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 def least_squares(
     *, lower: Array, upper: Array, count: int, epsilon: float, delta: float | None = None, intercept: bool = True
 ) -> LeastSquaresEstimator:
-    """Return a private estimator of linear regression: moments of (x, y) with Laplace noise (Gaussian if delta is
-    given).
+    """Return a private estimator of linear regression, which adds noise to sums of columns and of their products.
+
+    The data are rows (x, y) of d regressors x and a response y. The noise is Laplace noise, or Gaussian noise if
+    ``delta`` is given.
 
     Parameters
     ----------
     lower, upper : array_like (d + 1,)
-        Bounds to which the columns of (x, y) are clamped, the response last, in their units. The bounds of the response
-        should contain nearly all responses, because replicates are not clamped: the law of x is unknown.
-    count, epsilon, delta
-        See `sufficient_statistics`: number of records and privacy budget.
+        The bounds to which the columns of (x, y) are clamped, in the units of the columns. The response is the last
+        column. Choose bounds that contain nearly all responses, because the bootstrap does not replicate the effect of
+        clamping.
+    count : int
+        Public number of records. The guarantee compares data sets with equal numbers of records.
+    epsilon, delta : float
+        Privacy budget for replacing one record: ε in nats, and the probability δ. Without ``delta``, the noise is
+        Laplace noise.
     intercept : bool
-        True if the model has an intercept.
+        True (default) if the model has an intercept.
     """
     rows = NormalVector(lower, upper)
     mechanism = statistics_mechanism(rows, epsilon, delta)

@@ -21,8 +21,8 @@ from ldpbayes.mechanisms.additive import Additive
 def values_released_by(mechanism: Mechanism, release: Release) -> Array:
     """The values of a release; ValueError unless it has some, and they are of this mechanism."""
     if release.mechanism != mechanism:
-        advice = "make the estimator with this release, or with its bounds, budget and count"
-        raise ValueError(f"the release was made by {release.mechanism!r}, the estimator is for {mechanism!r}: {advice}")
+        advice = "give the estimator the mechanism and count of the release"
+        raise ValueError(f"the release is by {release.mechanism!r}, but the estimator is for {mechanism!r}: {advice}")
     if release.values is None:
         raise ValueError("a release without values has nothing to estimate from")
     return release.values
@@ -37,7 +37,7 @@ class FamilyEstimator(PrivateEstimator):
 
     def __post_init__(self) -> None:
         if self.count is None:
-            raise ValueError("count is missing: a public number, or one released with a share of the budget")
+            raise ValueError("count is missing: give a public number, or a number released with a part of the budget")
         object.__setattr__(self, "count", at_least(self.fewest, "count", self.count))
 
     @property
@@ -66,8 +66,10 @@ class FamilyEstimator(PrivateEstimator):
         return self.perturbed(keys[1], self.family.total(keys[0], params, self.count))
 
     def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
-        """Read records (n, *event), and release values of them; for simulation and studies. To release real data use a
-        cryptographically secure source of random numbers.
+        """Compute released values from records `data` (n, *event), with noise. Use this method only for simulations.
+
+        The random numbers of JAX are not cryptographically secure. To release real data, use a secure source of random
+        numbers. `seed` is the random seed.
         """
         with jax.enable_x64(True):
             return np.asarray(self.randomize(jax.random.key(seed), self.family.checked(data)))
@@ -75,8 +77,10 @@ class FamilyEstimator(PrivateEstimator):
 
 @pytree_dataclass
 class SufficientStatisticsEstimator(FamilyEstimator):
-    """Noise on the sums of a family's statistics, and the parameters that fit them. The mechanism has no bounds and at
-    least the sensitivity of these sums; the rest is as for `sufficient_statistics`.
+    """Private estimator of the parameters of a family, from noisy sums of statistics. `sufficient_statistics` makes it.
+
+    Its parameters are the parameters of `sufficient_statistics`, but with a ``mechanism`` instead of a budget. The
+    mechanism must have no clipping bounds. Its sensitivity must be at least the sensitivity of the sums.
     """
 
     family: ParametricFamily
@@ -93,7 +97,7 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         super().__post_init__()
         noise = self.mechanism.noise
         if self.mechanism.bounded:
-            raise ValueError("the mechanism must have a sensitivity, and no bounds: the estimator clamps records")
+            raise ValueError("the mechanism must have a sensitivity, but no bounds: the estimator clamps records")
         if noise.discrete and self.family.lattice_step is None:
             problem = "the mechanism must have continuous noise: the statistics are real numbers"
             raise ValueError(f"{problem}, got {self.mechanism!r}")
@@ -104,10 +108,10 @@ class SufficientStatisticsEstimator(FamilyEstimator):
             if scales.shape[-1] > 1:  # a sensitivity is in units of the first column; another one may have less noise
                 sensitivity *= float(np.max(scales[..., :1] / scales))
             if self.mechanism.sensitivity < sensitivity * (1 - 1e-12):
-                stated = f"the mechanism's sensitivity is {self.mechanism.sensitivity:g}"
-                raise ValueError(f"one record can move the statistics by {sensitivity:g}, {stated}")
+                stated = f"the sensitivity of the mechanism is {self.mechanism.sensitivity:g}"
+                raise ValueError(f"one record can change the statistics by {sensitivity:g}, but {stated}")
         if self.account_for_clamping and not self.family.accounts_for_clamping:
-            raise ValueError(f"clamping cannot be accounted for in {type(self.family).__name__}")
+            raise ValueError(f"account_for_clamping=True is not possible for {type(self.family).__name__}")
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
         return self.mechanism.simulate(key, total)
@@ -149,13 +153,14 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         return self.family.nearest(target)
 
     def law(self, params: Params) -> dist.Distribution:
-        """Normal approximation of the law of the sums before noise, with the moments of clamped records.
+        """Return a normal approximation of the law (probability distribution) of the sums of statistics before noise.
 
-        ``ldp.observe("sums", estimator.law({"loc": mu, "scale": sigma}), release)`` is the likelihood of a release in a
-        Bayesian model.
+        The approximation has the mean and the covariance of the sums for clamped records with the parameters `params`.
+        For example, analyse a release in a Bayesian model with the parameters mu and sigma: ``ldp.observe("sums",
+        estimator.law({"loc": mu, "scale": sigma}), release)``.
         """
         if not isinstance(self.family, NumberFamily):
-            raise ValueError(f"moments of clamped records are known for families of numbers, not {self.family!r}")
+            raise ValueError(f"moments of clamped records are known only for families of numbers, got {self.family!r}")
         center, spread = self.family.moments(params)
         if self.family.columns is None:
             return dist.Normal(self.count * center[0], jnp.sqrt(self.count * spread[0, 0]))
@@ -177,20 +182,23 @@ def sufficient_statistics(
     delta: float | None = None,
     account_for_clamping: bool = False,
 ) -> SufficientStatisticsEstimator:
-    """Return a private estimator of a family: Laplace (if delta is given, Gaussian) noise on its sums of statistics.
+    """Return a private estimator of the parameters of a family of distributions, from sums of statistics with noise.
+
+    The noise is Laplace noise, or Gaussian noise if ``delta`` is given.
 
     Parameters
     ----------
     family : ParametricFamily
-        A family of `ldpbayes.bootstrap`, with the bounds to which records are clamped.
+        A family of `ldpbayes.bootstrap`, such as `Normal`, with the bounds to which records are clamped.
     count : int
-        Public number of records. Neighbouring data sets have equal numbers of records.
+        Public number of records. The guarantee compares data sets with equal numbers of records.
     epsilon, delta : float
-        Privacy budget (ε in nats, δ a probability), for replacing one record.
+        Privacy budget for replacing one record: ε in nats, and the probability δ. Without ``delta``, the noise is
+        Laplace noise.
     account_for_clamping : bool
-        True to estimate, by the method of moments, the parameters under which clamped records have the released mean
-        statistics (not available for `NormalVector`). Default: maximum likelihood as if no record had been clamped, as
-        in [FWS]. It is biased if many records are clamped.
+        False (default): maximum likelihood, computed as if no record had been clamped ([FWS]). This estimate is biased
+        if many records are clamped. True: the method of moments. It finds the parameters for which the expected
+        statistics of a clamped record equal the released mean statistics. True is not possible for `NormalVector`.
     """
     if not isinstance(family, ParametricFamily):
         raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")

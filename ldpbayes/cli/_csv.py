@@ -52,7 +52,7 @@ class Table:
         numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING for name in self.names)
         if not any(self.names) or (numbers and not headless):
             problem = "holds numbers" if any(self.names) else "is empty"
-            raise BadInput(f"{path}: the first line must be the names of the columns, and it {problem}")
+            raise BadInput(f"{path}: the first line must be the names of the columns, but it {problem}")
         self._heads = int(not numbers)
         if numbers:
             self.names = [f"x[{j}]" for j in range(len(self.names))]
@@ -64,8 +64,8 @@ class Table:
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
         fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
         if len(fitting) > 1:
-            advice = "write names that hold one of these in double quotes, and decimals with a point"
-            raise BadInput(f"{self.path}: cells could be divided by {' or by '.join(map(repr, fitting))}; {advice}")
+            advice = "write names with one of these characters in double quotes, and decimals with a point"
+            raise BadInput(f"{self.path}: columns could be separated by {' or '.join(map(repr, fitting))}; {advice}")
         return fitting[0] if fitting else max(DELIMITERS, key=first.count)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -92,7 +92,7 @@ class Table:
                 meant = "" if name in self.names else guess(name, self.names)
                 raise BadInput(f"{self.path} has {count} {name!r}{meant}; its columns are {known}")
             if names.count(name) > 1:
-                raise BadInput(f"column {name!r} of {self.path} is named twice")
+                raise BadInput(f"column {name!r} of {self.path} is given twice")
         return names
 
     def read(self, names: Sequence[str]) -> None:
@@ -106,12 +106,12 @@ class Table:
                 empty = empty or line
                 continue
             if self.private and (empty is not None or len(row) != width):
-                raise BadInput(f"{self.path}: some lines are empty, or have not a cell for each name of a column")
+                raise BadInput(f"{self.path}: some lines are empty, or do not have one cell for each column")
             if empty is not None:
-                raise BadInput(f"{self.path}, line {empty}: the line is empty, and others follow")
+                raise BadInput(f"{self.path}, line {empty}: the line is empty, but more lines follow")
             if len(row) != width:
                 cells, heads = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
-                text = f"it has {cells}, and the first line {heads} of columns"
+                text = f"the line has {cells}, but the first line has {heads} of columns"
                 raise BadInput(f"{self.path}, line {line}: {text}")
             self.lines.append(line)
             for append, j in places:
@@ -140,13 +140,13 @@ class Table:
         if not len(wrong):
             return values
         if self.private:
-            kind = f"levels {', '.join(codes)}" if codes else "numbers"
-            raise BadInput(f"{self.path}: some cells of column {name!r} are missing, or no {kind}")
+            kind = f"one of the levels {', '.join(codes)}" if codes else "a number"
+            raise BadInput(f"{self.path}: some cells of column {name!r} are missing, or are not {kind}")
         self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING])
         text = cells[wrong[0]].strip()
-        problem = f"which is none of the levels {', '.join(codes)}" if codes else f"which is no number{hint}"
+        problem = f"which is not one of the levels {', '.join(codes)}" if codes else f"which is not a number{hint}"
         if not codes and not math.isnan(_number(text.replace(",", "."))):
-            problem = "which is no number: decimals are written with a point"
+            problem = "which is not a number: write decimals with a point"
         raise BadInput(f"{self.path}, line {self.lines[wrong[0]]}: column {name!r} holds {text!r}, {problem}")
 
     def _refuse_missing(self, name: str, records: Sequence[int]) -> None:

@@ -94,7 +94,7 @@ def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Name
     options += map(option, parameters)
     if options and not any(path.suffix in CSV for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
-        raise BadInput(f"{', '.join(options)}: of .csv files only; {args.release[0]} says itself what released it")
+        raise BadInput(f"{', '.join(options)}: only for .csv files; {args.release[0]} states its own mechanism")
     releases: list[Named] = []
     for path in args.release:
         if path.suffix in CSV:
@@ -102,7 +102,7 @@ def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Name
         else:
             releases.append(Named(str(path), path.stem, _load_file(path)))
             if not sketches and isinstance(releases[-1].release, Sketch):
-                raise BadInput(f"{path} is a sketch, which fit and sketch take; here the release itself is needed")
+                raise BadInput(f"{path} is a sketch, but this command needs the release itself")
     return releases
 
 
@@ -114,7 +114,7 @@ def _load_file(path: pathlib.Path) -> Release | Sketch:
     try:
         return Sketch.load(path) if holds_sketch(path) else Release.load(path)
     except (ValueError, TypeError, OSError) as error:
-        hint = "" if isinstance(error, OSError) else "; a plain table is given as a .csv file, with --mechanism"
+        hint = "" if isinstance(error, OSError) else "; give a plain table as a .csv file, with --mechanism"
         raise BadInput(f"{path} is not a valid release file: {error}{hint}") from None
 
 
@@ -134,7 +134,7 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     columns = table.columns(args.column) if args.column else others
     for name in columns:
         if name in args.levels:  # the first record would be lost
-            raise BadInput(f"{path}: the first line must be the names of the columns, and it holds the level {name!r}")
+            raise BadInput(f"{path}: the first line must be the names of the columns, but it holds the level {name!r}")
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
     table.read([*columns, *personal.values(), *by, *persons])
     arrays = {name: table.numbers(column) for name, column in personal.items()}
@@ -143,8 +143,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     single = sum(len(records) == 1 for records in groups.values())
     # Most groups have one record, and are no statistics: the column numbers the records.
     if 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & parameters.keys():
-        counts = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single one"
-        raise BadInput(f"--by {args.by} makes {counts}: it must name a column of groups")
+        counts = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single record"
+        raise BadInput(f"--by must name a column of groups, but {args.by} makes {counts}")
     mechanisms = {}
     for word, records in groups.items():
         own = {name: array[records] for name, array in arrays.items()}
@@ -158,8 +158,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
         need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
         known = f"{path} has the columns {', '.join(table.names)}"
-        raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} a record; {known}")
-    words = "; words for categories are given codes by --levels, as in --levels no,yes"
+        raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} for each record; {known}")
+    words = "; name the words for categories with --levels, as in --levels no,yes"
     hint = words if hasattr(mechanism, "categories") else ""
     values = np.stack([table.numbers(name, args.levels, hint) for name in columns], axis=-1)
     values = values if mechanism.event_shape else values[:, 0]
@@ -201,7 +201,7 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
     typed, found = {name: value for name, value in _typed(args).items() if value is not None}, dict[str, Mechanism]()
     if not args.mechanism:
         if model not in SETTINGS:
-            raise BadInput(f"--mechanism is needed: {model} has no default, as {', '.join(SETTINGS)} have")
+            raise BadInput(f"--mechanism is needed: {model} has no default mechanism (only {', '.join(SETTINGS)})")
         typed = SETTINGS[model] | typed
     named = args.mechanism or [typed.pop("mechanism")]
     budgets, unused = typed.pop("epsilon", None), {*typed}
@@ -217,7 +217,7 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
                 label = f"{name} {epsilon:g}" if several else name
                 found[label] = mechanism_from_spec({"mechanism": name} | values)
     if unused:
-        raise BadInput(f"no --mechanism has an option {', '.join(map(option, sorted(unused)))}")
+        raise BadInput(f"none of the mechanisms has an option {', '.join(map(option, sorted(unused)))}")
     return found
 
 
@@ -239,7 +239,7 @@ def _located(error: str, table: Table, personal: dict[str, str], records: np.nda
         return f"{table.path}: {error}"
     name, allowed, place, value = match.groups()
     line = table.lines[records[int(place or 0)]]
-    return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, and {name} must be {allowed}"
+    return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, but {name} must be {allowed}"
 
 
 def _mechanism_class(name: str) -> Any:
@@ -256,7 +256,7 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
     cls: Any = _mechanism_class(args.mechanism)
     values, fields = dict(typed), parameters_of(cls)
     if "mechanism" in fields:
-        raise BadInput(f"{args.mechanism} is a rule around another mechanism: make a release file of it (Release.save)")
+        raise BadInput(f"{args.mechanism} is a rule around another mechanism: make a release file with Release.save")
     if "columns" in fields and not issubclass(cls, StatisticsMechanism):  # a released row has the columns of a record
         fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}
@@ -282,7 +282,8 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
     for name, spread in spreads.items():
         spreads[name] = spread if isinstance(spread, list) else [spread] * len(values)
         if len(spreads[name]) != len(values):
-            raise BadInput(f"{option(name)} must be one, or one for each of --value {','.join(values)}, got {spread}")
+            allowed = f"one, or one for each column of --value {','.join(values)}"
+            raise BadInput(f"{option(name)} must be {allowed}, got {spread}")
     options = {name: getattr(args, name) for name in ("noise", "sensitivity", "privacy", "unit", "floor", "threshold")}
     names, given = [*values, *itertools.chain(*args.ratio)], itertools.chain(*spreads.values())
     columns = _columns(
@@ -322,7 +323,7 @@ def load_features(args: argparse.Namespace) -> Features:
         except (ValueError, OSError) as error:
             raise BadInput(f"--features: {path} is not a matrix of numbers: {error}") from None
         if matrix.ndim != 2 or not matrix.size:
-            raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not a row a label")
+            raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not one row for each label")
         return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
     if path.suffix in CSV:
         table = Table(path, headless=True)
@@ -333,7 +334,7 @@ def load_features(args: argparse.Namespace) -> Features:
     else:
         raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
     if not all(names):
-        advice = "an index, as pandas writes one? Leave it out (to_csv(index=False)), or name it"
+        advice = "name it, or leave it out if it is the index of a data frame (to_csv(index=False))"
         raise BadInput(f"--features: column {names.index('') + 1} of {path} has no name: {advice}")
     table.read(names)
     return Features({name: table.numbers(name) for name in names})

@@ -128,20 +128,20 @@ def _fit(args: argparse.Namespace) -> int:
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if (args.model is None) == (args.formula is None):
-        raise BadInput("fit needs --model or --formula, one of the two")
+        raise BadInput("fit needs either --model or --formula")
     frame: tuple = ()
     files = len(args.release)
     if args.formula is not None:
         if files > 1 or args.by:
-            raise BadInput("--formula is for one RELEASE; groups are written (1 | column)")
+            raise BadInput("--formula needs one RELEASE without --by; write groups in the formula, as (1 | column)")
         with naming("--formula"):
             model, frame, args.model = ldp.models.regression(args.formula, args.family), (inputs.load_frame(args),), ""
     else:
         if (args.features is None) != (args.model != "label_regression"):
-            raise BadInput("--features is for --model label_regression, and that model needs it")
+            raise BadInput("--model label_regression needs --features, and no other model takes --features")
         model = inputs.load_model(args.model, *(() if args.features is None else (inputs.load_features(args),)))
     if files > 1 and args.add == bool(args.by):
-        raise BadInput(f"{files} RELEASEs need --by file, if each is a group, or --add, if they are parts of one")
+        raise BadInput(f"{files} RELEASEs need --by file (each is a group) or --add (all are parts of one release)")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
     if args.model in inputs.GROUPED and (args.add or not several):
         raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
@@ -168,7 +168,7 @@ def _fit(args: argparse.Namespace) -> int:
         if args.plot is not None:
             others = several or mechanism.record_shape or isinstance(mechanism, Categories)
             if others or getattr(model, "kind", "numbers") != "numbers":
-                raise BadInput("--plot is for one RELEASE of numbers, without --by, and a model of their law")
+                raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):
                 bounds = shape_of(mechanism)[:2]
         with naming("--same-people"):

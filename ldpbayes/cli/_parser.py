@@ -18,9 +18,9 @@ EXIT_CODES = """exit codes:
   0  done
   1  an optional dependency is missing, or another problem at run time
   2  bad usage or bad input
-  3  done, but do not trust the result; the warnings say why: the chains have not converged, the stated mechanism
-     could hardly have made the release, the release is outside the domain of the estimator, or a model is not
-     calibrated
+  3  done, but do not trust the result; the warnings say why: the chains have not converged, the released values are
+     nearly impossible under the stated mechanism, the release is outside the domain of the estimator, or a model is
+     not calibrated
 """
 
 FAMILY_OPTIONS = {  # parameters of families

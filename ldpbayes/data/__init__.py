@@ -1,4 +1,7 @@
-"""Released data: releases, tables of noisy cells, their files, and sketches (small summaries)."""
+"""Released data: releases, tables of noisy cells, their files, and sketches.
+
+A sketch is a small summary of a release. `ldpbayes.fit` can use the sketch in place of the released values.
+"""
 
 from ldpbayes.data._sketches import Groups, MomentSketch, Sketch, TotalSketch
 from ldpbayes.data._tables import NoisyTable

@@ -34,14 +34,22 @@ class Source(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Sketch(Holding):
-    """Base of sketches. A sketch is a small summary that replaces the records of a release. `Release.sketch` makes one.
+    """Base class of sketches. A sketch is a small summary that replaces the released values of a release.
 
-    A sketch has weighted nodes, except that an `ExpandedSketch` has a polynomial. Each node (nodes, *event) is a
-    released value. The weight (nodes,) of a node is the number of records that it replaces. Weights can be negative.
+    `Release.sketch` makes a sketch. Most sketches consist of weighted nodes. A node is a possible released value, and
+    its weight says how many records the node replaces. Some weights may be negative. The attributes are arrays
+    ``nodes`` (nodes, *event), where ``event`` is the shape of one released value, and ``weights`` (nodes,). An
+    `ExpandedSketch` has a polynomial instead of nodes.
 
-    Every sketch has the attributes ``mechanism``; ``num_groups``, the number of groups, or None; ``coords``, the names
-    of groups by axis, or None; ``doubts``, warnings about the release; ``sources``, the known files in the sketch; and
-    ``added``, the guarantees of all releases in the sketch, or () for one release with one value for each person.
+    Every sketch has these attributes:
+
+    - ``mechanism``: the mechanism of the released values;
+    - ``num_groups``: the number of groups, or None if there are no groups;
+    - ``coords``: a dict with the labels of the groups, by the name of an axis in the results of `fit`, or None;
+    - ``doubts``: the text of each `ReleaseWarning` about the released values;
+    - ``sources``: the files from which `sketch_from` read the released values. () for other sketches;
+    - ``added``: for each release in the sketch, its mechanism and the number of values about one person. () for a
+      single release with one value for each person.
 
     Examples
     --------
@@ -51,24 +59,27 @@ class Sketch(Holding):
 
     mechanism: Any
     _: dataclasses.KW_ONLY
-    num_groups: int | None = static(default=None)  #: Number of groups, or None.
-    doubts: tuple[str, ...] = host(default=())  #: Warnings about the release.
-    #: Promises of all releases in a sum of sketches, or of one release with several reports for each person; else ().
+    num_groups: int | None = static(default=None)  #: Number of groups, or None if there are no groups.
+    doubts: tuple[str, ...] = host(default=())  #: Texts of warnings about the release.
+    #: Guarantees of all releases in the sketch; () for one release with one value for each person.
     added: tuple[Promise, ...] = host(default=())
-    coords: dict[str, tuple] | None = host(default=None)  #: Names of the groups, along axes of these names.
-    sources: tuple[Source, ...] = host(default=())  #: Known files in the sketch.
+    coords: dict[str, tuple] | None = host(default=None)  #: Names of the groups for each axis, or None.
+    sources: tuple[Source, ...] = host(default=())  #: Files whose records are in the sketch, if they are known.
 
     if TYPE_CHECKING:  # fields or properties of a subclass
         nodes = weights = property()
 
     size = property(lambda self: self.weights.sum(), doc="Number of records.")
-    #: Batch shape of the law of the records: () for one law of all, (G,) for one law for each group.
+    #: Batch shape of the law of the records: () if all have one law, or (G,) if each of G groups has its own law.
     law_shape = property(lambda self: () if self.num_groups is None else (self.num_groups,))
-    promises = property(lambda self: self.added or (Promise(self.mechanism),), doc="The promise of each release.")
+    promises = property(lambda self: self.added or (Promise(self.mechanism),), doc="The guarantee of each release.")
 
     @property
     def occupied(self) -> np.ndarray:
-        """The nodes. Nodes of weight 0 are replaced by a node with records, because a law may be infinite there."""
+        """The array ``nodes``, where each node of weight 0 is replaced by a node with another weight.
+
+        The reason is that the log-likelihood may be infinite at a node of weight 0.
+        """
         return np.where(self.weights != 0, self.nodes, self.nodes[np.argmax(np.abs(self.weights))])
 
     def _counts(self) -> dict[str, Any]:
@@ -80,17 +91,17 @@ class Sketch(Holding):
 
     def _plus(self, other: Any) -> Any:
         """Sum with another sketch of the class and of a mechanism in common; ValueError if the two do not add."""
-        raise TypeError(f"{type(self).__name__} does not add")
+        raise TypeError(f"objects of {type(self).__name__} cannot be added")
 
     def __add__(self, other: Any) -> Any:
         if type(self) is not type(other):
             return NotImplemented
         if not (self._common() == other._common() and self.coords == other.coords):
-            raise ValueError(f"sketches of different mechanisms or groups do not add: {self} and {other}")
+            raise ValueError(f"sketches of different mechanisms or groups cannot be added: {self} and {other}")
         known = {source.digest: source.name for source in self.sources}
         twice = [f"{known[digest]} and {name}" for name, _, digest in other.sources if digest in known]
         if twice:
-            raise ValueError(f"records would count twice: {twice[0]} are one file, or equal")
+            raise ValueError(f"records would count twice: {twice[0]} are the same file, or have equal content")
         both: Any = {name: getattr(self, name) + getattr(other, name) for name in ("doubts", "sources")}
         both["added"] = self.promises + other.promises
         return dataclasses.replace(self._plus(other), coords=self.coords, **both)
@@ -99,9 +110,12 @@ class Sketch(Holding):
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write an ``.npz`` file, without records, that `load` can read. Raises ValueError for another ending."""
+        """Write the sketch to a file, without the released values. `load` reads this file.
+
+        Raises ValueError if the name of the file does not end in ``.npz``.
+        """
         if pathlib.Path(path).suffix != ".npz":
-            raise ValueError(f"a file of a sketch ends in .npz, got {os.fspath(path)!r}")
+            raise ValueError(f"the name of a sketch file must end in .npz, got {os.fspath(path)!r}")
         header: dict[str, Any] = {"format": FORMAT, "kind": type(self).__name__, "mechanism": self.mechanism.spec()}
         header["added"] = [(mechanism.spec(), times) for mechanism, times in self.added]
         arrays = dict[str, Any]()
@@ -119,7 +133,10 @@ class Sketch(Holding):
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Sketch":
-        """Read a file that `save` wrote. Raises ValueError if the file is another file or damaged."""
+        """Read a sketch from a file that `save` wrote.
+
+        Raises ValueError if the file is damaged, or if `save` did not write it.
+        """
         name = pathlib.Path(path).name
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -130,7 +147,7 @@ class Sketch(Holding):
         except FileNotFoundError:
             raise
         except Exception as error:  # a damaged archive raises nearly anything
-            raise ValueError(f"{name} is no file of a sketch, or damaged ({error})") from None
+            raise ValueError(f"{name} is not a sketch file, or is damaged ({error})") from None
         if form != FORMAT:
             raise ValueError(f"{name} has format {form!r}, written by another version of ldpbayes")
         polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
@@ -149,14 +166,17 @@ def _fields(value: Any) -> dict[str, Any]:
 
 @pytree_dataclass(eq=False)
 class Groups(Sequence):
-    """A sequence of sketches or releases of groups, for `observe` and models. `Release.sketch` makes it with ``by=``.
+    """A sequence with one sketch or release for each group of records, for `observe` and for models of groups.
+
+    ``Release.sketch(by=...)`` makes `Groups` if the released values are not discrete.
 
     Parameters
     ----------
     parts : sequence of Sketch or Release
         One sketch or release for each group, in the order of the groups.
     coords : dict of str to tuple, optional
-        Names of the groups by axis. They label the axes with this name and size in the result of `fit`.
+        The name of the axis of groups, and a tuple with the names of the groups: ``{"region": ("north", "south")}``.
+        The results of `fit` have these names as labels. Default: no names.
     """
 
     parts: Sequence[Any]
@@ -176,7 +196,7 @@ def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
     found, order = dict.fromkeys(words), getattr(getattr(by, "cat", by), "categories", None)
     integers = order is None and all(map(is_integer, found))
     if len(words) != n or (integers and min(found) < 0):
-        raise ValueError(f"by must hold a level for each of the {n} records, or an integer ≥ 0; got {shown(by)}")
+        raise ValueError(f"by must hold a level, or an integer ≥ 0, for each of the {n} records; got {shown(by)}")
     if integers:
         return np.asarray(words), None
     if any(map(is_missing, found)):
@@ -188,24 +208,28 @@ def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
 
 @pytree_dataclass(eq=False, repr=False)
 class MomentSketch(Sketch):
-    """Number, mean and covariance of released rows. This sketch is exact if the law of a row is normal.
+    """Sketch of released rows: the number, the mean and the covariance of the rows.
 
-    The sum of normal log densities depends on these moments only. The sketch stores them as 2D weighted points of
-    dimension D: mean ± √D · (columns of a root of the covariance). Source: [KJKH] sec. 3.2.3. The points are ``nodes``
-    (2D, D), in the units of the columns. Their ``weights`` (2D,) are equal and sum to the number of records.
+    The sketch is exact if the law (probability distribution) of an original row is normal, because the sum of normal
+    log densities depends only on these moments. For rows of D columns, the attribute ``nodes`` (2D, D) has 2D points
+    with the same mean and covariance as the rows ([KJKH] sec. 3.2.3). The attribute ``weights`` (2D,) has equal
+    weights, whose sum is the number of records.
     """
 
     nodes: Any  #: Weighted points (2D, D).
-    weights: Any  #: Weights (2D,), all equal; they sum to the number of records.
+    weights: Any  #: Weights (2D,), all equal. Their sum is the number of records.
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
-        """Compress released rows (N, D) in one pass. Raises ValueError unless noise is Gaussian with one budget."""
+        """Compress N released rows (N, D) of D columns to a sketch.
+
+        Raises ValueError if the noise of `mechanism` is not Gaussian, or if the records have different budgets.
+        """
         noise = getattr(mechanism, "noise", None)
         if not isinstance(noise, (Gaussian, IndependentGaussian)) or not hasattr(mechanism, "lower"):
             raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
         if mechanism.batch_shape != ():
-            raise ValueError("a sketch of rows needs one budget for all records; sketch the rows of each budget apart")
+            raise ValueError("a sketch of rows needs one budget for all; sketch the rows of each budget separately")
         array = np.asarray(values)
         chunks = (np.asarray(array[start : start + ROWS], float) for start in range(0, len(array), ROWS))
         parts = [_nodes_of_moments(rows, np.ones(len(rows))) for rows in chunks]
@@ -232,10 +256,11 @@ def _nodes_of_moments(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray
 
 @pytree_dataclass(eq=False, repr=False)
 class TotalSketch(Sketch):
-    """The sum of locally perturbed statistics as one released value ([KJKH] sec. 3.1).
+    """Sketch of noisy statistics of each record, such as x² and x y: the sum of the statistics over all records.
 
-    ``mechanism`` is the mechanism of the sum, with its number of records as ``count``. Its only node is the sum:
-    ``nodes`` are (1, statistics), in the units of the statistics, and ``weights`` are [1].
+    The sum is treated as one released value ([KJKH] sec. 3.1). For k statistics, ``nodes`` (1, k) has the sums, in the
+    units of the statistics, and ``weights`` is [1]. The attribute ``mechanism`` is the mechanism of the sum, and
+    ``mechanism.count`` is the number of records.
     """
 
     nodes: Any
@@ -245,7 +270,10 @@ class TotalSketch(Sketch):
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
-        """Sum the perturbed statistics (N, statistics) of single records. Raises ValueError for statistics of sums."""
+        """Sum the noisy statistics (N, k) of N records, where each record has k statistics.
+
+        Raises ValueError if `mechanism` is for sums over several records.
+        """
         array: Any = array_of(values)
         return cls(mechanism.total(len(array)), array.sum(axis=0)[None], np.ones(1))
 

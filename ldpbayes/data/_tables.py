@@ -34,19 +34,31 @@ class Keys(dict[str, np.ndarray]):
 
 @pytree_dataclass(eq=False, repr=False)
 class NoisyTable(Release):
-    """A table of noisy statistics: one released value for each cell, with keys that say which people are in the cell.
+    """A table of noisy statistics, such as counts, with one released value for each cell, and keys that identify the
+    cells.
 
-    `from_frame` reads a table, ``table[rows]`` takes some of its cells, and `fit` labels results by the keys.
+    A key is a column of labels, for example the state or the age group. The keys say which people belong to a cell.
+    `from_frame` makes a table from a data frame. ``table[rows]`` is a table of some cells, for a slice, a boolean mask
+    or positions ``rows``. The results of `fit` have the labels of the keys.
 
     Parameters
     ----------
-    values, mechanism, count
-        See `Release`. There is one value for each cell, or NaN if it was not reported. The mechanism has no bounds, or
-        it is a reporting rule.
+    values : array_like (N,) or None
+        One released value for each cell. NaN means that the value was not reported. None makes a plan: a table whose
+        values a model can simulate.
+    mechanism : Mechanism
+        The mechanism of the values, without clipping bounds. If the noisy values were changed before printing, use a
+        reporting rule of `ldpbayes.mechanisms`, such as ``Rounded(mechanism, unit)``.
+    count : int, optional
+        Number of cells N. Give the number only if ``values`` is None.
     keys : dict of str to array (N,)
-        Labels of the cells for each key, outermost key first. Raises ValueError if they are missing or not distinct.
+        For each name of a key, the labels of the N cells. The key with the largest areas (such as states) comes first.
+        Raises ValueError if a label is missing, or if two cells have equal labels in all keys.
     privacy : str, optional
-        The statement of the publisher, which replaces the guarantee. Further parameters are described at `Release`.
+        The privacy statement of the publisher, which `fit` shows instead of the guarantee of the mechanism. Default:
+        None.
+    times, about, persons : optional
+        As in `Release`.
 
     Examples
     --------
@@ -72,8 +84,8 @@ class NoisyTable(Release):
         first = _first_rows(zip(*keys.values(), strict=True))
         for row in np.flatnonzero(first != np.arange(len(first)))[:1]:
             cell = ", ".join(f"{name} {labels[row]}" for name, labels in keys.items())
-            hint = "repeats= names a column that numbers measurements of a cell"
-            raise ValueError(f"rows {first[row]} and {row} are of one cell ({cell}); add a key, or {hint}")
+            hint = "give repeats=, a column that numbers repeated measurements"
+            raise ValueError(f"rows {first[row]} and {row} are of the same cell ({cell}); add a key, or {hint}")
         object.__setattr__(self, "keys", keys)
 
     @classmethod
@@ -94,27 +106,43 @@ class NoisyTable(Release):
         threshold: float | None = None,
         repeats: str | None = None,
     ) -> "NoisyTable":
-        """Read a table from a data frame or a dict of columns. Raises ValueError, with column and cell, for bad values.
+        """Make a table from a data frame or a dict of columns.
+
+        Raises ValueError if a released value is impossible, for example a fraction under discrete noise.
 
         Parameters
         ----------
-        frame, value, keys
-            The data, with one row for each cell; the name of the column of values; the names of the columns of keys,
-            outermost first.
+        frame : data frame or dict of str to array
+            The data, with one row for each cell.
+        value : str
+            Name of the column of released values.
+        keys : str or sequence of str
+            Names of the key columns, whose labels identify the cells, with the largest areas (such as states) first.
         noise : str or class
-            "laplace", "gaussian", "discrete_laplace" or "geometric", "discrete_gaussian"; or a class with a scale.
+            The law of the noise: "laplace", "gaussian", "discrete_laplace" (also called "geometric") or
+            "discrete_gaussian". Or a class of `ldpbayes.noise` whose only parameter is the scale.
         scale, standard_deviation, variance : float or str
-            Exactly one of the three, as a number or the name of a column: the scale b or a moment of the noise, in the
-            unit of the values.
-        sensitivity, privacy : float, str, optional
-            The largest change of a value by one record, in the unit of the values; the statement of the publisher.
-            Default: no guarantee is known.
+            The size of the noise. Give exactly one of these three arguments: a number for all cells, or the name of a
+            column with a number for each cell. The scale and the standard deviation are in the unit of the values. The
+            variance is in the squared unit.
+        sensitivity : float, optional
+            The largest change of a value before noise if one record changes, in the unit of the values. Default:
+            unknown. The table then states no privacy guarantee.
+        privacy : str, optional
+            The privacy statement of the publisher, which `fit` shows instead of a computed guarantee. Default: none.
         unit, floor, threshold : float, optional
-            Rules of reporting, applied in this order: round to multiples of the unit; print the floor for lower values;
-            withhold values below the threshold. Default: no rule, and values are missing for other reasons.
+            Reporting rules: how the noisy values were changed before printing, in this order.
+
+            - The values were rounded to multiples of ``unit``.
+            - Values below ``floor`` were printed as ``floor``.
+            - Values below ``threshold`` were not printed, and are missing (NaN) in the frame.
+
+            Default: no rule. Without ``threshold``, missing values must be missing for reasons that are unrelated to
+            the values.
         repeats : str, optional
-            Name of a column that numbers repeated measurements of a cell, and becomes the last key. A `ReleaseWarning`
-            says if the measurements differ more or less than the noise explains (probability below 1e-12).
+            Only if cells were measured several times, each time with new noise: name of the column that numbers the
+            measurements of a cell. This column becomes the last key. A `ReleaseWarning` is issued if measurements of
+            the same cell differ too much or too little for the stated noise.
         """
         law, columns = _law(noise), columns_of(frame)
         stated = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
@@ -129,7 +157,7 @@ class NoisyTable(Release):
             spreads = _numbers(columns, spread, labels)
             if threshold is None:  # any scale will do where a value is missing
                 spreads = np.where(gaps & np.isnan(spreads), np.nanmax(spreads), spreads)
-            _refuse(~((spreads > 0) & (spreads < np.inf)), spread, spreads, labels, f"a {moment} is positive")
+            _refuse(~((spreads > 0) & (spreads < np.inf)), spread, spreads, labels, f"a {moment} must be positive")
             spreads = spreads[0] if (spreads == spreads[0]).all() else spreads
         else:
             spreads = checked(moment, spread, *ONE_POSITIVE)
@@ -142,39 +170,47 @@ class NoisyTable(Release):
                 mechanism, possible = rule(mechanism, limit), f"{possible}, {name} {limit}"
         reported = Incomplete(mechanism) if threshold is None else mechanism
         low, high = reported.interval(values)
-        _refuse(np.isinf(values) | (low > high), value, values, labels, f"possible are {possible}")
+        _refuse(np.isinf(values) | (low > high), value, values, labels, f"possible values are {possible}")
         mechanism = reported if gaps.any() else mechanism
         table = cls(values, mechanism, keys=labels, privacy=UNSTATED if sensitivity is privacy is None else privacy)
         if repeats and unit is floor is threshold is None:
             cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
             verdicts = {name: implausible_repeats(values, law(_scale(law, name, spreads)), cells) for name in stated}
             if verdict := verdicts[moment]:
-                fits = " or the ".join(name for name in stated if not verdicts[name]) or "none of the three"
-                problem = f"repeated values differ by {verdict} than noise with {spread!r} as its {moment} does"
-                problem += f" (probability below {LEVEL:g}); as they vary, it could be the {fits}"
+                fits = " or the ".join(name for name in stated if not verdicts[name])
+                problem = f"repeated values differ {verdict} than is possible for noise with {moment} = {spread!r}"
+                problem += f" (probability below {LEVEL:g})"
+                problem += f"; the stated number could be the {fits}" if fits else ""
                 object.__setattr__(table, "doubts", (*table.doubts, problem))
                 warn(problem, ReleaseWarning)
         return table
 
     def __getitem__(self, rows: Any) -> "NoisyTable":
-        """The table of some cells, by a slice, a mask or positions."""
+        """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions."""
         mechanism, keys = self.mechanism.of_records((self.count,), rows), {k: v[rows] for k, v in self.keys.items()}
         return NoisyTable(self.values[rows], mechanism, keys=keys, privacy=self.privacy)
 
     @property
     def dim(self) -> str:
-        """Name of the axis of cells: the name of the only key, or "cell" if there are several keys."""
+        """Name of the axis of cells in the results of `fit`: the name of the key if there is only one key, otherwise
+        "cell".
+        """
         return next(iter(self.keys)) if len(self.keys) == 1 else "cell"
 
     @property
     def labels(self) -> np.ndarray:
-        """Labels (N,) of the cells: the label of the only key, or the labels of all keys, joined by commas."""
+        """One label for each of N cells, as an array (N,). With several keys, the label joins the labels of all keys by
+        commas.
+        """
         if len(self.keys) < 2:
             return self.keys.get(self.dim, np.arange(self.count))
         return np.array([", ".join(map(str, row)) for row in zip(*self.keys.values(), strict=True)])
 
     def levels(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distinct labels of a key, in the order of the cells, and the position (N,) of each label."""
+        """Return the k distinct labels (k,) of a key, and for each of N cells the number (N,) of its label.
+
+        `key` is the name of the key. The labels are numbered from 0 to k − 1, in the order in which they first appear.
+        """
         labels, first, codes = np.unique(self.keys[key], return_index=True, return_inverse=True)
         order = np.argsort(first)
         return labels[order], np.argsort(order)[codes]
@@ -188,7 +224,7 @@ def _law(noise: Any) -> Any:
     """The class of a noise with one parameter."""
     law: Any = NOISES.get(noise) if isinstance(noise, str) else noise
     if not (isinstance(law, type) and issubclass(law, Noise) and len(getattr(law, "__match_args__", ())) == 1):
-        why = "values do not tell it, and intervals depend on it: the publisher's documents name it"
+        why = "look it up in the publisher's documents: intervals depend on it, and values do not show it"
         allowed = f"{', '.join(NOISES)}, or a class of noise with one parameter ({why})"
         raise ValueError(f"noise must be one of {allowed}, got {noise!r}{guess(str(noise), NOISES)}")
     return law
@@ -218,7 +254,7 @@ def _numbers(columns: Mapping[str, Any], name: str, labels: Mapping[str, Any]) -
     if cells.dtype.kind not in "iuf":
         cells = [np.nan if is_missing(each) else each for each in cells]
         words = np.array([np.asarray(each).dtype.kind not in "iuf" for each in cells])
-        _refuse(words, name, cells, labels, "no number")
+        _refuse(words, name, cells, labels, "not a number")
     return np.array(cells, float)
 
 
@@ -226,5 +262,6 @@ def _refuse(bad: np.ndarray, column: str, values: Any, labels: Mapping[str, Any]
     """ValueError if any values are bad, with the cell of the first of them."""
     if bad.any():
         row, others = int(np.argmax(bad)), np.count_nonzero(bad) - 1
-        cell = ", ".join(str(each[row]) for each in labels.values()) + (f" and {others:,} cells more" if others else "")
+        more = f" and {others:,} other cells" if others else ""
+        cell = ", ".join(str(each[row]) for each in labels.values()) + more
         raise ValueError(f"column {column!r} holds {values[row]!s} for {cell}: {problem}")

@@ -26,20 +26,26 @@ FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sor
 
 @pytree_dataclass(eq=False, repr=False)
 class CountSketch(Sketch):
-    """One released value of each kind, with the number of records that released it. It is exact for discrete outputs.
+    """Sketch of discrete released values: the different values, and the number of records that released each of them.
 
-    Two values are of one kind if log p(z | ·) is the same function of x (`DiscreteMechanism.equivalence`). Only records
-    of equal budgets are counted together: it has one budget, or one for each node. ``nodes`` (nodes, *event) are
-    released values, and ``weights`` (nodes,) numbers of records. ``groups`` (nodes,) are group codes from 0, or None.
+    The sketch leads to exactly the same posterior as the single values. Two released values z count as the same if
+    their probabilities p(z | x) are equal for every original record x (`DiscreteMechanism.equivalence`). Records with
+    different budgets are counted separately. Therefore the mechanism has one budget, or one budget for each node.
+
+    The attributes are:
+
+    - ``nodes`` (nodes, *event): the different released values, where ``event`` is the shape of one value;
+    - ``weights`` (nodes,): the number of records that released each value;
+    - ``groups`` (nodes,): the code of the group of the records, from 0. None if there are no groups.
     """
 
     nodes: Any
     weights: Any
-    groups: Any = None  #: Group of each node (nodes,), from 0 to num_groups - 1, if made with ``by=``.
+    groups: Any = None  #: Code of the group of each node (nodes,), from 0, or None.
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: np.ndarray | None = None) -> "CountSketch":
-        """Count the released values (N, *event) of each kind. Options and errors are those of `Release.sketch`."""
+        """Count how often each value occurs among N released values (N, *event). `Release.sketch` describes `by`."""
         array = np.asarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
         return cls(mechanism, array, np.ones(len(array)), by, num_groups=num_groups)._compressed()
@@ -52,7 +58,7 @@ class CountSketch(Sketch):
 
     def _plus(self, other: Any) -> "CountSketch":
         if (self.groups is None) != (other.groups is None):
-            raise ValueError("a sketch made with by= and one without do not add")
+            raise ValueError("a sketch made with by= and a sketch made without it cannot be added")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (len(self.nodes), len(other.nodes)))
         nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
         groups = None if self.groups is None else np.concatenate([self.groups, other.groups])
@@ -113,12 +119,18 @@ NARROW = 0.05  # r² / N up to which an expansion is accurate; its errors in nat
 
 @pytree_dataclass(eq=False, repr=False)
 class ExpandedSketch(Sketch):
-    """A polynomial that approximates the log-likelihood of categories under a pure protocol around the posterior.
+    """Sketch of released categories: a polynomial that approximates the log-likelihood near the posterior mode.
 
-    The log-likelihood is a smooth function of the shares θ of the categories. If the posterior is narrow, a polynomial
-    of low order is as good as the records (compare it with `log_likelihood`). Its variables are the shares (d,), or (G,
-    d) for groups of ``by=``. The mechanism has one budget, or one for each record. ``polynomial`` is in nats, ``count``
-    is the number of records, and ``records`` are the released values, or None if they were not kept.
+    The mechanism must be a pure protocol (`ldpbayes.mechanisms.PureProtocol`), with one budget, or one budget for each
+    record. The log-likelihood is a smooth function of the shares θ of the categories. If there are many records, the
+    posterior is narrow. A polynomial of order 3 or 4 in θ is then accurate enough.
+
+    The variables of the polynomial are the shares of d categories, as an array (d,), or (G, d) for G groups of records.
+    The attributes are:
+
+    - ``polynomial``: the polynomial. Its value is a log-likelihood, in nats;
+    - ``count``: the number of records;
+    - ``records``: the released values, or None if they were not kept.
     """
 
     polynomial: Polynomial  #: The log-likelihood in nats, a polynomial of the shares.
@@ -134,17 +146,19 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | Frame | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand to the fourth order, or to the third order for more than 24 categories, as `Release.sketch` does. The
-        place is the maximum of the log-likelihood plus Σ log θ_k, which is near the posterior mean also for small
-        shares.
+        """Expand the log-likelihood of N released values (N, *event) into a polynomial. `Release.sketch` calls this
+        method.
+
+        The order of the polynomial is 4, or 3 if there are more than 24 categories. The centre of the expansion is a
+        vector of shares near the posterior mean. `Release.sketch` describes the options.
         """
         array = np.asanyarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
         why_not = _hindrance(mechanism)
         if why_not:
-            raise ValueError(f"expand=True is for categories under a pure protocol: {why_not}")
+            raise ValueError(f"expand=True needs {why_not}")
         if not isinstance(at, (ExpandedSketch, Frame, NoneType)):
-            raise ValueError(f"at must be an ExpandedSketch, of release.sketch(expand=True); got {type(at).__name__}")
+            raise ValueError(f"at must be an ExpandedSketch, from release.sketch(expand=True); got {type(at).__name__}")
         records = CategoryRecords(array, mechanism, by)
         if not isinstance(at, ExpandedSketch):
             order = 4 if mechanism.categories <= FOURTH_ORDER else 3
@@ -164,13 +178,17 @@ class ExpandedSketch(Sketch):
 
     @property
     def exact(self) -> CountSketch:
-        """A `CountSketch` of the records. Raises ValueError if the records were not kept."""
+        """A `CountSketch` of the same records, which is exact. Raises ValueError if the values were not kept."""
         total: Any = sum(CountSketch.of(part.values, part.mechanism, part.by) for part in self._required_records())
         kept = {name: getattr(self, name) for name in ("num_groups", "doubts", "added", "coords")}
         return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Return the exact log-likelihood (m,), in nats, of the kept records at shares (m, d), for groups (m, G, d)."""
+        """Return the exact log-likelihoods (m,) of all released values, in nats, for m vectors of shares.
+
+        `theta` has the m vectors, as an array (m, d) for d categories, or (m, G, d) for d categories and G groups.
+        Raises ValueError if the sketch did not keep the released values.
+        """
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
         if points.shape[1:] != shape or points.ndim != 1 + len(shape):
@@ -206,11 +224,11 @@ def expansion_pays(values: ArrayLike, mechanism: Any, by: np.ndarray | None) -> 
 def _hindrance(mechanism: Any) -> str | None:
     """Why a release of this mechanism is not expanded."""
     if not isinstance(mechanism, PureProtocol):
-        return f"got {type(mechanism).__name__}"
+        return f"categories under a pure protocol, got {type(mechanism).__name__}"
     if mechanism.categories > THIRD_ORDER:
-        return f"up to {THIRD_ORDER} of them, got {mechanism.categories}"
+        return f"at most {THIRD_ORDER} categories, got {mechanism.categories}"
     if np.any(np.isinf(mechanism.epsilon)):
-        return "of finite budgets, where no released value excludes a category; some here are infinite"
+        return "finite budgets, but some are infinite"
     return None
 
 
@@ -338,10 +356,10 @@ def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | No
     """The frame of another expansion; ValueError if it is of other categories or groups."""
     d, other = records.mechanism.categories, at.mechanism.categories
     if d != other:
-        raise ValueError(f"at= is an expansion for {other} categories, and here are {d}")
+        raise ValueError(f"at= is an expansion for {other} categories, but the values have {d}")
     if (num_groups is None) != (at.num_groups is None) or (num_groups or 0) > (at.num_groups or 0):
         mine, theirs = (f"{g or 'no'} groups" for g in (num_groups, at.num_groups))
-        raise ValueError(f"at= is an expansion for {theirs}, and here are {mine}")
+        raise ValueError(f"at= is an expansion for {theirs}, but the values have {mine}")
     center, root = np.asarray(at.polynomial.center), np.asarray(at.polynomial.root)
     return Frame(center, root, np.linalg.pinv(root))
 

@@ -14,8 +14,10 @@ from ldpbayes._core.types import Array, PyTree
 
 
 class Table:
-    """A data frame inside a model: ``table["age"]`` and ``table.age`` are arrays (rows,), ``table[["age", "income"]]``
-    is a table, and in ``table @ slopes`` or ``jnp.asarray(table)`` it is a matrix (rows, columns), without labels.
+    """A data frame inside a model, whose columns are arrays.
+
+    ``table["age"]`` and ``table.age`` are arrays (rows,). ``table[["age", "income"]]`` is a table of two columns.
+    ``table @ slopes`` and ``jnp.asarray(table)`` use the table as a matrix (rows, columns) without labels.
     """
 
     columns = property(lambda self: list(self._columns))
@@ -30,7 +32,7 @@ class Table:
         if isinstance(key, list):
             return Table({name: self[name] for name in key})
         if isinstance(key, (slice, np.ndarray, jax.Array)):
-            raise TypeError(f"a table takes names of columns, {self.columns}; choose rows before the model is fitted")
+            raise TypeError(f"a table can be indexed only by column names, {self.columns}; choose rows before the fit")
         if key not in self._columns:
             raise KeyError(f"there is no column {key!r}; the columns are {self.columns}")
         column = self._columns[key]
@@ -53,7 +55,7 @@ class Table:
         """The table of columns of these names, in their order; itself for None. ValueError if one is missing."""
         missing = [name for name in names or () if name not in self._columns]
         if missing:
-            raise ValueError(f"new data lack the column {missing[0]!r} of the fit; their columns are {self.columns}")
+            raise ValueError(f"new data lack the column {missing[0]!r} of the fit; the new columns are {self.columns}")
         return self if names is None else Table({name: self._columns[name] for name in names})
 
     @property
@@ -62,8 +64,8 @@ class Table:
         parts = {name: self[name] for name in self}
         for name, part in parts.items():
             if part.dtype.kind not in "biuf":
-                hint = "take other columns, table[[...]], or give its labels codes"
-                raise TypeError(f"column {name!r} holds {part.dtype}, and is no part of a matrix of numbers: {hint}")
+                hint = "choose other columns, table[[...]], or replace labels by codes"
+                raise TypeError(f"column {name!r} holds {part.dtype}, but a matrix needs numbers: {hint}")
         xp = jax.numpy if any(isinstance(part, jax.Array) for part in parts.values()) else np
         return xp.stack([*parts.values()], axis=-1)
 
@@ -94,11 +96,17 @@ register_pytree_with_keys(
 
 
 def arrays_of_frames(tree: PyTree) -> PyTree:
-    """Replace each data frame in a pytree ``tree`` by a `Table` of arrays, and each series by an array, as `fit` does.
+    """Replace each data frame in the arguments of a model by a table of arrays, and each series by an array.
 
-    Use it for NumPyro functions such as `numpyro.infer.Predictive`, which do not convert data frames. Frames of pandas,
-    polars and other libraries are recognised by their methods. Other leaves are not changed. Raises ValueError for
-    missing numbers in a series, or for equal names.
+    `fit` does this for the arguments of a model. Call the function yourself before you pass data frames to functions of
+    NumPyro, such as `numpyro.infer.Predictive`. In the model, a column ``table["age"]`` is an array, and ``table @
+    slopes`` uses the table as a matrix. Raises ValueError if a series has missing numbers, or if two columns have the
+    same name.
+
+    Parameters
+    ----------
+    tree : pytree
+        The arguments: a data frame or a series, or a list, tuple or dict of them. All other objects are not changed.
     """
     return jax.tree.map(_arrays_of, tree)
 
@@ -150,4 +158,4 @@ def _refuse_missing(owner: str, array: Any) -> None:
     if isinstance(array, np.ndarray) and array.dtype.kind == "f" and np.isnan(array).any():
         missing = np.flatnonzero(np.isnan(array))
         problem = f"{owner} has {len(missing)} missing values, the first in row {missing[0]}"
-        raise ValueError(f"{problem}: drop these rows, from the release too, or pass an array and model them")
+        raise ValueError(f"{problem}: drop these rows here and in the release, or pass an array and model the gaps")

@@ -33,37 +33,48 @@ MOST_INSIDE = 1024  # panels between the bounds, where others are graded
 
 @pytree_dataclass(eq=False, repr=False)
 class PanelSketch(Sketch):
-    """Legendre moments of released numbers on panels (intervals of z), under one budget for all records.
+    """Sketch of released numbers: for each of many intervals (panels), the moments of the released values in the
+    interval.
 
-    ``moments`` (panels, 12) are Σ P_n(t_i) over the records of a panel, where t is the coordinate in the panel, in [−1,
-    1]. ``tails`` (2, 2) are number and sum of the values below the first panel (row 0) and above the last (row 1),
-    where log p is linear. If log p is linear only from period to period, values are moved inwards by whole periods; the
-    row then has the number 0 and the sum of the moves. ``atoms`` (places,) are numbers of values without noise at the
-    bounds and integers. ``edges`` (panels + 1,) are the ends of the panels, in the unit of the data. ``order`` is the
-    number of nodes for each panel. ``grid`` is the number of panels in x (None: as in z). ``chosen`` is True if
-    `coarser` keeps the panels. ``records`` are the released values, if kept, and ``probes`` at most 256 of them, to
-    check the sketch.
+    Let x be a record, z its released value, and θ the parameters of the model. Within a panel, log p(z | θ) is a smooth
+    function of z. Therefore the moments determine the log-likelihood Σ log p(z_i | θ) of all values almost exactly. All
+    records must have one budget.
 
-    ``edges`` (panels + 1,) are the ends of the panels, in the unit of the data. ``order`` is the number of nodes for
-    each panel, ``grid`` the number of panels in x (None: as in z), and ``chosen`` tells whether `coarser` keeps the
-    panels. ``records`` are the released values, if kept, and ``probes`` at most 256 of them, to check the sketch.
+    The attributes are:
+
+    - ``moments`` (panels, 12): for each panel, the sums Σ P_n(t_i) over its values, for n = 0, ..., 11. P_n is the
+      Legendre polynomial of degree n, and t_i is the position of value i in the panel, from −1 to 1.
+    - ``tails`` (2, 2): the number and the sum of the values below the first panel (row 0) and above the last panel (row
+      1), where log p is linear in z. Under staircase noise, these values are moved into the panels by multiples of the
+      step. A row then has the number 0 and the sum of all moves.
+    - ``atoms`` (places,): only if the mechanism releases some records without noise: the number of released values that
+      are equal to a clipping bound, or to an integer between the bounds. The attribute ``places`` has these numbers.
+    - ``edges`` (panels + 1,): the ends of the panels, in the unit of the data.
+    - ``order``: the number of nodes (weighted values of z) that replace the values of a panel.
+    - ``grid``: the number of intervals for the numerical integration over x. None means as many intervals as panels.
+    - ``chosen``: True if `coarser` does not change the panels, for example because a user chose their number.
+    - ``records``: the released values, or None if they were not kept.
+    - ``probes``: at most 256 of the released values, with which `fit` checks the sketch.
     """
 
     moments: Any
     tails: Any
     atoms: Any
-    edges: tuple[float, ...] = static()  #: Edges of the panels, increasing.
-    order: int = static(default=ORDER)  #: Nodes of each panel; 12 use every moment, as the `reference` does.
-    grid: int | None = static(default=None)  #: Panels in x, twice as many for the `reference`; else as in z.
-    chosen: bool = static(default=False)  #: Whether the number of panels was asked for; `coarser` keeps it.
+    edges: tuple[float, ...] = static()  #: Ends of the panels, increasing.
+    order: int = static(default=ORDER)  #: Number of nodes for each panel, at most 12.
+    grid: int | None = static(default=None)  #: Number of panels in x. None: as in z.
+    chosen: bool = static(default=False)  #: True if `coarser` keeps the panels.
     records: tuple | None = host(default=None)  # the released values, with which it can refine itself
     probes: Any = host(default=None)  # a few values, evenly spread, for the certificate
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
-    places = property(lambda self: atom_places(self.mechanism, self.edges), doc="Values of the ``atoms`` (places,).")
+    places = property(
+        lambda self: atom_places(self.mechanism, self.edges),
+        doc="The numbers at which ``atoms`` are counted, as an array (places,).",
+    )
     channel_panels = property(lambda self: self.grid or len(self.edges) - 1, doc="Number of panels in x.")
-    #: The sketch on 12 nodes for each panel, with a finer channel: `fit` checks the sketch against it.
+    #: A more exact sketch with 12 nodes for each panel. `fit` compares this sketch with it.
     reference = property(lambda self: dataclasses.replace(self, order=MOMENTS))
 
     @classmethod
@@ -75,9 +86,9 @@ class PanelSketch(Sketch):
         lattice: bool | None = None,
         keep_records: bool = True,
     ) -> "PanelSketch":
-        """Compress released numbers (N,). Options and errors are those of `Release.sketch`."""
+        """Compress N released numbers (N,) to a sketch. `Release.sketch` describes the options and errors."""
         if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
-            raise ValueError("numbers can be sketched with one common budget; sketch those of each budget on their own")
+            raise ValueError("a sketch of numbers needs one budget for all; sketch each budget separately")
         array = np.asarray(values)
         edges, grid = panel_edges(mechanism, panels, lattice)
         chosen = panels is not None or grid is not None  # graded panels, not equally wide, are left as they are
@@ -87,8 +98,10 @@ class PanelSketch(Sketch):
 
     @cached_property
     def nodes(self) -> np.ndarray:
-        """Nodes (panels × order + 4 + places,), which do not depend on the records. Four nodes represent the tails: at
-        an edge (a range beyond it if an atom is there) and a range further on each side. The atoms are last.
+        """The nodes (values that replace the released values), in the unit of the data. They depend only on the panels.
+
+        The array has the nodes of each panel (Gauss-Legendre nodes), then two nodes below and two nodes above all
+        panels, and then the array ``places``.
         """
         edges = np.asarray(self.edges)
         t, _ = leggauss(self.order)
@@ -105,7 +118,7 @@ class PanelSketch(Sketch):
 
     @cached_property
     def weights(self) -> Any:
-        """Weights (nodes,), which sum to the number of records."""
+        """For each node, how many records the node replaces, as an array (nodes,). The sum is the number of records."""
         xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
         low, high = self.edges[0], self.edges[-1]
@@ -117,9 +130,12 @@ class PanelSketch(Sketch):
         return xp.concatenate([inner.ravel(), tails, self.atoms])
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """Return the sketch on fewer panels in z and in x (`grid`), with edges at integers if `lattice` (default: if
-        all integers are edges now). The sketch does not change if a user chose the number of panels, or if it is no
-        larger.
+        """Return a sketch with fewer and wider panels, computed from the moments of this sketch.
+
+        `panels` is the approximate number of panels (intervals of released values) of the result. Default: 10. `grid`
+        is the largest number of intervals for the numerical integration over the record x. Default: 12. `lattice` is
+        True if every integer must be an end of a panel. Default: as in this sketch. If ``chosen`` is True, the method
+        returns this sketch unchanged.
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
@@ -137,13 +153,19 @@ class PanelSketch(Sketch):
 
     @property
     def thinned(self) -> "PanelSketch":
-        """Return a sketch of a few kept values, each with an equal share of the weight of all records."""
+        """A sketch of only the released values in ``probes`` (at most 256), each of which stands for equally many
+        records.
+        """
         parts = panel_moments(self.mechanism, self.probes, np.asarray(self.edges))
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
 
     def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
-        """Return a sketch on panels four times narrower, cut at integers if `lattice`; None if no records were kept."""
+        """Return a more exact sketch of the released values, with four times as many panels as this sketch.
+
+        Returns None if this sketch did not keep the released values. `lattice` is True if every integer must be an end
+        of a panel, as for `Release.sketch`.
+        """
         if self.records is None:
             return None
         panels = 4 * (len(self.edges) - 1)
@@ -156,7 +178,7 @@ class PanelSketch(Sketch):
     def _plus(self, other: Any) -> "PanelSketch":
         if self.edges != other.edges:
             panels = f"({len(self.edges) - 1} and {len(other.edges) - 1} panels)"
-            raise ValueError(f"sketches on different panels do not add {panels}; make both with the same panels=")
+            raise ValueError(f"sketches with different panels cannot be added {panels}; give both the same panels=")
         records = None if self.records is None or other.records is None else self.records + other.records
         probes = None
         if self.probes is not None and other.probes is not None:
@@ -171,7 +193,7 @@ class PanelSketch(Sketch):
 def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> tuple[Array, int | None]:
     """Panel edges (panels + 1,), and the number of panels between the bounds if those beyond are graded."""
     if mechanism.released_range is None:
-        why = "releases rows" if mechanism.event_shape else "names no released_range"
+        why = "releases rows" if mechanism.event_shape else "has no released_range"
         raise ValueError(f"{type(mechanism).__name__} {why}, so there is no sketch; use the release itself")
     if panels is not None:
         at_least(1, "panels", panels)
@@ -255,8 +277,8 @@ def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tupl
             sides = z < edges[0], z > edges[-1]
             if not mechanism.linear_tails and np.any(sides):
                 worst = z[np.argmax(np.abs(z - 0.5 * (edges[0] + edges[-1])))]
-                span = f"[{edges[0]:g}, {edges[-1]:g}], which it leaves less than once in 10^32 records"
-                raise ValueError(f"{type(mechanism).__name__} cannot have released {worst:g}: that is beyond {span}")
+                span = f"[{edges[0]:g}, {edges[-1]:g}], which has all but one in 10^32 released values"
+                raise ValueError(f"{type(mechanism).__name__} cannot have released {worst:g}: it is outside {span}")
             for tail, side in zip(tails, sides, strict=True):
                 tail += side.sum(), z[side].sum()
             z = z[~(sides[0] | sides[1])]

@@ -31,33 +31,49 @@ SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata
 
 
 class ReleaseWarning(LdpBayesWarning):
-    """The values are nearly impossible under the mechanism, for any records. The message says why."""
+    """Warning that the released values are nearly impossible under the stated mechanism, whatever the records are.
+
+    The message says which property of the values is nearly impossible. Usually, the stated mechanism or one of its
+    parameters is wrong.
+    """
 
 
 @pytree_dataclass(eq=False, repr=False)
 class Release(Holding):
-    """Released values with their mechanism; or, without values, a plan for ``count`` records that a model can simulate.
+    """Released values, together with the mechanism that made them.
 
-    Each value belongs to one record, and the guarantee protects each record. Or there is one value, a statistic of many
-    records (a noisy count, sum or mean). Its mechanism then has no bounds and states the sensitivity.
+    Usually, each value belongs to one record (the original value of one person), and the guarantee protects each
+    record.
+
+    A release can also have a single value that is a statistic of many records: a noisy count, sum or mean. The
+    mechanism of a statistic has no clipping bounds, and states the sensitivity (the largest change of the statistic if
+    one record changes).
+
+    A release without values is a plan. A model can simulate the values of a plan.
 
     Parameters
     ----------
     values : array_like (N, *event) or None
-        One released value for each record: a number, a code, or a row of the mechanism's ``event_shape`` (such as
-        bits). Raises ValueError if values are impossible. Nearly impossible values cause a `ReleaseWarning`, which is
-        kept in ``doubts``.
+        One released value for each of N records. A value is a number, a code, or an array of the shape
+        ``mechanism.event_shape`` (such as bits). None makes a plan: a release without values. Raises ValueError if a
+        value is impossible under the mechanism. If the values are nearly impossible, a `ReleaseWarning` is issued.
     mechanism : Mechanism
-        The mechanism that made the values, of a registered class. Its parameters are numbers or arrays (N,).
+        The mechanism that made the values. Its class must be registered (`ldpbayes.mechanisms.register`). Each
+        parameter of the mechanism is one number for all records, or an array (N,) with one number for each record.
     count : int, optional
-        Number of records. It is given only if there are no values.
+        Number of records. Give the number only if ``values`` is None.
     times : int, optional
-        Largest number of values about one person (default: 1). ``guarantee`` and statements are for all these values.
+        Largest number of values about one person. The guarantee and the privacy statements are for all these values
+        together. Default: 1.
     about : dict, optional
-        Public facts in the form of JSON, which a file keeps. ``sampler`` is the program that drew the values
-        (`ldpbayes.secure.release`). ``column`` is the name of the column, and ``levels`` are words for codes 0, 1, ...
+        Public facts about the release, which `save` stores as JSON, such as these entries. Default: none.
+
+        - ``about["sampler"]``: the program that drew the values, as `ldpbayes.secure.release` names it;
+        - ``about["column"]``: the name of the column of the values;
+        - ``about["levels"]``: the words for the codes 0, 1, ...
     persons : array_like (N,), optional
-        The person of each value, from which ``times`` is computed. The array is not kept.
+        An identifier of the person to whom each value belongs. The release computes ``times`` from these identifiers,
+        and does not store them. Default: none.
 
     Examples
     --------
@@ -79,7 +95,7 @@ class Release(Holding):
     def __post_init__(self, persons: Any = None) -> None:
         kind = type(self.mechanism).__name__
         if not isinstance(self.mechanism, Mechanism):
-            hint = "one for all records: make a release for each protocol"
+            hint = "one for all records: make one release for each protocol"
             raise TypeError(f"mechanism must be an ldpbayes mechanism ({hint}), got {kind}")
         if "name" not in vars(type(self.mechanism)):
             raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
@@ -101,7 +117,7 @@ class Release(Holding):
         if persons is not None:
             counts = Counter(persons.tolist() if hasattr(persons, "tolist") else persons)
             if self.times is not None or counts.total() != count or any(map(is_missing, counts)):
-                raise ValueError(f"persons replaces times, and must have one person for each of the {count} values")
+                raise ValueError(f"persons must have one person for each of the {count} values; do not give times")
             object.__setattr__(self, "times", max(counts.values()))
         elif self.times is not None:
             object.__setattr__(self, "times", at_least(1, "times", self.times))
@@ -114,20 +130,34 @@ class Release(Holding):
     def _counts(self) -> dict[str, Any]:
         return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}
 
-    promises = property(lambda self: (Promise(self.mechanism, self.times),), doc="The mechanism and ``times``.")
-    guarantee = property(lambda self: self.mechanism.guarantee.composed(self.times or 1), doc="For each person.")
-    sampler = property(lambda self: (self.about or {}).get("sampler"), doc="The sampler of a secure release, or None.")
+    promises = property(
+        lambda self: (Promise(self.mechanism, self.times),),
+        doc="The mechanism with the number of values about one person, as a tuple of one entry.",
+    )
+    guarantee = property(
+        lambda self: self.mechanism.guarantee.composed(self.times or 1),
+        doc="The guarantee for each person, for all values about this person.",
+    )
+    sampler = property(
+        lambda self: (self.about or {}).get("sampler"),
+        doc="The program that drew the values of a secure release, or None.",
+    )
     size = property(lambda self: self.count, doc="Number of records.")
 
     def __len__(self) -> int:
         return self.count
 
     def __add__(self, other: "Release") -> "Release":
-        """The values of both releases; ValueError for mechanisms of different kinds. One person may be in both."""
+        """Return a release of the values of both releases. One person may be in both releases, so their ``times`` are
+        added.
+
+        Raises ValueError if the mechanisms are of different kinds, or if one of the releases has no values.
+        """
         both = self, other
         plain = {*map(type, both)} == {Release} and all(each.values is not None for each in both)  # tables have keys
         if not plain or len({jax.tree.structure(each.mechanism) for each in both}) > 1:
-            raise ValueError(f"releases with values of one kind of mechanism add, not {self} and {other}")
+            wanted = "releases with values and with mechanisms of one kind"
+            raise ValueError(f"only {wanted} can be added, got {self} and {other}")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         values, times = np.concatenate([self.values, other.values]), (self.times or 1) + (other.times or 1)
         return Release(values, mechanism, times=times, about=self.about if self.about == other.about else None)
@@ -142,37 +172,49 @@ class Release(Holding):
         expand: bool | None = None,
         at: ExpandedSketch | None = None,
     ) -> Any:
-        """Compress the release to a small summary. The time to sample a posterior then does not depend on the number of
-        records.
+        """Compress the release to a sketch: a small summary that `fit` uses in place of the released values.
 
-        Numbers give a `PanelSketch`, discrete outputs a `CountSketch`, categories with many kinds of outputs an
-        `ExpandedSketch`, rows under Gaussian noise a `MomentSketch`, and statistics a `TotalSketch`. Raises ValueError
-        for other releases, for values beyond the released range, for personal budgets with continuous noise, and for
-        options of other kinds of sketches.
+        The time to sample a posterior from a sketch does not depend on the number of records. The class of the sketch
+        depends on the released values:
+
+        - numbers under continuous noise: `PanelSketch`;
+        - discrete values, such as codes, bits or whole numbers: `CountSketch`;
+        - categories, if there are thousands of different released values: `ExpandedSketch`;
+        - rows under Gaussian noise: `MomentSketch`;
+        - statistics of each record (`ldpbayes.mechanisms.StatisticsMechanism`): `TotalSketch`.
+
+        Raises ValueError if none of these classes fits the release, for example if records under continuous noise have
+        different budgets.
 
         Parameters
         ----------
         panels : int, optional
-            For numbers: the number of panels over the released range. Default: 40, or more for narrow noise.
+            Only for `PanelSketch`: the number of panels. Panels are intervals that divide the range of likely released
+            values. More panels make the sketch more exact. Default: 40, or more if the noise is narrow.
         lattice : bool, optional
-            For numbers: True to cut the panels at the integers, where the log-likelihood of a count has kinks under
-            Laplace noise. Default: True if at most 128 integers lie between the bounds.
+            Only for `PanelSketch`: True if every integer between the clipping bounds is an end of a panel. This makes
+            the sketch more exact if the records are counts. Default: True for Laplace noise, if there are at most 128
+            such integers.
         keep_records : bool
-            True to keep a reference to ``values`` (default): `fit` can then refine a coarse sketch and check
-            expansions.
+            True (default) if the sketch keeps a reference to the released values. `fit` uses these values if the sketch
+            is not exact enough.
         by : array_like (N,), optional
-            The group of each record: strings or other sortable labels (a series names the axis), or integer codes 0,
-            ..., G − 1. Discrete outputs give one sketch, for laws of batch shape (G,). Other releases give `Groups`.
+            The group of each record: strings or other labels that can be sorted, or integer codes 0, ..., G − 1 for G
+            groups. If ``by`` is a series of a data frame, its name becomes the name of the axis of groups in results.
+            Discrete values give one sketch, for models with a law of batch shape (G,). Other values give `Groups` of G
+            sketches. Default: no groups.
         expand : bool, optional
-            For categories under a pure protocol: True to keep a polynomial of the shares instead of counts. Default:
-            True for thousands of kinds of outputs, if there are enough records for an accurate polynomial.
+            Only for categories under a pure protocol (`ldpbayes.mechanisms.PureProtocol`): True for an
+            `ExpandedSketch`, False for a `CountSketch`. Default: True if there are thousands of different released
+            values, and enough records for an accurate polynomial.
         at : ExpandedSketch, optional
-            A sketch whose place and order are used for the expansion, in one pass. The two sketches can then be added.
+            An earlier sketch. The new polynomial gets the same centre and order as the polynomial of the earlier
+            sketch. Therefore the two sketches can be added. Default: the centre is computed from the values.
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
         if expand is False and at is not None:
-            raise ValueError("at= is for expansions, and expand is False")
+            raise ValueError("at= is only for expansions, but expand is False")
         values, mechanism = self.values, self.mechanism
         by, coords = (None, None) if by is None else levels_of(by, self.count)
         if expand or at is not None or (expand is None and expansion_pays(values, mechanism, by)):
@@ -196,14 +238,18 @@ class Release(Holding):
         promises, doubts = self.promises, self.doubts
         for code, rows in enumerate(np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])):
             if not len(rows):
-                raise ValueError(f"by: group {code} has no record, and no sketch")
+                raise ValueError(f"by must have records for every group, but group {code} has none")
             mechanism = self.mechanism.of_records((self.count,), rows)
             mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
             part = unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0))
             yield dataclasses.replace(part.sketch(**options), added=promises)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write to ``.npz`` or ``.parquet`` (see `load`). Raises ValueError for other endings or without values."""
+        """Write the release to a file, whose name ends in ``.npz`` or ``.parquet``. `load` describes the content of the
+        file.
+
+        Raises ValueError if the name of the file has no such ending, or if the release has no values.
+        """
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
         path, values, own = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
@@ -219,11 +265,17 @@ class Release(Holding):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Release":
-        """Read a release file. Raises ValueError if its form is wrong, if it is damaged, or if its release is invalid.
+        """Read a release from a file that `save` or another program wrote.
 
-        ``.npz`` holds ``values``, of shape (N, *event), and ``mechanism``, the JSON text of `Mechanism.spec`.
-        ``.parquet`` holds a column ``value`` without nulls (of lists for rows) and this text in the schema metadata,
-        under ``ldpbayes.mechanism``. Beside the parameters, the text may have ``"release": {"times": 30}``.
+        Raises ValueError if the file is damaged or has another format, or if a value is impossible under the mechanism.
+
+        A ``.npz`` file holds an array ``values`` (N, *event) and a string ``mechanism``. The string is the JSON text of
+        `Mechanism.spec`. A ``.parquet`` file holds a column ``value`` without nulls. The entries of this column are
+        numbers, or lists if a released value is a row. The JSON text is in the metadata of the schema, under the key
+        ``ldpbayes.mechanism``.
+
+        In both formats, the JSON text of the mechanism can also have the fields ``times`` and ``about`` of the release,
+        for example ``"release": {"times": 30}``.
         """
         path = pathlib.Path(path)
         if not path.exists():
@@ -257,7 +309,7 @@ def promises(data: Sequence[Any], others: Sequence[Mechanism] = (), same_people:
     stated = dict.fromkeys(each.privacy for each in data)
     plain = promised([each for each in data if not each.privacy])
     if same_people and any(stated):
-        raise ValueError("same_people: a table has a statement of its publisher, and no guarantee to compose")
+        raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
     return "\n".join(filter(None, [statements([*plain, *map(Promise, others)], same_people), *stated]))
 
 
@@ -269,21 +321,21 @@ def promised(data: Sequence[Any]) -> list[Promise]:
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
     """Evidence that a mechanism did not release these validated values, whatever the records; None without any."""
     reasons = "; ".join(mechanism.implausible(values))
-    problem = f"could hardly have released these values, whatever the records are (probability below {LEVEL:g})"
-    advice = "Check its parameters, and that the values are as they were released"
-    return f"{mechanism!r} {problem}: {reasons}. {advice}" if reasons else None
+    problem = f"these values are nearly impossible under {mechanism!r}, whatever the records are"
+    advice = "Check the parameters of the mechanism, and that the values were not changed after the release"
+    return f"{problem} (probability below {LEVEL:g}): {reasons}. {advice}" if reasons else None
 
 
 def _is_npz(path: pathlib.Path) -> bool:
     if path.suffix not in (".npz", ".parquet"):
-        raise ValueError(f"a release file ends in .npz or .parquet, got {path.name!r}")
+        raise ValueError(f"the name of a release file must end in .npz or .parquet, got {path.name!r}")
     return path.suffix == ".npz"
 
 
 def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
-            raise ValueError(f"{path.name} is no .npz file, or not all of one: it does not end as a zip archive does")
+            raise ValueError(f"{path.name} is not a complete .npz file: it does not end like a zip archive")
     try:
         with np.load(path, allow_pickle=False) as archive:
             absent = {"values", "mechanism"} - set(archive.files)
@@ -301,10 +353,10 @@ def _entry(archive: Any, name: str, path: pathlib.Path) -> np.ndarray:
         if "pickle" not in str(error):
             raise ValueError(f"{path.name} is damaged: {error}") from None
         kind = "values as an array of numbers" if name == "values" else "the mechanism's spec as a string of JSON"
-        problem = f"{name} in {path.name} is an array of Python objects, which could hold code and is not read"
+        problem = f"{name} in {path.name} is an array of Python objects, which are not read: they could contain code"
         raise ValueError(f"{problem}; save {kind}, or write the file with Release.save") from None
     if not isinstance(entry, np.ndarray):  # NumPy returns an entry of unknown form as bytes
-        raise ValueError(f"{path.name} is damaged: {name} in it is no array")
+        raise ValueError(f"{path.name} is damaged: its entry {name} is not an array")
     return entry
 
 

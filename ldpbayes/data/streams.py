@@ -42,35 +42,47 @@ def sketch_from(
     progress_bar: bool = True,
     **options: Any,
 ) -> Sketch:
-    """Sketch large files or a sequence of arrays, with only a few million values in memory at any time.
+    """Make one sketch of the released values in large files or arrays, with only a few million values in memory at a
+    time.
 
-    Each file is one release. All arrays together are one release. Parts are added in order, so the result does not
-    depend on the workers. A sketch knows its files, and cannot be added to another sketch of equal contents.
+    The privacy statement of the sketch treats each file as one release, and all arrays together as one release. Two
+    sketches cannot be added if both contain a file with the same content, because its records would count twice.
 
     Parameters
     ----------
     source : path or sequence of paths, array or iterable of arrays
-        Files, folders, or patterns such as ``"day-*.parquet"``: ``.parquet``, ``.csv`` and ``.tsv`` (with pyarrow),
-        ``.npy``, and ``.npz`` of `Release.save` or `Sketch.save`. Or arrays of released values (N, *event).
+        Paths of files or folders, or patterns such as ``"day-*.parquet"``. Files can be ``.parquet``, ``.csv`` and
+        ``.tsv`` (which need pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of
+        released values (N, *event), where ``event`` is the shape of one value.
     mechanism : Mechanism, optional
-        The mechanism of the values, with one budget. Files of `Release.save` name it. Differences raise ValueError.
+        The mechanism of the values, with one budget for all records. Not needed for files from `Release.save`, which
+        contain the mechanism. Raises ValueError if the mechanisms of two files differ.
     column : str or sequence of str, optional
-        For Parquet and CSV files: the column of values, or the columns of rows. Default: ``value``.
+        Only for ``.parquet``, ``.csv`` and ``.tsv`` files: the name of the column of released values. If each released
+        value is a row of numbers, give the names of all columns of the row. Default: ``value``.
     levels : sequence of str, optional
-        Words in the files for the codes 0, 1, ...
+        Only if the files hold words: the words that are replaced by the codes 0, 1, ..., in this order. Default: the
+        files hold numbers.
     executor : concurrent.futures.Executor, optional
-        An executor whose workers read and sketch files (see `ldpbayes.studies.sbc`), which need equal paths there.
+        An executor whose workers read and sketch the files. `ldpbayes.studies.sbc` gives examples. Each worker must
+        find the files under the given paths. Default: this process reads the files.
     progress_bar : bool
-        True to show a progress bar on stderr, if stderr is a terminal. Default: True.
+        True (default) if a progress bar is shown on stderr. The bar is shown only if stderr is a terminal.
     **options
-        ``panels``, ``lattice``, ``expand`` and ``at`` of `Release.sketch`. An expansion without ``at`` reads files
-        three to five times, to find the mode. Raises ValueError for iterables, which can be read only once.
+        The options ``panels``, ``lattice``, ``expand`` and ``at`` of `Release.sketch`. For an `ExpandedSketch` without
+        ``at``, the function must read the values three to five times. Therefore it raises ValueError if the arrays come
+        from an iterable, which can be read only once.
 
     Returns
     -------
     Sketch
-        The sketch, without records. Raises ValueError if there are no files or values, or if two files have equal
-        contents; also the errors and warnings of `Release` and `Release.sketch`, with the name of the file.
+        The sketch of all released values. It does not keep these values.
+
+    Raises
+    ------
+    ValueError
+        There are no values, or two files have the same content. If an error is about a file, the message begins with
+        the name of the file.
     """
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
@@ -85,7 +97,7 @@ def sketch_from(
         pieces = [piece for path in paths if not holds_sketch(path) for piece in reader.pieces(path)]
     else:
         if executor is not None or mechanism is None:
-            raise ValueError("arrays need mechanism=, and no executor: they would have to travel to its workers")
+            raise ValueError("arrays need mechanism=, and executor=None: only files can be read by workers")
         pieces, reader = [_Piece()], dataclasses.replace(reader, arrays=source)
     with tqdm(total=sum(piece.rows for piece in pieces) or None, **BAR, disable=None if progress_bar else True) as bar:
         if pieces:
@@ -165,7 +177,7 @@ class _Reader:
             plain = first is None or mechanism.record_shape or not mechanism.support.is_discrete
             expands = not plain and isinstance(self._sketch(first, mechanism, times), ExpandedSketch)
         if expands and once and not ready:
-            raise ValueError("an expansion needs several passes: give files, one array, at=, or expand=False")
+            raise ValueError("an expansion reads the values several times: give files, one array, at=, or expand=False")
         options: dict[str, Any] = {}
         if expands:
             records = _AllRecords(self, pieces, executor, CategoryRecords(first, mechanism))
@@ -197,11 +209,11 @@ class _Reader:
             text = np.load(path)["mechanism"].item()
         mechanism, beside = mechanism_and_more(text, path.name) if text and path else (self.mechanism, {})
         if mechanism is None:
-            raise ValueError("the file does not say what released it: give mechanism=")
+            raise ValueError("the file does not state its mechanism: give mechanism=")
         if self.mechanism is not None and mechanism != self.mechanism:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if mechanism.batch_shape:
-            raise ValueError("values of personal budgets are not read in parts: sketch the release (Release.load)")
+            raise ValueError("a file with different budgets cannot be read in parts: use Release.load(...).sketch()")
         return mechanism, beside.get("times")
 
     def _chunks(self, piece: _Piece) -> Iterator[Any]:
@@ -237,7 +249,8 @@ class _Reader:
             column, what = batch[name], f"column {name!r} has nulls"
             if self.levels:
                 values_of(column, what)
-                column, what = pa.compute.index_in(column, pa.array(self.levels)), f"{name!r} has words beyond levels="
+                column = pa.compute.index_in(column, pa.array(self.levels))
+                what = f"column {name!r} has words that are not in levels="
             arrays.append(values_of(column, what))
         return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
 
@@ -313,7 +326,7 @@ def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
     seen = set[pathlib.Path]()
     for path in found:
         if path.suffix not in FILES:
-            raise ValueError(f"{path.name} is none of the files that can be read in parts: {', '.join(FILES)}")
+            raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(FILES)}")
         if path.resolve() in seen:
             raise ValueError(f"records would count twice: {path.name} is given twice")
         seen.add(path.resolve())

@@ -1,4 +1,7 @@
-"""Point estimates from releases, such as M-estimates, frequencies and densities, with standard errors from theory."""
+"""Point estimates from releases, with standard errors from theory.
+
+The estimates are M-estimates, frequencies of categories, and densities.
+"""
 
 from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import (

@@ -41,10 +41,12 @@ BOUNDS = _Word("bounds")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction(abc.ABC):
-    """Base of corrections: methods that estimate the loss of original records from released records.
+    """Base class of corrections, which compute from released records an estimate of the mean loss of the original
+    records.
 
-    Subclasses are frozen dataclasses that define `takes`, and `terms` or `evidence`. A field that is neither a number
-    nor an array is declared with ``dataclasses.field(metadata={"static": True})``.
+    A corrected loss is a function of a released record that has the same mean as the loss of the original record. Your
+    own correction is a frozen dataclass that defines `takes`, and either `terms` or `evidence`. Declare fields that are
+    neither numbers nor arrays with ``dataclasses.field(metadata={"static": True})``.
     """
 
     name: ClassVar[str]  # in tables and messages; by default the name of the class
@@ -59,36 +61,51 @@ class Correction(abc.ABC):
 
     @property
     def support(self) -> Support:
-        """The region in which all original records are known to lie, and in which the loss has to be finite."""
+        """A region that contains all original records, or None if no region is known.
+
+        The loss must be finite for every record in this region.
+        """
         return None
 
     @abc.abstractmethod
     def takes(self, noise: Noise, columns: int) -> bool:
-        """Return True if the method is valid for this noise in this number of perturbed columns."""
+        """Return True if the correction is valid for this `noise`, if `columns` columns of a record have noise."""
 
     def terms(self, mechanism: Additive, rows: jax.Array, key: Key) -> tuple["Points", ...]:
-        """Return the terms of the corrected loss of released rows (N, columns), or of original rows for `Oracle`.
-        Traceable. ``key`` is for the noise that the analyst adds; ``mechanism.index`` has the positions of perturbed
-        columns.
+        """Return the terms (`Points` or `Laplacians`) whose sum is the corrected loss of N released rows (N, columns).
+
+        ``mechanism.index`` has the positions of the columns with noise. `key` is a random key, if the correction draws
+        further noise. For `Oracle`, `rows` are original rows. JAX must be able to trace this method.
         """
-        raise NotImplementedError(f"{type(self).__name__} defines neither terms nor evidence")
+        raise NotImplementedError(f"{type(self).__name__} must define the method terms or the method evidence")
 
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
     ) -> "EvidenceCorrection":
-        """Return the information of the rows (traceable). `everywhere` is True if the loss is finite everywhere."""
+        """Return everything that the correction computes from N released rows: corrected losses, and functions of mean
+        zero.
+
+        `rows` is an array (N, columns). `key` is a random key, if the correction draws further noise. `everywhere` is
+        True if the loss is finite for all rows, also outside `support`. JAX must be able to trace this method.
+        """
         return EvidenceCorrection.of(Corrected(self.terms(mechanism, rows, key)))
 
     def derivatives(self, columns: int) -> int:
-        """Return the number of derivatives of the loss in the perturbed columns that the method uses."""
+        """Return how many derivatives of the loss in a record the correction uses, if `columns` columns have noise."""
         return 0
 
     def settled(self, mechanism: Additive) -> "Correction":
-        """Return the method with defaults for the mechanism. Raises ValueError for options that do not fit."""
+        """Return a copy for this `mechanism`, in which for example the support "bounds" is replaced by numbers.
+
+        Raises ValueError if an option does not fit the mechanism.
+        """
         return self
 
     def exact(self, mechanism: Additive) -> Array:
-        """Return the share of records without noise. Only these records show the curvature of a loss with kinks."""
+        """Return the probability that the mechanism adds no noise to a record, and releases the record unchanged.
+
+        If a loss has kinks, its curvature is estimated from the records without noise.
+        """
         return mechanism.unperturbed
 
     def __eq__(self, other: object) -> bool:
@@ -100,8 +117,17 @@ class Correction(abc.ABC):
 
 @pytree_dataclass
 class Points:
-    """A term of a corrected loss: the loss (in subclasses, an operator of the loss) at some points for each of N
-    records. `rows` are (points, N, columns) and their `weights` (points, N). Otherwise a ValueError is raised.
+    """A term of a corrected loss: for each of N records, a weighted sum of the values of the loss at m points.
+
+    A point is a row, such as the released record plus further noise. The subclass `Laplacians` uses the Laplacian of
+    the loss instead of the loss.
+
+    Parameters
+    ----------
+    rows : array (m, N, columns)
+        The m points of each of N records.
+    weights : array (m, N)
+        The weight of each point in the sum.
     """
 
     rows: Array
@@ -110,21 +136,31 @@ class Points:
     def __post_init__(self) -> None:
         rows, weights = np.shape(self.rows), np.shape(self.weights)
         if len(rows) != 3 or rows[:2] != weights:
-            allowed = "rows (points, N, columns) with weights (points, N), of one point a record rows[None]"
-            raise ValueError(f"points are {allowed}; got shapes {rows} and {weights}")
+            allowed = "rows of shape (points, N, columns) and weights of shape (points, N)"
+            raise ValueError(f"points must have {allowed}; got shapes {rows} and {weights}")
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Return the quantity at each point (points, N), before weighting; `index` has the perturbed columns."""
+        """Return the values of the loss at the m points of N records, as an array (m, N), without the weights.
+
+        `theta` are the parameters of the loss. `index` has the positions of the columns with noise.
+        """
         return loss.values(self.rows, theta)
 
     def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Return the weighted sum over all points, with its gradient and Hessian."""
+        """Return the weighted sum of the loss over all points and records, with its gradient and Hessian.
+
+        Derivatives are with respect to the parameters `theta`. `index` has the positions of the columns with noise.
+        """
         return loss.total(self.rows, self.weights, theta)
 
 
 @pytree_dataclass
 class Laplacians(Points):
-    """A term of a corrected loss: the weighted Laplacian of the loss in the perturbed columns, at some `Points`."""
+    """A term of a corrected loss: for each of N records, a weighted sum of the Laplacian of the loss at m points.
+
+    The Laplacian is the sum of the second derivatives of the loss with respect to the columns with noise. `Points`
+    describes the parameters ``rows`` and ``weights``.
+    """
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
         return loss.laplacians(self.rows, theta, index)
@@ -135,24 +171,36 @@ class Laplacians(Points):
 
 @pytree_dataclass
 class Corrected:
-    """A corrected loss of N records: the sum of its ``terms``, one or more `Points` for the N records.
+    """A corrected loss of N records: a function of the parameters that is a sum of terms.
 
-    Residuals at the points of the first term set the width of smoothing.
+    Parameters
+    ----------
+    terms : tuple of Points
+        The terms, all for the same N records.
     """
 
     terms: tuple[Points, ...]
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Array:
-        """Return the corrected loss of each record, shape (N,); `index` has the positions of the perturbed columns."""
+        """Return the corrected loss of each of N records, as an array (N,).
+
+        `theta` are the parameters of the loss. `index` has the positions of the columns with noise.
+        """
         return sum(jnp.sum(term.weights * term.values(loss, theta, index), axis=0) for term in self.terms)
 
     def derivatives(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Return the mean of the corrected losses, with its gradient and Hessian."""
+        """Return the mean of the corrected losses of all records, with its gradient and Hessian.
+
+        Derivatives are with respect to `theta`. `index` has the positions of the columns with noise.
+        """
         totals = [term.total(loss, theta, index) for term in self.terms]
         return Derivatives(*(sum(parts) / self.count for parts in zip(*totals, strict=True)))
 
     def scores(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Return the gradient of the corrected loss of each record, shape (N, p)."""
+        """Return the scores of N records for p parameters, as an array (N, p).
+
+        A score is the gradient of the corrected loss of a record with respect to the parameters `theta`.
+        """
         return jax.jacfwd(lambda at: self.values(loss, at, index))(theta)
 
     @property
@@ -162,10 +210,16 @@ class Corrected:
 
 @pytree_dataclass
 class EvidenceCorrection:
-    """Information of N records about the parameters: corrected losses, and functions of mean zero.
+    """What a correction computes from N released records: corrected losses, and functions of mean zero.
 
-    The first of the `criteria` is minimised. All criteria are unbiased for one loss, so that differences of their
-    scores have mean zero. `controls` (N, q) are functions of the released records with mean zero for all parameters.
+    Parameters
+    ----------
+    criteria : tuple of Corrected
+        One or several corrected losses with the same expectation. `m_estimate` minimises the mean of the first. The
+        differences between their scores (gradients) have mean zero, and make the estimate more precise.
+    controls : array (N, q)
+        For each record, the values of q functions of the released record that have mean zero, whatever the parameters
+        are. These functions also make the estimate more precise.
     """
 
     criteria: tuple[Corrected, ...]
@@ -173,25 +227,31 @@ class EvidenceCorrection:
 
     @classmethod
     def of(cls, *criteria: Corrected, controls: Array = None) -> Self:
-        """Return the evidence of these criteria, by default without controls."""
+        """Make an object from corrected losses (`criteria`) and `controls` (N, q). Default: no controls."""
         if controls is None:
             controls = jnp.zeros((criteria[0].count, 0), criteria[0].terms[0].rows.dtype)
         return cls(criteria, controls)
 
     def joined(self, other: "EvidenceCorrection") -> "EvidenceCorrection":
-        """Return the evidence of both batches of records together."""
+        """Return one object for the records of this object together with the records of `other`."""
         criteria = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), self.criteria, other.criteria)
         return EvidenceCorrection(criteria, jnp.concatenate([self.controls, other.controls]))
 
     def weighted(self, weights: jax.Array) -> "EvidenceCorrection":
-        """Return the evidence with every record multiplied by its weight (N,)."""
+        """Return an object in which the corrected losses and controls of each record are multiplied by a weight.
+
+        `weights` is an array (N,) with one weight for each record.
+        """
         terms = [[dataclasses.replace(t, weights=t.weights * weights) for t in c.terms] for c in self.criteria]
         return EvidenceCorrection(tuple(Corrected(tuple(each)) for each in terms), self.controls * weights[:, None])
 
 
 @pytree_dataclass(eq=False)
 class Naive(Correction):
-    """No correction: ℓ(X⁽¹⁾), the loss of released records. The estimate is biased, as with any measurement error."""
+    """No correction: the loss of the released records, as if they were original records.
+
+    The estimate is biased, because the noise acts like a measurement error. Use this method only for comparisons.
+    """
 
     name: ClassVar[str] = "naive"
 
@@ -207,7 +267,7 @@ class Naive(Correction):
 
 @pytree_dataclass(eq=False)
 class Oracle(Naive):
-    """ℓ(X), the loss of the original records X: an estimate without privacy, for comparisons."""
+    """The loss of the original records. The estimate is not private. Use this method only for comparisons."""
 
     name: ClassVar[str] = "oracle"
     original: ClassVar[bool] = True
@@ -231,7 +291,7 @@ class AveragedCorrection(Correction):
 
     def settled(self, mechanism: Additive) -> Self:
         if self.draws == "exact" and mechanism.dimension != 1:
-            raise ValueError(f"draws='exact' integrates over one perturbed column, and here are {mechanism.dimension}")
+            raise ValueError(f"draws='exact' needs one perturbed column, got {mechanism.dimension}")
         return self
 
     def noisier_points(self, mechanism: Additive, rows: jax.Array, key: Key, support: Bounds = None) -> Points:
@@ -251,21 +311,27 @@ class AveragedCorrection(Correction):
 
 @pytree_dataclass(eq=False)
 class DoublyRandom(AveragedCorrection):
-    """ℓ(X⁽¹⁾)/δ + (1 − 1/δ) ℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] Theorem 5.1).
+    """Correction for zero-inflated symmetric Laplace noise, for losses with or without kinks ([LCQ] Theorem 5.1).
 
-    X⁽¹⁾ is the released record, S noise that the analyst adds, and δ the share of records without noise. ℓ may be any
-    integrable loss. With the known support 𝒳 of the records it is ℓ(x)·1[x ∈ 𝒳], and its values outside 𝒳 do not
-    matter. `draws=1` and `support=None` are the estimator of the paper.
+    Under zero-inflated noise, a record is released without noise with probability δ. The corrected loss of a released
+    record z is ℓ(z)/δ + (1 − 1/δ) ℓ(z + S), where ℓ is the loss. S is further noise, which the method draws: symmetric
+    Laplace noise with standard deviation √δ λ, where λ is the standard deviation of the noise of the mechanism.
+
+    If a region that contains all original records is known (``support``), the method sets ℓ to 0 outside this region.
+    The estimator of [LCQ] has ``draws=1`` and ``support=None``.
 
     Parameters
     ----------
     draws : int or "exact"
-        Number of draws of the noise S for each record; "exact" integrates over S (only for one column).
+        Number of draws of the further noise S for each record, over which the corrected loss is averaged. Default: 16.
+        "exact" computes the expectation over S by numerical integration. It needs exactly one column with noise.
     support : "bounds", (lower, upper) or None
-        Region of the original records in the perturbed columns: "bounds" for the bounds of the mechanism, a pair of
-        numbers or arrays over the perturbed columns, or None for no known region.
+        A region that contains all original values in the columns with noise. "bounds" (default): the clipping bounds of
+        the mechanism. A pair: two numbers for all columns with noise, or two arrays with one number for each of them.
+        None: no region is known.
     cuts : sequence of float
-        Kinks of the loss in the perturbed column, at which ``draws="exact"`` splits its integrals.
+        Only for ``draws="exact"``: the values of the column with noise at which the loss has kinks, in the unit of the
+        column. The numerical integrals are split at these values. Default: none.
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
@@ -299,11 +365,16 @@ class DoublyRandom(AveragedCorrection):
 
 @pytree_dataclass(eq=False)
 class Combined(DoublyRandom):
-    """The asymptotically best linear combination of unbiased scores, by generalised method of moments ([Hansen]).
+    """Correction for zero-inflated symmetric Laplace noise that combines several corrections in an optimal way.
 
-    The scores are doubly random scores with and without the support, the smoothed doubly random score if the loss is
-    smooth, and functions that have mean zero because no record lies outside the support. Parameters: see
-    `DoublyRandom`.
+    A score is the gradient of a corrected loss with respect to the parameters. Asymptotically, no other linear
+    combination of the following functions gives smaller standard errors ([Hansen], generalised method of moments):
+
+    - the scores of `DoublyRandom`, with the option ``support`` and with ``support=None``;
+    - the score of `SmoothedDoublyRandom`, if the loss is smooth;
+    - functions of a released record that have mean zero, because no original record lies outside the support.
+
+    `DoublyRandom` describes the parameters ``draws``, ``support`` and ``cuts``.
     """
 
     name: ClassVar[str] = "combined"
@@ -330,16 +401,22 @@ class Combined(DoublyRandom):
 
 @pytree_dataclass(eq=False)
 class SymmetricLaplaceCorrection(AveragedCorrection):
-    """ℓ(X⁽¹⁾ + S) − ½ λ² Δℓ(X⁽¹⁾ + S), for symmetric Laplace noise (in one column, Laplace noise) ([LCQ] eq. 6.1).
+    """Correction for symmetric Laplace noise and a smooth loss ([LCQ] eq. 6.1).
 
-    S is 0 without zero inflation. `SmoothedDoublyRandom` defines the symbols.
+    If only one column has noise, this noise can also be Laplace noise.
+
+    The corrected loss of a released record z is ℓ(z + S) − ½ λ² Δℓ(z + S), where ℓ is the loss, and λ the standard
+    deviation of the noise in a column. Δℓ is the sum of the second derivatives of ℓ with respect to the columns with
+    noise. Usually, S is 0. If the noise is zero-inflated, S is further noise, as for `DoublyRandom`.
 
     Parameters
     ----------
     draws : int or "exact"
-        Number of draws of the noise S for each record; "exact" integrates over S (only for one column).
+        Number of draws of the further noise S for each record. Default: 16. "exact" computes the expectation over S by
+        numerical integration. It needs exactly one column with noise.
     cuts : sequence of float
-        Values of the perturbed column, in its unit, at which ``draws="exact"`` splits its integrals.
+        Only for ``draws="exact"``: values of the column with noise at which the numerical integrals are split, in the
+        unit of the column. Default: none.
     """
 
     draws: int | Literal["exact"] = static(default=DRAWS)
@@ -362,10 +439,13 @@ class SymmetricLaplaceCorrection(AveragedCorrection):
 
 @pytree_dataclass(eq=False)
 class SmoothedDoublyRandom(SymmetricLaplaceCorrection):
-    """ℓ(X⁽¹⁾) − ½ (1 − δ) λ² Δℓ(X⁽¹⁾ + S), for zero-inflated symmetric Laplace noise ([LCQ] sec. 6).
+    """Correction for zero-inflated symmetric Laplace noise and a smooth loss ([LCQ] sec. 6).
 
-    Δ is the Laplacian in the perturbed columns, and λ is the scale of the noise. For the other symbols, ``draws`` and
-    ``cuts``, see `DoublyRandom`.
+    Under zero-inflated noise, a record is released without noise with probability δ. The corrected loss of a released
+    record z is ℓ(z) − ½ (1 − δ) λ² Δℓ(z + S), where ℓ is the loss, and λ the standard deviation of the noise in a
+    column. Δℓ is the sum of the second derivatives of ℓ with respect to the columns with noise.
+
+    S is further noise. `DoublyRandom` describes S and the parameters ``draws`` and ``cuts``.
     """
 
     name: ClassVar[str] = "sdr"
@@ -382,7 +462,11 @@ class SmoothedDoublyRandom(SymmetricLaplaceCorrection):
 
 @pytree_dataclass(eq=False)
 class IndependentLaplaceCorrection(Correction):
-    """Π_j (1 − ½ λ² ∂²/∂x_j²) ℓ(X⁽¹⁾), for independent Laplace noise ([LCQ], preprint, eq. 4.9)."""
+    """Correction for Laplace noise that is independent in each column, and a smooth loss ([LCQ], preprint, eq. 4.9).
+
+    The corrected loss of a released record z is Π_j (1 − ½ λ² ∂²/∂z_j²) ℓ(z), where ℓ is the loss, and λ the standard
+    deviation of the noise in a column. The product is over all columns j with noise.
+    """
 
     name: ClassVar[str] = "independent"
     only_smooth: ClassVar[bool] = True
@@ -431,7 +515,7 @@ def correction_from(method: str | Correction, **options: Any) -> Correction:
     if isinstance(method, Correction):
         if options:
             shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
-            raise TypeError(f"{shown} goes with a method's name; here say {type(method).__name__}({shown})")
+            raise TypeError(f"{shown} is only for a method given by name; use method={type(method).__name__}({shown})")
         return method
     if not isinstance(method, str) or method not in _METHODS:
         error = ValueError if isinstance(method, str) else TypeError
@@ -446,7 +530,7 @@ def settled_for(mechanism: Additive, method: Correction) -> Correction:
     """The method settled for a mechanism; ValueError, with the methods that would do, if it is not for its noise."""
     if method.takes(mechanism.noise, mechanism.dimension):
         return method.settled(mechanism)
-    known = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own"
+    known = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own Correction"
     raise ValueError(f"method {method.name!r} is not for {type(mechanism).__name__}; use {known}")
 
 
@@ -473,9 +557,9 @@ def _checked_support(support: Support) -> Support:
     lower, upper = (checked(f"support's {end} bound", pair[i], *FINITE) for i, end in enumerate(("lower", "upper")))
     shapes = np.shape(lower), np.shape(upper)
     if () not in shapes and shapes[0] != shapes[1]:
-        raise ValueError(f"the support's bounds must be of one length, got shapes {shapes[0]} and {shapes[1]}")
+        raise ValueError(f"the support's bounds must have the same length, got shapes {shapes[0]} and {shapes[1]}")
     if np.any(np.greater_equal(lower, upper)):
-        raise ValueError(f"the support's lower bound must be below its upper one, got {support!r}")
+        raise ValueError(f"the support's lower bound must be below its upper bound, got {support!r}")
     return lower, upper
 
 
@@ -487,7 +571,7 @@ def settled_support(support: Support, mechanism: Additive) -> Bounds:
         return None
     shape = (mechanism.dimension,)
     if odd := [np.shape(bound) for bound in support if np.shape(bound) not in ((), shape)]:
-        allowed = f"numbers, or one a perturbed column (here {shape[0]})"
+        allowed = f"numbers, or one for each perturbed column (here {shape[0]})"
         raise ValueError(f"the support's bounds must be {allowed}, got shape {odd[0]}")
     xp = np if is_concrete(support) else jnp
     lower, upper = (xp.broadcast_to(xp.asarray(bound), shape) for bound in support)

@@ -34,36 +34,63 @@ def frequencies(
     tolerance: float = 1e-6,
     max_iterations: int = 1000,
 ) -> "FrequencyEstimate":
-    """Estimate the frequency of each category. Standard errors of ``unbiased`` and ``mle`` include sampling and noise.
+    """Estimate the share of each category in the population, from released categories.
+
+    Standard errors (only of the methods ``unbiased`` and ``mle``) include the uncertainty from sampling and from the
+    mechanism.
 
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
-        Categories under a pure protocol, with one budget or one for each record, or under a `TransitionMatrix` with
-        linearly independent rows. Raises TypeError or ValueError for a release without values or a sketch of groups. An
-        expansion is estimated from its source.
+        Released categories, under a pure protocol (`ldpbayes.mechanisms.PureProtocol`) or a `TransitionMatrix`. A pure
+        protocol can have one budget for all records, or one for each record. The rows of a `TransitionMatrix` must be
+        linearly independent. An `ExpandedSketch` must have kept its released values.
     method : str
-        - ``unbiased``: the linear estimate Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i, where p_i and q_i are the
-          mechanism's `support_probabilities` ([WBLJ] sec. 3). With personal budgets w_i is the inverse of a term's
-          variance if all categories were equally frequent. Under a matrix P it is h P⁺, where h are the shares of the
-          outputs and P⁺ is the right inverse of P with the least variance if all categories were equally frequent.
-        - ``base_cut``: estimates below T = Φ⁻¹(1 − alpha/categories)·σ are set to 0, where σ is the standard deviation
-          of the estimate of a category that does not occur ([WLLSL]). Only for pure protocols.
-        - ``projection``: the point of the simplex that is closest to the unbiased estimate ([HRMS]; [WC]). The steps of
-          ``norm_sub``, that set negative estimates to 0 and shift the others ([WLLSL]), lead to this point.
-        - ``mle``: maximum likelihood; see Notes.
+        The method of estimation. Default: ``unbiased``.
+
+        - ``unbiased``: an estimate without bias, which is linear in the counts of the released values. See Notes.
+        - ``base_cut``: the unbiased estimate, in which shares below a threshold are set to 0 ([WLLSL]). Only for pure
+          protocols. See Notes.
+        - ``projection``: the non-negative shares with sum 1 that are closest to the unbiased estimate ([HRMS]; [WC]).
+          ``norm_sub`` ([WLLSL]) is another name of this method.
+        - ``mle``: maximum likelihood. See Notes.
     alpha : float
-        For ``base_cut``: largest expected number (positive, below the number of categories) of kept absent categories.
-    tolerance, max_iterations : float, int
-        For ``mle``, which ends when its `gap` is within the tolerance in nats. Otherwise a RuntimeWarning is issued.
+        Only for ``base_cut``: a bound for the expected number of wrong categories, whose true share is 0, but whose
+        estimate is not set to 0. The bound is positive, and smaller than the number of categories. Default: 0.02.
+    tolerance : float
+        Only for ``mle``: the iterations stop as soon as the log-likelihood is at most ``tolerance`` nats below its
+        maximum. Default: 1e-6.
+    max_iterations : int
+        Only for ``mle``: the largest number of iterations. If more are needed, a RuntimeWarning is issued. Default:
+        1000.
+
+    Returns
+    -------
+    FrequencyEstimate
+        The estimated shares, with standard errors and intervals if the method has them.
 
     Notes
     -----
-    ``mle`` repeats EM steps, extrapolated by SQUAREM ([VR]), and up to 4096 categories a Newton step over θ ≥ 0, which
-    sets zeros of θ ([KCSA]). Its `gap` bounds the distance of the log-likelihood from its maximum ([Lindsay]). Standard
-    errors come from the observed information about the positive frequencies, with their sum fixed at one. They are NaN
-    for a frequency estimated as 0, where normal theory fails (use ``unbiased`` there). They are very large if the
-    released values do not distinguish categories.
+    Method ``unbiased``, pure protocols: a released value z_i supports a set S(z_i) of categories. The true category of
+    record i is in S(z_i) with probability p_i, and any other category with probability q_i (`support_probabilities`).
+    The estimate of the share of category k is Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i ([WBLJ] sec. 3). If all
+    records have the same budget, the weights w_i are equal. Otherwise, w_i is the inverse variance of term i, computed
+    for equal shares of all categories.
+
+    Method ``unbiased``, transition matrix P: the estimate is h P⁺, where h is the vector of shares of the released
+    values. Among all matrices with P P⁺ = 1, P⁺ is the matrix for which the estimate has the smallest variance if all
+    categories have equal shares.
+
+    Method ``base_cut``: the threshold is Φ⁻¹(1 − alpha/d) σ for d categories. Φ is the standard normal distribution
+    function, and σ is the standard deviation of the unbiased estimate of a share that is 0.
+
+    Method ``mle``: the likelihood is maximised by EM (expectation maximisation) steps, accelerated by SQUAREM ([VR])
+    and, for up to 4096 categories, by Newton steps ([KCSA]). A bound by [Lindsay] shows how far the log-likelihood is
+    below its maximum.
+
+    Standard errors of ``mle`` come from the observed information about the shares whose estimate is positive. If the
+    estimate of a share is 0, its standard error is NaN, because normal theory fails. Use ``unbiased`` for an interval
+    of such a share.
 
     Examples
     --------
@@ -94,12 +121,12 @@ def _exact_counts(data: Release | Sketch) -> CountSketch:
     if not isinstance(data, (Release, Sketch)):
         raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
     if not isinstance(data.mechanism, (PureProtocol, TransitionMatrix)):
-        wanted = "categories under a pure protocol, such as RandomizedResponse, or a TransitionMatrix"
-        raise TypeError(f"frequencies are those of {wanted}; got a release of {type(data.mechanism).__name__}")
+        wanted = "categories under a pure protocol, such as RandomizedResponse, or under a TransitionMatrix"
+        raise TypeError(f"data must be {wanted}; got a release of {type(data.mechanism).__name__}")
     if isinstance(data, Release) and data.values is None:
         raise ValueError("a release without values has no frequencies to estimate; simulate first")
     if isinstance(data, Sketch) and data.law_shape:
-        raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch a group, without by=")
+        raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch for each group, without by=")
     if isinstance(data.mechanism, TransitionMatrix):
         rank, rows = np.linalg.matrix_rank(data.mechanism.matrix), data.mechanism.categories
         if rank < rows:
@@ -160,17 +187,28 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FrequencyEstimate(Estimate):
-    """Estimated frequencies of the categories, as probabilities in the population.
+    """Estimated shares of the categories in the population.
 
-    Intervals of ``unbiased`` are score intervals ([Wilson]): all frequencies from which the estimate differs by at most
-    a given number of standard deviations. They are valid if few records are informative about a category, unlike the
-    standard error, and may reach beyond [0, 1]. Intervals of ``mle``, of ``unbiased`` under a matrix, and of contrasts
-    are normal. Intervals of a sum are too short if hardly any record supports one of its categories.
+    `Estimate` describes the attributes and methods that all estimates have. Further attributes are:
 
-    After ``base_cut`` or ``projection``, and for ``mle`` with more than 4096 categories, ``standard_error`` is None,
-    and intervals and contrasts raise ValueError. ``converged`` is True if the ``gap`` of ``mle`` is within the
-    tolerance. The gap is a bound, in nats, on how far the log-likelihood is below its maximum (None for other methods).
-    ``iterations`` is the number of iterations of ``mle`` (0 for other methods), and ``method`` the name of the method.
+    - ``method``: the name of the method, such as ``unbiased`` or ``mle`` (maximum likelihood);
+    - ``converged``: False if ``mle`` stopped before it reached ``tolerance``, otherwise True;
+    - ``gap``: for ``mle``, an upper bound of the distance between the log-likelihood and its maximum, in nats. None for
+      other methods;
+    - ``iterations``: the number of iterations of ``mle``, and 0 for other methods.
+
+    Notes
+    -----
+    The intervals of ``unbiased`` under a pure protocol are score intervals ([Wilson]). For example, a 95 % interval
+    contains all shares θ from which the estimate differs by at most 1.96 standard deviations, where the standard
+    deviation is computed for θ. Score intervals are also valid for rare categories. They may extend below 0 or above 1.
+
+    The intervals of ``mle``, of ``unbiased`` under a transition matrix, and of contrasts (weighted sums of shares) are
+    the estimate ± a multiple of the standard error. The interval of a contrast is too short if hardly any released
+    value supports one of the categories in the sum.
+
+    After ``base_cut`` or ``projection``, and for ``mle`` with more than 4096 categories, ``standard_error`` is None.
+    The methods `interval` and `contrast` then raise ValueError.
     """
 
     method: str
@@ -189,11 +227,11 @@ class FrequencyEstimate(Estimate):
 
     @cached_property
     def covariance(self) -> np.ndarray | None:
-        """Covariance (categories, categories) of ``unbiased`` and ``mle``; None with more than 4096 categories.
+        """Covariance matrix (d, d) of the estimated shares of d categories, for the methods ``unbiased`` and ``mle``.
 
-        For ``unbiased`` it is computed at first use. With one budget, its diagonal has the squared standard errors,
-        except for estimates outside [0, 1], which have the errors of 0 or 1. With several budgets, the diagonal and the
-        squared standard errors differ by sampling error.
+        The matrix is None for other methods, and for more than 4096 categories. For ``unbiased``, its diagonal can
+        differ a little from the squared standard errors, if records have different budgets, or if an estimate lies
+        below 0 or above 1.
         """
         if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
@@ -223,7 +261,10 @@ class FrequencyEstimate(Estimate):
             return np.asarray(_squares(*self._linear.terms(), weights))
 
     def summary(self, level: float = 0.95) -> str:
-        """Return a table of the frequencies in plain text; if there are many categories, of the most frequent."""
+        """Return a table of the estimated shares as text, with confidence intervals of coverage `level`. Default: 0.95.
+
+        If there are many categories, the table has only the most frequent categories.
+        """
         shown = np.sort(np.argsort(-self.estimate, kind="stable")[:SUMMARY_CATEGORIES])
         columns = {"frequency": self.estimate}
         if self.standard_error is not None:
@@ -254,7 +295,7 @@ def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
     matrix, count = mechanism.matrix, sketch.weights.sum()
     with_errors = _BY_INVERSE.get(method)
     if with_errors is None:
-        raise ValueError(f"method {method!r} needs a pure protocol; under a matrix there are {', '.join(_BY_INVERSE)}")
+        raise ValueError(f"method {method!r} needs a pure protocol; for a matrix use {' or '.join(_BY_INVERSE)}")
     even = matrix.mean(axis=0)
     scaled = matrix / np.where(even > 0, even, 1.0)
     inverse = np.linalg.solve(scaled @ matrix.T, scaled)

@@ -62,7 +62,7 @@ def records_of(release: Release | ArrayLike, method: Correction) -> Records:
     """The records of a release, or original ones for a method that takes these; TypeError or ValueError if unfit."""
     if method.original:
         if isinstance(release, Release):
-            raise ValueError("the oracle uses original records, and a release holds none: pass an array of records")
+            raise ValueError("the oracle needs original records, but a release has none: pass an array of records")
         return _original_records(release)
     if not isinstance(release, Release):
         raise TypeError(f"release must be a Release (an array only for method='oracle'), got {type(release).__name__}")
@@ -97,7 +97,7 @@ def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.nd
     part = snapped(rows[:, index], support).astype(float)
     public = np.broadcast_to(np.equal(mechanism.noise.standard_deviation, 0), len(rows))
     bad = public & np.any((part < support[0]) | (part > support[1]), axis=1)
-    refuse(bad, "{} public records lie outside the support", part, "at {}; give another support, or None")
+    refuse(bad, "{} records without noise lie outside the support", part, "at {}; give another support, or None")
     rows = rows.astype(float)
     rows[:, index] = part
     return rows
@@ -183,9 +183,9 @@ def _with_flat_parameter(
     as_loss(loss)  # TypeError unless it can be called
     name = getattr(loss, "__name__", "")
     if getattr(losses, name, None) is loss:
-        raise TypeError(f"losses.{name} makes a loss: call it, losses.{name}(...)")
+        raise TypeError(f"losses.{name} is a function that returns a loss: write losses.{name}(...)")
     if start is None:
-        raise ValueError("start is needed, such as 0.0 or jnp.zeros(3): the form of the parameter of this loss")
+        raise ValueError("start is needed, such as 0.0 or jnp.zeros(3): it shows the shape of the parameters")
     numbers, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start))
     flat = np.asarray(numbers)
     if not flat.size or not np.isfinite(flat).all():
@@ -196,7 +196,7 @@ def _with_flat_parameter(
     try:  # NumPy refuses an index that JAX would move into the row
         loss(np.asarray(row), unravel(flat))
     except IndexError as error:
-        raise ValueError(f"the loss asks for what a record does not have: {error}") from error
+        raise ValueError(f"the loss uses an index that a record does not have: {error}") from error
     except Exception:  # not written for NumPy's arrays
         pass
     if shape != ():
@@ -209,7 +209,7 @@ def check_finite(loss: Loss, theta: np.ndarray, records: Records, *, bounded: bo
     values = np.asarray(_values(loss, records.inside(records.rows) if bounded else records.rows, theta))
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        where = ", brought into the support," if bounded else ""
+        where = " (moved into the support)" if bounded else ""
         value = f"{values[bad[0]]} for record {bad[0]}{where} and for {len(bad) - 1} others: {records.rows[bad[0]]}"
         raise ValueError(f"the loss must be finite, but at the start it is {value}")
 
@@ -228,12 +228,12 @@ def _with_known_smoothness(
         others = [repr(other.name) for other in methods_for(records.mechanism) if not other.only_smooth]
         advice = [f"use {' or '.join(others)}"] if others else []
         if isinstance(loss, RegressionLoss) and loss.smooth_kernel is not None:
-            advice.append("round them off with loss.smoothed(width), and estimate what minimises the rounded loss")
+            advice.append("use loss.smoothed(width), and estimate the parameters that minimise the smoothed loss")
         if not others:
-            advice.append("take a posterior, ldpbayes.fit: no method is for such a loss under this noise")
+            advice.append("use ldpbayes.fit: no method corrects such a loss under this noise")
         needs = f"{order + 2} derivatives of the loss, {order} in the perturbed columns and 2 in the parameters"
-        biased = "this loss, or a derivative below the last, has kinks or jumps there: its correction would be biased"
-        raise ValueError(f"method {method.name!r} needs {needs}, and {biased}; {', or '.join(advice)}")
+        biased = "this loss, or a derivative, has kinks or jumps: the correction would be biased"
+        raise ValueError(f"method {method.name!r} needs {needs}, but {biased}; {', or '.join(advice)}")
     return loss
 
 

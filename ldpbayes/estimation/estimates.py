@@ -18,7 +18,10 @@ NAME_WIDTH = 9  # least width of the column of names in a table
 
 
 class Contrast(NamedTuple):
-    """A weighted sum of estimates with its standard error and normal interval; for m sums, arrays (m,)."""
+    """A weighted sum of estimates, with its standard error and normal confidence interval.
+
+    For m sums, each of these is an array (m,).
+    """
 
     estimate: Array
     standard_error: Array
@@ -26,11 +29,15 @@ class Contrast(NamedTuple):
 
 
 class Estimate:
-    """Base of results: a point estimate of p parameters with its errors and its privacy statement.
+    """Base class of results: a point estimate of p parameters, with standard errors and a privacy statement.
 
-    `estimate` has the form of the start or of the model's parameters. `params` (p,) are its numbers and `names` their
-    names. `covariance` (p, p) and `standard_error` (p,) include sampling and noise. They are None if no theory gives
-    them. `privacy` states the guarantee of each release, and of all releases together.
+    The attributes are:
+
+    - `estimate`: the estimated parameters, in the form that the function or the model uses, such as an array or a dict;
+    - `params` (p,) and `names`: the estimated parameters as numbers, and their names;
+    - `covariance` (p, p) and `standard_error` (p,): the uncertainty from sampling and from the noise. None if the
+      method has no formula for the uncertainty;
+    - `privacy`: the guarantee of each release, and of all releases together, in words.
     """
 
     if TYPE_CHECKING:  # fields or properties of a subclass
@@ -63,20 +70,23 @@ class Estimate:
         return np.where(unknown, np.nan, np.sum(weights @ known * weights, axis=1))
 
     def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
-        """Return lower and upper ends (p,) of confidence intervals, which are NaN where the standard error is NaN.
+        """Return the lower ends (p,) and the upper ends (p,) of the confidence intervals of the parameters.
 
-        The coverage `level` is strictly between 0 and 1. Otherwise a ValueError is raised. With `side` "lower" or
-        "upper" the other end is ±∞.
+        `level` is the coverage, strictly between 0 and 1. Default: 0.95. `side` is "both" (default) for two-sided
+        intervals, "lower" for one-sided intervals with upper end ∞, and "upper" for one-sided intervals with lower end
+        −∞. If the standard error of a parameter is NaN, the ends of the interval of this parameter are NaN.
         """
         below, above = tail_probabilities(level, side)
         low = self._quantile(below) if below > 0 else np.full(len(self.params), -math.inf)
         return low, self._quantile(above) if above < 1 else np.full(len(self.params), math.inf)
 
     def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> Contrast:
-        """Return estimate, standard error and normal interval of a weighted sum Σ w_j θ_j, such as a difference.
+        """Return a weighted sum of parameters, such as a difference, with its standard error and confidence interval.
 
-        `weights` are an array (p,) for one sum or (m, p) for m sums, or a dict by name for one sum, such as ``{"age":
-        1, "income": -1}``. The error is NaN if the sum contains a parameter whose error is NaN.
+        The sum is Σ w_j θ_j for parameters θ_j. `weights` are the numbers w_j: an array (p,) for one sum, or an array
+        (m, p) for m sums. For one sum, they can also be a dict from names of parameters to weights, such as ``{"age":
+        1, "income": -1}``. `level` is the coverage of the interval, which assumes that the sum is normal. Default:
+        0.95.
         """
         tails = tail_probabilities(level, "both")
         names, p = self.names, len(self.params)
@@ -84,10 +94,10 @@ class Estimate:
         if isinstance(weights, Mapping):
             by_name = {str(name): weight for name, weight in weights.items()}  # a category's code stands for its name
             if unknown := [name for name in by_name if name not in names]:
-                raise ValueError(f"weights has no estimates {', '.join(map(repr, unknown))}; the names are {listed}")
+                raise ValueError(f"weights has unknown names {', '.join(map(repr, unknown))}; the names are {listed}")
             weights = [by_name.get(name, 0.0) for name in names]
         numbers = np.multiply(weights, 1.0) if getattr(weights, "dtype", None) == np.bool_ else weights
-        rows = checked("weights", numbers, f"finite, {p} of them or rows of {p}", np.isfinite)
+        rows = checked("weights", numbers, f"{p} finite numbers, or rows of {p}", np.isfinite)
         shape = np.shape(rows)
         if len(shape) not in (1, 2) or shape[-1] != p:
             raise ValueError(f"weights must be {p} numbers or rows of {p}, got shape {shape}; the names are {listed}")
@@ -97,7 +107,10 @@ class Estimate:
         return Contrast(total, error, (low, high))
 
     def summary(self, level: float = 0.95) -> str:
-        """Return a table of the estimates in plain text, with intervals of coverage `level`, inside (0, 1)."""
+        """Return a table of the estimated parameters as text, with standard errors and confidence intervals.
+
+        `level` is the coverage of the intervals, strictly between 0 and 1. Default: 0.95.
+        """
         return table(self._title, self.names, self._columns(level))
 
     def _columns(self, level: float) -> dict[str, list[str]]:

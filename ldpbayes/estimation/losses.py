@@ -1,4 +1,8 @@
-"""Losses of records: those of regressions, with response y and linear predictor η, and any JAX function."""
+"""Losses of records, for `ldpbayes.m_estimate`.
+
+Most of these losses are for regressions. They are functions of the response y and the linear predictor η of a record.
+`m_estimate` also accepts any JAX function of a record and a parameter.
+"""
 
 import abc
 import dataclasses
@@ -27,13 +31,13 @@ def __dir__() -> list[str]:
 
 
 class Loss(abc.ABC):
-    """Base of losses on arrays of records.
+    """Base class of losses, which are functions of a record and of parameters.
 
-    Rows have the columns of a release on their last axis (one for a number). Subclasses define `values`. A loss is a
-    static argument of compiled functions, so it must be hashable, such as a frozen dataclass. `smooth` is True if the
-    loss has the derivatives in records and parameters that Laplacians and their Hessians need: four, where the last may
-    jump; for `IndependentLaplaceCorrection` two, and two more for each perturbed column. If `smooth` is None,
-    `m_estimate` searches for jumps.
+    Records are rows of an array (*shape, columns), with one column if a record is a number. Your own loss must define
+    `values`. It must be hashable, for example a frozen dataclass.
+
+    The attribute ``smooth`` is True if the corrections for smooth losses may be used (see the notes of `m_estimate`).
+    It is False if the loss has kinks. If ``smooth`` is None (default), `m_estimate` looks for kinks numerically.
     """
 
     smooth: bool | None = None
@@ -41,10 +45,17 @@ class Loss(abc.ABC):
 
     @abc.abstractmethod
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
-        """Return the loss of each row, from (*shape, columns) to shape."""
+        """Return the loss of each row of `rows` (*shape, columns), as an array of the shape ``shape``.
+
+        `theta` are the parameters of the loss.
+        """
 
     def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Return the sum over the columns in `index` of the second derivatives, from (*shape, columns) to shape."""
+        """Return the Laplacian of the loss for each row of `rows` (*shape, columns), as an array of the shape
+        ``shape``.
+
+        The Laplacian is the sum of the second derivatives with respect to the columns whose positions are in `index`.
+        """
         directions = jnp.asarray(np.eye(rows.shape[-1])[list(index)], rows.dtype)
 
         def laplacian(row: jax.Array) -> jax.Array:
@@ -55,36 +66,62 @@ class Loss(abc.ABC):
         return jax.vmap(laplacian)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
-        """Return the weighted sum of the losses of rows, with its gradient and Hessian in the parameters."""
+        """Return the weighted sum of the losses of all rows, with its gradient and Hessian.
+
+        `weights` has one weight for each row. The derivatives are with respect to the parameters `theta`.
+        """
         return value_gradient_hessian(lambda at: jnp.sum(weights * self.values(rows, at)), theta)
 
     def total_laplacian(self, rows: jax.Array, weights: jax.Array, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Return the weighted sum of the Laplacians of rows, with its gradient and Hessian in the parameters."""
+        """Return the weighted sum of the `laplacians` of all rows, with its gradient and Hessian.
+
+        `weights` has one weight for each row. The derivatives are with respect to the parameters `theta`.
+        """
         return value_gradient_hessian(lambda at: jnp.sum(weights * self.laplacians(rows, at, index)), theta)
 
     def smoothed(self, width: Array) -> "Loss":
-        """Return the loss with kinks rounded off over a `width`, in the unit of the residuals; or the smooth loss."""
+        """Return a smooth loss that approximates this loss. A smaller `width` gives a better approximation.
+
+        The unit of `width` is the unit of the residuals. If the loss has no kinks, the method returns the loss itself.
+        """
         return self
 
     def width(self, rows: jax.Array) -> Array:
-        """Return the unit of the widths of `smoothed` for these records; None if the loss has no kinks to round off."""
+        """Return a number from `rows` that is a suitable unit of the width in `smoothed`, or None if there are no
+        kinks.
+        """
         return None
 
     def names(self, columns: tuple[str, ...]) -> list[str] | None:
-        """Return the names of the parameters, for columns of these names; None if the loss does not know them."""
+        """Return the names of the parameters, given the names of the columns. None if the loss does not name
+        parameters.
+        """
         return None
 
     def of(self, columns: tuple[str, ...]) -> "Loss":
-        """Return the loss with the names of columns replaced by their positions."""
+        """Return a loss that uses positions of columns instead of names. `columns` are the names of all columns in
+        order.
+        """
         return self
 
     def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
-        """Raise ValueError if an unperturbed column (not in `index`) holds a value that the loss does not allow."""
+        """Raise ValueError if a value is not allowed, for example a response 2 in a logistic regression.
+
+        `rows` has the values (N, columns). `index` has the positions of the columns with noise, which are not checked.
+        """
         return None
 
 
 def as_loss(loss: Loss | Callable, *, scalar: bool = False) -> Loss:
-    """Return a `Loss` unchanged, or make one from a function ``loss(x, theta)`` of one row (`scalar`: one number)."""
+    """Convert a function of a record and a parameter to a `Loss`. A `Loss` is returned unchanged.
+
+    Parameters
+    ----------
+    loss : Loss or callable
+        A loss, or a function ``loss(x, theta)`` of one row x and parameters theta.
+    scalar : bool
+        True if the argument x of the function is a number instead of a row. Default: False.
+    """
     if isinstance(loss, Loss):
         return loss
     if not callable(loss):
@@ -143,27 +180,37 @@ class _BlurredLoss(Loss):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RegressionLoss(Loss):
-    """Loss kernel(η, y) of a response y and a linear predictor η = θ_0 + Σ_j θ_j x_j of some columns.
+    """Loss of a regression: a function of a response y and a linear predictor η.
+
+    The linear predictor is η = θ_0 + Σ_j θ_j x_j, where x_j are columns of a record (the features), and θ are the
+    parameters.
 
     Parameters
     ----------
     kernel : callable
-        Function (η, y) → loss, elementwise on arrays.
+        The loss as a function of η and y, elementwise for arrays.
     response : int or str
-        Column of the response: its position (negative from the end), or its name, which `m_estimate` looks up.
+        The column of the response: its position or its name. Negative positions count from the end. Default: the last
+        column.
     features : sequence of int or str, optional
-        Columns of the predictor, in the order of the parameters. Default: all columns except the response. Use ``()``
-        for a mean or a quantile of the response.
+        The features x_j: positions or names of columns, in the order of the parameters. Default: all columns except the
+        response. ``()`` means no features, for example to estimate a mean.
     intercept : bool
-        True if the first parameter is an intercept.
-    smooth_kernel, unit : callable and {"response", "margin"}, optional
-        For kernels with kinks: a function (η, y, width) → loss, twice differentiable, and the unit of the width: the
-        spread of the response around its least-squares prediction ("response"), or 1 ("margin").
-    smooth, value_of_normal : bool and float, optional
-        ``smooth`` is as in `Loss`. The other is the mean of the kernel at its minimum for a standard normal response,
-        if this mean is proportional to the scale.
+        True (default) if the linear predictor has an intercept θ_0, which is then the first parameter.
+    smooth_kernel : callable, optional
+        Only if ``kernel`` has kinks: a function of η, y and a width that can be differentiated twice, and that is close
+        to the kernel for a small width. Default: none.
+    smooth : bool, optional
+        True if the kernel is smooth, so that the corrections for smooth losses are valid. Default: unknown.
+    unit : {"response", "margin"}
+        The unit of the width of ``smooth_kernel``. With "response" (default), the unit is the standard deviation of the
+        residuals of a least-squares fit. With "margin", the unit is 1.
+    value_of_normal : float, optional
+        Only for kernels with kinks whose mean loss is proportional to the scale of y: the mean loss for standard normal
+        y and the best constant η, for more precise standard errors. Default: none.
     admits : (str, callable), optional
-        The allowed responses, in words and as a predicate of arrays. Default: all.
+        The allowed responses: a description in words, and a function that returns True for each entry of an array that
+        is allowed. Default: all responses are allowed.
     """
 
     kernel: Callable
@@ -204,7 +251,7 @@ class RegressionLoss(Loss):
         words, admitted = self.admits
         bad = ~admitted(rows[:, response])
         if bad.any():
-            others = f"{bad.sum()} others, the first ({rows[np.argmax(bad), response]:g}) at {np.argmax(bad)}"
+            others = f"{bad.sum()} other values, the first ({rows[np.argmax(bad), response]:g}) at {np.argmax(bad)}"
             raise ValueError(f"this loss is for responses {words}; column {response} has {others}")
 
     def _columns(self, width: int) -> tuple[np.ndarray, int]:
@@ -292,12 +339,18 @@ _SIGNS = ("-1 and 1", lambda y: np.abs(y) == 1)
 
 
 def squared(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
-    """Return the loss of least squares, ½ (y − η)², to estimate a mean.
+    """Return the loss of least squares, ½ (y − η)², which estimates the mean of a response y.
+
+    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
 
     Parameters
     ----------
-    response, features, intercept : int or str, sequence of int or str, bool
-        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+    response : int or str
+        The column of the response y: its position or its name. Default: the last column.
+    features : sequence of int or str, optional
+        The columns x_j of the linear predictor. Default: all columns except the response.
+    intercept : bool
+        True (default) if the linear predictor has an intercept θ_0.
     """
     return RegressionLoss(_squared, response, features, intercept, smooth=True)
 
@@ -307,12 +360,18 @@ def _squared(eta: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def logistic(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
-    """Return the loss of a logistic regression of y in {0, 1}, log(1 + exp(η)) − y η.
+    """Return the loss of a logistic regression, log(1 + exp(η)) − y η, for a response y in {0, 1}.
+
+    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
 
     Parameters
     ----------
-    response, features, intercept : int or str, sequence of int or str, bool
-        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+    response : int or str
+        The column of the response y: its position or its name. Default: the last column.
+    features : sequence of int or str, optional
+        The columns x_j of the linear predictor. Default: all columns except the response.
+    intercept : bool
+        True (default) if the linear predictor has an intercept θ_0.
     """
     return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
 
@@ -326,14 +385,19 @@ def pinball(
 ) -> RegressionLoss:
     """Return the loss of a quantile regression, (y − η) (τ − 1[y < η]), also called check loss ([KB]).
 
-    Its smooth version is a convolution with a logistic density of scale `width`.
+    y is the response, and η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
+    `m_estimate` smooths the loss by convolution with a narrow logistic density.
 
     Parameters
     ----------
     tau : float
-        The probability τ of the quantile, inside (0, 1).
-    response, features, intercept : int or str, sequence of int or str, bool
-        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+        The probability τ of the quantile, strictly between 0 and 1.
+    response : int or str
+        The column of the response y: its position or its name. Default: the last column.
+    features : sequence of int or str, optional
+        The columns x_j of the linear predictor. Default: all columns except the response.
+    intercept : bool
+        True (default) if the linear predictor has an intercept θ_0.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
     kernel, smooth = _pinball_kernels(tau)
@@ -353,12 +417,18 @@ def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
 
 
 def absolute(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
-    """Return the loss of a median regression, |y − η|.
+    """Return the loss of a median regression, |y − η|, for a response y.
+
+    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
 
     Parameters
     ----------
-    response, features, intercept : int or str, sequence of int or str, bool
-        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+    response : int or str
+        The column of the response y: its position or its name. Default: the last column.
+    features : sequence of int or str, optional
+        The columns x_j of the linear predictor. Default: all columns except the response.
+    intercept : bool
+        True (default) if the linear predictor has an intercept θ_0.
     """
     mean = float(np.sqrt(2 / np.pi))
     return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
@@ -373,12 +443,18 @@ def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
 
 
 def hinge(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
-    """Return the loss of a support vector classifier of y in {−1, 1}, max(0, 1 − y η).
+    """Return the loss of a support vector classifier, max(0, 1 − y η), for a response y in {−1, 1}.
+
+    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
 
     Parameters
     ----------
-    response, features, intercept : int or str, sequence of int or str, bool
-        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+    response : int or str
+        The column of the response y: its position or its name. Default: the last column.
+    features : sequence of int or str, optional
+        The columns x_j of the linear predictor. Default: all columns except the response.
+    intercept : bool
+        True (default) if the linear predictor has an intercept θ_0.
     """
     return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
 
@@ -394,16 +470,23 @@ def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
 def huber(
     threshold: float, response: int | str = -1, *, features: Columns | None = None, intercept: bool = True
 ) -> RegressionLoss:
-    """Return the Huber loss of r = y − η: ½ r² for |r| ≤ threshold, threshold (|r| − ½ threshold) beyond ([Huber64]).
+    """Return the Huber loss of the residual r = y − η, for a response y and a linear predictor η ([Huber64]).
 
-    The second derivatives of this loss jump: use it with `DoublyRandom` or `Combined`.
+    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ. The loss is ½ r² if |r| ≤
+    threshold, and threshold (|r| − ½ threshold) otherwise. The second derivative of the loss jumps. Therefore use
+    `DoublyRandom` or `Combined`, and not the corrections for smooth losses.
 
     Parameters
     ----------
     threshold : float
-        Absolute residual |r| beyond which the loss is linear: positive and finite, in the unit of the response.
-    response, features, intercept : int or str, sequence of int or str, bool
-        Column of the response y, columns of the predictor η (default: all others), and whether η has an intercept.
+        The absolute residual |r| beyond which the loss is linear. It is positive and finite, in the unit of the
+        response.
+    response : int or str
+        The column of the response y: its position or its name. Default: the last column.
+    features : sequence of int or str, optional
+        The columns x_j of the linear predictor. Default: all columns except the response.
+    intercept : bool
+        True (default) if the linear predictor has an intercept θ_0.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)
@@ -433,7 +516,7 @@ def _position(column: int | str, columns: tuple[str, ...]) -> int:
     if isinstance(column, str) and column in columns:
         return columns.index(column)
     if isinstance(column, str) or not -len(columns) <= column < len(columns):
-        raise ValueError(f"the loss is about column {column!r}, and the columns are {', '.join(columns)}")
+        raise ValueError(f"the loss uses column {column!r}, but the columns are {', '.join(columns)}")
     return range(len(columns))[column]
 
 

@@ -31,7 +31,9 @@ APART = 1e-3  # of the parameters' units: two minima nearer than that are one
 
 
 class EstimationWarning(LdpBayesWarning):
-    """The estimate should not be used without a check. The message says why."""
+    """Warning that an estimate may be wrong, for example because a search has not converged. The message gives the
+    reason.
+    """
 
 
 def m_estimate(
@@ -47,55 +49,76 @@ def m_estimate(
     starts: int = 1,
     seed: int = 0,
 ) -> "MEstimationResult":
-    """Estimate the parameter that minimises the mean loss of the original records, as an `MEstimationResult`.
+    """Estimate the parameter that minimises the mean loss of the original records, if only released records are known.
+
+    The function minimises the mean of a corrected loss: a function of a released record that has the same expectation
+    as the loss of the original record.
 
     Parameters
     ----------
     loss : Loss or callable
-        A loss of `ldpbayes.estimation.losses`, or a JAX function loss(x, theta) of one record. The record is a number,
-        or a row with all columns of the release.
+        A loss of `ldpbayes.estimation.losses`. Or a JAX function ``loss(x, theta)``, where the record ``x`` is a number
+        or a row with all columns of the release, and ``theta`` is the parameter.
     release : Release
-        A release by a mechanism whose noise fits the method. For ``oracle``, original records: an array, or a data
-        frame, whose columns a function gets in order; ``frame[list(mechanism.columns)]`` has the order of a release.
+        The released records. For the method ``oracle``, give an array or a data frame of original records instead. If
+        the loss is a function, the columns of the data frame must have the order of the release:
+        ``frame[list(mechanism.columns)]``.
     method : str or Correction
-        A correction method of `ldpbayes.estimation`, or the name of one with its defaults:
+        The correction: an object, such as ``DoublyRandom(draws=4)``, or one of these names for a class with default
+        options:
 
-        - ``dr``, `DoublyRandom`; ``sdr``, `SmoothedDoublyRandom`; and ``combined``, `Combined`, the asymptotically best
-          combination of these two and of the support: for zero-inflated symmetric Laplace noise.
-        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise, and in one column for Laplace noise.
-        - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise.
-        - ``naive``, `Naive`: the loss of released records, biased; ``oracle``, `Oracle`: the loss of original records.
-
-        ``sdr`` and ``sl`` need two derivatives in the perturbed columns, and ``independent`` two in each of these
-        columns. All three need two more in the parameters. Only the last derivative may jump.
+        - ``combined`` (default), `Combined`: an optimal combination of ``dr`` and ``sdr``, for zero-inflated symmetric
+          Laplace noise, and any loss;
+        - ``dr``, `DoublyRandom`: for zero-inflated symmetric Laplace noise, and any loss;
+        - ``sdr``, `SmoothedDoublyRandom`: for zero-inflated symmetric Laplace noise, and a smooth loss;
+        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise, and a smooth loss. In one column, Laplace
+          noise is allowed;
+        - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise, and a smooth loss;
+        - ``naive``, `Naive`: no correction. The estimate is biased;
+        - ``oracle``, `Oracle`: the loss of original records, for comparisons.
     start : array or pytree, optional
-        Start of the minimisation, in the form of the parameter of the loss. For a function with kinks, the search for
-        the naive estimate starts there. Default for losses of a linear predictor: the naive estimate.
+        The value of ``theta`` at which the minimisation starts. If the loss is a function, give ``start``, which also
+        shows the form of ``theta``. Default for losses of regressions: the naive estimate, which minimises the loss
+        without correction. If the loss is a function with kinks, ``start`` is only the start of the search for the
+        naive estimate.
     space : Box or Ball, optional
-        The compact set of parameters. Default: a box around the naive estimate. On either side it reaches 10 times the
-        sum of 1, the size of the estimate and the unit of the parameter (the shortest move over which the loss bends).
+        The set of parameters in which the minimum is searched. Default: a wide box around the naive estimate, which is
+        the estimate without correction.
     support, draws, cuts
-        Options of the named method; see `DoublyRandom`. With a support, ``dr`` never evaluates the loss outside, and
-        ``combined`` only if the loss is finite there.
-    starts, seed : int
-        Number of starts, which are uniform in the space except the first. The random seed is for the starts and for the
-        noise that the analyst adds.
+        Options of the method, if the method is given by its name. `DoublyRandom` describes these options. Raises
+        TypeError if they are given together with a correction object.
+    starts : int
+        Number of points at which a minimisation starts. The first is ``start``, and the others are random points of the
+        space. The lowest minimum is the estimate. Default: 1.
+    seed : int
+        Random seed of the random starts, and of the further noise that the method draws. Default: 0.
+
+    Returns
+    -------
+    MEstimationResult
+        The estimate with standard errors, intervals and a summary.
 
     Warns
     -----
     EstimationWarning
-        The minimisation has not converged, has ended on the boundary of the space, or has found several minima.
+        The minimisation has not converged, the estimate lies on the boundary of ``space``, or several minima were
+        found.
 
     Raises
     ------
     TypeError, ValueError
-        Arguments do not fit each other, options are given with a `Correction`, the loss is not finite at the start, or
-        there are too few records.
+        Two arguments do not fit each other, for example the method and the noise of the release. Or the loss is not
+        finite at the start, or there are too few records.
 
     Notes
     -----
-    Standard errors come from the sandwich formula ([Huber67]; [LCQ] Theorem 5.3). If the loss has kinks, the curvature
-    of a smooth version is used. `MEstimationResult.bootstrap` computes them by the bootstrap instead.
+    A smooth loss can be differentiated twice with respect to the columns with noise, and then twice with respect to the
+    parameters. Only the last derivative may jump. ``independent`` needs two derivatives with respect to each column
+    with noise.
+
+    Standard errors come from the sandwich formula ([Huber67]; [LCQ] Theorem 5.3). If the loss has kinks, the formula
+    uses the second derivatives of a smooth approximation of the loss. `MEstimationResult.bootstrap` computes bootstrap
+    standard errors instead.
 
     Examples
     --------
@@ -120,13 +143,19 @@ def m_estimate(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MEstimationResult(Estimate):
-    """An M-estimate with its covariance, which includes sampling and noise.
+    """An M-estimate: the parameters that minimise a corrected loss of released records.
 
-    ``method`` is the name of the correction, and ``count`` the number of records. The ``covariance`` is NaN for
-    parameters on the ``boundary``, bool (p,), of the ``space``. ``minima`` are the distinct minima that the starts
-    found, (parameters, criterion), lowest first. The first minimum is the estimate, or for ``combined`` the start of
-    its second step. ``converged`` is True if the minimisation from the best start converged, and ``iterations`` is the
-    number of its iterations.
+    `Estimate` describes the attributes and methods that all estimates have. Further attributes are:
+
+    - ``method``: the name of the correction;
+    - ``count``: the number of records;
+    - ``space``: the set of parameters in which the minimum was searched;
+    - ``boundary`` (p,): for each of p parameters, True if the estimate lies on the boundary of the space. The
+      covariances of this parameter are then NaN;
+    - ``minima``: the different local minima that were found, the lowest first, as pairs (parameters, mean corrected
+      loss). The first is the estimate or, for the method ``combined``, the start of a last step;
+    - ``converged``: True if the minimisation that led to the estimate converged;
+    - ``iterations``: the number of iterations of this minimisation.
     """
 
     method: str
@@ -155,10 +184,11 @@ class MEstimationResult(Estimate):
         return super()._columns(level) | {"": [" on the boundary" if edge else "" for edge in self.boundary]}
 
     def update(self, release: Release, *, seed: int = 1) -> "MEstimationResult":
-        """Estimate again with the records of one more release. The noise drawn for the old records is kept.
+        """Return a new estimate from the records of this estimate together with the records of one more release.
 
-        The new mechanism must be of the kind of the old one and have its columns, in their order (else ValueError); its
-        parameters may differ. Unless a support was given, new records lie between the bounds of their own mechanism.
+        The new release can have another budget and other clipping bounds. `seed` is the random seed of the further
+        noise that the method draws for the new records. Default: 1. Raises ValueError if the mechanism of the release
+        has another class or other columns.
         """
         before, method = self._solver.estimator, self._solver.method
         with jax.enable_x64(True):
@@ -178,9 +208,11 @@ class MEstimationResult(Estimate):
             return solver.solve(records, self.params, seed, self)
 
     def bootstrap(self, draws: int = 200, *, seed: int = 0, batch: int = 8) -> "MEstimationResult":
-        """Return the estimate with the covariance of a bootstrap with exponential weights of records ([Rubin]; [CB]).
+        """Return the same estimate, with a covariance matrix from a bootstrap of the records ([Rubin]; [CB]).
 
-        Each of `draws` ≥ 2 replicates, `batch` at a time, starts from the estimate and keeps the analyst's noise.
+        In each replicate, every record gets a random weight with an exponential law, and the weighted corrected loss is
+        minimised. `draws` is the number of replicates, at least 2. Default: 200. `batch` is the number of replicates
+        that are computed at the same time. Default: 8. `seed` is the random seed of the weights. Default: 0.
         """
         draws = at_least(2, "draws", draws)
         with jax.enable_x64(True):
@@ -199,12 +231,28 @@ class Solution(NamedTuple):
 
 @pytree_dataclass
 class Estimator:
-    """An M-estimator for a loss and a mechanism: a traceable function of a key, records and a start.
+    """An M-estimator as a function that JAX can compile: from a random key, released records and a start to an
+    estimate.
 
-    It is a pytree, so that compiled functions serve all mechanisms and spaces of a kind. Its fields are the ``loss`` of
-    a flat parameter, with positions for columns; the ``mechanism``; the ``method``; the ``space``; ``everywhere``, True
-    if the loss is finite outside the support; and ``units`` (p,) of parameters in which a user's loss has kinks. Raises
-    ValueError if method and mechanism do not fit.
+    Use it for simulations with many estimates. An estimator is a pytree. Therefore a compiled function also works for
+    other numbers in ``mechanism`` and ``space``. Raises ValueError if the method is not valid for the noise of the
+    mechanism.
+
+    Parameters
+    ----------
+    loss : Loss
+        A loss whose parameter is a vector (p,), and whose columns are given by their positions.
+    mechanism : AdditiveMechanism
+        The mechanism of the records.
+    method : Correction
+        The correction of the loss for the noise, such as ``DoublyRandom(draws=4)``.
+    space : Box or Ball
+        The set of parameters in which the minimum is searched.
+    everywhere : bool
+        True (default) if the loss is also finite outside the support (the region that contains all original records).
+    units : array (p,), optional
+        Only for a loss that is a function with kinks: for each parameter, a length over which the loss is smoothed at
+        first. Default: none.
     """
 
     loss: Loss = static()
@@ -222,20 +270,25 @@ class Estimator:
         object.__setattr__(self, "method", settled_for(self.mechanism, self.method))
 
     def __call__(self, key: Key, rows: Array, start: Array) -> Solution:
-        """Estimate from released records (N, columns), or original ones for `Oracle`, and a start (p,)."""
+        """Return the estimate from released records (N, columns) and a start (p,).
+
+        For `Oracle`, give original records. `key` is a random key, for the noise that the method adds.
+        """
         return self.fit(self.evidence(key, rows), start)
 
     def evidence(self, key: Key, rows: Array) -> EvidenceCorrection:
-        """Return the corrected losses of the records. The key draws the noise that the analyst adds."""
+        """Return the corrected losses of released rows (N, columns). `key` is for the further noise of the method."""
         return self.method.evidence(self.loss, self.mechanism, jnp.asarray(rows), key, everywhere=self.everywhere)
 
     def fit(self, evidence: EvidenceCorrection, start: Array) -> Solution:
-        """Return the estimate from evidence; traceable."""
+        """Return the estimate, given the result of `evidence` and a start (p,). JAX can trace this method."""
         return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
 
     def minimum(self, evidence: EvidenceCorrection, start: Array) -> Minimum:
-        """Return the minimum of the first criterion from a start. If the loss has kinks, the search goes through a
-        sequence of less and less smooth criteria.
+        """Return a minimum of the first corrected loss in `evidence`. The search begins at `start` (p,).
+
+        If the loss has kinks, it is replaced by a smooth loss, which approximates it better and better during the
+        search.
         """
         unit = self._unit(evidence)
         if unit is None:
@@ -253,12 +306,15 @@ class Estimator:
         return last._replace(iterations=jnp.sum(minima.iterations))
 
     def finish(self, evidence: EvidenceCorrection, minimum: Minimum) -> Solution:
-        """Return the estimate with its covariance, from the minimum. Raises ValueError if there are too few records."""
+        """Return the estimate with its covariance matrix, given the results of `evidence` and `minimum`.
+
+        Raises ValueError if there are too few records for the number of parameters.
+        """
         criterion, index = evidence.criteria[0], self.mechanism.index
         spent = len(minimum.theta) * len(evidence.criteria) + evidence.controls.shape[1]
         if criterion.count <= spent:
-            few = f"{criterion.count} records are too few for {len(minimum.theta)} parameters by method"
-            enough = f"more than {spent} are needed, and many more for errors to be trusted"
+            few = f"{criterion.count} records are too few for {len(minimum.theta)} parameters with method"
+            enough = f"more than {spent} are needed, and many more for reliable standard errors"
             raise ValueError(f"{few} {self.method.name!r}: {enough}")
         if spent > len(minimum.theta):
             minimum, scores = self._combine(evidence, minimum)
@@ -392,7 +448,7 @@ def _place(
     """
     start = problem.start
     if space is not None and space.shape not in ((), (1,), (len(start),)):
-        raise ValueError(f"space is for {space.shape[0]} parameters, and this loss has {len(start)}")
+        raise ValueError(f"space is for {space.shape[0]} parameters, but this loss has {len(start)}")
     if space is not None and original_start is not None:
         moved = np.abs(np.asarray(space.project(jnp.asarray(start))) - start)
         if np.any(moved > 1e-9 * (1 + np.abs(start))):
@@ -472,7 +528,7 @@ class Solver:
         if result.boundary.any():
             edges = ", ".join(name for name, edge in zip(result.names, result.boundary, strict=True) if edge)
             place = f"on the boundary of the parameter space ({edges})"
-            warn(f"the estimate is {place}: no standard errors there", EstimationWarning)
+            warn(f"the estimate is {place}, where standard errors are not available", EstimationWarning)
         if len(result.minima) > 1:
             warn(f"{len(result.minima)} minima were found; the estimate is from the lowest", EstimationWarning)
         return result

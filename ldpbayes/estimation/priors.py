@@ -13,20 +13,29 @@ BINS = 64  # of a deconvolved prior
 
 
 def label_prior(release: Release, *, deconvolved: bool = True, width: float | None = None) -> Histogram:
-    """Estimate the prior of labels, as a density, from released labels. This needs no further budget.
+    """Estimate the law (probability distribution) of labels from released labels, as a histogram.
+
+    The function uses only the released labels, and not the original labels. Therefore it needs no further privacy
+    budget.
 
     Parameters
     ----------
     release : Release
-        Released numbers. If ``deconvolved``, a mechanism must clip the labels, and many labels must have one budget.
-        Otherwise a ValueError is raised.
+        The released labels, which are numbers. With ``deconvolved=True``, their mechanism must have clipping bounds,
+        and very many labels must all have the same budget. Otherwise a ValueError is raised.
     deconvolved : bool
-        True to estimate the law of the original labels by `estimate_density`, as a histogram of 64 bins between the
-        bounds, with atoms of clipping in the outermost bins. Otherwise the result is the histogram of the released
-        labels themselves, with their noise ([LH], Algorithm 3, as densities).
+        True (default): the histogram describes the original labels. `estimate_density` computes it, with 64 bins
+        between the clipping bounds. Labels outside the bounds belong to the first or the last bin. False: the histogram
+        describes the released labels, including their noise ([LH], Algorithm 3).
     width : float, optional
-        Width of the bins of a histogram of released labels, in their unit; the first and the last are narrower.
-        Default: the standard deviation of the released labels, which must not be all equal.
+        Only for ``deconvolved=False``: the width of the bins, in the unit of the labels. The first and the last bin are
+        narrower. Default: the standard deviation of the released labels. Raises ValueError if all released labels are
+        equal.
+
+    Returns
+    -------
+    Histogram
+        The estimated law: a density that is constant in each bin.
     """
     if not isinstance(release, Release):
         raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")
@@ -35,7 +44,7 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
     if not deconvolved:
         return _released_histogram(release, width)
     if width is not None:
-        raise ValueError(f"width is of a histogram of released labels, with deconvolved=False; got {width!r}")
+        raise ValueError(f"width is only for a histogram of released labels, deconvolved=False; got {width!r}")
     edges = np.linspace(*shape_of(release.mechanism)[:2], BINS + 1)
     data = release if release.mechanism.batch_shape else release.sketch(keep_records=False)
     below = estimate_density(data, knots=len(edges), functionals={"below": cdf(edges[1:-1])}).params
@@ -46,7 +55,7 @@ def _released_histogram(release: Release, width: float | None) -> Histogram:
     """[LH], Algorithm 3, with each bin's probability divided by its width."""
     mechanism = release.mechanism
     if not isinstance(mechanism, NumericMechanism) or mechanism.event_shape or mechanism.support.is_discrete:
-        raise ValueError(f"released labels must be real numbers, one a record; got a release under {mechanism!r}")
+        raise ValueError(f"released labels must be real numbers, one for each record; got values under {mechanism!r}")
     z = np.asarray(release.values, float)
     low, high, mean = z.min(), z.max(), z.mean()
     if not low < high:

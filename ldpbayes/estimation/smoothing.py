@@ -139,7 +139,7 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Pe
     theta, precisions = means, _ = prior_of(1.0, shape.knots, outside)
     here = at(theta)
     if not np.isfinite(here[0]):
-        raise ValueError("values are released at a bound as they were: their law has atoms there, outside=")
+        raise ValueError("some records at a bound were released without noise: give outside=True")
     for _ in range(STEPS):
         value, slope, information, _ = here
         curvature = information + np.diag(precisions)
@@ -169,12 +169,21 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Pe
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class DensityEstimate(Estimate):
-    """An estimated law without a parametric family. Its parameters are functionals of the law, with standard errors.
+    """Result of `estimate_density`: an estimated law (probability distribution) without a parametric family.
 
-    ``law`` is the `SmoothDensity`, and ``roughness`` is the scale τ of its log density. `of` computes other
-    functionals. The errors are posterior standard deviations, by Laplace's method for coefficients and roughness, and
-    the delta method. They therefore include the error of the penalty. For quantiles in a tail and for small shares they
-    are often too small.
+    The parameters of the estimate are functionals of the law, such as its mean and its quantiles. The method `of`
+    estimates other functionals. `Estimate` describes the attributes and methods that all estimates have. Further
+    attributes are:
+
+    - ``law``: the estimated law, a `SmoothDensity`;
+    - ``roughness``: the estimated roughness τ of the log density. With τ = 0, the law is uniform. A larger τ allows
+      more bends.
+
+    Notes
+    -----
+    Standard errors are posterior standard deviations, from a normal approximation at the posterior mode and the delta
+    method. They include the bias that the penalty on rough densities causes. For quantiles in a tail and for small
+    shares, they are often too small.
     """
 
     law: SmoothDensity
@@ -190,8 +199,10 @@ class DensityEstimate(Estimate):
     _title = property(lambda self: f"Smooth density on [{self.law.lower:g}, {self.law.upper:g}]")
 
     def of(self, functionals: Mapping[str, Callable[[Any], Any]]) -> "DensityEstimate":
-        """Return the estimate of other functionals by name: functions of a law, from `ldpbayes.functionals` or your
-        own. An array of k values becomes k parameters. Raises ValueError if there are none.
+        """Return an estimate whose parameters are other functionals of the estimated law, such as ``{"gini": gini}``.
+
+        `functionals` is a dict of functions of a law, by name: functions of `ldpbayes.functionals`, or your own. A
+        function that returns an array of k numbers gives k parameters. Raises ValueError if the dict is empty.
         """
         if not functionals:
             raise ValueError(f"functionals must be one or more functions by name, got {functionals!r}")
@@ -224,38 +235,48 @@ def estimate_density(
     outside: bool = False,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> DensityEstimate:
-    """Estimate the law of original numbers without a parametric family, by [Efron]'s g-modelling, as a
-    `DensityEstimate`.
+    """Estimate the law (probability distribution) of original numbers without a parametric family ([Efron]).
 
-    The log density (or log mass, if the mechanism takes whole numbers) is linear between equally spaced knots, and its
-    second differences are penalised. The estimate is the mode of the posterior of `ldpbayes.models.smooth_density`
-    given the roughness, and the roughness is the mode of its own marginal posterior, by Laplace's method. From a
-    release without information the result is nearly the uniform law.
+    The logarithm of the density is linear between equally spaced points (knots). If the mechanism takes whole numbers,
+    probabilities of the whole numbers replace the density. A penalty keeps the second differences of the log density at
+    the knots small. The roughness is the scale of these differences. A small roughness means a strong penalty.
+
+    The estimate is the posterior mode of the model `ldpbayes.models.smooth_density`, where the roughness is fixed at
+    its own (approximate) posterior mode. If the release has no information, the result is nearly a uniform law.
 
     Parameters
     ----------
     data : Release or Sketch
-        Numbers, with one budget or one for each record. Use a sketch if there are many records.
+        Released numbers, with one budget for all records, or one for each record. For many records, a sketch is faster.
     lower, upper : float, optional
-        Ends of the interval of the law, in the unit of the data. Default: the bounds of the mechanism, which the
-        interval must include.
+        Ends of the interval on which the law is estimated, in the unit of the data. The interval must include the
+        clipping bounds of the mechanism. Default: the clipping bounds.
     knots : int
-        Number of knots of the log density, at least 4. At most the number of whole numbers in the interval is used.
+        Number of knots, at least 4. For whole numbers, the function uses at most as many knots as there are whole
+        numbers in the interval. Default: 41.
     outside : bool
-        True if there may be records beyond the ends. The mechanism clips them, so each end gets an atom.
+        True if original records may lie outside the interval. They count as records at the nearest end of the interval.
+        Therefore each end then has a positive probability (an atom). Default: False.
     functionals : dict of str to callable, optional
-        Functions of a law with scalar or 1-d values, as in `ldpbayes.functionals`. Default: mean, sd and, except for
-        whole numbers, quantiles. They describe the records after clipping to the interval.
+        Functions of a law, by name, such as the functions of `ldpbayes.functionals`. They are computed for the law of
+        the records after clipping to the interval. Default: the mean, the standard deviation (``sd``) and, except for
+        whole numbers, the 5, 25, 50, 75 and 95 % quantiles.
+
+    Returns
+    -------
+    DensityEstimate
+        The estimated law, and the estimated functionals with their standard errors.
 
     Raises
     ------
     TypeError, ValueError
-        The data are of another kind, have no values or have groups, or the interval does not contain the bounds.
+        The data are not numbers, have no values, or have groups. Or the interval does not contain the clipping bounds.
 
     Warns
     -----
     EstimationWarning
-        Nearly all records are at one bound, so the law between the bounds is unknown. Or the search failed.
+        Nearly all records are at one end of the interval, so that little is known about the law inside. Or the search
+        for the posterior mode did not converge.
     """
     fit, _, shape = fitted(data, lower, upper, knots, outside)
     with jax.enable_x64(True):
@@ -272,7 +293,7 @@ def fitted(
 ) -> tuple[Penalised, PreparedLikelihood, Shape]:
     """`penalised`, the likelihood, and the shape; errors and warnings of `estimate_density`."""
     if not isinstance(data, Release) and not (isinstance(data, Sketch) and data.law_shape == ()):
-        raise TypeError(f"a smooth density is of one release or sketch without groups, got {type(data).__name__}")
+        raise TypeError(f"data must be one release, or one sketch without groups, got {type(data).__name__}")
     shape = shape_of(data.mechanism, lower, upper, knots)
     if isinstance(data, Release) and data.values is None:
         raise ValueError("a density needs released values; this release has none")
@@ -280,18 +301,18 @@ def fitted(
         likelihood = PreparedLikelihood.of(data, law_of(np.zeros(shape.knots - 1), shape))
         fit = penalised(likelihood, outside, shape)
     if not fit.converged:
-        warn(f"the search for the most likely density has not ended after {STEPS} steps", EstimationWarning)
+        warn(f"the search for the most likely density has not converged after {STEPS} steps", EstimationWarning)
     if fit.at_ends.max() > AT_A_BOUND:
         end = ("lower", "upper")[np.argmax(fit.at_ends)]
         problem = f"{fit.at_ends.max():.1%} of the records are at the {end} end of [{shape.lower:g}, {shape.upper:g}]"
-        warn(f"{problem}: the law between the ends is hardly known; choose other bounds", EstimationWarning)
+        warn(f"{problem}: the values say little about the law between the ends; choose other bounds", EstimationWarning)
     return fit, likelihood, shape
 
 
 def shape_of(mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = KNOTS) -> Shape:
     """The shape of laws on an interval, by default a mechanism's bounds; ValueError if it does not hold them."""
     if isinstance(mechanism, Categories):
-        raise ValueError(f"a density is of numbers, and {mechanism!r} takes categories: see estimation.frequencies")
+        raise ValueError(f"a density needs numbers, but {mechanism!r} takes categories: see estimation.frequencies")
     bounds, knots, whole = ends_of(mechanism.domain), at_least(4, "knots", knots), mechanism.domain.is_discrete
     if lower is not None and upper is not None and not is_concrete(*bounds):
         return _shape(lower, upper, knots, whole)
@@ -300,7 +321,7 @@ def shape_of(mechanism: Any, lower: float | None = None, upper: float | None = N
         raise ValueError(f"a density needs a mechanism that clips numbers to bounds, got {mechanism!r}")
     first, last = low if lower is None else lower, high if upper is None else upper
     if not (first <= low and high <= last):
-        wanted = f"lower and upper must hold the bounds {low:g} and {high:g} of the mechanism"
+        wanted = f"lower and upper must include the bounds {low:g} and {high:g} of the mechanism"
         raise ValueError(f"{wanted}, got {first:g} and {last:g}")
     return _shape(first, last, knots, whole)
 

@@ -1,4 +1,4 @@
-"""Posterior inference: `observe` or `privatize` brings releases into a NumPyro model, and `fit` samples it."""
+"""Posterior inference: `observe` or `privatize` puts releases into a NumPyro model, and `fit` samples its posterior."""
 
 from ldpbayes.inference._expansion import Expansion, expand
 from ldpbayes.inference._fit import fit

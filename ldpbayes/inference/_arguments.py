@@ -61,7 +61,8 @@ def with_plans(model: Model, args: tuple, kwargs: dict[str, Any], fitted: dict[s
     new = {name: _plan(call.arguments[name]) for name, parts in given.items() if not all(map(_is_plan, parts))}
     for name, plan in ({name: plan for name, plan in fitted.items() if name not in given} | new).items():
         if plan["personal"] and kind == "released":
-            raise ValueError(f"{name} had a budget for each record: pass {name}=Release(None, mechanism, count)")
+            advice = f"for new records pass {name}=Release(None, mechanism, count)"
+            raise ValueError(f"{name} had a budget for each record: {advice}")
         mechanisms = map(mechanism_from_spec, plan["specs"])
         made = [Release(None, mechanism, rows if plan["groups"] is None else 1) for mechanism in mechanisms]
         call.arguments[name] = made[0] if plan["groups"] is None else made * (plan["groups"] // len(made))

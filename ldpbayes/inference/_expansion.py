@@ -88,7 +88,7 @@ def cut_model(density: Density, sites: dict[str, Site], parameters: Params, leas
     if not observed:
         raise NoExpansion(f"no observed site has {least} records or more")
     if panel_sketches(density):
-        raise NoExpansion("a sketch on panels is among the data, which has a certificate of its own")
+        raise NoExpansion("the data include a PanelSketch, whose accuracy is checked in another way")
     count = sum(sites[name].records for name in observed)
     values = jax.eval_shape(density.constrained, parameters)
     real = [name for name, value in values.items() if jnp.issubdtype(value.dtype, jnp.floating)]
@@ -112,8 +112,8 @@ def cut_model(density: Density, sites: dict[str, Site], parameters: Params, leas
             return grouped
     if whole.shape[0] > MAX_COORDINATES:
         sizes = ", ".join(f"{math.prod(shape)} of {name!r}" for name, shape in zip(names, shapes, strict=True))
-        most = f"at most {MAX_COORDINATES} are allowed in each group of records (numpyro.deterministic may name fewer)"
-        raise NoExpansion(f"its records see {whole.shape[0]} numbers ({sizes}), and {most}")
+        most = f"at most {MAX_COORDINATES} are allowed for a group of records (name fewer with numpyro.deterministic)"
+        raise NoExpansion(f"the likelihood depends on {whole.shape[0]} numbers ({sizes}), but {most}")
     return whole
 
 
@@ -187,7 +187,7 @@ def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
         warnings.simplefilter("ignore")
         ends = sorted(pool.map(search, starts), key=lambda end: end.fun)
     if not np.isfinite(ends[0].fun):
-        raise NoExpansion(f"the posterior has no density at any of {len(starts)} starts")
+        raise NoExpansion(f"the posterior density is zero or undefined at all {len(starts)} starting points")
     known: list[Mode] = []  # where searches have ended, at modes or not
     modes: list[tuple[float, Mode]] = []  # with the logarithms of their masses, up to a constant
     typical = np.sqrt(starts[0].size)  # distance of a draw from its mode, in standard deviations
@@ -201,12 +201,13 @@ def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
             # The highest density may be in a narrow place of little mass.
             modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
     if not modes:
-        raise NoExpansion(f"none of {len(starts)} searches ends at a mode; the density may have no bound")
+        raise NoExpansion(f"none of {len(starts)} searches found a mode; the density may be unbounded")
     (most, best), *others = sorted(modes, key=lambda each: -each[0])
     for mass, other in others:
         if most - mass < NEGLIGIBLE_MODE:
             apart = f"{best.distance(other.at):.0f} standard deviations apart"
-            raise NoExpansion(f"searches end {apart}, at modes whose masses differ by a factor e^{most - mass:.1f}")
+            factor = f"a factor e^{most - mass:.1f}"
+            raise NoExpansion(f"the posterior has modes {apart}, whose probabilities differ only by {factor}")
     return best
 
 
@@ -371,13 +372,21 @@ MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an e
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:
-    """A polynomial that replaces the log-likelihood of records, with data by which `fit` checks it. `expand` makes it.
+    """A polynomial that replaces the log-likelihood of many records in `fit`. The function `expand` makes the
+    expansion.
 
-    Expansions of several shards that were made at the same points can be added: ``first + second``, or ``sum``.
-    ``names`` are the sites on which the records depend, ``order`` is the order of the polynomial (2, 3 or 4), and
-    ``count`` the number of records. ``points`` are draws of a posterior. ``values`` are log-likelihoods there, in nats,
-    and ``slopes`` their gradients. ``frame`` has the coordinates of the polynomial, in which draws have covariance 1.
-    ``rays`` are points outwards from the draws, and ``outwards`` (m,) the log-likelihoods there, in nats.
+    Expansions of different records can be added if they have the same points (argument ``at`` of `expand`): ``first +
+    second``, or ``sum(expansions)``. The attributes are:
+
+    - ``names``: the sites (named variables) of the model that are the variables of the polynomial;
+    - ``order``: the order of the polynomial: 2, 3 or 4;
+    - ``count``: the number of records;
+    - ``frame``: a linear transformation of the variables, after which their posterior covariance matrix is the
+      identity;
+    - ``points``: values of the variables, to which the polynomial is fitted. They are approximate posterior draws;
+    - ``values`` and ``slopes``: the log-likelihood at each of the points, in nats, and its gradient;
+    - ``rays``: m further points in the tails of the posterior, at which `fit` checks the polynomial;
+    - ``outwards`` (m,): the log-likelihood at each point of ``rays``, in nats.
     """
 
     names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
@@ -394,24 +403,29 @@ class Expansion:
         if not isinstance(other, Expansion):
             return NotImplemented
         if self.names != other.names or not np.array_equal(self.points, other.points):
-            raise ValueError("expansions add only if made at the same points: make the second with at=the first")
+            raise ValueError("expansions can be added only if their points are equal: make the second with at=first")
         sums = {name: getattr(self, name) + getattr(other, name) for name in ("count", "values", "slopes", "outwards")}
         return dataclasses.replace(self, **sums)
 
     def __radd__(self, other: object) -> "Expansion":
-        """Let ``sum`` start from 0."""
+        """Return this expansion if `other` is 0, so that ``sum`` can add expansions."""
         return self if is_integer(other) and other == 0 else NotImplemented
 
     @functools.cached_property
     def polynomial(self) -> Polynomial:
-        """The polynomial that is fitted at all points."""
+        """The polynomial, fitted to the values and slopes at all points."""
         return self._fitted(slice(None))
 
     def _fitted(self, used: Any) -> Polynomial:
         return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
 
     def errors(self) -> np.ndarray:
-        """Errors, in nats and up to a constant, at every fourth point, of a polynomial fitted to the other points."""
+        """Return errors of the polynomial at some of its points, in nats, as a measure of its accuracy.
+
+        A polynomial is fitted to three quarters of the points. An error is the difference between the exact
+        log-likelihood and this polynomial, at one of the other points, minus the mean of all these differences. (A
+        constant does not change the posterior.)
+        """
         test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
         errors = self.values[test] - self._fitted(~test).values(self.points[test])
         return errors - errors.mean()
@@ -420,23 +434,38 @@ class Expansion:
 def expand(
     model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
 ) -> Expansion:
-    """Expand the log-likelihood of the records of a model around its posterior, as an `Expansion` for `fit`.
+    """Compute a polynomial (an expansion) that `fit` can use in place of the log-likelihood of all records.
 
-    Use it for data that do not fit on one machine. First expand the records of one machine (a shard). Then expand the
-    other shards with ``at=`` this expansion, add all expansions, and `fit` any shard with ``expand=`` the sum. If a
-    warning of `fit` asks for it, repeat this with ``at=`` the posterior.
+    Use this function if the data do not fit on one machine, and each machine holds a part of the records (a shard):
+
+    - On the first machine, compute ``first = expand(model, shard)``.
+    - On every other machine, compute ``expand(model, shard, at=first)``.
+    - Add all expansions to ``total``, and call ``fit(model, shard, expand=total)`` with any one of the shards.
+    - If `fit` warns that the expansion may be inexact, repeat these steps, where the first machine computes
+      ``expand(model, shard, at=posterior)`` with the result of `fit`.
 
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments, with all records or one shard. Raises ValueError if no records can be expanded.
+        NumPyro model and its arguments, with all records or with one shard. Raises ValueError if no polynomial can
+        replace the log-likelihood, for example because the model has too many parameters.
     at : Expansion or posterior, optional
-        Another expansion, whose points are used so that the two can be added; or a result of `fit`, whose draws are
-        used. Default: points around the posterior mode of these records. Raises ValueError if there are several modes.
+        The points (values of the parameters) to which the polynomial is fitted.
+
+        - An expansion: the points of this expansion. The two expansions can then be added.
+        - A result of `fit`: its posterior draws.
+        - Default: points around the posterior mode of the records in the arguments. Raises ValueError if there are
+          several modes.
     order : int, optional
-        Order of the polynomial: 2, 3 or 4. Default: the order of ``at``, or else the highest that needs few passes.
+        Order of the polynomial: 2, 3 or 4. Default: the order of ``at``, if ``at`` is an expansion. Otherwise, the
+        function chooses an order. A higher order is more exact, but needs more points.
     seed : int
-        Random seed of the points.
+        Random seed for the choice of the points. Default: 0.
+
+    Returns
+    -------
+    Expansion
+        The polynomial, together with exact log-likelihoods, with which `fit` checks the polynomial.
 
     Examples
     --------
@@ -500,7 +529,7 @@ class SplitModel:
         spaces = (expansion.names, expansion.points.shape[1:]), (self.cut.names, self.cut.shape)
         theirs, here = (f"{names}, of shape {shape}" for names, shape in spaces)
         if theirs != here:
-            raise ValueError(f"{name} is an expansion of another model: it is in {theirs}, and here records see {here}")
+            raise ValueError(f"{name} is an expansion of another model: it depends on {theirs}, but this one on {here}")
 
     def compile(self, passes: bool = True) -> None:
         """Begin to compile what is above the cut, and passes: searches for the mode, in threads, would each begin."""
@@ -622,13 +651,13 @@ class Expanded(Surrogate):
         errors = self.errors(evenly_spaced(x, CHECKED_DRAWS))
         if not final:
             report, sd = self.report().of_errors(errors), np.std(errors)
-            why = f"the expansion is off by {sd:.2g} nats (standard deviation) at posterior draws"
+            why = f"the error of the expansion is {sd:.2g} nats (standard deviation over posterior draws)"
             return self.again(x, errors, final) or (report if sd <= HOPELESS_SD else self.records(why, report))
         farthest, log_density, outwards = follow_rays(rows, x, self.along)
         tail, beyond = tail_errors(farthest, log_density, outwards - np.mean(errors))
         report = self.report().of_errors(errors, tail_error=tail)
         if not beyond <= TAIL_TOLERANCE:
-            why = f"a variance is off by {beyond:.1%}, because the posterior has a tail where no draw is"
+            why = f"a variance is wrong by {beyond:.1%}, because the posterior has a tail that no draw reaches"
             return self.records(why, report)
         whole = tail <= TAIL_TOLERANCE
         if not (whole and report.error_sd_nats <= NEGLIGIBLE_SD and report.error_nats <= NEGLIGIBLE_MAX):
@@ -642,7 +671,7 @@ class Expanded(Surrogate):
         report = dataclasses.replace(report, ran="expansion, reweighted", pareto_k=k, effective_share=share)
         if weights.good:
             return dataclasses.replace(report, weights=weights)
-        why = f"importance weights are too uneven (Pareto k {k:.2f}, {share:.0%} of the draws)"
+        why = f"importance weights are too uneven (Pareto k {k:.2f}, effective share of the draws {share:.0%})"
         return self.again(x, errors, final) or self.records(why, report)
 
     def again(self, draws: np.ndarray, errors: np.ndarray, final: bool) -> Surrogate | None:
@@ -720,12 +749,12 @@ class ExpandedShards(ExpandedRecords):
         report = report.of_errors(expansion.errors(), outside=share, tail_error=tail, count=expansion.count)
         doubts = []
         if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD:
-            off = f"the expansion is off by {report.error_sd_nats:.2g} nats (standard deviation) where it was made"
-            elsewhere = f"{share:.0%} of the draws are elsewhere"
-            doubts.append(f"{off}, and {elsewhere}; expand the shards again, at=this posterior")
+            off = f"the error of the expansion is {report.error_sd_nats:.2g} nats (standard deviation) at its points"
+            elsewhere = f"{share:.0%} of the draws are far from these points"
+            doubts.append(f"{off}, and {elsewhere}; expand the shards again, with at=this posterior")
         if not tail <= TAIL_TOLERANCE:
-            off = f"a variance is off by {tail:.1%}: where that remains"
-            doubts.append(f"{off}, the posterior has a tail that the expansion has not; fit the records")
+            off = f"a variance is wrong by {tail:.1%}; if this remains after another expansion"
+            doubts.append(f"{off}, the posterior has a tail that the expansion lacks, so fit the records")
         return dataclasses.replace(report, doubt="; ".join(doubts) or None)
 
 
@@ -778,7 +807,7 @@ class ExpandedCategories(Expanded):
             return super().judge(positions, final)
         rows = evenly_spaced(flat_rows(positions, self.chains.example), CHECKED_DRAWS)
         share = max(sketch.polynomial.share_outside(theta) for sketch, theta in self._at(rows))
-        doubt = f"{share:.0%} of the draws are not where the sketch was made; make it with keep_records=True"
+        doubt = f"{share:.0%} of the draws are far from the centre of the sketch; make it with keep_records=True"
         report = dataclasses.replace(self.report(), ran="expansion without records", outside=share)
         return dataclasses.replace(report, doubt=doubt if share > 0 else None)
 
@@ -796,7 +825,7 @@ def expanded_records(
         split = SplitModel(density, sites, sampler.kernel._init_strategy, sampler.key, least)
     except NoExpansion as reason:
         if given is not None:
-            raise ValueError(f"an expansion is given, but the model cannot have one: {reason}") from None
+            raise ValueError(f"expand is an Expansion, but this model cannot be expanded: {reason}") from None
         return records(str(reason)) if expand else None
     if given is not None:
         split.check("expand", given)
@@ -816,8 +845,8 @@ def _begun(split: SplitModel, sampler: Sampler, records: GiveUp, given: Expansio
         mode = split.mode(max(MIN_SEARCHES, sampler.num_chains), given)
     except NoExpansion as reason:
         if of_shards:
-            why = f"the expansion has no mode that chains could start from: {reason}"
-            raise ValueError(f"{why}; expand the shards again, at= points nearer to the posterior of all") from None
+            why = f"the expansion has no mode at which chains can start: {reason}"
+            raise ValueError(f"{why}; expand the shards again, with at= points nearer to the whole posterior") from None
         # A given one may be around another place, or of other records.
         return records(str(reason), split.report()) if given is None else _begun(split, sampler, records, None)
     if given is None:

@@ -79,74 +79,113 @@ def fit(
     """Sample the posterior of a NumPyro model of released values.
 
     The result also states the mechanisms and their privacy guarantees. Chains run in double precision. The model is
-    compiled once for all data of equal structure. Equal records are evaluated once and weighted by their number, if
-    this does not change the density. `fit` also samples models without a release.
+    compiled in the first call. Later calls with data of the same shapes use the compiled model. `fit` also samples
+    models without released values.
 
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments, such as releases and sketches. Series and data frames become arrays in the
-        model: ``frame["age"]`` of shape (rows,), ``frame`` or ``frame[["age", "income"]]`` of shape (rows, columns).
-        Raises ValueError if a release has no values or impossible ones, or if the model has no site to sample.
+        NumPyro model and its arguments, such as releases and sketches. Arguments can be data frames. Inside the model,
+        ``frame["age"]`` is then an array (rows,), and ``frame[["age", "income"]]`` a matrix (rows, columns). Raises
+        ValueError if a release has no values, or if the model has no parameter to sample.
     seed : int
-        Random seed. Results depend only on the seed, the data and the versions of the libraries.
+        Random seed. Default: 0. Equal calls with the same versions of the libraries give equal results.
     kernel : callable or numpyro.infer.mcmc.MCMCKernel
-        A kernel of NumPyro, or a class or function that makes a kernel from the model. Default: NUTS.
-    num_warmup, num_samples, num_chains : int
-        Numbers of warm-up iterations in each chain (discarded), of draws that are kept in each chain, and of chains.
+        An MCMC kernel of NumPyro, or a function of the model that returns a kernel, such as ``numpyro.infer.HMC``.
+        Default: ``numpyro.infer.NUTS`` (no-U-turn sampler).
+    num_warmup, num_samples : int
+        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. Default: 1000
+        and 1000.
+    num_chains : int
+        Number of chains. Default: 4.
     chain_method : {"threads", "vectorized"}, optional
-        How chains of HMC and NUTS run: in threads (default on a CPU) or vectorised. The draws are equal up to rounding.
-    init_strategy, target_accept_prob : callable and float, optional
-        Options of the kernel: the starting point of chains (default: `init_to_uniform`), and the acceptance probability
-        at which the warm-up aims (default: 0.8).
+        How several chains of HMC or NUTS run at the same time: each chain in its own thread (default on a CPU), or all
+        chains in one vectorized program (default on an accelerator). Both methods give the same draws, up to rounding
+        errors.
+    init_strategy : callable, optional
+        A function of NumPyro that chooses the starting point of each chain. Default: ``numpyro.infer.init_to_uniform``.
+    target_accept_prob : float, optional
+        The acceptance probability for which the warm-up adapts the step size of HMC or NUTS. Default: 0.8.
     max_tree_depth : int or pair of int, optional
-        Largest number of doublings of a trajectory (default: 10). A pair has one number for warm-up and one for draws.
+        Only for NUTS: the largest number of doublings of a trajectory. A pair has one number for the warm-up, and one
+        for the draws after it. Default: 10.
     dense_mass : bool or list of tuple of str, optional
-        True for a mass matrix with correlations between all parameters. False (default) for a diagonal one. A list of
-        tuples, such as ``[("mu", "sigma")]``, for correlations between the sites in each tuple.
+        The form of the mass matrix of HMC or NUTS.
+
+        - False (default): a diagonal matrix.
+        - True: a full matrix.
+        - A list of tuples, such as ``[("mu", "sigma")]``: correlations only between sites (named variables) in the same
+          tuple.
     progress_bar : bool
-        True to show a progress bar on stderr (lines of text, if stderr is a file).
+        True (default) if `fit` shows its progress: by a bar, or by lines of text if stderr is redirected to a file.
     expand : bool or Expansion, optional
-        True if a polynomial may replace the log-likelihood of many records (default: if this saves time). `fit`
-        compares the polynomial with the records at posterior draws. If they differ, the draws are reweighted or the
-        records are sampled. An `Expansion` by `expand` replaces all records, and the arguments may then be any part of
-        them.
-    dims, coords : dict, optional
-        Names of the axes of each site, such as ``{"slopes": ["region"]}`` (default: the plates of the site), and labels
-        along each axis, such as ``{"region": ["north", "south"]}``.
+        Whether a polynomial replaces the sum of the log-likelihoods of the records. This is faster for many records.
+
+        - Default (None): `fit` uses a polynomial if this saves time.
+        - True: `fit` uses a polynomial if possible. False: `fit` uses the exact log-likelihood.
+        - An `Expansion`, made by `expand`: this polynomial replaces all records. Arguments of the model can then have
+          any part of the records.
+
+        After sampling, `fit` checks the polynomial at posterior draws. If it is not exact enough, `fit` reweights the
+        draws, or samples again with the exact log-likelihood.
+    dims : dict, optional
+        For each site (named variable), the names of its axes in the result, such as ``{"slopes": ["region"]}``.
+        Default: the names of the NumPyro plates around the site.
+    coords : dict, optional
+        For each axis, the labels of its entries in the result, such as ``{"region": ["north", "south"]}``. Default: the
+        labels in the data, such as the keys of a `NoisyTable` or the names of groups.
     posterior_predictive : bool
-        True to simulate, at the posterior draws, new released values of as many new records. Raises ValueError for a
-        sketch of groups or of personal budgets.
+        True if `fit` also simulates, for each posterior draw, new released values of as many records as in the data.
+        Default: False. Raises ValueError for a sketch that has groups, or a separate budget for each record.
     log_likelihood : bool or Release
-        True to compute the log-likelihood of every released value, in nats, for `arviz.loo`. A sketch has no single
-        values: to fit the sketch, pass the release that it was made from here. Raises ValueError for another release.
+        True if `fit` also computes the log-likelihood of each released value at each posterior draw, in nats, for
+        example for ``arviz.loo``. Default: False. If the data are a sketch, give here the release from which the sketch
+        was made, because a sketch does not contain the single released values.
     same_people : bool
-        True if the releases are about the same people. ``privacy`` then begins with their joint guarantee from
-        `ldpbayes.privacy.compose`. The errors of `compose` are raised before sampling.
+        True if all releases are about the same people. The attribute ``privacy`` of the result then begins with the
+        guarantee for all releases together, which `ldpbayes.privacy.compose` computes. Default: False.
 
     Returns
     -------
     arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
-        The groups are posterior, sample_stats and observed_data; on request posterior_predictive and log_likelihood,
-        with evenly spaced draws if all would take more than 256 MiB. For a sketch, observed_data has its nodes and
-        constant_data their weights. With posterior_predictive, observed_data has the released values instead, if the
-        sketch kept them. The attribute ``privacy`` states the guarantees in words. Other attributes are JSON:
-        ``mechanisms``; ``certificates``, the largest error of each sketch at posterior draws, in nats, and its number
-        of panels; ``expansion``, what replaced the records, why, and with which errors (or null; for equal records, the
-        numbers of rows and of records); ``release_warnings``; and ``convergence_warnings``. For a table,
-        ``uncertainty`` says if the posterior is about the table or about the population.
+        The posterior and further groups of arrays:
+
+        - ``posterior`` and ``sample_stats``: the draws, and statistics of the sampler;
+        - ``observed_data``: the released values, or the nodes of a sketch (weighted values that replace the released
+          values);
+        - ``constant_data``: the weights of the nodes;
+        - ``posterior_predictive`` and ``log_likelihood``, if the arguments with these names ask for them. A group that
+          would need more than 256 MiB has only some of the draws, evenly spaced.
+
+        With ``posterior_predictive=True``, ``observed_data`` has the released values that a sketch kept, instead of
+        nodes.
+
+        The attribute ``privacy`` of the result states the privacy guarantees in words. Further attributes are JSON
+        texts:
+
+        - ``mechanisms``: the mechanisms of the releases;
+        - ``certificates``: for sketches of numbers (`PanelSketch`), the largest error of the log-likelihood at
+          posterior draws, in nats, and the numbers of panels;
+        - ``expansion``: what replaced the log-likelihood of single records, such as a polynomial, and its errors in
+          nats, or null;
+        - ``release_warnings`` and ``convergence_warnings``: the texts of the warnings that `fit` issued.
+
+        For a `NoisyTable`, the attribute ``uncertainty`` says if the posterior describes the table before noise, or a
+        population from which the people in the table are a sample.
 
     Warns
     -----
     ReleaseWarning
-        A release or a sketch is nearly impossible under the stated mechanism, for any records.
+        The released values are nearly impossible under the stated mechanism, whatever the original records are.
     ConvergenceWarning
-        The chains have divergences, R-hat above 1.01, or a bulk or tail effective sample size below 100 for each chain.
-        There is one warning for each fit.
+        The chains have not converged well enough: there are divergences, or a parameter has an R-hat above 1.01, or a
+        bulk or tail effective sample size below 100 times the number of chains. One warning lists all these problems.
     ExpansionWarning
-        An expansion is not exact enough, so `fit` sampled the records. Or an expansion of shards may be inexact.
+        A polynomial was not exact enough, and `fit` sampled with the exact log-likelihood instead. Or an `Expansion`
+        may be inexact, because `fit` could check it only with a part of the records.
     SketchWarning
-        The error of a sketch was above 1e-3 nats. `fit` refines the sketch and samples the posterior again.
+        The log-likelihood of a sketch had an error above 1e-3 nats. If the sketch kept the released values, `fit` makes
+        a more exact sketch and samples the posterior again.
 
     Examples
     --------
@@ -189,7 +228,7 @@ def fit(
         plain = type(made) in (HMC, NUTS) and made.model is not None and all(site.plain for site in sites.values())
         outside = None if plain else factory
         if outside is not None and expand:
-            raise ValueError(f"expand= is for HMC and NUTS on a model that they sample as it is, got {kernel!r}")
+            raise ValueError(f"expand= needs HMC or NUTS, and a model without discrete sites; got kernel {kernel!r}")
         doubts = [doubt for data in density.data for doubt in data.doubts]
         for doubt in doubts:
             warn(doubt, ReleaseWarning)
@@ -238,7 +277,7 @@ def _surrogate_of(
     def records(why: str | None = None, report: Report | None = None) -> Surrogate:
         reports = () if why is None else (dataclasses.replace(report or Report(), ran="records", why=why),)
         if why is not None:
-            result = "no polynomial was accurate enough, so all records are sampled (the result is exact, but slow)"
+            result = "no polynomial was accurate enough, so the likelihood of all records is used (exact, but slow)"
             warn(f"{result}: {why}", ExpansionWarning)
         exact = density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
         whole, kinked = (any(getattr(s, which) for s in sites.values()) for which in ("discrete_base", "kinked"))
@@ -248,7 +287,7 @@ def _surrogate_of(
     expandable = sampler.outside is None and expand is not False
     if any(isinstance(data, ExpandedSketch) for data in density.data):
         if isinstance(expand, Expansion):
-            raise ValueError("the data are an expansion, so expand= cannot be another one; pass the release")
+            raise ValueError("expand= cannot be an Expansion if the data are an expanded sketch; pass the release")
         return ExpandedCategories(density, sampler, records) if expandable else records()
     if not expandable:
         return records()
@@ -261,7 +300,7 @@ def _with_options(kernel: Any, start: Any, accept: Any, depth: Any, dense: Any) 
     options = {"init_strategy": start, "target_accept_prob": accept, "max_tree_depth": depth, "dense_mass": dense}
     options = {name: value for name, value in options.items() if value is not None}
     if options and not callable(kernel):
-        raise ValueError(f"{' and '.join(options)}: pass a kernel class, or set this in the kernel itself")
+        raise ValueError(f"{' and '.join(options)}: pass a kernel class, or give these options to the kernel itself")
     if accept is not None:
         checked("target_accept_prob", accept, *ONE_INSIDE_0_1)
     for each in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
@@ -335,10 +374,10 @@ def generator(name: str, function: _Generate, example: Params) -> Callable[[Key,
     """
     shapes = jax.eval_shape(function, jax.random.key(0), example)
     if not shapes:
-        raise ValueError(f"{name} needs observed data, and the model has none")
+        raise ValueError(f"{name} needs observed data, but the model has none")
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes.values())
     if size > MAX_BYTES:
-        raise ValueError(f"{name} would take {size / 2**30:.1f} GiB a draw; give the model part of the records")
+        raise ValueError(f"{name} would take {size / 2**30:.1f} GiB for each draw; give the model fewer records")
 
     def at_draws(key: Key, samples: Params) -> tuple[Params, np.ndarray]:
         values = {name: samples[name] for name in sorted(example)}
@@ -395,10 +434,10 @@ def log_likelihoods(density: Density, release: bool | Release = True) -> _Genera
     if isinstance(release, Release):
         same = [data for data in sketches if data.size == release.size and data.mechanism == release.mechanism]
         if release.values is None or len(sketches) != 1 or not same:
-            raise ValueError(f"log_likelihood must be the release of the model's only sketch, got {release!r}")
+            raise ValueError(f"log_likelihood must be the release from which the only sketch was made, got {release!r}")
         density = density.replace_data(lambda data: release if isinstance(data, Sketch) else data)
     elif sketches:
-        raise ValueError("log_likelihood=True needs records, and a sketch has none; pass log_likelihood=release")
+        raise ValueError("log_likelihood=True needs records, but a sketch has none; pass log_likelihood=release")
 
     def log_likelihood(key: Key, values: Params) -> Params:
         sites = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), observed=True)

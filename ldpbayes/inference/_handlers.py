@@ -31,31 +31,53 @@ from ldpbayes.noise.zero_inflated import Omitted
 def observe(
     name: str, base_dist: dist.Distribution, data: Release | Sketch | Sequence[Release | Sketch] | None, **options: Any
 ) -> Array | list[Array]:
-    """Condition a NumPyro model on a release whose original records follow ``base_dist``.
+    """Add released data to a NumPyro model, in which the original records have the law ``base_dist``.
+
+    If the original records were known, you would write ``numpyro.sample(name, base_dist, obs=records)``. Instead,
+    `observe` adds the log-likelihood of the released values, which is an integral over the unknown records.
 
     Parameters
     ----------
     name : str
-        Name of the site.
+        Name of the site (the named variable of the model).
     base_dist : numpyro.distributions.Distribution
-        Law of a record before the mechanism. Its batch shape is () for one law of all records, (N,) for one law for
-        each of N records (as in a regression on public covariates), or (G,) for G groups. Raises ValueError for other
-        shapes. Plates and masks are allowed. Enumerated latent variables may add axes on the left.
+        Law (probability distribution) of an original record. Plates and masks of NumPyro are allowed. The batch shape
+        of the law must be one of these:
+
+        - () if all records have the same law;
+        - (N,) if each of N records has its own law, as in a regression on public covariates;
+        - (G,) if the data have G groups, and each group has its own law.
+
+        If NumPyro enumerates discrete latent variables, the shape has further axes on the left.
     data : Release or Sketch, or sequence of them, or None
-        The released data. A release without values is simulated. With None, the original record is sampled. A sequence
-        has one entry for each group, each with its own budget and bounds. The groups become one site. They become
-        several sites ``name_0``, ``name_1``, ... if some groups are releases and some sketches, or if their classes of
-        mechanisms differ, or if their bounds differ and rows are perturbed or noise may be left out. Raises ValueError
-        if there is no group, if an entry is a sketch of several groups, if only some entries have values, or if the law
-        of groups of numbers is a mixture, which cannot be indexed by its parameters.
+        The released data. A sequence has one release or sketch for each group of records. The groups can have different
+        budgets and clipping bounds. If a release has no values, the site samples released values. If ``data`` is None,
+        the site samples original records.
     **options
-        Parameters ``method`` and ``panels`` of `Privatized`.
+        Options of `Privatized` for the computation of the log-likelihood: ``method`` and ``panels``.
 
     Returns
     -------
     Array or list of Array
-        The released values, or the nodes of a sketch, or the number of records of an expansion, for all groups
-        together. If there are several sites, a list with one entry for each site.
+        The observed value of the site: the released values of a release (or of all groups), the nodes of a sketch, or
+        the number of records of an `ExpandedSketch`. If groups become several sites (see Notes), a list with the value
+        of each site.
+
+    Raises
+    ------
+    ValueError
+        The batch shape of ``base_dist`` does not fit the data, ``data`` is an empty sequence, or only some releases of
+        the sequence have values.
+
+    Notes
+    -----
+    If ``data`` is a sequence of groups, all groups usually become one site of the model. They become several sites
+    ``name_0``, ``name_1``, ... in these cases:
+
+    - Some groups are releases, and other groups are sketches.
+    - The mechanisms of the groups have different classes.
+    - The groups have different clipping bounds, and the records are rows.
+    - The groups have different clipping bounds, and the mechanism releases some records without noise.
 
     Examples
     --------
@@ -68,9 +90,9 @@ def observe(
         return numpyro.sample(name, base_dist, infer={"original": True})
     if isinstance(data, Sketch):
         if base_dist.batch_shape != data.law_shape:
-            laws = "one common law" if data.law_shape == () else f"{data.law_shape[0]} groups"
-            needs = f"a sketch of {laws} needs base_dist of batch shape {data.law_shape}, got {base_dist.batch_shape}"
-            raise ValueError(f"site {name!r}: {needs}; pass the release, a sketch a group, or one made with by=")
+            laws = "without groups" if data.law_shape == () else f"of {data.law_shape[0]} groups"
+            needs = f"a sketch {laws} needs base_dist of batch shape {data.law_shape}, got {base_dist.batch_shape}"
+            raise ValueError(f"site {name!r}: {needs}; pass the release, a list of sketches, or a sketch made with by=")
         return _observe_sketch(name, base_dist, data, options)
     if isinstance(data, (list, tuple, Groups)):
         return _observe_groups(name, base_dist, data, options)
@@ -102,7 +124,7 @@ class _CountedOnce(Messenger):
 
     def postprocess_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and not _has_records(msg["fn"].batch_shape, self.count):
-            made = f"plates make it of shape {msg['fn'].batch_shape}"
+            made = f"plates give it shape {msg['fn'].batch_shape}"
             raise ValueError(f"site {self.name!r}: {made}, but the release has {self.count} records")
 
 
@@ -143,10 +165,10 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
             raise TypeError(f"site {name!r}: group {group} must be a Release or a Sketch, got {type(part).__name__}")
         if isinstance(part, Sketch) and part.law_shape != ():
             several = f"group {group} is a sketch of {part.law_shape[0]} groups"
-            raise ValueError(f"site {name!r}: {several}, and needs a site of its own")
+            raise ValueError(f"site {name!r}: {several}, and needs a separate site")
         kinds.setdefault(kind_of(part), []).append(group)
     if not data or base_dist.batch_shape != (len(data),):
-        needs = f"base_dist of batch shape ({len(data)},), one law a group{'' if data else ' and one at least'}"
+        needs = f"base_dist of batch shape ({len(data)},), one law for each group{'' if data else ', at least one'}"
         raise ValueError(f"site {name!r}: {len(data)} groups need {needs}; got {base_dist.batch_shape}")
     joined: Any
     sites = []
@@ -177,7 +199,7 @@ def joined_release(name: str, groups: Sequence[int], releases: Sequence[Release]
     counts, values = [release.count for release in releases], [release.values for release in releases]
     missing = [group for group, part in zip(groups, values, strict=True) if part is None]
     if 0 < len(missing) < len(values):
-        raise ValueError(f"site {name!r}: the release of group {missing[0]} has no values, and others have")
+        raise ValueError(f"site {name!r}: the release of group {missing[0]} has no values, but others have")
     mechanism = joined_mechanism([release.mechanism for release in releases], counts)
     joined = None if missing else (np if is_concrete(values) else jnp).concatenate(values)
     return unchecked(Release, joined, mechanism, sum(counts))
@@ -192,7 +214,7 @@ def _laws(
     try:
         law = law_of_records(law, groups, mechanism)
     except TypeError as error:
-        raise ValueError(f"site {name!r}: {error}; sketch the releases, or give each group a site of its own") from None
+        raise ValueError(f"site {name!r}: {error}; sketch the releases, or give each group a separate site") from None
     return law if keep is True else law.mask(keep[groups] if np.ndim(keep) else keep)
 
 
@@ -206,22 +228,36 @@ def check_site(name: str, distribution: dist.Distribution, value: Array) -> tupl
 
 
 class privatize(Messenger):
-    """Turn an ordinary NumPyro model into a model that observes the named sites through their mechanisms only.
+    """Turn a NumPyro model of original records into a model of released values.
 
-    Plates, `scale`, `mask`, `Predictive`, SVI and all kernels work as before. The observed values of a named site are
-    released values: an array, or a `Release` by the mechanism of the site. A site without observed values is simulated.
+    For some sites (named variables) of the model, you state a mechanism. In the new model, the observed values of such
+    a site are released values: an array, or a `Release` that the mechanism made. If such a site has no observed values,
+    the new model simulates released values. `Predictive`, SVI and all kernels of NumPyro can be used with the new
+    model.
 
     Parameters
     ----------
     model : callable
-        A NumPyro model. When it runs, TypeError is raised if a site observes a sketch, or a release but has no
-        mechanism. ValueError is raised for impossible values, or if the release has another mechanism. A
-        `ReleaseWarning`, once for each site, says that the values are nearly impossible under the mechanism.
+        A NumPyro model of original records.
     mechanisms : dict of str to Mechanism
-        The mechanism of each site, such as ``{"y": LaplaceMechanism(epsilon=1.0, lower=0, upper=10)}``. Running the
-        model raises ValueError if it has no such site.
+        The mechanism of each site whose values are released, such as ``{"y": LaplaceMechanism(epsilon=1.0, lower=0,
+        upper=10)}``.
     **options
-        Parameters ``method`` and ``panels`` of `Privatized`.
+        Options of `Privatized` for the computation of the log-likelihood: ``method`` and ``panels``.
+
+    Raises
+    ------
+    TypeError
+        A site observes a sketch, or a release without a mechanism in ``mechanisms``. Errors are raised when the model
+        runs.
+    ValueError
+        The model has no site of a name in ``mechanisms``, or a released value is impossible under the mechanism of its
+        site, or a release has another mechanism.
+
+    Warns
+    -----
+    ReleaseWarning
+        The released values of a site are nearly impossible under the mechanism of the site. Each site warns once.
 
     Examples
     --------
@@ -233,7 +269,7 @@ class privatize(Messenger):
 
     def __init__(self, model: Model, mechanisms: Mapping[str, Mechanism], **options: Any) -> None:
         if not callable(model):
-            raise TypeError(f"privatize takes a model, then its mechanisms; as the model it got {model!r}")
+            raise TypeError(f"model must be a function, as in privatize(model, mechanisms), got {model!r}")
         if not isinstance(mechanisms, Mapping):
             form = 'a dict by site, as in privatize(model, {"y": mechanism})'
             raise TypeError(f"mechanisms must be {form}, got {mechanisms!r}")
@@ -259,7 +295,7 @@ class privatize(Messenger):
         return value
 
     def process_message(self, msg: Message) -> None:
-        """Replace the distribution of a named site by its privatized version, and a release by its values."""
+        """Replace the law of a site by the law of its released values, and an observed release by its values."""
         if msg["type"] != "sample":
             return
         name, value, kind = msg["name"], msg["value"], type(msg["value"]).__name__
@@ -271,14 +307,14 @@ class privatize(Messenger):
             if stated is None:
                 raise TypeError(f"site {name!r} observes a release, but privatize is given no mechanism for it")
             if is_concrete(stated, value.mechanism) and stated != value.mechanism:
-                raise ValueError(f"site {name!r}: privatize is given {stated!r}, the release is by {value.mechanism!r}")
+                raise ValueError(f"site {name!r}: privatize has {stated!r}, but the release has {value.mechanism!r}")
             msg["value"], msg["is_observed"] = value.values, value.values is not None
             msg["infer"] = msg["infer"] | {"released": value}
         if stated is not None:
             msg["fn"] = privatized_law(msg["fn"], stated, **self.options)
 
     def postprocess_message(self, msg: Message) -> None:
-        """Check the observed values of a named site, after all handlers have set its value and mask."""
+        """Check that the observed values of a site are possible, after all NumPyro handlers have changed the site."""
         name = msg["name"]
         if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
             return

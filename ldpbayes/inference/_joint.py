@@ -21,25 +21,36 @@ from ldpbayes.numerics.special import log_or_nothing
 
 
 def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:
-    """Condition a NumPyro model on several releases about the same people, which all have one order of people.
+    """Add several releases about the same people to a NumPyro model. All releases list the people in the same order.
 
-    Each person has a latent class. The likelihood is summed over the classes exactly. Given the class, the records of a
-    person are independent. Each release is one site: the law of its released values, given those of the sites before.
+    Each person belongs to one of C unknown (latent) classes. Given the class, the records of a person in the different
+    releases are independent. The likelihood is an exact sum over the classes. Each release becomes one site (named
+    variable) of the model, whose likelihood is conditional on the released values of the sites before it.
 
     Parameters
     ----------
     classes : numpyro.distributions.Distribution
-        Law of the class: Categorical or Bernoulli, of batch shape () or (N,).
+        Law (probability distribution) of the class of a person: Categorical or Bernoulli. The batch shape is () if all
+        N people have the same law, or (N,) if each person has a different law.
     parts : dict of str to tuple
-        For each site, the law of its records and the release. The last batch axis of the law has one entry for each of
-        the C classes: its batch shape is (C,) or (N, C). None instead of the law means that the record is the class.
-        Either every part is a release of N values. Or there are two parts, for any number of people: the sketch of a
-        release of codes 0, ..., K − 1, and a sequence of K sketches, where sketch k has the people who released code k.
+        For each name of a site, a pair: the law of a record, given the class of the person, and the release of the
+        records. The batch shape of the law is (C,), with one entry for each class, or (N, C). If the record is the
+        class itself, give None instead of a law. There are two forms:
+
+        - Every part is a release of N values.
+        - For many people: exactly two parts, with sketches instead of releases. The first part has a `CountSketch` of
+          released codes 0, ..., K − 1. The second part has a sequence of K sketches, where sketch k has the people
+          whose released code in the first part is k.
 
     Returns
     -------
     dict of str to Array
-        For each site, the result of `observe`. Raises TypeError or ValueError for other laws or parts.
+        For each site, the value that `observe` returns, such as the released values.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``classes`` or ``parts`` have another form, for example different numbers of people in two releases.
 
     Examples
     --------
@@ -51,7 +62,7 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
     """
     logits = _logits(classes)
     if not isinstance(parts, Mapping) or not parts or {len(part) for part in parts.values()} != {2}:
-        raise TypeError(f"parts must be a dict by site of pairs, a law (or None) and a release; got {parts!r}")
+        raise TypeError(f"parts must be a dict from names of sites to pairs (law or None, release); got {parts!r}")
     first, (_, whole) = next(iter(parts.items()))
     values, laws = dict[str, Any](), cast(Any, None)
     for name, (law, data) in parts.items():
@@ -102,11 +113,13 @@ def _laws(name: str, law: Any, data: Any, classes: int) -> dist.Distribution:
     if law is None:
         mechanism = getattr(data[0] if isinstance(data, Sequence) else data, "mechanism", None)
         if mechanism is not None and not (isinstance(mechanism, Categories) and mechanism.categories >= classes):
-            raise ValueError(f"site {name!r}: None says that records are the {classes} classes, not for {mechanism!r}")
+            needs = f"the law None means that records are the {classes} classes"
+            raise ValueError(f"site {name!r}: {needs}, which do not fit {mechanism!r}")
         return dist.Categorical(probs=jnp.eye(classes), validate_args=False)
     fits = isinstance(law, dist.Distribution) and law.batch_shape[-1:] == (classes,)
     if not fits or (not law.event_shape and any(np.ndim(end) for end in ends_of(law.support))):
-        raise ValueError(f"site {name!r}: needs None or laws (..., {classes}) of classes, of one support; got {law!r}")
+        allowed = f"None, or laws (..., {classes}) of the classes with one support"
+        raise ValueError(f"site {name!r}: law must be {allowed}; got {law!r}")
     return law
 
 
@@ -130,9 +143,10 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
         fits = isinstance(whole.mechanism, Categories) and not whole.mechanism.event_shape
         fits = fits and len(set(map(kind_of, data))) == 1
     if not fits or not (grouped or data.count == whole.count):
-        wanted = "a list of sketches, and counts of codes under one budget" if sketched else "as many records released"
-        kinds = ", of one kind, by codes 0, ..., K − 1" if grouped else ""
-        raise ValueError(f"site {name!r}: beside {whole!r} at {first!r} must stand {wanted}{kinds}; got {data!r}")
+        counts = f"a list of sketches (and {first!r} counts of codes under one budget)"
+        wanted = counts if sketched else "as many released records"
+        kinds = ", of one kind, in the order of codes 0, ..., K − 1" if grouped else ""
+        raise ValueError(f"site {name!r}: must have {wanted}{kinds}, because {first!r} has {whole!r}; got {data!r}")
     if not grouped:
         return data
     codes, weights = (whole.nodes, whole.weights) if sketched else (whole.values, None)
@@ -140,13 +154,13 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
         sizes = np.array([each.size if sketched else each.count for each in data])
         counts = np.bincount(np.asarray(codes, int), weights, len(data))
         if len(counts) != len(sizes) or not np.allclose(counts, sizes):
-            raise ValueError(f"site {name!r}: {first!r} counts {counts} people by code, and here are {sizes} people")
+            raise ValueError(f"site {name!r}: must have {counts} people by code, as counted at {first!r}, got {sizes}")
     if sketched:
         return data
     joined = joined_release(name, range(len(data)), data)
     if codes is None:  # plans of what sketches were made of
         if joined.mechanism.batch_shape or joined.values is not None:
-            hint = f"{first!r} has no values to say which each person has; pass one Release(None, mechanism, count)"
+            hint = f"{first!r} has no values, so nobody's category is known; pass one Release(None, mechanism, count)"
             raise ValueError(f"site {name!r}: {hint}; got {data!r}")
         return Release(None, joined.mechanism, whole.count)
     xp: Any = np if is_concrete(whole, joined) else jnp

@@ -35,34 +35,52 @@ def predict(
     seed: int = 0,
     **kwargs: Any,
 ) -> Any:
-    """Predict the original answers of new people, before any mechanism, at the draws of a posterior.
+    """Predict the original answers of new people (before a mechanism randomizes them), for each draw of a posterior.
 
     Parameters
     ----------
     posterior : arviz.InferenceData or xarray.DataTree
-        The result of `fit` for this model.
+        The result of `fit` for the same model.
     model, *args, **kwargs
-        The model of the fit and its arguments, with new data instead of the data of the fit. Releases may be omitted:
-        the model then gets releases without values, with one record for each row of the new data (one record if there
-        are no data). Columns of data frames are found by name. Raises ValueError if a column of the fit is missing, or
-        if a site of the posterior has another shape with the new data, such as a site with one value for each record.
+        The model of the fit, and its arguments with new data, such as the covariates of new people. You may leave out
+        the releases. The function then predicts one answer for each row of the new data, or a single answer if there
+        are no new data.
     kind : {"original", "mean", "released"}, callable, or mapping of str to callable
-        "original" predicts answers. "mean" predicts their expectations given the parameters (for categories, shares).
-        "released" predicts the values that the mechanism of the fit would release. A callable is a function such as
-        those of `ldpbayes.functionals`: it gets the law (*batch) of original numbers at each observed site, before
-        clipping, and returns an array (*batch) or (*batch, ...). Otherwise a ValueError is raised.
+        The quantity to predict:
+
+        - "original" (default): original answers, simulated for each posterior draw of the parameters;
+        - "mean": the expectation of an original answer, given the parameters. For a category, the probability of each
+          category;
+        - "released": simulated released values, under the mechanism of the fit;
+        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`. The argument is the law
+          of the original numbers of an observed site, before clipping, with batch shape (*batch). The function returns
+          an array (*batch) or (*batch, ...);
+        - a dict with several such functions, by name.
     interval : float, optional
-        Probability of equal-tailed intervals, which are returned instead of draws. Default: draws are returned.
+        If given: the probability of equal-tailed credible intervals. The function then returns means, standard
+        deviations and intervals instead of draws. Default: the function returns draws.
     seed : int
-        Random seed.
+        Random seed of the simulated answers. Default: 0.
 
     Returns
     -------
     xarray.Dataset
-        Every site for which the posterior has no draws, with dimensions (chain, draw, ...). The draws are evenly spaced
-        if all would take more than 256 MiB. With ``interval``, the dimensions are (..., summary), with the labels mean,
-        sd, lower and upper. For a mapping, variables have the names in the mapping (``site_name`` if there are several
-        sites). An axis of a functional has the name and the labels that the functional defines.
+        The predictions for each site (named variable) of the model that is not a parameter in ``posterior``.
+
+        - Without ``interval``, the dimensions are (chain, draw, ...). Predictions that would need more than 256 MiB are
+          computed only for some draws, evenly spaced.
+        - With ``interval``, the dimensions are (..., summary). The labels of the last dimension are mean, sd, lower and
+          upper.
+        - If ``kind`` is a dict, each variable has the name of its function in the dict. If there are several sites, the
+          name begins with the site: ``site_name``.
+        - A functional for several points, such as several quantiles, adds an axis with a label for each point.
+
+    Raises
+    ------
+    ValueError
+        A column that the model used in the fit is missing in the new data. Or a parameter has another shape than in
+        ``posterior``, for example because it has one value for each record. Or the law of a site has no quantity of
+        this kind, such as no mean.
 
     Examples
     --------
@@ -73,7 +91,8 @@ def predict(
     1.0
     """
     if "posterior" not in (posterior if hasattr(posterior, "attrs") else ()):
-        raise TypeError(f"predict takes what fit returned, then its model; got {type(posterior).__name__}")
+        kind = type(posterior).__name__
+        raise TypeError(f"posterior must be a result of fit, as in predict(posterior, model), got {kind}")
     functions = {"": kind} if callable(kind) else dict(kind) if isinstance(kind, Mapping) else {}
     if not (functions or kind in KINDS) or not all(map(callable, functions.values())):
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, or functions of a law, got {kind!r}")
@@ -91,8 +110,8 @@ def predict(
         for name in known:
             old, new = draws[name].shape[2:], sites[name].shape
             if old != new:
-                shapes = f"has shape {old} in the posterior, and {new} with the new data"
-                raise ValueError(f"site {name!r} {shapes}: its values are of the old records or groups")
+                shapes = f"has shape {old} in the posterior, but {new} with the new data"
+                raise ValueError(f"site {name!r} {shapes}: its values belong to the records or groups of the fit")
 
         def answers(key: Key, values: Params) -> Any:
             trace = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), False)

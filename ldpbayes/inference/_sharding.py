@@ -12,38 +12,44 @@ from ldpbayes.data import NoisyTable, Release
 
 
 def sharded(data: PyTree, mesh: Mesh) -> PyTree:
-    """Distribute the records of releases, and covariates with one row for each record, over the devices of a mesh.
+    """Distribute the records of releases, and the covariates of these records, over several devices.
 
-    Models observe the result like any release. A compiled function that takes the result as an argument, such as a log
-    density, runs where the records are and adds up over devices. After ``jax.distributed.initialize``, every process
-    passes its own records, equally many in each process, and makes the same calls. The release then has the records of
-    all processes.
+    Use the result like any other release in a model. In a compiled function of JAX that takes the result as an
+    argument, each device computes the log-likelihood of its own records, and JAX adds the parts.
+
+    If several processes work together (``jax.distributed.initialize``), each process passes its own records, the same
+    number in each process. The resulting release has the records of all processes.
 
     Parameters
     ----------
     data : pytree
-        Any arguments of a model: one or several releases, and arrays such as covariates. Arrays with one row for each
-        record are distributed, including personal budgets. Other arrays are not changed.
+        Arguments of a model: one or several releases, and arrays such as covariates. All arrays with one row for each
+        record are distributed, also arrays of budgets. Other arrays are not changed.
     mesh : jax.sharding.Mesh
-        Devices of all processes. Records are split along all axes of the mesh.
+        A mesh of the devices of all processes. The records are divided among all devices.
 
     Returns
     -------
     pytree
-        The arguments, with arrays of JAX in double precision. Raises ValueError for a table, if there is no release, or
-        if the numbers of records differ or are not a multiple of the number of devices of this process. Put the
-        remaining records into another release, on one device or in a sketch.
+        The same arguments, in which arrays of JAX in double precision replace the arrays.
+
+    Raises
+    ------
+    ValueError
+        There is no release, one of the releases is a `NoisyTable`, or the releases have different numbers of records.
+        Or the number of records is not a multiple of the number of devices of this process. Then put the remaining
+        records into another release, on one device or in a sketch.
     """
     leaves, structure = jax.tree.flatten(data, is_leaf=lambda leaf: isinstance(leaf, Release))
     releases = [leaf for leaf in leaves if isinstance(leaf, Release)]
     counts = {release.count for release in releases}
     if len(counts) != 1 or any(isinstance(each, NoisyTable) or each.values is None for each in releases):
-        raise ValueError(f"data must have releases with values, of one number of records; got {releases or data}")
+        raise ValueError(f"data must be releases with values and equal numbers of records; got {releases or data}")
     (count,), processes = counts, jax.process_count()
     devices = mesh.size // processes
     if count % devices:
         rest = f"{count:,} records cannot be split evenly over {devices} devices"
-        raise ValueError(f"{rest}: put {count % devices} of them into a release of their own")
+        raise ValueError(f"{rest}: put {count % devices} of them into a separate release")
     layout = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
     def laid_out(leaf: Any) -> Any:

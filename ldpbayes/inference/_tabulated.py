@@ -336,7 +336,7 @@ class TabulatedRecords(Surrogate):
         report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
         if error <= 10 * TOLERANCE:
             return report
-        return self.records(f"tabulated likelihoods are off by {error:.2g} nats at posterior draws", report)
+        return self.records(f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws", report)
 
 
 def tabulated_records(

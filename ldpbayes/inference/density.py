@@ -167,7 +167,7 @@ def _described(name: str, site: Message) -> Site:
     sampled, private = site["type"] == "sample", isinstance(fn, Privatized)
     latent, observed = sampled and not site["is_observed"], sampled and site["is_observed"]
     if observed and _is_data(site["value"]):
-        advice = f"write it with ldpbayes.observe, or fit privatize(model, {{{name!r}: release.mechanism}})"
+        advice = f"use ldpbayes.observe for this site, or fit privatize(model, {{{name!r}: release.mechanism}})"
         raise TypeError(f"site {name!r} observes a {type(site['value']).__name__}: {advice}")
     if observed and private:
         check_site(name, site["fn"], site["value"])
@@ -176,7 +176,7 @@ def _described(name: str, site: Message) -> Site:
     shape, sizes = np.shape(site["value"]), tuple(frame.size for frame in frames)
     fits = shape[: len(sizes)] == sizes and (sampled or len(shape) == len(sizes))
     if latent and (private or site["infer"].get("original")):
-        raise ValueError(f"site {name!r} is privatized and observes nothing: give the model its released values")
+        raise ValueError(f"site {name!r} is privatized, but observes no values: give the model the released values")
     discrete = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
     batch_shape = log_likelihood_shape(site) if observed else ()
     return Site(
@@ -209,7 +209,7 @@ def log_likelihood_shape(site: Message) -> tuple[int, ...]:
         return np.broadcast_shapes(laws, values[: len(values) - site["fn"].event_dim])
     except ValueError:
         name = site["name"]
-        raise ValueError(f"site {name!r}: observed values of shape {values} are not those of {laws} laws") from None
+        raise ValueError(f"site {name!r}: observed values of shape {values} do not fit laws of shape {laws}") from None
 
 
 def _record_count(site: Message, shape: tuple[int, ...]) -> int:

@@ -30,7 +30,7 @@ UNCERTAINTY = {
 
 
 class ConvergenceWarning(LdpBayesWarning):
-    """The chains have not converged well enough; the message names the parameters."""
+    """Warning that the chains of `fit` have not converged well enough. The message names the parameters concerned."""
 
 
 def labels(
@@ -51,7 +51,7 @@ def labels(
         names.setdefault(name, [table.dim if alike else f"{name}_{table.dim}"])
     for name, axes in (dims or {}).items():
         if name not in shapes:
-            raise ValueError(f"dims names {name!r}, and the sites of the model are {', '.join(shapes)}")
+            raise ValueError(f"dims has the site {name!r}, but the sites of the model are {', '.join(shapes)}")
         if isinstance(axes, str) or len(axes) > len(shapes[name]):
             allowed = f"a list of names, at most one for each axis of {shapes[name]}"
             raise ValueError(f"dims of {name!r} must be {allowed}, got {axes!r}")
@@ -64,10 +64,10 @@ def labels(
     for axis, array in arrays.items():
         if axis not in sizes:
             known = ", ".join(sizes) or "without names"
-            raise ValueError(f"coords has {axis!r}, and the axes of the model are {known}; dims= names axes by site")
+            raise ValueError(f"coords has the axis {axis!r}, but the model has the axes {known}; name axes with dims=")
         for name, size in sizes[axis].items():
             if array.shape != (size,):
-                allowed = f"{size} labels, one a place on that axis of {name!r}"
+                allowed = f"{size} labels, one for each place on this axis of {name!r}"
                 raise ValueError(f"coords of {axis!r} must be {allowed}, got an array of shape {array.shape}")
     found, keys = dict[str, list[np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
     for name, table in tables.items():
@@ -158,7 +158,7 @@ def advice(result: Any, depth: float) -> str:
     diverging, steps = (np.asarray(statistics.get(name, 0)) for name in ("diverging", "n_steps"))
     full, ways = np.mean(steps >= 2**depth - 1), ["run longer chains"]
     ways += ["raise target_accept_prob"] * bool(np.any(diverging))
-    ways += [f"raise max_tree_depth, at which {100 * full:.2g}% of the draws stopped"] * bool(full)
+    ways += [f"raise max_tree_depth ({100 * full:.2g}% of the draws reached it)"] * bool(full)
     return f"; {', '.join(ways)}, reparametrise, or try dense_mass=True if parameters are correlated"
 
 

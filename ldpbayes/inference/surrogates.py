@@ -20,11 +20,20 @@ from ldpbayes.inference.result import Weights, arviz, resample
 
 
 class ExpansionWarning(LdpBayesWarning):
-    """An expansion is not exact enough for the posterior. The message says why `fit` sampled the records instead."""
+    """Warning that an expansion was not exact enough to sample the posterior, or that `fit` could not check the
+    expansion.
+
+    An expansion is a polynomial that replaces the log-likelihood of many records. The message gives the reason, and
+    says if `fit` used the exact log-likelihood of the records instead.
+    """
 
 
 class SketchWarning(LdpBayesWarning):
-    """A sketch was too coarse for the posterior. The message says how `fit` refined the sketch."""
+    """Warning that the log-likelihood of a sketch was not exact enough to sample the posterior.
+
+    A sketch is a small summary that replaces the released values. The message gives the error, and says if `fit` made a
+    more exact sketch and sampled again.
+    """
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,7 @@ class Records(Surrogate):
             return report
         if not exact:
             return dataclasses.replace(self, coarse=False)
-        message = f"a sketch of {panels} panels is off by {report.error_nats:.2g} nats at posterior draws"
+        message = f"a sketch of {panels} panels has an error of {report.error_nats:.2g} nats at posterior draws"
         first = not any(each.panels for each in self.reports)
         finer = self._finer(positions) if first else None
         if finer is None:

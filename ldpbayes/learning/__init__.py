@@ -1,6 +1,6 @@
-"""Learning to predict from released labels: objectives that know the mechanism, linear predictors and networks.
+"""Learning to predict labels from released labels: losses that know the mechanism, linear predictors, and networks.
 
-`LabelPrivateRegressor` needs scikit-learn, and is imported when it is first used.
+Only `LabelPrivateRegressor` needs scikit-learn, which is imported when the class is first used.
 """
 
 import importlib

@@ -22,10 +22,14 @@ PRIOR_SHARE = 0.9  # probability, under an estimated prior, of the interval in w
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelRelease:
-    """Released labels with the prior that determined the release. All of it may be published.
+    """Released labels, with the prior that determined how they were released. All parts may be published.
 
-    `release` has the labels under `RPWithPrior`, from which a predictor learns. The `prior` is uniform between the
-    bounds. Or it was estimated from `prior_release`, the labels under Laplace noise, which spent a part of the budget.
+    The attributes are:
+
+    - ``release``: the labels that `RPWithPrior` released. A predictor learns from these labels;
+    - ``prior``: a histogram of the labels, which determined the parameters of `RPWithPrior`;
+    - ``prior_release``: the labels under Laplace noise from which the prior was estimated, with a part of the budget.
+      It is None if no prior was estimated. Then the prior is uniform.
     """
 
     release: Release
@@ -35,10 +39,10 @@ class LabelRelease:
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of both releases together: pure differential privacy with the sum of their ε (adaptive
-        composition).
+        """The guarantee of all releases together: pure differential privacy (δ = 0) with the sum of their ε.
 
-        The trade-off curve is a lower bound for all mechanisms of this ε. For a single release it is exact.
+        If the labels were released only once, the trade-off curve is exact. If they were released twice, the curve is a
+        lower bound, which holds for every pair of mechanisms with these ε.
         """
         if self.prior_release is None:
             return self.release.guarantee
@@ -64,27 +68,34 @@ def release_labels(
     interval: tuple[float, float] | None = None,
     seed: int = 0,
 ) -> LabelRelease:
-    """Release labels under `RPWithPrior`, as a `LabelRelease`. Interval and half-width do not depend on the labels.
+    """Release labels under `RPWithPrior`, for studies only. The result is a `LabelRelease`.
 
-    A share ε₁ of the budget releases every label under Laplace noise, to estimate the prior of labels (`label_prior`).
-    The rest releases the labels ([LH], Algorithm 4). With ε₁ = 0 the prior is uniform. A prior is useful if the bounds
-    are several times wider than the range of the labels. About ε₁ = 12/√n distinguishes the law of n labels from a
-    uniform law. For studies only: real labels need a cryptographically secure sampler that is safe in floating point.
+    To publish real labels, use a cryptographically secure sampler instead.
+
+    The budget has two parts ([LH], Algorithm 4). With the part ``prior_epsilon``, all labels are released under Laplace
+    noise. From this release, `label_prior` estimates a histogram, the prior of the labels. With the rest, the labels
+    are released under `RPWithPrior`. If ``prior_epsilon`` is 0, the prior is uniform between the bounds.
+
+    An estimated prior is useful if the bounds are several times wider than the range of the labels. For n labels, a
+    ``prior_epsilon`` of about 12/√n is enough to distinguish the law of the labels from a uniform law.
 
     Parameters
     ----------
     labels : array_like (n,)
         Original labels, which are numbers without missing values. Labels outside the bounds are moved to the bounds.
     epsilon, prior_epsilon : float
-        The whole privacy budget of each label, positive and finite, and ε₁, 0 or more.
+        The whole privacy budget ε of each label in nats, positive and finite. And the part of it for the prior, 0
+        (default) or more.
     lower, upper : float
-        Bounds in the unit of the labels, finite, lower < upper; chosen without looking at the labels.
+        Bounds in the unit of the labels, finite, lower < upper. Choose them without looking at the labels.
     half_width : float, optional
-        ζ of `RPWithPrior`, positive and finite. Default: `ldpbayes.mechanisms.optimal_half_width` of the prior.
+        Distance ζ of `RPWithPrior`, positive and finite, in the unit of the labels. Default: the result of
+        `ldpbayes.mechanisms.optimal_half_width` for the prior.
     interval : pair of float, optional
-        Interval of `RPWithPrior`. Default: the interval of highest density with 90 % of an estimated prior, or bounds.
+        Interval of `RPWithPrior`, in the unit of the labels. Default: if the prior is uniform, the bounds. If the prior
+        was estimated, the interval of highest density with 90 % of the prior.
     seed : int
-        Random seed.
+        Random seed. Default: 0.
     """
     allowed = "a vector of numbers (drop or impute missing labels first)"
     values = checked("labels", labels, allowed, lambda a: ~np.isnan(a) & (a.ndim == 1))
@@ -115,8 +126,8 @@ def checked_data(
 ) -> tuple[Objective, np.ndarray, list[str]]:
     """The objective, features (n, d) and their names; TypeError or ValueError unless a fit can use them."""
     if not isinstance(release, Release):
-        hint = {"LabelRelease": ": pass its .release", "PanelSketch": ": in a sketch labels have one law"}
-        kind = type(release).__name__
+        kind, in_sketch = type(release).__name__, ": a sketch has one law for all labels"
+        hint = {"LabelRelease": ": pass its attribute .release", "PanelSketch": in_sketch}
         raise TypeError(f"release must be a Release of labels, got {kind}{hint.get(kind, '')}")
     if release.mechanism.record_shape or release.mechanism.event_shape:
         raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
@@ -150,7 +161,7 @@ def checked_features(
     try:
         matrix = np.asarray(features, float)
     except (TypeError, ValueError) as error:
-        advice = "of text make columns by pandas.get_dummies(features, drop_first=True)"
+        advice = "convert text by pandas.get_dummies(features, drop_first=True)"
         raise ValueError(f"features must be numbers; {advice} ({error})") from None
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"features must be a matrix with one row for each label, got an array of shape {matrix.shape}")
@@ -160,14 +171,14 @@ def checked_features(
         )
     width = matrix.shape[1]
     if fit_names is not None and width != len(fit_names):
-        raise ValueError(f"features must have {len(fit_names)} columns, as those of the fit had, got {width}")
+        raise ValueError(f"features must have {len(fit_names)} columns, as in the fit, got {width}")
     matrix = checked("features", matrix, *FINITE_NUMBERS)
     unnamed = [f"x[{j}]" for j in range(width)]
     if not hasattr(features, "columns"):
         return matrix, unnamed
     names = [name if isinstance(name, str) else f"x[{name}]" for name in features.columns]
     if fit_names is not None and unnamed not in (names, list(fit_names)) and names != list(fit_names):
-        raise ValueError(f"features must have the columns of the fit in their order, {list(fit_names)}, got {names}")
+        raise ValueError(f"features must have the columns of the fit in the same order, {list(fit_names)}, got {names}")
     return matrix, names
 
 

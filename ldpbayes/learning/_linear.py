@@ -1,4 +1,4 @@
-"""Linear predictors of released labels: the penalised criterion, its penalty, its minimum and that minimum's errors."""
+"""Linear predictors of released labels: the penalised sum of losses, its penalty, its minimum, and standard errors."""
 
 import abc
 import dataclasses
@@ -150,7 +150,10 @@ PATIENCE = 2  # a search ends after so many penalties in a row that do worse tha
 
 
 class Penalty(abc.ABC):
-    """Base of rules that choose the prior precision of the coefficients of standardised features."""
+    """Base of rules that choose the penalty of `linear_fit` from the released labels.
+
+    The penalty is the prior precision of the coefficients of the standardised features.
+    """
 
     grid: tuple[float, ...]
 
@@ -160,7 +163,10 @@ class Penalty(abc.ABC):
 
     @abc.abstractmethod
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        """Return the penalty of one chunk of labels, for a criterion without penalty; fits start at `start` (p,)."""
+        """Return the penalty that the rule chooses.
+
+        `criterion` is the sum of losses without a penalty. Fits start at the parameters `start` (p,).
+        """
 
     def _best(self, criterion: Criterion, start: np.ndarray, score: Callable[[float], float]) -> float:
         """The smallest score's penalty, from fits without coefficients on to those that overfit, while it helps."""
@@ -180,15 +186,17 @@ class Penalty(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class CrossValidation(Penalty):
-    """Rule that chooses the penalty with the smallest loss on held-out released labels. It uses no original label.
+    """Rule that chooses the penalty with the smallest loss on held-out released labels. It uses no original labels.
 
     Parameters
     ----------
-    folds, seed : int
-        Number of random parts of the labels, where each part is held out once; random seed.
+    folds : int
+        Number of random parts into which the labels are divided. Each part is held out once. Default: 5.
     grid : sequence of float
-        Penalties to choose from, 0 or more, as multiples of the information of the labels about the coefficient of one
-        standardised feature.
+        Penalties to choose from, 0 or more, as multiples of the information in the labels about one coefficient (a mean
+        over the standardised features). Default: 13 numbers from 0.001 to 1000.
+    seed : int
+        Random seed of the division into parts. Default: 0.
     """
 
     folds: int = 5
@@ -220,10 +228,15 @@ class CrossValidation(Penalty):
 
 @dataclasses.dataclass(frozen=True)
 class Evidence(Penalty):
-    """Rule that chooses the penalty under which released labels are most probable, on average over coefficients
-    ([MacKay]).
+    """Rule that chooses the penalty under which the released labels are most probable ([MacKay]).
 
-    Only for likelihoods, by Laplace's approximation. The ``grid`` of penalties is as in `CrossValidation`, without 0.
+    The penalty is the prior precision of the coefficients. The probability is averaged over this prior, by Laplace's
+    approximation. The loss must be a negative log-likelihood.
+
+    Parameters
+    ----------
+    grid : sequence of float
+        Penalties to choose from, as in `CrossValidation`, but above 0.
     """
 
     grid: tuple[float, ...] = GRID
@@ -282,22 +295,29 @@ def _scale_profile(criterion: Criterion, minimum: Minimum) -> tuple[np.ndarray, 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearPredictor(Estimate):
-    """A linear predictor of labels, with the errors of its parameters.
+    """A linear predictor of labels, with the standard errors of its parameters.
 
-    Intervals are normal. The interval of the scale contains all scales that a likelihood ratio test accepts, without
-    the prior of the scale. It begins with 0 if the labels do not distinguish a small scale from 0. If the labels
-    determine the scale to 10 %, the interval of its logarithm is normal.
+    Confidence intervals of coefficients are normal. The interval of the scale contains all scales that a likelihood
+    ratio test accepts, where the likelihood does not include the prior of the scale. The interval begins at 0 if the
+    labels do not distinguish a small scale from 0.
 
     Attributes
     ----------
     names, params : list of str, array (p,)
-        The intercept (if any), coefficients and scale (if any), in the units of features and labels.
+        Names and values of the intercept (if any), the coefficients, and the scale (if any), in the units of features
+        and labels.
     covariance : array (p, p)
-        For the marginal likelihood, the inverse of the observed information plus the information of the prior. For
-        squared errors, the sandwich formula. NaN if the labels do not identify the parameters.
-    count, objective, loss, penalty, converged, steps
-        Number of labels; the `Objective` whose losses were minimised; the sum of these losses without the penalty; the
-        penalty of `linear_fit`; True if the minimisation converged; its number of steps.
+        Covariance of the estimated parameters. For `MarginalLikelihood`, it is the inverse of the sum of the observed
+        information and the information of the prior. For squared errors, it is from the sandwich formula. It is NaN if
+        the labels do not identify the parameters.
+    count : int
+        Number of released labels in the fit.
+    objective, loss : Objective, float
+        The objective whose losses were minimised, and the sum of these losses without the penalty.
+    penalty : float
+        The penalty that was used, as `linear_fit` describes.
+    converged, steps : bool, int
+        True if the minimisation converged, and the number of its steps.
     """
 
     names: list[str]
@@ -315,12 +335,12 @@ class LinearPredictor(Estimate):
 
     @property
     def intercept(self) -> float:
-        """The prediction where all features are 0."""
+        """The linear predictor (before any inverse link function) if all features are 0."""
         return float(self.params[0]) if self._intercept else 0.0
 
     @property
     def coefficients(self) -> np.ndarray:
-        """Coefficients (d,) of the features, in units of the label (before a link) for each unit of a feature."""
+        """Coefficients (d,): the change of the linear predictor for each unit of a feature."""
         return self.params[self._features]
 
     @property
@@ -329,7 +349,7 @@ class LinearPredictor(Estimate):
 
     @property
     def scale(self) -> float | None:
-        """Scale of the law of labels, or None if this law has no scale."""
+        """Scale parameter of the law of labels, or None if this law has no scale."""
         return float(self.params[-1]) if self.objective.scaled else None
 
     @functools.cached_property
@@ -339,11 +359,13 @@ class LinearPredictor(Estimate):
     def predict(
         self, features: Array, *, bounds: tuple[float, float] | None = None, interval: float | None = None
     ) -> np.ndarray | Prediction:
-        """Return expected original labels (m,) for features (m, d), with columns in the order of the fit.
+        """Return the expected original labels (m,) for `features` (m, d), with the columns in the order of the fit.
 
-        Labels are clipped at the ``bounds``, such as the bounds of the mechanism. By default predictions are not
-        bounded. With a probability as ``interval``, the result is a `Prediction`. The ends of a label are NaN if its
-        law has no cdf. Raises ValueError if the fit has a loss instead of a law.
+        If ``bounds`` are given, labels are clipped to these bounds, which are usually the bounds of the mechanism.
+
+        If ``interval`` is a probability, such as 0.95, the result is a `Prediction` with intervals of this probability.
+        The interval of a label is NaN if its law has no cdf. Raises ValueError for intervals if the objective has no
+        law of labels.
         """
         matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
         prediction, ends = self.intercept + matrix @ self.coefficients, labels.checked_bounds(bounds)
@@ -351,7 +373,7 @@ class LinearPredictor(Estimate):
             if interval is None:
                 return np.asarray(self.objective.mean(prediction, self.scale, ends))
             if not isinstance(self.objective, MarginalLikelihood):
-                raise ValueError(f"intervals need a law of labels, and {type(self.objective).__name__} has none")
+                raise ValueError(f"intervals need a law of labels, but {type(self.objective).__name__} has none")
             level = float(checked("interval", interval, *ONE_INSIDE_0_1))
             scale, rows = self.scale or 1.0, np.zeros((len(matrix), 2, len(self.params)))
             rows[:, 0, self._features], rows[:, 0, : int(self._intercept)] = matrix, 1.0
@@ -381,7 +403,7 @@ class LinearPredictor(Estimate):
 
 @dataclasses.dataclass(frozen=True)
 class LinearModel:
-    """A linear predictor for `LabelPrivateRegressor`. See `linear_fit` for ``penalty`` and ``intercept``."""
+    """Options of a linear model for `LabelPrivateRegressor`: ``penalty`` and ``intercept``, as in `linear_fit`."""
 
     penalty: float | Penalty | None = None
     intercept: bool = True
@@ -397,25 +419,27 @@ def linear_fit(
 ) -> LinearPredictor:
     """Fit a linear predictor to released labels, by maximum a posteriori or by least squares with a ridge penalty.
 
-    Minimises the sum of losses + penalty/2 · the sum of squared coefficients of standardised features (mean 0, standard
-    deviation 1), in double precision. For a likelihood, the penalty is the precision of a normal prior.
-    ``Ridge(alpha)`` of scikit-learn on standardised features is ``SquaredError()`` with the penalty 2·alpha. Returns a
-    `LinearPredictor`. A LearningWarning says that the minimisation has not converged, or that the labels do not
-    identify the parameters.
+    The result is a `LinearPredictor`. The function minimises the sum of losses plus penalty/2 times the sum of squared
+    coefficients. The coefficients are for standardised features (mean 0, standard deviation 1). For a likelihood, the
+    penalty is the precision of their normal prior. ``Ridge(alpha)`` of scikit-learn on standardised features is
+    ``SquaredError()`` with the penalty 2·alpha.
+
+    A LearningWarning is issued if the minimisation has not converged, or if the labels do not identify the parameters.
 
     Parameters
     ----------
     features : array_like (n, d) or data frame
-        Public features, finite numbers, one row for each label.
+        Public features, finite numbers, with one row for each label.
     release : Release
         Released labels, one number or category for each record.
     objective : Objective, optional
         The loss. Default: ``MarginalLikelihood()``, for normal labels.
     penalty : float or Penalty, optional
         The penalty, 0 or more, or a rule that chooses it from the released labels. Default: `Evidence` for a
-        likelihood, `CrossValidation` for squared errors. `MarginalLikelihood` defines the prior of a scale.
+        likelihood, and `CrossValidation` for squared errors. The scale has no penalty, but the prior that
+        `MarginalLikelihood` describes.
     intercept : bool
-        True if there is an intercept, which is not penalised.
+        True (default) if the model has an intercept, which is not penalised.
     """
     objective, matrix, names = labels.checked_data(features, release, objective)
     if penalty is None:
@@ -442,10 +466,10 @@ def linear_fit(
         own = inverse if objective.likelihood else inverse @ minimum.at.spread @ inverse.T
         covariance = jacobian @ own @ jacobian.T
     else:
-        problem = "the labels do not tell the parameters apart: there are no standard errors; take a larger penalty"
+        problem = "the labels do not identify all parameters: there are no standard errors; use a larger penalty"
         warn(problem, LearningWarning)
     if not minimum.converged:
-        warn(f"not converged in {minimum.iterations} steps", LearningWarning)
+        warn(f"the fit has not converged in {minimum.iterations} steps", LearningWarning)
     return LinearPredictor(
         names=["intercept"] * criterion.intercept + names + ["scale"] * objective.scaled,
         params=params,

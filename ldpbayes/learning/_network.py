@@ -1,4 +1,4 @@
-"""Networks as predictors of released labels."""
+"""Neural networks as predictors of released labels."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,22 +31,27 @@ class TrainedNetwork(NamedTuple):
 
 @pytree_dataclass
 class Network:
-    """A fully connected network and its training. Raises ValueError if a number is out of its range.
+    """Layers of a fully connected network, and options of its training.
+
+    Raises ValueError if a number is out of its range.
 
     Parameters
     ----------
-    widths, activation : tuple of int, callable
-        Widths of the hidden layers, and their activation. (128, 64) and the prediction layer are the layers of [LH].
+    widths : tuple of int
+        Widths of the hidden layers. Default: (128, 64), as in [LH]. A layer with one output follows, the prediction.
+    activation : callable
+        Activation function of the hidden layers. Default: ``jax.nn.relu``.
     epochs, batch : int
-        Number of passes through the labels, and number of labels in each step.
+        Number of passes through all labels, and number of labels in each training step. Default: 50 and 256.
     optimiser : optax.GradientTransformation, optional
-        Default: Adam with the rate 0.001, a tenth of it from half of the epochs on.
+        The optimiser. Default: Adam with the learning rate 0.001, and 0.0001 in the second half of the epochs.
     weight_decay : float
-        Factor, 0 or more. This multiple of the weights and biases is added to their gradient before the optimiser, as
-        with PyTorch's ``weight_decay`` of Adam.
+        Factor, 0 or more. This factor times the weights and biases is added to their gradient, as in PyTorch's Adam.
+        Default: 1e-4.
     standardise : bool
-        True to standardise features, and to start predictions from the middle of the labels, in units of a sixth of
-        their range. Otherwise the network gets the features unchanged, as in [LH].
+        True (default) to standardise features and predictions. The network then predicts the distance of a label from
+        the mean released label. The unit of this distance is a sixth of the range between the bounds of the mechanism.
+        If False, features and predictions are not transformed, as in [LH].
     """
 
     widths: tuple[int, ...] = static(default=(128, 64))
@@ -68,7 +73,7 @@ class Network:
     def start(
         self, objective: Objective, key: Key, features: Array, values: Array, mechanism: Mechanism
     ) -> TrainedNetwork:
-        """Return the network before training: weights and biases are uniform between ±1/√inputs, as in PyTorch."""
+        """Return the untrained network. A layer with k inputs has uniform weights and biases in [−1/√k, 1/√k]."""
         dtype = jnp.result_type(features)
         sizes = (features.shape[1], *self.widths, 1)
         layers = []
@@ -82,7 +87,11 @@ class Network:
         return TrainedNetwork(tuple(layers), *(jnp.asarray(number, dtype) for number in numbers))
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
-        """Return predictions (n,), before any link, for features (n, d) as in the training, and the scale."""
+        """Return the predictions (n,) for `features` (n, d), and the scale of the law of labels.
+
+        The predictions are on the scale of the link function. The features must be standardised like the training
+        features.
+        """
         hidden, (*inner, (last, constant)) = features, trained.layers
         for weights, bias in inner:
             hidden = self.activation(hidden @ weights + bias)
@@ -145,9 +154,18 @@ _predict_compiled = jax.jit(Network.predictor)
 class NetworkPredictor:
     """A trained network that predicts labels.
 
-    `trained` is a pytree of weights, biases and scale. `losses` (epochs,) is the mean loss of the `count` labels in
-    each epoch. `names` are the names of the features. `network` has the layers and their training, `objective` is the
-    loss, and `privacy` states the guarantee of the labels.
+    Attributes
+    ----------
+    network, objective : Network, Objective
+        The layers with the options of the training, and the objective whose losses were minimised.
+    trained : pytree
+        Weights and biases of the layers, and the scale of the law of labels.
+    losses : array (epochs,)
+        Mean loss of the labels in each epoch.
+    count, names : int, list of str
+        Number of labels, and names of the features.
+    privacy : str
+        Statement of the guarantee of the labels.
     """
 
     network: Network
@@ -162,11 +180,14 @@ class NetworkPredictor:
 
     @property
     def scale(self) -> float | None:
-        """Scale of the law of labels, or None if this law has no scale."""
+        """Scale parameter of the law of labels, or None if this law has no scale."""
         return float(np.exp(self.trained.log_scale)) if self.objective.scaled else None
 
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
-        """Return expected original labels (m,); see `LinearPredictor.predict` for the parameters."""
+        """Return the expected original labels (m,) for `features` (m, d).
+
+        If ``bounds`` are given, all results are between them, as in `LinearPredictor.predict`.
+        """
         matrix, _ = labels.checked_features(features, fit_names=self.names)
         standard = ((matrix - self._centre) / self._unit).astype(np.float32)
         with jax.enable_x64(False):
@@ -183,19 +204,20 @@ def network_fit(
     network: Network | None = None,
     **options: Any,
 ) -> NetworkPredictor:
-    """Train a fully connected network on released labels, in single precision; needs optax (the extra ``learning``).
+    """Train a fully connected network on released labels, in single precision.
 
-    Returns a `NetworkPredictor`. The scale of a law is learned with the network. A LearningWarning says that the loss
-    is not finite at the end.
+    The result is a `NetworkPredictor`. If the law of labels has a scale, the scale is learned with the network. A
+    LearningWarning is issued if the loss is not finite at the end. The function needs optax (the extra ``learning``).
 
     Parameters
     ----------
     features, release, objective
-        See `linear_fit`: public features, with one row for each label; released labels; the loss.
+        Public features with one row for each label, released labels, and the loss, as in `linear_fit`.
     seed : int
-        Random seed of the start and of the order of the labels.
+        Random seed for the first weights of the network and for the order of the labels. Default: 0.
     network, **options
-        A `Network` with the layers and their training, or instead the parameters of a `Network`.
+        A `Network` with the layers and the options of the training. Or, instead, parameters of `Network`, such as
+        ``epochs=20``.
     """
     objective, matrix, names = labels.checked_data(features, release, objective)
     if network is not None and options:
@@ -210,7 +232,7 @@ def network_fit(
         trained, losses = _train_compiled(network, objective, key, standard, values, release.mechanism)
     trained, losses = jax.tree.map(np.asarray, (trained, losses))
     if not np.isfinite(losses[-1]):
-        problem = "the loss is not a finite number at the end of the training: take a lower rate, or standardise"
+        problem = "the loss is not finite at the end of the training: use a lower learning rate, or standardise=True"
         warn(problem, LearningWarning)
     privacy = labels.privacy_of(release)
     return NetworkPredictor(network, objective, trained, losses, len(release), privacy, names, centre, unit)

@@ -1,4 +1,4 @@
-"""Objectives: losses of predicted labels given released ones, and laws of labels."""
+"""Objectives: losses of predicted labels, given the released labels, and laws of labels."""
 
 import abc
 import dataclasses
@@ -22,7 +22,7 @@ Bounds = tuple[float, float]
 
 
 class LearningWarning(LdpBayesWarning):
-    """The fit should not be used without a check. The message says why."""
+    """Warning that a fit should be checked before it is used. The message states the reason."""
 
 
 def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
@@ -47,47 +47,54 @@ def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
 
 
 class Objective(abc.ABC):
-    """Base of losses of a predicted label, given its released value.
+    """Base of losses that compare a predicted label with the released value of the label.
 
-    Objects are static arguments of compiled functions, compared and hashed by their fields. If the loss is a negative
-    log-likelihood (`likelihood`), the errors of a fit come from its information. Otherwise they come from the sandwich
-    formula ([Huber67]).
+    If `likelihood` is True, the loss is a negative log-likelihood, and the standard errors of a fit come from the
+    observed information. Otherwise, they come from the sandwich formula ([Huber67]). A subclass must be a frozen
+    dataclass, because JAX compares and hashes objectives.
     """
 
     likelihood: ClassVar[bool] = False
 
     @property
     def scaled(self) -> bool:
-        """True if the loss has a scale that is learned with the prediction."""
+        """True if the loss has a scale parameter that is estimated together with the predictor."""
         return False
 
     @property
     def counts(self) -> bool:
-        """True if labels are whole numbers, whose law is summed between bounds that a compiled function must know."""
+        """True if the original labels are whole numbers.
+
+        The likelihood then sums over whole numbers between bounds. JAX must know these bounds before compilation.
+        """
         return False
 
     @abc.abstractmethod
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
-        """Return the loss (n,) of labels with released values (n,); twice differentiable in prediction and scale.
+        """Return the loss (n,) of each label, given the released values `values` (n,) of the labels.
 
-        The prediction (n,) is before the link of the law, in the unit of the label if there is none. The scale, () or
-        (n,), is positive, in the unit of the label, and ignored unless `scaled`.
+        The loss must be twice differentiable in `prediction` and `scale`. `prediction` (n,) is on the scale of the link
+        function, such as log-odds. Without a link, it is in the unit of the label. `scale`, of shape () or (n,), is
+        positive, in the unit of the label. It has no effect unless `scaled` is True.
         """
 
     def scale_prior(self, values: Array, mechanism: Mechanism) -> tuple[Array, float]:
-        """Return a plausible scale, where fits start, and the precision of its log-normal prior."""
+        """Return the median of the log-normal prior of the scale, and the prior precision of log(scale)."""
         return label_spread(values, mechanism), 0.0
 
     def mean(self, prediction: Array, scale: Array, bounds: Bounds | None = None) -> Array:
-        """Return the expected label, shape (n,), clipped at `bounds` if there are any."""
+        """Return the expected labels (n,), given the predictions (n,) and the scale.
+
+        If `bounds` are given, all results are between them, as in `LinearPredictor.predict`.
+        """
         return prediction if bounds is None else jnp.clip(prediction, *bounds)
 
 
 @dataclasses.dataclass(frozen=True)
 class SquaredError(Objective):
-    """(z − prediction)²: the released label z replaces the original label ([LH]).
+    """Squared error (z − prediction)², in which the released label z takes the place of the original label ([LH]).
 
-    Clipped labels, and noise that depends on the label, bias the predictor.
+    The predictor is biased if the mechanism clips labels, or if the expected noise depends on the label.
     """
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
@@ -96,9 +103,10 @@ class SquaredError(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class UnbiasedLabels(Objective):
-    """(u(z) − prediction)², where u(z) has the expectation y for a label y: `Mechanism.unbiased`.
+    """Squared error (u(z) − prediction)², where u(z) is an unbiased estimate of the label from its released value z.
 
-    The minimiser is consistent if labels lie between the bounds of the mechanism. Raises ValueError if there is no u.
+    `Mechanism.unbiased` computes u(z). The predictor is consistent if all labels are between the bounds of the
+    mechanism. Raises ValueError if the mechanism has no such estimate.
     """
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
@@ -106,20 +114,26 @@ class UnbiasedLabels(Objective):
 
 
 def normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Normal labels: `prediction` and `scale` are mean and standard deviation, in the unit of the labels."""
+    """Return the normal law with mean `prediction` and standard deviation `scale`, in units of the labels."""
     return dist.Normal(prediction, scale, validate_args=False)
 
 
 def laplace_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Laplace labels with median `prediction` and mean absolute deviation `scale`, in the unit of the labels."""
+    """Return the Laplace law with median `prediction` and mean absolute deviation `scale`, in units of the labels."""
     return dist.Laplace(prediction, scale, validate_args=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class student_t_labels:
-    """Student's t labels with `df` degrees of freedom and identity link. Few outliers hardly change this regression.
+    """Student's t law of labels. A few outliers among the labels hardly change a regression with this law.
 
-    An object is a law, which is called with a prediction (the centre) and a scale (below the standard deviation).
+    An object of this class is a function (prediction, scale) → law. The prediction is the centre of the law, in the
+    unit of the label (identity link). The scale is smaller than the standard deviation.
+
+    Parameters
+    ----------
+    df : float
+        Degrees of freedom, positive. Default: 4.
     """
 
     df: float = ruled(ONE_POSITIVE, default=4.0)
@@ -132,38 +146,44 @@ class student_t_labels:
 
 
 def poisson_labels(prediction: Array) -> dist.Distribution:
-    """Poisson counts with a log link: `prediction` is the logarithm of their mean."""
+    """Return the Poisson law of labels that are counts. `prediction` is the logarithm of the mean count (log link)."""
     return dist.Poisson(jnp.exp(prediction), validate_args=False)
 
 
 def log_normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Positive labels whose logarithms are normal: `prediction` and `scale` are their mean and standard deviation."""
+    """Return the law of positive labels with normal logarithm: mean `prediction`, standard deviation `scale`."""
     return dist.LogNormal(prediction, scale, validate_args=False)
 
 
 def bernoulli_labels(prediction: Array) -> dist.Distribution:
-    """Labels 0 and 1: `prediction` is the log-odds of 1. For mechanisms of categories such as `RandomizedResponse`."""
+    """Return the law of labels 0 and 1, where `prediction` is the log-odds of 1.
+
+    The law is for mechanisms for categories, such as `RandomizedResponse`.
+    """
     return dist.BernoulliLogits(prediction, validate_args=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class MarginalLikelihood(Objective):
-    """Loss −log p(z | prediction, scale) of a released label z, with the original label integrated out.
+    """Loss −log p(z | prediction, scale) of a released label z, where the original label is integrated out.
 
-    ``-ldp.Privatized(law(prediction, scale), mechanism).log_prob(z)`` is this loss for any model in JAX.
+    In your own model in JAX, use this loss as ``-ldp.Privatized(law(prediction, scale), mechanism).log_prob(z)``.
 
     Parameters
     ----------
     law : callable
-        Function (prediction, scale) → NumPyro distribution of the label: a law of `ldpbayes.learning` (`normal_labels`,
-        ...) or your own. A function of the prediction alone has no scale.
+        Function (prediction, scale) → law of the original label, a NumPyro distribution. It is a law of
+        `ldpbayes.learning`, or your own function. A function of the prediction alone means a law without a scale.
+        Default: `normal_labels`.
     scale : float, optional
-        A plausible scale, the median of its log-normal prior. Default: a sixth of the range between the bounds of the
-        mechanism (1/2 for `log_normal_labels`, where it has no unit). With much noise a posterior mode needs this
-        prior: the likelihood of many coefficients may grow until the scale is 0, or only bound the scale from above.
+        A plausible scale, which is the median of the log-normal prior of the scale. Default: a sixth of the range
+        between the bounds of the mechanism (for `log_normal_labels`: 1/2, because the scale has no unit). With much
+        noise, a fit needs this prior. Without it, the likelihood may be largest at the scale 0, or may hardly decrease
+        towards 0.
     deviation : float
-        Standard deviation of the logarithm of the scale in this prior; infinite for no prior. With 1.5, the prior has
-        95 % of its probability between 1/114 and 3.2 times the range. With a larger scale, all labels are at a bound.
+        Standard deviation of the logarithm of the scale in this prior. Infinite means no prior. Default: 1.5. With the
+        default scale, the prior has 95 % of its probability between 1/114 of the range between the bounds and 3.2 times
+        this range. With an even larger scale, nearly all labels are at a bound.
     """
 
     likelihood: ClassVar[bool] = True
@@ -192,7 +212,7 @@ class MarginalLikelihood(Objective):
         return 0.5 if self.law is log_normal_labels else label_spread(values, mechanism), self.deviation**-2
 
     def label(self, prediction: Array, scale: Array) -> dist.Distribution:
-        """Return the law of the label, a NumPyro distribution."""
+        """Return the law of the original label for a prediction and a scale, a NumPyro distribution."""
         return self.law(prediction, scale) if self.scaled else self.law(prediction)
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:

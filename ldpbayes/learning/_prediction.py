@@ -1,4 +1,4 @@
-"""Intervals of predicted labels: of their expectation, and of one new label."""
+"""Intervals of predicted labels: for the expected label, and for a new label."""
 
 import functools
 from typing import NamedTuple
@@ -18,10 +18,11 @@ BATCH = 1000  # labels at a time
 
 
 class Prediction(NamedTuple):
-    """Predictions of m labels; each field has shape (m,), in the unit of the labels.
+    """Predictions of m labels. Each attribute is an array (m,), in the unit of the labels.
 
-    ``mean`` is the expected label, with its interval from ``mean_lower`` to ``mean_upper``. A new original label is in
-    the interval from ``label_lower`` to ``label_upper``, and has the standard deviation ``label_sd``.
+    ``mean`` is the expected label. Its confidence interval is from ``mean_lower`` to ``mean_upper``. The prediction
+    interval of a new original label is from ``label_lower`` to ``label_upper``. ``label_sd`` is the standard deviation
+    of the new label.
     """
 
     mean: np.ndarray  # expected labels

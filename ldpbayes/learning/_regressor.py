@@ -1,4 +1,4 @@
-"""Regression on released labels in two lines, for those who know scikit-learn."""
+"""Regression on released labels in two lines, with the interface of scikit-learn."""
 
 import dataclasses
 from typing import Any
@@ -25,20 +25,24 @@ SMOOTHING = 0.3  # share of a mean's standard error: noise that gives a kinked d
 class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Regression on public features and released labels, as an estimator of scikit-learn.
 
-    ``fit(X, z, mechanism)`` takes released labels. `predict` and `score` are about original labels. The R² of released
-    labels is far smaller. ``fit_`` is the `LinearPredictor` or `NetworkPredictor`.
+    ``fit(X, z, mechanism)`` takes released labels z. `predict` predicts original labels. Give `score` original labels,
+    too: the noise of released labels makes R² far smaller. The attribute ``fit_`` is the `LinearPredictor` or the
+    `NetworkPredictor`.
 
     Parameters
     ----------
     mechanism : Mechanism, optional
-        The mechanism that released the labels, if `fit` gets none. Without a mechanism, labels are original labels.
+        The mechanism that released the labels. It is used if `fit` gets no mechanism. Without any mechanism, the labels
+        are treated as original labels.
     model : LinearModel or Network, optional
-        Default: ``LinearModel()``.
+        The model. Default: ``LinearModel()``.
     objective : Objective, optional
-        Default: ``MarginalLikelihood()``. Without a mechanism, a law whose density has a kink, such as
-        `laplace_labels`, gets a little noise, which changes a fit by less than half of a standard error.
-    bounds, random_state : (float, float) or None, int
-        Bounds of the predictions, in the unit of the labels (see `LinearPredictor.predict`), and random seed of a fit.
+        The loss. Default: ``MarginalLikelihood()``. For original labels, the fit smooths a density with a kink, such as
+        the density of `laplace_labels`. This changes estimates by less than half of a standard error.
+    bounds : (float, float), optional
+        Bounds of the predictions, in the unit of the labels, as in `LinearPredictor.predict`. Default: no bounds.
+    random_state : int
+        Random seed for the training of a network. Default: 0.
     """
 
     def __init__(
@@ -54,7 +58,10 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         self.bounds, self.random_state = bounds, random_state
 
     def fit(self, X: Array, y: Array, mechanism: Mechanism | None = None) -> "LabelPrivateRegressor":
-        """Fit to features X (n, d) and labels y (n,), released by `mechanism` or by the mechanism of the regressor."""
+        """Fit the model to features X (n, d) and labels y (n,) that a mechanism released.
+
+        If `mechanism` is None, the labels were released by the mechanism that was given to the constructor.
+        """
         if hasattr(X, "columns"):  # scikit-learn refuses text without advice
             checked_features(X)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
@@ -78,9 +85,10 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
-        """Return expected labels (m,) for features X (m, d), with the columns of the fit. With `return_std`, also
-        return standard deviations (m,) of new labels, for a linear model with a likelihood. Otherwise a ValueError is
-        raised.
+        """Return the expected original labels (m,) for features X (m, d), with the columns of the fit.
+
+        If `return_std` is True, also return the standard deviations (m,) of new labels. Raises ValueError if the model
+        is not linear, or if the objective is not a likelihood.
         """
         check_is_fitted(self)
         X = np.asarray(validate_data(self, X, reset=False), float)

@@ -1,4 +1,7 @@
-"""The likelihood p(z | θ) of a released value z: the latent record is integrated out, exactly or by quadrature."""
+"""The likelihood p(z | θ) of a released value z, where the original record is integrated out.
+
+The integral is exact if a closed form is known. Otherwise, it is computed by quadrature.
+"""
 
 from ldpbayes.likelihood._smooth_density import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.closed_forms._regressions import (

@@ -80,9 +80,9 @@ def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panel
     concrete = is_concrete(z, mechanism, grid.nodes)
     if n * math.prod(shape) * (1 if concrete else BUILD_ROOM) > MAX_ENTRIES:
         # a sketch passes `panels`, and would not be helped by being sketched
-        instead = "release.sketch()" if panels is None else "the release itself in place of a sketch"
+        instead = "release.sketch()" if panels is None else "the release itself instead of a sketch"
         size = f"a channel of {n} nodes for values of shape {shape} would need more than 1 GiB"
-        hint = "" if concrete else ", or pass the released values outside jit, where it can be built in chunks"
+        hint = "" if concrete else ", or pass the released values outside jit, where the channel can be built in chunks"
         raise ValueError(f"{size}; use {instead}, or fewer panels{hint}")
     if not concrete:
         z = jnp.broadcast_to(z, shape + event)

@@ -1,4 +1,4 @@
-"""A law without a parametric family: a density, or masses of whole numbers, as the exponential of a linear spline."""
+"""Laws without a parametric family: a density, or masses of whole numbers, whose logarithm is a linear spline."""
 
 from typing import Any, ClassVar
 
@@ -20,20 +20,25 @@ FEWEST = 4  # knots
 
 
 class SmoothDensity(dist.Distribution):
-    """Density on an interval whose logarithm is linear between equally spaced knots, perhaps with an atom at each end.
+    """Density on an interval. Its logarithm is linear between equally spaced knots, and its ends may have atoms.
 
-    For values f_0, ..., f_K at the knots the density is exp(f(x))/Z, where f is the linear interpolation. Adding a
-    constant to all values changes nothing. With enough knots, every law on the interval is close to such a density. An
-    atom represents records beyond the interval, which a mechanism with these bounds clips to its ends.
+    Let f be the function that interpolates the values f_0, ..., f_K at the knots linearly. The density is exp(f(x))/Z,
+    where Z is the integral of exp(f) over the interval. If a constant is added to all values, the density does not
+    change. With enough knots, every law on the interval is close to such a density.
+
+    An atom is a positive probability of an end of the interval. It stands for the records beyond this end, which a
+    mechanism with these bounds clips to the end.
 
     Parameters
     ----------
     log_density : array_like (*batch, knots)
-        At least four finite values f at the knots; the first knot is at `lower`, the last at `upper`.
+        Finite values f of the log density at the knots, up to a common constant, at least four. The first knot is at
+        `lower`, and the last knot is at `upper`.
     lower, upper : float
         Ends of the interval, finite, lower < upper, in the unit of the data.
     outside : array_like (*batch, 2), optional
-        Probabilities of records below `lower` and above `upper`, whose sum is below 1. Default: no such records.
+        The two atoms: the probabilities of records below `lower` and above `upper`, with a sum below 1. Default: no
+        atoms.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"log_density": constraints.real_vector}
@@ -91,7 +96,7 @@ class SmoothDensity(dist.Distribution):
         return piece, at - piece, _taken(self.log_density, piece), _taken(self.log_density, piece + 1)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the log density inside the interval, without the atoms."""
+        """Return the log density at `value`. It is −inf outside the interval. It does not include the atoms."""
         value = jnp.asarray(value)
         _, share, left, right = self._place(value)
         inside = 0.0 if self.outside is None else jnp.log(self._inside)
@@ -105,7 +110,7 @@ class SmoothDensity(dist.Distribution):
         return jax.nn.softmax(self._log_pieces, axis=-1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return P(X ≤ value), exact and with the atoms. The lower atom is at the lower end."""
+        """Return P(X ≤ value) for a record X that is clipped to the interval. It includes the atoms at the two ends."""
         value = jnp.asarray(value)
         piece, share, left, right = self._place(jnp.clip(value, self.lower, self.upper))
         masses, total = self._masses, jax.nn.logsumexp(self._log_pieces, axis=-1)
@@ -117,7 +122,7 @@ class SmoothDensity(dist.Distribution):
         return jnp.where(value < self.lower, 0.0, jnp.where(value >= self.upper, 1.0, cdf))
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the smallest x with P(X ≤ x) ≥ q, which is an end of the interval if q is in its atom."""
+        """Return the smallest x with P(X ≤ x) ≥ q, for a record X that is clipped to the interval."""
         below = 0.0 if self.outside is None else self.outside[..., 0]
         q = jnp.clip((jnp.asarray(q) - below) / self._inside, 0.0, 1.0)
         masses = jnp.broadcast_to(
@@ -149,11 +154,12 @@ class SmoothDensity(dist.Distribution):
 
 
 class SmoothMass(SmoothDensity):
-    """A law on whole numbers whose log masses are linear between equally spaced knots: `SmoothDensity` for counts.
+    """Law of whole numbers whose log probabilities are linear between equally spaced knots.
 
-    The masses are exp(f(k))/Z for k from `lower` to `upper`, where f interpolates the values at the knots. Atoms of
-    `outside` are added to the masses of the two ends. ``args`` and ``kwargs`` are the parameters of `SmoothDensity`.
-    Raises ValueError if the ends are not whole numbers.
+    This is `SmoothDensity` for counts. The probability of k is proportional to exp(f(k)) for k from `lower` to `upper`.
+    The function f interpolates `log_density` linearly between the knots. The probabilities in `outside` are added to
+    the probabilities of the two ends. ``args`` and ``kwargs`` are the parameters of `SmoothDensity`. Raises ValueError
+    if the ends are not whole numbers.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -166,7 +172,7 @@ class SmoothMass(SmoothDensity):
 
     @property
     def log_masses(self) -> jax.Array:
-        """Log masses of all counts, of shape ``(*batch, upper − lower + 1)``."""
+        """Log probabilities of the whole numbers `lower`, ..., `upper`, of shape ``(*batch, upper − lower + 1)``."""
         at_knots = np.maximum(1 - np.abs(self._counts[:, None] - self.knots) / self._step, 0.0)
         log_masses = jax.nn.log_softmax(self.log_density @ at_knots.T.astype(self.log_density.dtype), axis=-1)
         if self.outside is None:

@@ -1,4 +1,4 @@
-"""Base laws: the facts that a `Family` knows, and masses to rounding, by these or in ways that serve any law."""
+"""Laws of records: the facts about a law that a `Family` knows, and accurate masses for any law."""
 
 import functools
 import math
@@ -22,10 +22,12 @@ _NEGLIGIBLE = -750.0  # exp of it is zero in double precision
 
 
 class Family:
-    """Methods by which the likelihood uses a univariate law (without expansions). The defaults are right for every law.
+    """The methods that the likelihood calls for a univariate law of records. The defaults are right for every law.
 
-    Subclasses override methods for which they know better formulas, and `register_family` registers them. Results are
-    traced and differentiated in the parameters of the law, and broadcast with its batch shape.
+    To make the likelihood of a law more accurate or faster, override methods in a subclass, and register the subclass
+    by `register_family`. The overriding methods should be accurate even for very small probabilities. The attribute
+    ``law`` is the NumPyro law of one record (without plates). JAX traces the results and differentiates them with
+    respect to the parameters of the law. The results broadcast with the batch shape of the law.
     """
 
     # Whether the log density and its derivatives are finite wherever a float can be, so that no guards are needed.
@@ -35,40 +37,58 @@ class Family:
         self.law = law
 
     def breaks(self) -> list[Array]:
-        """Return points inside the support of a continuous law where its density has a kink or a jump, in any order."""
+        """Return all points inside the support of a continuous law where its density has a kink or a jump."""
         return []
 
     def centres(self) -> list[tuple[Array, Array]]:
-        """Return centres of the mass of a continuous law, each with a width of the order of a standard deviation."""
+        """Return points around which most of the probability of a continuous law lies, as pairs (point, width).
+
+        The width is about the standard deviation of the law near the point.
+        """
         try:
             return [(self.law.mean, jnp.sqrt(self.law.variance))]
         except NotImplementedError:
             return []
 
     def cdf(self, x: Array) -> Array:
-        """Return P(X ≤ x) of a continuous law inside its support. If it has no derivative, quadrature is used."""
+        """Return P(X ≤ x) of a continuous law, for x inside its support.
+
+        If the result has no derivative in the parameters of the law, the likelihood integrates the density instead.
+        """
         return self.law.cdf(x)
 
     def tails(self, x: Array) -> jax.Array:
-        """Return P(X ≤ x) and P(X > x) of a law on the real line, (2, ...); overrides are accurate however small."""
+        """Return P(X ≤ x) and P(X > x) of a law on the real line, as an array (2, ...)."""
         lower = self.cdf(x)
         return stacked(lower, 1.0 - lower)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        """Return ∫ P(X > s) ds of a law on the real line between increasing edges (n, ...): (n − 1, ...), if known."""
+        """Return the integrals of P(X > s) over s between neighbouring `edges`, for a law on the real line.
+
+        `edges` (n, ...) are increasing. The result has shape (n − 1, ...). The default raises NotImplementedError: the
+        integral is unknown.
+        """
         raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
-        """Return log P(X < first), log P(X > last) of a continuous law, (2, *batch), however small; None if unknown."""
+        """Return log P(X < first) and log P(X > last) of a continuous law, as an array (2, *batch).
+
+        By default, they are unknown, and None is returned.
+        """
         return None
 
     def log_mass(self, counts: Array) -> Array:
-        """Return the log mass of a discrete law at integers (n, *batch) in the support; 0, 1, 2, ... for all counts."""
+        """Return the log probabilities of whole numbers `counts` (n, *batch) in the support of a discrete law.
+
+        If the support is 0, 1, 2, ..., then ``counts`` is 0, 1, ..., n − 1.
+        """
         return self.law.log_prob(counts)
 
     def log_mass_above(self, nodes: Array, log_masses: Array) -> Array:
-        """Return log P(X > last node) of a law on 0, 1, 2, ..., accurate however small, from log masses (n, *batch) at
-        the nodes 0, 1, ..., n − 1. The default, the log of 1 minus these masses, is inaccurate for small values.
+        """Return log P(X > n − 1) for a law on 0, 1, 2, ..., given the log probabilities (n, *batch) of 0, ..., n − 1.
+
+        `nodes` are 0, ..., n − 1, with the log probabilities `log_masses`. The default is the log of 1 minus the sum of
+        the probabilities, which is inaccurate if the result is small.
         """
         return log1mexp(log_sum(log_masses, axis=0))
 
@@ -86,7 +106,7 @@ class Registry:
         known = table.get(key, entry)
         # running a notebook cell again defines an entry of the same name anew
         if (known.__module__, known.__qualname__) != (entry.__module__, entry.__qualname__):
-            raise ValueError(f"{known!r} is registered for {purpose} already")
+            raise ValueError(f"{known!r} is already registered for {purpose}")
         table[key] = entry
 
     def find(self, keys: Sequence[Any]) -> Any:
@@ -99,10 +119,11 @@ _FAMILIES = Registry()
 
 
 def register_family(*base_types: type) -> Callable[[F], F]:
-    """Class decorator: a subclass of `Family` describes the NumPyro distributions ``base_types`` and their subclasses.
+    """Class decorator that registers a subclass of `Family` for NumPyro distributions.
 
-    The family of the nearest base class of a law is used, and your families before those of the package. Raises
-    ValueError if you registered another family for a class.
+    The likelihood uses the family for the classes ``base_types`` and their subclasses. If several families match a
+    distribution, it uses the family of the nearest base class. Families that you register come before the families of
+    the package. Raises ValueError if you have registered another family for one of the classes.
     """
     if not base_types or not all(isinstance(kind, type) for kind in base_types):
         raise TypeError(f"register_family takes classes of distributions, got {base_types!r}")

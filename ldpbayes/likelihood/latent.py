@@ -164,17 +164,17 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
     if takes_integers and not mechanism.clips and is_concrete(lower, upper):
         least, most = float(np.min(lower)), float(np.max(upper))
         if not (low >= least and high <= most):
-            hint = "" if isinstance(mechanism, Categories) else "; if it clips the others, it must say clips = True"
+            hint = "" if isinstance(mechanism, Categories) else "; if it clips other values, define clips = True"
             support = f"[{low:g}, {high:g}]{hint}"
             raise ValueError(f"{kind} takes values {least:g}..{most:g}, but the base {law} has support {support}")
     if is_infinite(lower) or is_infinite(upper):
         if discrete and not is_concrete(*ends_of(base.support)):
-            raise ValueError(f"the sum over a {law} needs a support, and bounds, that are known before tracing")
+            raise ValueError(f"the sum over a {law} needs a support and bounds that JAX does not trace")
         if not discrete or math.isinf(high - low):
-            hint = "give it bounds, or register a form (ldpbayes.likelihood.register_closed_form)"
+            hint = "give the mechanism bounds, or use ldpbayes.likelihood.register_closed_form"
             raise ValueError(f"{law} has no closed form under {kind} without bounds; {hint}")
         if high - low > MOST_COUNTS:
-            raise ValueError(f"a {law} has {high - low + 1:.0f} values, more than the {MOST_COUNTS} that are added up")
+            raise ValueError(f"a {law} has {high - low + 1:.0f} values, but a sum can have at most {MOST_COUNTS}")
 
 
 def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = None) -> Latent:
@@ -236,8 +236,8 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     """Whole numbers: all of a finite support, or those between the bounds."""
     lower, upper = ends_of(mechanism.domain)
     if not is_concrete(lower, upper):
-        hint = "close over the mechanism, or make them static (ldpbayes.mechanisms.static)"
-        raise ValueError(f"a discrete base distribution needs bounds that are known before tracing: {hint}")
+        hint = "do not pass the mechanism to jit, or make them static (ldpbayes.mechanisms.static)"
+        raise ValueError(f"a discrete base distribution needs bounds that JAX does not trace: {hint}")
     low, high = _known_ends(base)
     lower, upper = float(np.min(lower)), float(np.max(upper))
     if math.isinf(upper - lower):  # nothing is clipped, and nothing lies beyond a support that is finite
@@ -245,7 +245,7 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     start = low if math.isfinite(low) else math.ceil(lower)
     stop = high if math.isfinite(high) else math.ceil(upper) - 1
     if stop - start > MOST_COUNTS:
-        raise ValueError(f"{stop - start:.0f} counts between bounds are more than the {MOST_COUNTS} that are added up")
+        raise ValueError(f"a sum has at most {MOST_COUNTS} counts, but {stop - start:.0f} are between the bounds")
     # one at least, even outside the bounds: the mechanism clips it
     nodes = np.arange(int(start), max(int(stop), int(start)) + 1, dtype=float)
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))

@@ -23,7 +23,7 @@ from ldpbayes.likelihood.registry import closed_form, for_all_records, is_own
 from ldpbayes.noise.zero_inflated import Omitted
 
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
-COUNT_INSTEAD = "release.sketch(expand=False) counts released values instead"
+COUNT_INSTEAD = "use release.sketch(expand=False), which counts released values"
 
 
 class ExpandedLaw(dist.Distribution):
@@ -35,7 +35,7 @@ class ExpandedLaw(dist.Distribution):
     def __init__(self, base_dist: dist.Distribution, sketch: ExpandedSketch) -> None:
         if is_own(base_dist, sketch.mechanism):
             pair = f"{type(base_dist).__name__} under {type(sketch.mechanism).__name__}"
-            raise ValueError(f"{pair} has a closed form of your own, which an expansion leaves out; {COUNT_INSTEAD}")
+            raise ValueError(f"your closed form for {pair} is not used by an expansion; {COUNT_INSTEAD}")
         self.theta, self.polynomial = category_probabilities(base_dist, sketch.mechanism), sketch.polynomial
         self.sketch = sketch  # lost where the law is taken apart as a pytree
         super().__init__()
@@ -45,21 +45,31 @@ class ExpandedLaw(dist.Distribution):
 
     def expand(self, batch_shape: tuple[int, ...]) -> "ExpandedLaw":
         if tuple(batch_shape):
-            problem = f"an expansion is one site, and plates or masks make it of shape {batch_shape}"
+            problem = f"an expansion must be one site, but plates or masks give it shape {batch_shape}"
             raise ValueError(f"{problem}; {COUNT_INSTEAD}")
         return self
 
 
 def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
-    """Law of the nodes of a sketch, or of all records of an expansion, if records follow ``base_dist``.
+    """Return the law of a sketch's nodes, or of all records of an expansion, if original records follow ``base_dist``.
 
-    The base has batch shape ``sketch.law_shape``: one law for each group of a sketch. ``options`` are ``method`` and
-    ``panels`` of `Privatized`, instead of the choice of the sketch; they are not for an expansion. Raises ValueError
-    for counts, if some are released without noise and more than 1,024 integers lie between the bounds.
+    A sketch is a compressed release. Its nodes are the numbers that replace the released values. An expansion is a
+    sketch of categories whose log-likelihood is a polynomial. Raises ValueError for counts if some are released without
+    noise and more than 1,024 whole numbers are between the bounds.
+
+    Parameters
+    ----------
+    sketch : Sketch
+        The sketch or the expansion.
+    base_dist : numpyro.distributions.Distribution
+        Law of a record, with the batch shape ``sketch.law_shape``: one law for each group of the sketch.
+    **options
+        ``method`` and ``panels`` of `Privatized`. By default, the function chooses them for the sketch. They are not
+        allowed for an expansion.
     """
     if isinstance(sketch, ExpandedSketch):
         if options:
-            raise ValueError(f"an expansion leaves no choice of {' and '.join(options)}; {COUNT_INSTEAD}")
+            raise ValueError(f"{' and '.join(options)} cannot be chosen for an expansion; {COUNT_INSTEAD}")
         return ExpandedLaw(base_dist, sketch)
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
         base_dist = law_of_records(base_dist, sketch.groups, sketch.mechanism)
@@ -107,16 +117,16 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
     own = is_own(base_dist, sketch.mechanism)
     if isinstance(sketch, MomentSketch) and (own or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)):
         kind = type(base_dist).__name__
-        moments = "first and second moments, which say all where records are MultivariateNormal (see linear_rows)"
-        raise ValueError(f"a sketch of rows holds their {moments}; for a {kind} fit the release itself")
+        moments = "first and second moments, so it is only for records that are MultivariateNormal (see linear_rows)"
+        raise ValueError(f"a sketch of rows holds {moments}; for a {kind} fit the release itself")
     if not isinstance(sketch, PanelSketch):
         return {}
     if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
         between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
         share = sketch.mechanism.unperturbed
         if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):
-            hint = "some of them released without noise; fit the release itself"
-            raise ValueError(f"a sketch keeps the atoms of at most {MAX_ATOMS} counts, and here are {between}, {hint}")
+            most = f"if some are released without noise, a sketch can hold at most {MAX_ATOMS} different counts"
+            raise ValueError(f"{most}, but {between} are between the bounds; fit the release itself")
     panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
     # one matrix product beats any closed form of ours at a sketch's few nodes (reference/benchmarks.md), unless
     # parameters move a kink, which cuts panels anew each time

@@ -1,4 +1,4 @@
-"""`Privatized(base, mechanism)`: the law of a released value as a NumPyro distribution."""
+"""The class `Privatized`: the law of a released value, as a NumPyro distribution."""
 
 import functools
 import inspect
@@ -27,23 +27,27 @@ BY_CLOSED_FORM, BY_CHANNEL = ("auto", "closed_form"), ("auto", "channel")  # the
 
 
 class Privatized(dist.Distribution):
-    """Law of a released value z = mechanism(x) whose original record x follows ``base_dist`` ([KJKH] sec. 3.2).
+    """Law of a released value z whose original record x follows ``base_dist`` ([KJKH] sec. 3.2).
 
-    ``log_prob`` integrates over the latent x.
+    The mechanism releases x as z. The method ``log_prob`` integrates over the unknown x.
 
     Parameters
     ----------
     base_dist : numpyro.distributions.Distribution
-        Law of a record. Its event shape is () for numbers and categories, (columns,) for rows. Under an additive
-        mechanism it may be a Delta: the record is then a known number, which need not be whole under discrete noise
-        (see `Noise.continued`). A Delta inside another law is not supported.
+        Law of a record. Its event shape is () for numbers and categories, and (columns,) for rows. Under an additive
+        mechanism, it may also be a ``Delta``, which means that the record is a known number. Under discrete noise, this
+        number need not be whole (see `Noise.continued`). Laws that contain a ``Delta``, such as mixtures, are not
+        allowed.
     mechanism : Mechanism
-        The mechanism. Array-valued parameters, such as one budget for each record, broadcast with the batch of the law.
+        The mechanism. Its parameters may be arrays, such as one budget for each record. They broadcast with the batch
+        shape of ``base_dist``.
     method : {"auto", "closed_form", "channel"}
-        How ``log_prob`` integrates. "auto" uses the closed form if one is registered for law and mechanism. Raises
-        ValueError if neither the method nor a channel can be used.
+        How ``log_prob`` integrates: by a formula ("closed_form") or numerically ("channel"). Default: "auto", which
+        uses a formula if one is registered. A ValueError is raised if the method is not possible for this law and this
+        mechanism.
     panels : int, optional
-        Number of panels of the channel, with 8 nodes each. Default: 40, or more if the noise is narrow.
+        Number of panels (intervals with 8 nodes each) of the numerical integration. Default: 40, or more if the noise
+        is narrow.
 
     Examples
     --------
@@ -77,13 +81,13 @@ class Privatized(dist.Distribution):
         noisy = isinstance(mechanism, (Additive, Reported)) and method in BY_CLOSED_FORM
         is_number = noisy and isinstance(unexpanded(base_dist), dist.Delta)
         if not is_number and any(isinstance(part, dist.Delta) for part in parts):
-            raise ValueError("base_dist must have no point masses, got a Delta; if x is known use mechanism.log_prob")
+            raise ValueError("base_dist must have no point masses, got Delta; for known records use mechanism.log_prob")
         if method not in BY_CLOSED_FORM + BY_CHANNEL:
             raise ValueError(f"method must be one of auto, closed_form, channel, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
             if method not in BY_CHANNEL or mechanism.record_shape:
-                for_rows = "of rows only MultivariateNormal and RegressionRows have one"
+                for_rows = "for rows, only MultivariateNormal and RegressionRows have one"
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
                 raise ValueError(f"no closed form for {pair}; {hint}")
@@ -95,7 +99,7 @@ class Privatized(dist.Distribution):
         return closed_form(self._law, self.mechanism) if self.method in BY_CLOSED_FORM else None
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draw released values: x from the base law, then z from the mechanism. For simulation and studies only."""
+        """Simulate released values: draw records x from ``base_dist``, and then let the mechanism release them as z."""
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.simulate(z_key, x)
@@ -104,7 +108,10 @@ class Privatized(dist.Distribution):
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Return the log density of released values (*batch, *event_shape). Raises ValueError for impossible values."""
+        """Return the log density (*batch) of released values (*batch, *event_shape).
+
+        Raises ValueError for values that the mechanism cannot release.
+        """
         if self._validate_args:
             self._validate_sample(value)
         form = self._closed_form() or functools.partial(_by_channel, panels=self.panels)
@@ -113,19 +120,21 @@ class Privatized(dist.Distribution):
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
     def cdf(self, value: Any) -> jax.Array:
-        """Return P(z ≤ value) under additive noise or a reporting rule, where NaN is above every number. Raises
-        TypeError for other mechanisms. The value must be concrete if counts are summed without bounds.
+        """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
+
+        The noise must be additive. Reporting rules, such as "print 0 for negative numbers", are allowed. Other
+        mechanisms raise TypeError. If records are counts and the mechanism has no bounds, JAX must not trace `value`.
         """
         mechanism = self.mechanism
         if not isinstance(mechanism, (Additive, Reported)) or mechanism.record_shape or mechanism.has_atoms:
-            raise TypeError(f"cdf is of numbers under additive noise without atoms, got {type(mechanism).__name__}")
+            raise TypeError(f"cdf is only for numbers that all have additive noise, got {type(mechanism).__name__}")
         below = unchecked(Floored, mechanism, value)  # prints all that is no larger as the value
         law = Privatized(self.base_dist, below, method=self.method, panels=self.panels, validate_args=False)
         return jnp.exp(law.log_prob(value))
 
     @property
     def mean(self) -> jax.Array:
-        """Expectation of a released value, by quadrature over the latent record. For rows, it ignores clipping."""
+        """Expectation of a released value, by quadrature over the original record. For rows, clipping is ignored."""
         if self._unclipped:
             mean = self._law.mean if self.event_shape else self.mechanism.moments(self._law.mean)[0]
             return jnp.broadcast_to(mean, self.batch_shape + self.event_shape)
@@ -133,7 +142,7 @@ class Privatized(dist.Distribution):
 
     @property
     def variance(self) -> jax.Array:
-        """Variance of a released value, computed like `mean`."""
+        """Variance of a released value, computed in the same way as `mean`."""
         if self._unclipped:
             return self._law.variance + self.mechanism.moments(self.mean)[1]
         return self._moments_by_quadrature()[1]
@@ -215,7 +224,7 @@ def of_unwrapped(function: Callable[[Any], Array], law: dist.Distribution) -> ja
     grouped, batch, shape = isinstance(inner, Grouped), inner.batch_shape, law.shape()
     values = jnp.asarray(of_unwrapped(function, inner.base_dist)[inner.groups] if grouped else function(inner))
     if values.shape[: len(batch)] != batch:
-        raise ValueError(f"a function of a law of batch shape {batch} must return {batch} or more axes: {values.shape}")
+        raise ValueError(f"a function of a law must return shape {batch}, possibly with more axes; got {values.shape}")
     values = values.reshape((1,) * (len(shape) - len(batch)) + values.shape)
     return jnp.broadcast_to(values, shape + values.shape[len(shape) :])
 
@@ -232,7 +241,7 @@ def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) 
     arguments = inspect.signature(type(own)).parameters.values()
     required = {a.name for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD}
     if not required <= set(own.arg_constraints) or own.event_shape:
-        raise TypeError(f"the records of several groups cannot follow a {type(own).__name__} each")
+        raise TypeError(f"a {type(own).__name__} cannot be repeated for the records of each group")
     parameters: dict[str, Any] = {}
     for name, constraint in own.arg_constraints.items():
         value = getattr(own, name)

@@ -1,4 +1,4 @@
-"""Additive mechanisms by the names of their noises, made from a budget or a scale."""
+"""Additive mechanisms that are named after their noise, and made from a privacy budget or from a scale."""
 
 import dataclasses
 import math
@@ -22,16 +22,21 @@ from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 class LaplaceMechanism(Additive):
     """Laplace noise for a privacy budget, added to a clipped number, to columns of a row, or to a statistic ([DMNS]).
 
-    With bounds, the guarantee protects each record. The sensitivity is then the range of a record (for a row, the sum
-    of the ranges). Without bounds, the guarantee protects each person in a statistic, which one record can change by at
-    most `sensitivity`.
+    The scale of the noise is the sensitivity divided by epsilon.
+
+    - If you give `lower` and `upper`, every record gets noise and is protected. The sensitivity is then upper − lower.
+      For a row, the sensitivity is the sum of upper − lower over the perturbed columns.
+    - If you give `sensitivity`, noise is added once, to a statistic of many records. The guarantee then protects each
+      person in the statistic.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget in nats, positive and finite. An array has one personal budget for each record.
-    lower, upper, columns, perturbed, sensitivity : optional
-        Clipping bounds in the unit of the data, and options for rows and statistics: see `AdditiveMechanism`.
+        Privacy budget in nats, positive and finite: one number, or an array with one personal budget for each record.
+    lower, upper : array_like, optional
+        Clipping bounds of a record, in the unit of the data. Default: no bounds.
+    columns, perturbed, sensitivity : optional
+        Options for records that are rows, and the sensitivity of a statistic. `AdditiveMechanism` describes them.
 
     Examples
     --------
@@ -50,7 +55,11 @@ class LaplaceMechanism(Additive):
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
-        """Return the mechanism with scale b in the unit of the data. `options` are those of `AdditiveMechanism`."""
+        """Return the mechanism with Laplace noise of a given scale, instead of a given budget.
+
+        `scale` is the number b in the density exp(−|x|/b)/(2b) of the noise x. `scale`, `lower` and `upper` are in the
+        unit of the data. `options` are further parameters of `AdditiveMechanism`.
+        """
         return AdditiveMechanism(laws.Laplace(scale), lower, upper, **options)
 
     @property
@@ -74,15 +83,20 @@ class _StatedDeviation(Additive):
 
 @registered_dataclass("symmetric_laplace")
 class SymmetricLaplaceMechanism(_StatedDeviation):
-    """Symmetric multivariate Laplace noise SL_d(λ² I), added to a number or to d columns of a row ([LCQ] sec. 3).
+    """Symmetric multivariate Laplace noise, added to a clipped number or to clipped columns of a row ([LCQ] sec. 3).
+
+    The noise of one column has standard deviation λ. The noise of d columns has the law SL_d(λ² I), which
+    `ldpbayes.noise.SymmetricLaplace` describes.
 
     Parameters
     ----------
     scale : array_like
-        λ, the standard deviation in each column, in the unit of the data. An array has one λ for each record. A record
-        with λ = 0 is public: it is released without noise.
-    lower, upper, columns, perturbed
-        Clipping bounds (required) in the unit of the data, and options for rows: see `AdditiveMechanism`.
+        Standard deviation λ of the noise in each column, in the unit of the data, 0 or more: one number, or one number
+        for each record. A record with λ = 0 is released without noise, because it is public.
+    lower, upper : array_like
+        Clipping bounds of a record, in the unit of the data.
+    columns, perturbed : optional
+        Options for records that are rows. `AdditiveMechanism` describes them.
 
     Examples
     --------
@@ -95,11 +109,13 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
 
 @registered_dataclass("independent_laplace")
 class IndependentLaplaceMechanism(_StatedDeviation):
-    """Independent Laplace noise in every perturbed column.
+    """Independent Laplace noise on a number, or in every perturbed column of a row.
 
-    See `SymmetricLaplaceMechanism` for the parameters. The scale λ is √2 times the scale b of Laplace noise. The
-    guarantee for an attribute is the exact curve. The guarantee for a record of several columns is the curve of
-    randomized response with an equal epsilon, which is slightly below the exact curve.
+    `SymmetricLaplaceMechanism` describes the parameters. The noise in a column has the density exp(−|x|/b)/(2b) at x,
+    with b = scale/√2. The standard deviation of this noise is `scale`.
+
+    The guarantee for two records that differ in one column is exact. For records that differ in several columns, it is
+    the trade-off curve of randomized response with an equal epsilon, slightly below the exact curve.
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
@@ -107,17 +123,22 @@ class IndependentLaplaceMechanism(_StatedDeviation):
 
 @registered_dataclass("zero_inflated_laplace")
 class ZeroInflatedLaplaceMechanism(Additive):
-    """Symmetric Laplace noise, omitted for some records at random: ZIL(δ, λ² I) ([LCQ] Definition 3.1).
+    """Symmetric Laplace noise that is omitted for some records at random ([LCQ] Definition 3.1).
 
-    In many dimensions, or if the bounds are narrow compared with the scale, a reader can often recognise the records
-    without noise. `ldpbayes.privacy.zil_parameters` computes the scale for a privacy target.
+    A record is released without noise with probability δ. Otherwise, the record gets the noise of
+    `SymmetricLaplaceMechanism`. [LCQ] calls this law ZIL(δ, λ² I).
+
+    Records without noise can often be recognised in the release, if records have many columns or if the bounds are
+    narrow compared with the scale. `ldpbayes.privacy.zil_parameters` computes the scale for a privacy target.
 
     Parameters
     ----------
     zero_probability : array_like
-        δ, the probability that a record gets no noise, strictly between 0 and 1. An array has one δ for each record.
-    scale, lower, upper, columns, perturbed
-        See `SymmetricLaplaceMechanism`. The scale is for the records that get noise.
+        Probability δ that a record gets no noise, strictly between 0 and 1: one number, or one number for each record.
+    scale : array_like
+        Standard deviation λ of the noise in each column, for records that get noise, in the unit of the data.
+    lower, upper, columns, perturbed
+        Clipping bounds and options for rows, as in `SymmetricLaplaceMechanism`.
 
     Examples
     --------
@@ -141,18 +162,26 @@ class ZeroInflatedLaplaceMechanism(Additive):
 class GaussianMechanism(Additive):
     """Gaussian noise for a privacy target, added to a number, to columns of a row, or to a statistic ([BW] Theorem 8).
 
-    With bounds, the guarantee protects each record. The sensitivity is then the range of a record (for a row, the
-    diagonal of the box of bounds). Without bounds, the guarantee protects each person in a statistic, which one record
-    can change by at most `sensitivity`. `scale` is the smallest standard deviation for the privacy target. If you map
-    over budgets with JAX, map over `scale` as well.
+    The attribute `scale` is the smallest standard deviation of the noise that gives (epsilon, delta)-differential
+    privacy. It is proportional to the sensitivity.
+
+    - If you give `lower` and `upper`, every record gets noise and is protected. The sensitivity is then upper − lower.
+      For a row, the sensitivity is the Euclidean norm of upper − lower over the perturbed columns.
+    - If you give `sensitivity`, noise is added once, to a statistic of many records. The guarantee then protects each
+      person in the statistic.
+
+    The mechanism stores `scale`. Therefore, if `jax.vmap` maps over `epsilon` or `delta`, it must also map over
+    `scale`.
 
     Parameters
     ----------
     epsilon, delta : array_like
-        Privacy target: a budget in nats, positive and finite, and a probability in (0, 1). Arrays hold one for each
-        record. Raises ValueError if they are traced, as the calibration runs in NumPy.
-    lower, upper, columns, perturbed, sensitivity : optional
-        Clipping bounds in the unit of the data, and options for rows and statistics: see `AdditiveMechanism`.
+        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1). Each is one number, or one number for
+        each record. JAX tracers raise a ValueError, because NumPy computes `scale`.
+    lower, upper : array_like, optional
+        Clipping bounds of a record, in the unit of the data. Default: no bounds.
+    columns, perturbed, sensitivity : optional
+        Options for records that are rows, and the sensitivity of a statistic. `AdditiveMechanism` describes them.
 
     Examples
     --------
@@ -181,17 +210,25 @@ class GaussianMechanism(Additive):
     def from_standard_deviation(
         cls, standard_deviation: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Return the mechanism with this noise, in the unit of the data; `options` are those of `AdditiveMechanism`."""
+        """Return the mechanism with Gaussian noise of a given standard deviation, instead of a given privacy target.
+
+        `standard_deviation`, `lower` and `upper` are in the unit of the data. `options` are further parameters of
+        `AdditiveMechanism`.
+        """
         return AdditiveMechanism(laws.Gaussian(standard_deviation), lower, upper, **options)
 
     @classmethod
     def classical(
         cls, epsilon: Array, delta: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Return the mechanism with standard deviation √(2 log(1.25/δ)) Δ/ε, the classical rule ([DR] Theorem A.1).
+        """Return the mechanism with the noise of the classical rule ([DR] Theorem A.1).
 
-        Δ is the sensitivity. For ε < 1, (ε, δ) needs less noise. For large ε, this noise is too small, and
-        ``mechanism.guarantee.delta(epsilon)`` is the δ that holds. `options` are those of `AdditiveMechanism`.
+        The standard deviation is √(2 log(1.25/δ)) Δ/ε. Here ε is `epsilon` in nats, δ is `delta`, and Δ is the
+        sensitivity. `lower` and `upper` are the clipping bounds. `options` are further parameters of
+        `AdditiveMechanism`.
+
+        For ε < 1, the noise is larger than (ε, δ)-differential privacy requires. For large ε, the noise is too small.
+        The δ that the returned mechanism really has at this ε is ``mechanism.guarantee.delta(epsilon)``.
         """
         epsilon = checked("epsilon", epsilon, *POSITIVE)
         delta = checked("delta", delta, *INSIDE_0_1)
@@ -218,15 +255,19 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
 class StaircaseMechanism(Additive, PiecewiseConstant):
     """Staircase noise for a privacy budget, added to a clipped number ([GV]).
 
-    With the best γ, no other noise that keeps the budget has a smaller variance or a smaller mean absolute value.
-    Compared with Laplace noise, the gain is large for large budgets and vanishes for small budgets.
+    The density of the noise is a step function (see `ldpbayes.noise.Staircase`). With the default γ, no other noise
+    with this budget has a smaller variance. The gain over Laplace noise is large for large budgets, and vanishes for
+    small budgets.
 
     Parameters
     ----------
-    epsilon, lower, upper : array_like
-        Budget in nats and clipping bounds in the unit of the data, as for `LaplaceMechanism`; bounds are required.
+    epsilon : array_like
+        Privacy budget in nats, positive and finite: one number, or one number for each record.
+    lower, upper : array_like
+        Clipping bounds of a record, in the unit of the data, finite.
     gamma : array_like, optional
-        γ, in (0, 1]: the share of a step at which the density jumps. Default: `optimal_gamma`, of least variance.
+        Number γ in (0, 1]. The density jumps at γΔ, (1 + γ)Δ, ... on both sides of 0, where Δ is upper − lower.
+        Default: `ldpbayes.noise.optimal_gamma`, for the least variance.
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -271,17 +312,25 @@ class _WholeNumbers(Additive):
 
 @registered_dataclass("discrete_laplace")
 class DiscreteLaplaceMechanism(_WholeNumbers):
-    """Discrete Laplace noise, also called geometric, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
+    """Discrete Laplace noise, also called geometric noise, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
 
-    The law is from [GRS]. Without bounds, the released value is a statistic, such as a count, and epsilon is
-    `sensitivity` over `scale` (central model). With bounds, each record is clipped and gets noise (local model).
+    The law is from [GRS].
+
+    - Without bounds, the released value is a statistic of many records, such as a count (central model). The budget
+      epsilon is `sensitivity` divided by `scale`.
+    - With bounds, each record is clipped and gets its own noise (local model).
 
     Parameters
     ----------
     scale : array_like
-        Positive scale of the noise in the unit of the data, as in OpenDP. An array has one for each released value.
-    lower, upper, columns, perturbed, sensitivity : optional
-        See `AdditiveMechanism`; here they are whole numbers. Without bounds the default sensitivity is 1.
+        Scale of the noise in the unit of the data, positive (as in OpenDP): one number, or one number for each released
+        value.
+    lower, upper : array_like, optional
+        Clipping bounds of a record, which are whole numbers. Default: no bounds.
+    columns, perturbed : optional
+        Options for records that are rows. `AdditiveMechanism` describes them.
+    sensitivity : float, optional
+        Largest change of the statistic if one record changes, a whole number. Default: 1 if there are no bounds.
 
     Examples
     --------
@@ -298,8 +347,12 @@ class DiscreteGaussianMechanism(_WholeNumbers):
 
     Parameters
     ----------
-    scale, lower, upper, columns, perturbed, sensitivity
-        See `DiscreteLaplaceMechanism`. A scale above 1 is nearly the standard deviation of the noise.
+    scale : array_like
+        Scale of the noise in the unit of the data, positive: one number, or one number for each released value. A scale
+        above 1 is nearly equal to the standard deviation of the noise.
+    lower, upper, columns, perturbed, sensitivity : optional
+        Clipping bounds, options for records that are rows, and the sensitivity of a statistic, as in
+        `DiscreteLaplaceMechanism`.
 
     Examples
     --------

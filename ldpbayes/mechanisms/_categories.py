@@ -1,4 +1,4 @@
-"""Pure local protocols for categories: randomized response, unary encodings, subsets, Hadamard response, hashing."""
+"""Local mechanisms for categories: randomized response, unary encodings, subsets, Hadamard response, hashing."""
 
 import abc
 import dataclasses
@@ -26,14 +26,14 @@ from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
 class Categories(DiscreteMechanism):
-    """Base of mechanisms whose records are the codes 0, ..., categories − 1."""
+    """Base of mechanisms for categories. A record is the code of its category: 0, ..., categories − 1."""
 
     categories: int
 
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return NaN, because released values are labels, which have no mean and no variance."""
+        """Return NaN for the mean and the variance, because a released value is not a quantity."""
         nan = jnp.full(np.broadcast_shapes(np.shape(x), self.batch_shape) + self.event_shape, jnp.nan)
         return nan, nan
 
@@ -47,17 +47,19 @@ class Categories(DiscreteMechanism):
 
 @dataclasses.dataclass(frozen=True)
 class PureProtocol(Categories):
-    """Base of protocols in which every released value z supports a set S(z) of categories.
+    """Base of mechanisms in which every released value z supports a set S(z) of categories.
 
-    The probability p(z | x) is exp(log_supported(z)) for a category x in S(z). For other categories it is exp(−epsilon)
-    times as large.
+    The probability p(z | x) has one value for all categories x in S(z). For all other categories, it is exp(−epsilon)
+    times this value.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget in nats, positive; infinite means no perturbation. An array has one budget for each record.
+        Privacy budget in nats, positive: one number, or one number for each record. An infinite budget means that
+        records are not perturbed.
     categories : int
-        Number of categories, at least 2. Records are the codes 0, ..., categories − 1. Other values raise ValueError.
+        Number of categories, at least 2. Records are the codes 0, ..., categories − 1. Other records raise a
+        ValueError.
     """
 
     epsilon: Array = ruled(ABOVE_0)
@@ -73,24 +75,35 @@ class PureProtocol(Categories):
 
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return True if the code x, integer or float, is in S(z), in the broadcast shape of x and the batch of z."""
+        """Return True if the released value `z` supports the category `x`, which means that x is in the set S(z).
+
+        The codes `x` may be integers or floats. The result has the broadcast shape of `x` and the batch shape of `z`.
+        """
 
     @abc.abstractmethod
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Return log p(z | x) for the codes x in S(z), in the batch shape of z."""
+        """Return log p(z | x) for the categories x that `z` supports. It is equal for all these categories.
+
+        The result has the batch shape of the released values `z`.
+        """
 
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:
-        """Return 1 for each code in S(z) and 0 for the others, with the codes along a new last axis."""
+        """Return 1 for each category that `z` supports, and 0 for each other category.
+
+        The result has the batch shape of `z` and a new last axis of length `categories`.
+        """
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Return integers (N, columns) whose rows are equal if S(z) is equal. A sketch keeps one value for each
-        distinct row.
+        """Return an array (N, m) of integers with one row for each of the N released values `z`.
+
+        Two released values have equal rows only if they support the same categories. A sketch (a compressed release)
+        stores only one of several released values with equal rows.
         """
         return np.asarray(z).reshape(len(z), -1)
 
@@ -120,7 +133,7 @@ class PureProtocol(Categories):
         """ValueError where the value of a record of infinite budget is not `possible`: no category leads to it."""
         whole = np.isinf(self.epsilon) if is_concrete(self.epsilon) else np.zeros(())
         if whole.any() and np.shape(whole) in ((), (1,), (len(values),)):
-            problem = f"a record of infinite budget is released as {allowed}; {{}} are not"
+            problem = f"a record of infinite budget must be released as {allowed}; {{}} are not"
             refuse(whole & ~possible(values), problem, place="in row {}")
 
 
@@ -154,7 +167,7 @@ class _EvenProtocol(PureProtocol):
 
 
 class BitVectorProtocol(PureProtocol):
-    """A pure protocol that releases the membership of S(z) itself, one bit a category."""
+    """Base of mechanisms that release the set S(z) as bits. The bit of a category is 1 if the category is in S(z)."""
 
     event_shape = property(
         lambda self: (self.categories,), doc="Shape of one released value: one bit for each category."
@@ -204,13 +217,13 @@ def row_sums(z: Array) -> Array:
 class RandomizedResponse(_EvenProtocol):
     """Randomized response: release the true category with probability p, and each other category with probability q.
 
-    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q. The source for two categories is [Warner], and
-    for more categories [KBR]. S(z) = {z}.
+    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q. The mechanism for two categories is from
+    [Warner]. The mechanism for more categories is from [KBR]. A released value z supports only the category z.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`: budget in nats, and number of categories (default: 2).
+        Privacy budget in nats, and number of categories (default: 2), as in `PureProtocol`.
 
     Examples
     --------
@@ -220,11 +233,14 @@ class RandomizedResponse(_EvenProtocol):
 
     categories: int = static(default=2)
 
-    support = property(attrgetter("domain"))
+    support = property(attrgetter("domain"), doc="Released values: the codes 0, 1, ..., categories - 1.")
     _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw released codes, in the dtype of `x` if this dtype can represent all codes, or else as integers."""
+        """Draw a released code for each record.
+
+        The released codes have the dtype of `x` if this dtype can represent all codes. Otherwise, they are integers.
+        """
         codes, dtype = self._codes(x), jnp.asarray(x).dtype
         if jnp.issubdtype(dtype, jnp.floating):
             exact = 2 / float(jnp.finfo(dtype).eps)
@@ -278,7 +294,7 @@ class _UnaryEncoding(BitVectorProtocol):
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
-        self._check_possible(values, lambda bits: row_sums(bits) == 1, "it is, with one bit set")
+        self._check_possible(values, lambda bits: row_sums(bits) == 1, "itself, with one bit set")
         return values
 
     @property
@@ -290,15 +306,16 @@ class _UnaryEncoding(BitVectorProtocol):
 
 @registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
-    """Optimal unary encoding (OUE): one bit for each category, perturbed with p = 1/2 and q = 1 / (exp(epsilon) + 1).
+    """Optimal unary encoding (OUE): release one perturbed bit for each category.
 
-    The bit of the true category stays 1 with probability p. Each other bit becomes 1 with probability q. See [WBLJ]
-    sec. 4.2 and [KJKH] eq. 9, whose q is p here and whose p is 1 − q. With an infinite budget p = 1 and q = 0.
+    The bit of the true category is 1 with probability p = 1/2. The bit of each other category is 1 with probability
+    q = 1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. See [WBLJ] sec. 4.2. In [KJKH] eq. 9, the
+    letter q stands for our p, and the letter p stands for our 1 − q.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`: budget in nats, and number of categories.
+        Privacy budget in nats, and number of categories, as in `PureProtocol`.
 
     Examples
     --------
@@ -311,14 +328,16 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("symmetric_unary_encoding")
 class SymmetricUnaryEncoding(_UnaryEncoding):
-    """Symmetric unary encoding (SUE): one bit for each category, kept with probability p = 1 / (1 + exp(−epsilon / 2)).
+    """Symmetric unary encoding (SUE): release one bit for each category, after random flips.
 
-    With q = 1 − p, this is the permanent response of basic RAPPOR ([EPK], whose f is 2 q; [WBLJ] sec. 4.2).
+    Before the flips, the bit of the true category is 1, and all other bits are 0. Each bit is flipped with probability
+    q = 1 / (exp(epsilon / 2) + 1), and kept with probability p = 1 − q. SUE is from [WBLJ] sec. 4.2. It equals the
+    permanent response of basic RAPPOR in [EPK], with f = 2 q.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`: budget in nats, and number of categories.
+        Privacy budget in nats, and number of categories, as in `PureProtocol`.
 
     Examples
     --------
@@ -331,17 +350,19 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("subset_selection")
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
-    """Release a random set of w categories. A set with the true category is exp(epsilon) times as probable as others.
+    """Subset selection: release a random set of w categories ([YB]; [WHNWXY]).
 
-    The protocol is from [YB] and [WHNWXY].
+    A set that contains the true category is exp(epsilon) times as probable as a set that does not contain it.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`: budget in nats, and number of categories. With an infinite budget the set contains x.
+        Privacy budget in nats, and number of categories, as in `PureProtocol`. With an infinite budget, the set always
+        contains the true category.
     subset_size : int, optional
-        Number w of categories in a set, from 1 to categories − 1. Default: of the two integers around categories /
-        (exp(epsilon) + 1), the one with the smaller variance of estimated frequencies. Required with personal budgets.
+        Number w of categories in a set, from 1 to categories − 1. It is required if epsilon is an array. Default:
+        categories / (exp(epsilon) + 1), rounded up or down. The direction is chosen for the smaller variance of
+        estimated frequencies.
 
     Examples
     --------
@@ -359,7 +380,7 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
 
     def _optimal_size(self) -> int:
         if not is_concrete(self.epsilon) or np.ndim(self.epsilon):
-            raise ValueError("subset_size must be given where epsilon is an array or traced")
+            raise ValueError("subset_size must be given if epsilon is an array or traced")
         d, around = self.categories, self.categories * float(self._keep / (1 + self._keep))
         sizes = np.clip([np.floor(around), np.ceil(around)], 1, d - 1).astype(int)
 
@@ -410,16 +431,22 @@ class _SizedSubset(constraints.multinomial):
 
 @registered_dataclass("hadamard_response")
 class HadamardResponse(_EvenProtocol):
-    """Release a column of a Hadamard matrix. Columns with a 1 in row x are exp(epsilon) times as probable as others.
+    """Hadamard response: release the number of a column of a Hadamard matrix ([ASZ] Algorithm 1).
 
-    This is [ASZ], Algorithm 1, for small budgets. K is the smallest power of two above the number of categories, z is
-    in 0, ..., K − 1, and x is in S(z) if the binary numbers x + 1 and z share an even number of ones. For epsilon well
-    above 1, `SubsetSelection` and `LocalHashing` are more precise. With an infinite budget, row x has a 1 in column z.
+    Every category has its own row of the matrix, with a 1 in half of the columns. The mechanism prefers the columns in
+    which the row of the true category has a 1. They are exp(epsilon) times as probable as the other columns.
+
+    A released value z is the number of a column, 0, ..., K − 1, where K is the smallest power of two above the number
+    of categories. The row of category x has a 1 in column z if the binary numbers x + 1 and z share an even number of
+    ones. Then z supports x.
+
+    The mechanism is for small budgets. For epsilon well above 1, `SubsetSelection` and `LocalHashing` are more precise.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`: budget in nats, and number of categories.
+        Privacy budget in nats, and number of categories, as in `PureProtocol`. With an infinite budget, the row of the
+        true category always has a 1 in the released column.
 
     Examples
     --------
@@ -455,7 +482,7 @@ class HadamardResponse(_EvenProtocol):
         values = super()._validated(values)
         # with three categories or more every column has a one in one of the first three rows
         if self.categories == 2:
-            self._check_possible(values, lambda columns: columns != 3, "a column that a category has a one in")
+            self._check_possible(values, lambda columns: columns != 3, "a column in which a category has a one")
         return values
 
 
@@ -471,17 +498,22 @@ MAX_RANGE = 1 << 31
 class LocalHashing(_EvenProtocol):
     """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
 
-    The hash is perturbed by randomized response. These are binary local hashing (BLH, ``hash_range=2``) and optimal
-    local hashing (OLH, the default) of [WBLJ], sec. 4.3. The hash is xxHash32 of the decimal digits of the code, modulo
-    g, as in the package pure-ldp, whose releases can be read without conversion. A released value is (seed, hash), and
-    S(z) is the set of codes with this hash under this seed. The guarantee is for categories with different hashes.
+    Randomized response perturbs the hash. With ``hash_range=2``, the mechanism is binary local hashing (BLH). With the
+    default `hash_range`, it is optimal local hashing (OLH). Both are from [WBLJ], sec. 4.3.
+
+    A released value is a pair (seed, hash). It supports the categories that have this hash under this seed. The
+    guarantee is for two categories that have different hashes under the seed, the worst case.
+
+    The hash is xxHash32 of the decimal digits of the category's code, modulo g, as in the package pure-ldp.
 
     Parameters
     ----------
     epsilon, categories
-        As for `PureProtocol`: budget in nats, and number of categories, up to 10^7. An infinite budget keeps the hash.
+        Privacy budget in nats, and number of categories, at most 10^7, as in `PureProtocol`. With an infinite budget,
+        the hash is not perturbed.
     hash_range : int, optional
-        g, at least 2. Default: exp(epsilon), rounded, plus 1. Required with personal or infinite budgets.
+        Number g of different hashes, at least 2. It is required if epsilon is an array or infinite. Default:
+        exp(epsilon) rounded to an integer, plus 1.
 
     Examples
     --------
@@ -501,7 +533,7 @@ class LocalHashing(_EvenProtocol):
         g = self.hash_range
         if g is None:
             if not is_concrete(self.epsilon) or np.ndim(self.epsilon) or np.isinf(self.epsilon):
-                raise ValueError("hash_range must be given where epsilon is an array, infinite or traced")
+                raise ValueError("hash_range must be given if epsilon is an array, infinite or traced")
             g = min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
         object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, MAX_RANGE))
 
@@ -520,7 +552,7 @@ class LocalHashing(_EvenProtocol):
         return jnp.stack([seed, flipped(key_other, own, flip, self.hash_range)], axis=-1)
 
     def hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return the hash of each code under each seed, as 32-bit integers in the broadcast shape."""
+        """Return the hash of each code `x` under each `seed`, from 0 to `hash_range` − 1. Arguments broadcast."""
         return xxh32_of_decimal(x, seed, self.categories - 1) % np.uint32(self.hash_range)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -536,7 +568,7 @@ class LocalHashing(_EvenProtocol):
             part = values[:, column]
             whole_numbers_up_to(name, part, last)
             bad = (part < 0) | (part > last) | (part != np.floor(part))
-            problem = f"LocalHashing releases (seed, hash), the {name} an integer from 0 to {last}; {{}} are not"
+            problem = f"LocalHashing releases pairs (seed, hash) with {name} an integer from 0 to {last}; {{}} are not"
             refuse(bad, problem, part, "in row {}")
         values = values.astype(np.uint32, copy=False)
         # the released values are concrete, even while something else is being traced

@@ -1,4 +1,4 @@
-"""Mechanisms for the labels of a regression."""
+"""Mechanisms for the labels (responses) of a regression."""
 
 import dataclasses
 import math
@@ -30,18 +30,19 @@ LEAST_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 @registered_dataclass("rr_on_bins")
 class RROnBins(FiniteOutputs, PiecewiseConstant):
-    """Randomized response over d bins of labels, where a bin is released as one number ([GKKLMVZ] Algorithm 1).
+    """Randomized response over d bins of labels. Each bin is released as one number ([GKKLMVZ] Algorithm 1).
 
-    A label in bin i is released as outputs[i] with probability p = exp(epsilon) q, and as each other output with
-    probability q = 1/(exp(epsilon) + d − 1). Released values are the outputs, not codes.
+    A label in bin i is released as outputs[i] with probability p = exp(epsilon) q. It is released as each other output
+    with probability q = 1/(exp(epsilon) + d − 1). Released values are the outputs, not the numbers of the bins.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget in nats, positive and finite. An array holds personal budgets, one for each label.
+        Privacy budget in nats, positive and finite: one number, or an array with one personal budget for each label.
     edges : array_like (d + 1,)
-        Ends of the d ≥ 2 bins, strictly increasing, in the unit of the labels. Bin i is edges[i] < x ≤ edges[i + 1];
-        labels beyond the bins are clipped. Choose edges and outputs without looking at the labels, or by `optimal`.
+        Ends of the bins, strictly increasing, in the unit of the labels, for d ≥ 2 bins. Bin i has the labels x with
+        edges[i] < x ≤ edges[i + 1]. A label beyond the outer edges belongs to the nearest bin. Choose edges and outputs
+        without looking at the labels, or by `optimal`.
     outputs : array_like (d,)
         The released number of each bin, strictly increasing, in the unit of the labels.
 
@@ -68,25 +69,26 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             protocol.increasing(name, getattr(self, name), least)
         edges, outputs = np.shape(self.edges), np.shape(self.outputs)
         if edges[0] != outputs[0] + 1:
-            raise ValueError(f"d bins have d + 1 edges and d outputs, got shapes {edges} and {outputs}")
+            raise ValueError(f"edges must be one more than outputs, got shapes {edges} and {outputs}")
 
     @classmethod
     def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: ArrayLike | None = None) -> "RROnBins":
-        """Return the bins and outputs with the least mean squared error E[(z − x)²] under a prior of the labels.
+        """Return the mechanism with the least mean squared error E[(z − x)²] under a prior of the labels x.
 
-        A label within a cell is replaced by the middle of the cell. If all cells are equally wide, this changes the
-        error by a constant.
+        Here z is the released value of the label x. The prior is divided into cells, and each bin is a union of cells.
+        The computation replaces each label by the middle of its cell. If all cells are equally wide, this changes the
+        error of all bins by the same number, so that the optimal bins are the same.
 
         Parameters
         ----------
         prior : pair of array_like
-            Nodes (k + 1,) and densities (k,) of a histogram of the labels. It must be public, or estimated privately.
+            Nodes (k + 1,) and densities (k,) of a histogram of the labels. The prior must be public, or estimated
+            privately.
         epsilon : float
             Privacy budget in nats, positive and finite.
         nodes : array_like, optional
-            Ends of the cells, strictly increasing. Labels beyond the ends are assigned to the nearest cell. Default: 64
-            to 512 cells, which are parts of the bins of the prior. 512 cells take half a second. The time grows as
-            their number cubed.
+            Ends of the cells, strictly increasing, in the unit of the labels. Labels beyond the ends belong to the
+            nearest cell. Default: 64 to 512 cells. With 512 cells, the computation takes half a second.
         """
         histogram = checked_histogram(prior)
         cells = protocol.increasing("nodes", _cells(histogram.nodes) if nodes is None else nodes, 3)
@@ -96,7 +98,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
 
     def bin(self, x: ArrayLike) -> jax.Array:
-        """Return the number of the bin of each label, from 0 to d − 1."""
+        """Return, for each label `x`, the number of its bin. The first bin has the number 0."""
         x = floating(x)
         return jnp.searchsorted(jnp.asarray(self.edges, x.dtype)[1:-1], x)
 
@@ -141,7 +143,10 @@ RULES = ("projection", "uniform")  # for labels outside the interval
 
 
 class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
-    """Release a number within a half-width ζ of itself, or else anywhere; see `RPWithPrior`."""
+    """Base of mechanisms that release a number within a half-width ζ of the label, or else a number anywhere.
+
+    `RPWithPrior` describes the law of the released value.
+    """
 
     epsilon: Array
     interval: tuple[Array, Array]
@@ -208,9 +213,13 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Released values corrected so that their mean is the projected label; ValueError for outside="uniform"."""
+        """Return a corrected value for each released value `z`.
+
+        Given the label, the mean of the corrected value is the label. For a label outside the interval, the mean is the
+        nearest end of the interval. Raises ValueError if ``outside="uniform"``.
+        """
         if not self._projects:
-            raise ValueError(f"{type(self).__name__} has unbiased values under outside='projection' only")
+            raise ValueError(f"{type(self).__name__} has unbiased values only with outside='projection'")
         z = floating(z)
         _, lower, upper, _, _ = self._law(z.dtype)
         middle, near = self._near((lower + upper) / 2)
@@ -224,7 +233,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee for the two ends of the interval, the pair of labels that is easiest to tell apart."""
+        """The guarantee for the two ends of the interval, the pair of labels that is easiest to distinguish."""
         # the neighbourhoods differ in a length of min(2ζ, b − a), of density 1/γ and exp(−ε)/γ
         width = self.interval[1] - self.interval[0]
         separation = np.minimum(2 * self.half_width, width) / (2 * self.half_width + np.exp(-self.epsilon) * width)
@@ -236,22 +245,25 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
 
 @registered_dataclass("rp_with_prior")
 class RPWithPrior(NearOrAnywhere):
-    """Release a value within a distance ζ of the label, or else anywhere: pure privacy of labels ([LH] eqs. 3.4-3.17).
+    """Release a value within a distance ζ of the label, or else a value anywhere in an interval ([LH] eqs. 3.4-3.17).
 
-    With γ = 2ζ + exp(−ε)(b − a), the density of a released label z in [a − ζ, b + ζ] is 1/γ where |z − x| ≤ ζ and
-    exp(−ε)/γ elsewhere, for labels x in the interval [a, b].
+    A released value z is in [a − ζ, b + ζ], where [a, b] is the interval. Let x be a label in [a, b]. The density of z
+    is 1/γ if |z − x| ≤ ζ, and exp(−ε)/γ otherwise. Here γ = 2ζ + exp(−ε)(b − a). The label has ε-differential privacy,
+    with delta = 0. Nothing else in a record is protected.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget ε in nats, positive and finite. An array holds personal budgets, one for each label.
+        Privacy budget ε in nats, positive and finite: one number, or an array with one personal budget for each label.
     interval : pair of float
-        a < b, finite, in the unit of the labels. Choose it without looking at the labels, or from a private histogram
-        of them (`ldpbayes.mechanisms.optimal_interval`, `optimal_half_width`).
+        The ends a < b of the interval, finite, in the unit of the labels. Choose them without looking at the labels. Or
+        compute them from a private histogram of the labels, with `optimal_interval` or `optimal_half_width` of
+        `ldpbayes.mechanisms`.
     half_width : array_like
-        ζ, positive and finite, in the unit of the labels.
+        Distance ζ, positive and finite, in the unit of the labels: one number, or one number for each label.
     outside : {"projection", "uniform"}
-        How a label outside the interval is released: like its nearest end (default, eq. 3.12), or uniformly (eq. 3.17).
+        How a label outside [a, b] is released. "projection": as if it were the nearest end of [a, b] (default, eq.
+        3.12). "uniform": as a uniform value on [a − ζ, b + ζ] (eq. 3.17).
 
     Examples
     --------
@@ -279,16 +291,18 @@ _T, _W = np.polynomial.legendre.leggauss(40)
 
 @registered_dataclass("square_wave")
 class SquareWaveMechanism(NearOrAnywhere):
-    """Release a number near to the clipped record, or else anywhere: the square wave mechanism ([LWLSL] sec. 5).
+    """Release a number near the clipped record, or else a number anywhere: the square wave mechanism ([LWLSL] sec. 5).
 
-    In units of upper − lower, the density of a released number z is exp(ε)/(2b exp(ε) + 1) where |z − x| ≤ b, and 1/(2b
-    exp(ε) + 1) elsewhere within b of the bounds. The half-width b = (ε exp(ε) − exp(ε) + 1)/(2 exp(ε)(exp(ε) − 1 − ε))
-    maximises a bound on the mutual information of x and z. `RPWithPrior` takes other half-widths.
+    Let x be the clipped record, and let upper − lower be the unit of length. A released number z is at most b outside
+    the bounds. The density of z is exp(ε)/(2b exp(ε) + 1) if |z − x| ≤ b, and 1/(2b exp(ε) + 1) otherwise.
+
+    The half-width is b = (ε exp(ε) − exp(ε) + 1)/(2 exp(ε)(exp(ε) − 1 − ε)). This b maximises a bound on the mutual
+    information of x and z. If you want another half-width, use `RPWithPrior`.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget ε in nats, positive and at most 30 (where b is 1e-12). An array holds one for each record.
+        Privacy budget ε in nats, positive and at most 30 (where b is 1e-12): one number, or one number for each record.
     lower, upper : float
         Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data.
     """
@@ -306,7 +320,10 @@ class SquareWaveMechanism(NearOrAnywhere):
 
     @property
     def half_width(self) -> Array:
-        """Half-width in the unit of the data: (upper − lower) b with b = f(−ε)/(2 f(ε)), f(t) = (exp(t) − 1 − t)/t²."""
+        """The half-width in the unit of the data, (upper − lower) b.
+
+        Here b = f(−ε)/(2 f(ε)) with f(t) = (exp(t) − 1 − t)/t².
+        """
         xp = np if is_concrete(self) else jnp
         epsilon = xp.asarray(self.epsilon)[..., None]
         rising, falling = (xp.exp(sign * epsilon * (1 + _T) / 2) @ (_W * (1 - _T)) for sign in (1, -1))
@@ -322,21 +339,25 @@ MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 
 @registered_dataclass("unbiased_randomizer")
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
-    """Unbiased randomizer of labels with finitely many outputs ([BGKKLMVZ]): E[z | x] = x between the outer nodes.
+    """Unbiased mechanism for labels with finitely many outputs ([BGKKLMVZ]): E[z | x] = x between the outer nodes.
 
-    A label at a node is released as an output with the probabilities in the row of the node. A label between two nodes
-    is first rounded to one of the two at random, such that the mean is the label. Labels beyond the nodes are clipped.
+    Every node is a label that has its own row in `matrix`. A label at a node is released as one of the outputs, with
+    the probabilities in the row. A label between two nodes is first rounded at random to one of the two nodes. The mean
+    of the rounded label is the label. A label beyond the outer nodes is clipped.
 
     Parameters
     ----------
     epsilon : float
-        Privacy budget in nats, positive and finite. Entries in a column of `matrix` have ratios up to exp(epsilon).
+        Privacy budget in nats, positive and finite. Two entries in a column of `matrix` have a ratio of at most
+        exp(epsilon).
     nodes : array_like (k,)
         At least two labels, strictly increasing, in the unit of the labels.
     outputs : array_like (m,)
-        At least two released numbers, strictly increasing, in the unit of the labels, beyond the labels on both sides.
+        At least two released numbers, strictly increasing, in the unit of the labels. The first output is below all
+        nodes, and the last output is above all nodes.
     matrix : array_like (k, m)
-        Positive probabilities p(output | node). To 1e-9, each row sums to one and its mean output is the node.
+        Positive probabilities p(output | node), with one row for each node and one column for each output. Each row
+        sums to one, and the mean output of a row is its node, both up to 1e-9.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -367,20 +388,20 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             (excess, f"columns in which no entry is more than exp({self.epsilon:g}) times another"),
         ):
             if error > MATRIX_TOLERANCE:
-                raise ValueError(f"matrix must have {needed}, to {MATRIX_TOLERANCE:g}; it misses that by {error:.3g}")
+                raise ValueError(f"matrix must have {needed}, up to {MATRIX_TOLERANCE:g}; the error is {error:.3g}")
 
     @classmethod
     def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
-        """Return the unbiased randomizer with the least mean squared error E[(z − x)²] under a prior of the labels.
+        """Return the unbiased mechanism with the least mean squared error E[(z − x)²], if the labels x have a prior.
 
         Parameters
         ----------
         prior, epsilon
-            As for `RROnBins.optimal`.
+            Histogram of the labels, and privacy budget in nats, as in `RROnBins.optimal`.
         nodes : int or array_like
-            Labels that get a row of the matrix, strictly increasing; or their number (default: 25), equally spaced over
-            the prior. Rounding to nodes increases the variance by at most a quarter of their squared distance. 25 nodes
-            take a second.
+            The nodes, strictly increasing, in the unit of the labels. Or the number of nodes, which are then equally
+            spaced over the range of the prior. Default: 25, which takes a second. Rounding to nodes increases the
+            variance of a released value by at most a quarter of the squared distance between two nodes.
         """
         histogram = checked_histogram(prior)
         if is_integer(nodes):
@@ -412,14 +433,17 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return jnp.asarray(self.matrix, z.dtype).T[self.place(z)]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x), interpolated between the nodes."""
+        """Return log p(z | x). Between two nodes, p(z | x) is interpolated linearly in x."""
         dtype = jnp.result_type(z, x, float)
         place, (above, share) = self.place(jnp.asarray(z, dtype)), self._neighbour(jnp.asarray(x, dtype))
         matrix = jnp.asarray(self.matrix, dtype)
         return log_or_nothing((1 - share) * matrix[above - 1, place] + share * matrix[above, place])
 
     def breakpoints(self, z: Array) -> Array:
-        """Return the points in x where p(z | x) is not smooth, which are the nodes, as an array (*z, k)."""
+        """Return the k nodes for each released value `z`, as an array (*z.shape, k).
+
+        The nodes are the labels x at which p(z | x) is not smooth.
+        """
         xp, z = _module_of(self, z)
         return xp.broadcast_to(xp.asarray(self.nodes), (*z.shape, len(self.nodes)))
 

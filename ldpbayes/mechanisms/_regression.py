@@ -1,4 +1,6 @@
-"""Mechanisms for the records (x, y) of a regression: noise on each record, or on statistics of one or of many."""
+"""Mechanisms for the records (x, y) of a regression: noise on each record, or noise on statistics of one or many
+records.
+"""
 
 import dataclasses
 import math
@@ -26,7 +28,7 @@ from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
 from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
-COUNT = "a whole number of records, 1 at least", lambda a: (a >= 1) & (a == np.round(a))
+COUNT = "a whole number of records, at least 1", lambda a: (a >= 1) & (a == np.round(a))
 ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
 
 
@@ -50,7 +52,7 @@ class _Regression(Columnwise):
             raise ValueError(f"{', '.join(host)} must be concrete; make the mechanism outside the traced function")
         kept, _ = checked_columns(self.columns, None)
         if kept.columns is None or kept.width < 2:
-            raise ValueError(f"columns must be covariates and a response, two at least, got {self.columns!r}")
+            raise ValueError(f"columns must be at least two, covariates and then a response, got {self.columns!r}")
         object.__setattr__(self, "columns", kept.columns)
         object.__setattr__(self, "clip", bool(self.clip))
 
@@ -72,8 +74,8 @@ class _Regression(Columnwise):
         if concrete and not self.clip and is_concrete(self.radius, self.response_bound):
             for name, sizes in (("radius", np.linalg.norm(x, axis=-1)), ("response_bound", np.abs(y))):
                 bound = getattr(self, name)
-                problem = f"{{}} of {sizes.size} rows lie beyond {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
-                refuse(sizes > bound * (1 + ROUNDING), f"{problem}: scale them, or let clip=True draw them back")
+                problem = f"{{}} of {sizes.size} rows exceed {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
+                refuse(sizes > bound * (1 + ROUNDING), f"{problem}: scale the rows, or use clip=True")
         if self.clip or concrete:
             xp = np if is_concrete(y, self.response_bound) else jnp
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)
@@ -84,15 +86,18 @@ class _Regression(Columnwise):
 class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a bounded response y ([KJKH] sec. 3.2.3 and 12.1).
 
-    Let μ be the Gaussian parameter of (epsilon, delta), computed exactly. The response gets μ √c and the covariates get
-    μ √(1 − c), for a split c. Less noise is not enough, because two records may differ by 2 radius in x and at once by
-    2 response_bound in y. `unit_standard_deviation`, 1/μ, is the noise for a sensitivity of 1.
+    Gaussian noise is (epsilon, delta)-private if its standard deviation is at least the sensitivity divided by a number
+    μ. This μ is computed exactly from epsilon and delta. The attribute `unit_standard_deviation` is 1/μ.
+
+    The noise has standard deviation 2 `response_bound`/(μ √c) in the response and 2 `radius`/(μ √(1 − c)) in each
+    covariate, where c is `split`. Less noise is not enough, because two records may differ by 2 `radius` in x and also
+    by 2 `response_bound` in y.
 
     Parameters
     ----------
     epsilon, delta : array_like
-        Privacy target: a budget in nats, positive and finite, and a probability in (0, 1). Arrays hold one for each
-        record. Raises ValueError if they are traced, as the calibration runs in NumPy.
+        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1). Each is one number, or one number for
+        each record. JAX tracers raise a ValueError, because NumPy computes the noise.
     radius : float
         Largest Euclidean norm of the covariates of a record, in their unit. Choose it without looking at the data.
     response_bound : float
@@ -100,9 +105,10 @@ class LinearRecordsMechanism(_Regression, Additive):
     columns : int or sequence of str
         Number or names of the columns of a row (x, y). The response is the last column.
     split : float
-        Share c of μ² for the response, between 0 and 1, exclusive.
+        Number c, strictly between 0 and 1. A larger c gives less noise in the response and more in the covariates.
+        Default: 0.5.
     clip : bool
-        True to clip records beyond the bounds. Otherwise such records raise an error (default).
+        True to clip records beyond `radius` or `response_bound`. Default: False. Such records then raise a ValueError.
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -142,7 +148,10 @@ class LinearRecordsMechanism(_Regression, Additive):
         return jnp.concatenate([projected(part[..., :-1], self.radius), y], axis=-1)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Add noise to records. Raises ValueError for records outside the ball or the range, unless ``clip``."""
+        """Add noise to records `x`, for simulation only.
+
+        Records beyond `radius` or `response_bound` raise a ValueError, unless ``clip`` is True.
+        """
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
 
@@ -155,7 +164,10 @@ class LinearRecordsMechanism(_Regression, Additive):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for two records that differ in one column: the weaker guarantee of response and covariate."""
+        """The guarantee for two records that differ in one column.
+
+        There is a guarantee for the response and a guarantee for a covariate. The result is the weaker of the two.
+        """
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
         tradeoff = GaussianTradeoff((share / self.unit_standard_deviation)[()])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
@@ -165,18 +177,23 @@ class LinearRecordsMechanism(_Regression, Additive):
 class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, and randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
-    The label gets the budget split · epsilon. The covariates get the least noise (`standard_deviation`) for which label
-    and covariates together are (epsilon, delta)-private. The paper needs more noise, because it adds a budget (1 −
-    split) · epsilon for the covariates, as if both worst cases occurred together.
+    The label gets the budget `split` · epsilon. The covariates get the least noise for which label and covariates
+    together are (epsilon, delta)-private. The attribute `standard_deviation` is the standard deviation of this noise.
+
+    [KJKH] needs more noise, because it adds a budget (1 − `split`) · epsilon for the covariates, as if the worst cases
+    of label and covariates occurred together.
 
     Parameters
     ----------
     epsilon, delta : float
-        Privacy target: a budget in nats, positive and finite, and a probability in (0, 1).
-    radius, columns, clip
-        See `LinearRecordsMechanism`. The label is the last column, and ``clip`` is for covariates beyond the radius.
+        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1).
+    radius, columns
+        Largest Euclidean norm of the covariates, and the columns of a row, as in `LinearRecordsMechanism`. The label is
+        the last column.
     split : float
-        Share of epsilon for the label, between 0 and 1, exclusive.
+        Share of epsilon that the label gets, strictly between 0 and 1. Default: 0.5.
+    clip : bool
+        True to clip covariates beyond `radius`. Default: False. Such covariates then raise a ValueError.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -190,7 +207,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1
     _labels = True
     linear_tails = False
-    resolution = property(attrgetter("standard_deviation"))
+    resolution = property(attrgetter("standard_deviation"), doc="See `NumericMechanism`.")
     response_epsilon = property(lambda self: self.epsilon * self.split, doc="Budget of the label in nats.")
     noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
     _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
@@ -208,7 +225,10 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return array_of(z)[..., None][..., :0]
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Labels 0 and 1 (or −1 and 1) are released as 0 and 1. Raises ValueError for others."""
+        """Draw a released row for each record `x`, for simulation only.
+
+        Labels 0 and 1 (or −1 and 1) are released as 0 and 1. Raises ValueError for other labels.
+        """
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, (y > 0).astype(covariates.dtype)[..., None]], axis=-1))
 
@@ -224,7 +244,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return projected(rows[..., :-1], self.radius) if self.clip else rows[..., :-1]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return the log density of the covariates plus the log probability of the label."""
+        """Return log p(z | x): the log density of the covariates plus the log probability of the label."""
         z, x = jnp.asarray(z), jnp.asarray(x)
         noise = self.noise.log_prob(z[..., :-1] - self._clipped(x))
         return noise + self._label.log_prob(z[..., -1], x[..., -1])
@@ -244,14 +264,17 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for two records that differ in one column: the weaker guarantee of label and covariate."""
+        """The guarantee for two records that differ in one column.
+
+        There is a guarantee for the label and a guarantee for a covariate. The result is the weaker of the two.
+        """
         covariate = GaussianTradeoff(2 * self.radius / self.standard_deviation)
         tradeoff = WorstTradeoff([covariate, self._label.guarantee.tradeoff])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         labels = values[:, -1]
-        problem = "the last column holds released labels, 0 or 1; {} of these are not"
+        problem = "the last column must hold released labels, 0 or 1; {} are not"
         refuse(~np.isin(labels, (0, 1)), problem, labels)
         return values.astype(float) if values.dtype.kind != "f" else values
 
@@ -264,11 +287,14 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
 @dataclasses.dataclass(frozen=True)
 class StatisticsMechanism(_Regression, Additive):
-    """Base of Gaussian noise on statistics of a record (x, y), or on their sum.
+    """Base of mechanisms that add Gaussian noise to statistics of a record (x, y), or to the sum of these statistics.
 
-    `LinearStatisticsMechanism` describes the parameters. The privacy target is ``epsilon``, in nats, and ``delta``, a
-    probability. For records there are ``radius``, ``response_bound``, ``columns`` and ``clip``; for statistics
-    ``ratios`` and ``off_diagonal``; for sums ``trust_model`` and ``count``, the number of records.
+    `LinearStatisticsMechanism` describes all parameters:
+
+    - privacy target: ``epsilon``, in nats, and ``delta``, a probability;
+    - records: ``radius``, ``response_bound``, ``columns`` and ``clip``;
+    - statistics: ``ratios`` and ``off_diagonal``;
+    - sums: ``trust_model`` and ``count``, the number of records.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -303,15 +329,20 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]
-        """Largest distance between the statistics of two records, in units of the noise of the first block."""
+        """Largest distance between the statistics of two records, in the unit of a squared covariate.
+
+        `ldpbayes.privacy.linear_sensitivity` and `ldpbayes.privacy.logistic_sensitivity` define this distance.
+        """
         if self._labels:
             return logistic_sensitivity(self.covariates, self.radius, self.ratios)
         return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
 
     def statistics(self, rows: Array) -> Array:
-        """Return the statistics (*batch, statistics) of records (*batch, columns), whose last column is the response.
-        NumPy arrays give NumPy arrays. Raises ValueError for labels other than 0, 1 or ±1, and for records outside the
-        bounds unless ``clip``.
+        """Return the statistics of each record, before noise is added.
+
+        `rows` are records (*batch, columns), whose last column is the response. The result is an array (*batch, m) of m
+        statistics. In logistic regression, labels other than 0 and 1 (or −1 and 1) raise a ValueError. Records beyond
+        the bounds raise a ValueError, unless ``clip`` is True.
         """
         x, y = self._parts(rows)
         y = y[..., None]
@@ -334,16 +365,19 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
-        """The noise in each statistic. For a sum of locally perturbed statistics, the noise of all records together."""
+        """The law of the noise in a released value, which is about one record or is the sum over several records."""
         summed = 1.0 if self.trust_model == "central" or self.count is None else self.count
         each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
         first = array_of(self.standard_deviation * summed**0.5)
         return unchecked(IndependentGaussian, first[..., None] * each)
 
     def total(self, count: int) -> "StatisticsMechanism":
-        """Return the mechanism of the sum of `count` local released values. Raises ValueError if these are sums."""
+        """Return the mechanism for the sum of `count` released values of this mechanism (local model).
+
+        Raises ValueError if this mechanism already releases sums over records.
+        """
         if self.trust_model == "central" or self.count is not None:
-            raise ValueError(f"only values of one record each, locally perturbed, are summed; got {self!r}")
+            raise ValueError(f"total needs a local mechanism that releases each record separately, got {self!r}")
         names = [field.name for field in dataclasses.fields(self)]
         return unchecked(type(self), *(count if name == "count" else getattr(self, name) for name in names))
 
@@ -356,9 +390,7 @@ class StatisticsMechanism(_Regression, Additive):
     attribute_guarantee = guarantee  # one attribute may change all statistics
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons why records within the bounds are nearly impossible: each statistic is bounded, squares are
-        not negative and sum to at most radius², and no eigenvalue of second moments is negative.
-        """
+        """Return reasons why the released `values` are nearly impossible for any records within the bounds."""
         if self.trust_model == "central" and self.count is None:
             return []
         n = 1.0 if self.count is None else float(self.count)
@@ -387,26 +419,32 @@ class StatisticsMechanism(_Regression, Additive):
 class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
-    The noise is the least Gaussian noise for the exact sensitivity (`ldpbayes.privacy.linear_sensitivity`), which is
-    below the bound of [KJKH] Lemma 3.1. A released value is the perturbed statistics of one record, or their sum over
-    `count` records. In the central model, it is a sum to which noise was added once. `randomize` takes `statistics` or
-    their sums. `standard_deviation` is the noise in the first statistic of a record (in the central model, of the sum).
+    Here x_j and x_k are two covariates (j < k), and the parameter `off_diagonal` gives the factor s. In the local
+    model, every record gets noise. A released value is then t with noise, or the sum of `count` such values. In the
+    central model, a released value is a sum to which noise was added once. The method `randomize` takes the result of
+    the method `statistics`, or sums of such results.
+
+    The noise is the least Gaussian noise for the exact sensitivity (`ldpbayes.privacy.linear_sensitivity`). The
+    attribute `standard_deviation` is the standard deviation of the noise in the first statistic of a record (in the
+    central model, of the sum).
 
     Parameters
     ----------
-    epsilon, delta, radius, response_bound, columns, clip
-        See `LinearRecordsMechanism`. Here epsilon and delta are numbers.
+    epsilon, delta : float
+        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1).
+    radius, response_bound, columns, clip
+        Bounds and columns of the records, as in `LinearRecordsMechanism`.
     ratios : sequence of float
         Ratios of the standard deviations of the noise in three blocks: products of covariates, covariates times
-        response, and squared response. Default: the ratio of the units, R² : R R_y : R_y², for the radius R and the
-        response bound R_y. [KJKH] uses equal standard deviations.
+        response, and squared response. Default: R² : R R_y : R_y², where R is `radius` and R_y is `response_bound`.
+        [KJKH] uses equal standard deviations.
     off_diagonal : {"scaled", "once"}
-        Factor s: √2 for "scaled" (default), 1 for "once". For two covariates or more, √2 halves the relative variance
-        of the noise.
+        Factor s: √2 for "scaled" (default), 1 for "once". For two covariates or more, s = √2 halves the variance of the
+        noise in x_j x_k, with the same guarantee.
     trust_model : {"local", "central"}
         "local": the statistics of every record get noise (default). "central": a curator adds noise to their sum.
     count : int, optional
-        Number of records in a released sum. Default: 1; unknown in the central model.
+        Number of records in a released sum. Default: 1 in the local model, and unknown in the central model.
     """
 
 
@@ -414,16 +452,17 @@ class LinearStatisticsMechanism(StatisticsMechanism):
 class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 
-    These are the statistics of a logistic likelihood expanded to second order ([HAB]). Labels are 0 and 1, or −1 and 1.
-    The sensitivity is `ldpbayes.privacy.logistic_sensitivity` ([KJKH] Lemma 13.1, where its maximiser is possible).
+    Here x_j and x_k are two covariates (j < k), and the parameter `off_diagonal` gives the factor s. A logistic
+    log-likelihood that is expanded to second order depends on the data only through these statistics ([HAB]). Labels
+    are 0 and 1, or −1 and 1. `ldpbayes.privacy.logistic_sensitivity` computes the sensitivity.
 
     Parameters
     ----------
     epsilon, delta, radius, columns, off_diagonal, trust_model, count, clip
-        As for `LinearStatisticsMechanism`: epsilon in nats, radius in the unit of the covariates, count in records.
+        As in `LinearStatisticsMechanism`: epsilon in nats, radius in the unit of the covariates, count in records.
     ratios : sequence of float
-        Ratio of the standard deviations of the noise in two blocks: products of covariates, covariates times label.
-        Default: R² : R, for the radius R.
+        Ratio of the standard deviations of the noise in two blocks: products of covariates, and covariates times label.
+        Default: R² : R, where R is `radius`.
     """
 
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1

@@ -1,4 +1,4 @@
-"""A randomizer of categories that is given as a matrix."""
+"""The mechanism for categories that is given as a matrix of probabilities."""
 
 from typing import ClassVar
 
@@ -22,17 +22,18 @@ from ldpbayes.privacy.tradeoffs import checked_laws
 
 @registered_dataclass("transition_matrix")
 class TransitionMatrix(Categories):
-    """Any randomizer of categories, given by its matrix of probabilities p(z | x).
+    """Any mechanism for categories, given by its matrix of probabilities p(z | x).
 
-    The guarantee is for the worst pair of rows. An output that is possible for one record and impossible for another
-    reveals which of the two it is. Then epsilon is infinite at delta = 0, and finite if delta is at least the
-    probability of such outputs.
+    The guarantee is for the two categories x that are easiest to distinguish. Some outputs z may be possible for one
+    category and impossible for the other category. Such an output reveals the category. Then epsilon is infinite at
+    delta = 0. Epsilon is finite if delta is at least the probability of such outputs.
 
     Parameters
     ----------
     matrix : array_like (k, m)
-        Probabilities p(z | x): a row for each record 0, ..., k − 1 and a column for each output 0, ..., m − 1, k ≥ 2.
-        Each row sums to one, to 1e-9. Otherwise a ValueError is raised. All records have the same matrix.
+        Probabilities p(z | x), with one row for each category x = 0, ..., k − 1 and one column for each output z = 0,
+        ..., m − 1. There are k ≥ 2 rows. All records have the same matrix. If a row does not sum to one, up to 1e-9, a
+        ValueError is raised.
     """
 
     matrix: Array
@@ -46,7 +47,7 @@ class TransitionMatrix(Categories):
         if is_concrete(self.matrix):
             object.__setattr__(self, "matrix", checked_laws("matrix", self.matrix))
         if np.ndim(self.matrix) != 2 or len(self.matrix) < 2:
-            raise ValueError(f"matrix must have a row for each record, two at least, got shape {np.shape(self.matrix)}")
+            raise ValueError(f"matrix must have a row for each category, at least two, got {np.shape(self.matrix)}")
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         codes, matrix = self._codes(x), jnp.asarray(self.matrix, jnp.result_type(float))
@@ -68,5 +69,6 @@ class TransitionMatrix(Categories):
         values = super()._validated(values)
         if is_concrete(self.matrix):
             impossible = ~np.any(self.matrix, axis=0)[values]
-            refuse(impossible, "no record leads to an output whose column is zero; {} of these are", values)
+            problem = "an output with a zero column in the matrix is impossible; {} values are such outputs"
+            refuse(impossible, problem, values)
         return values

@@ -1,4 +1,4 @@
-"""The additive mechanism: bounds, then noise, for numbers, rows, or some columns of rows."""
+"""The additive mechanism, which clips records to bounds and adds noise, for numbers, rows, or some columns of rows."""
 
 import dataclasses
 import math
@@ -82,7 +82,7 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     if isinstance(columns, (list, tuple)):
         columns = tuple(columns)
         if not columns or not all(isinstance(c, str) for c in columns) or len(set(columns)) < len(columns):
-            raise ValueError(f"columns must be distinct names, or their number, got {columns!r}")
+            raise ValueError(f"columns must be distinct names, or the number of columns, got {columns!r}")
     elif columns is not None:
         if not is_integer(columns) or columns < 1:
             raise ValueError(f"columns must be a positive integer, or names, got {columns!r}")
@@ -91,7 +91,7 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     if perturbed is None:
         return whole, np.arange(whole.width)
     if columns is None:
-        raise ValueError("perturbed names columns of a row, so it needs columns=")
+        raise ValueError("perturbed selects columns of a row, so give columns= too")
     names, selection = whole.keys, tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
     if all(is_integer(name) and 0 <= name < len(names) for name in selection):
         selection = tuple(names[position] for position in selection)
@@ -127,19 +127,25 @@ class Columnwise(Mechanism):
     record_shape = property(attrgetter("event_shape"), doc="Shape of one record: () for a number.")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
-        """`Mechanism.validated`; the columns of a data frame are taken by name, and ValueError is raised for others."""
+        """Return released values as an array, like `Mechanism.validated`.
+
+        The columns of a data frame are read by their names. Raises ValueError if the names differ from the names of the
+        mechanism.
+        """
         return super().validated(self._columns.in_order(values))
 
 
 class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
-    """z = clip(x, lower, upper) + noise in the perturbed columns, z = x in the others. Subclasses are the names by
-    which such mechanisms are made and written to files; arrays of bounds are kept in the order of the row.
+    """Base of additive mechanisms: z = clip(x, lower, upper) + noise in the perturbed columns, and z = x in the others.
+
+    Subclasses have the names by which such mechanisms are created and written to files. Arrays of bounds are kept in
+    the order of the columns of a row.
     """
 
     lower: Array
     upper: Array
     sensitivity: Array = None
-    noise: Noise  #: The law of what is added: a field or a property.
+    noise: Noise  #: The law of the noise: a field or a property.
 
     clips = True
     bounded = property(lambda self: self.lower is not None, doc="False if z is a statistic of many records.")
@@ -166,8 +172,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         object.__setattr__(self, "perturbed", columns.perturbed)
         if not (self.lower is None) == (self.upper is None) == (self.sensitivity is not None):
             raise ValueError(
-                "give both bounds, lower and upper, of a record; or, for a statistic of many records, sensitivity: how "
-                "far one can move it (math.inf for records that are not clipped, to which nothing is promised). "
+                "give lower and upper, the bounds of a record; or, for a statistic of many records, sensitivity, its "
+                "largest change by one record (math.inf if records are not clipped: then there is no guarantee). "
                 f"Got {self!r}"
             )
         if not self.bounded:
@@ -198,7 +204,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return jnp.clip(part, *(bound[..., None] if self.columns is None else bound for bound in bounds))
 
     def clipped(self, x: ArrayLike) -> jax.Array:
-        """Records with the perturbed columns clipped to the bounds."""
+        """Return the records `x`, with the perturbed columns clipped to the bounds."""
         x = floating(x)
         return self._columns.join(x, self._clip(self._columns.split(x)))
 
@@ -218,7 +224,10 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return lower, upper
 
     def at_bounds(self, z: ArrayLike) -> tuple[Array, Array]:
-        """Whether each released value is at the lower bound, and whether at the upper one, up to single precision."""
+        """Return, for each released value, True if it is at the lower bound, and True if it is at the upper bound.
+
+        Values are compared up to single precision.
+        """
         values = array_of(z)
         values = values if values.dtype.kind == "f" else values.astype(float)
 
@@ -231,7 +240,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def ranges(self) -> np.ndarray:
-        """Upper minus lower bound of each perturbed column (dimension,); for a number, of each record."""
+        """Upper minus lower bound of each perturbed column (dimension,), or of each record if records are numbers."""
         ranges = np.subtract(self.upper, self.lower)
         return ranges[..., None] if self.columns is None else np.broadcast_to(ranges, (self.dimension,))
 
@@ -267,14 +276,17 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def perturbing(self) -> "Additive":
-        """The mechanism of the records that get noise, if some records get none."""
+        """The mechanism for the records that get noise. It differs from this mechanism if some records get no noise."""
         if not isinstance(self.noise, Omitted):
             return self
         fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Clip records and add noise, for simulation: floating-point noise does not hide real data ([Mironov])."""
+        """Clip records `x` and add noise, for simulation only. `key` is a JAX random key.
+
+        Do not use this method for real data, because floating-point noise does not hide them ([Mironov]).
+        """
         x = self._columns.in_order(x)
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
@@ -290,8 +302,10 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return z.astype(dtype) if self.noise.discrete else z
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Log density in the perturbed columns (log probability for discrete noise); −inf if another column differs. If
-        noise may be left out, there is a unit mass at clip(x). Under discrete noise z must be whole, else −inf.
+        """Return log p(z | x): the log density (for discrete noise, the log probability) in the perturbed columns.
+
+        The result is −inf if another column of `z` and `x` differs. Under discrete noise, it is also −inf if `z` is not
+        a whole number. If noise may be omitted, the law of z has a unit mass at clip(x).
         """
         z, x = jnp.asarray(z), jnp.asarray(x)
         dtype = jnp.result_type(z, x, float)
@@ -299,7 +313,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         result = self.noise.astype(dtype).continued(difference)
         if np.ndim(result) > max(difference.ndim - 1, len(self.noise.batch_shape)):
             name = f"{type(self.noise).__name__}.log_prob"
-            raise ValueError(f"{name} must be the density of all columns: sum it over the last axis of its argument")
+            raise ValueError(f"{name} must return the joint log density of all columns: sum over the last axis")
         if self.noise.discrete:
             released = self._columns.split(z)
             result = jnp.where(jnp.all(released == jnp.round(released), axis=-1), result, -jnp.inf)
@@ -318,7 +332,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
         if not self._law.has_variance:
-            raise ValueError("there are no unbiased values under noise without a variance")
+            raise ValueError("unbiased values do not exist, because the noise has no finite variance")
         return jnp.asarray(z)
 
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -350,10 +364,12 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         reach = self.noise.reach if self.period is None else (3 * self.period - (self.upper - self.lower)) / 2
         return extreme("min", self.lower - reach), extreme("max", self.upper + reach)
 
-    #: The guarantee for two records that differ in one perturbed column, the worst one; for a statistic, in one record.
+    #: The guarantee for two records that differ only in the worst perturbed column. For a statistic, the guarantee for
+    #: two data sets that differ in one record.
     attribute_guarantee = property(lambda self: self._guarantee(self.noise.tradeoff_in_one_column, "attribute"))
 
-    #: The guarantee for two records that differ by the range in all perturbed columns; for a statistic, in one record.
+    #: The guarantee for two records that differ by the whole range in all perturbed columns. For a statistic, the
+    #: guarantee for two data sets that differ in one record.
     guarantee = property(lambda self: self._guarantee(self.noise.tradeoff, "record"))
 
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
@@ -379,11 +395,14 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             public = np.broadcast_to(certain, len(values))
             beyond = (values < lower) | (values > upper)
             bad = public & (beyond if self.columns is None else np.any(beyond, axis=1))
-            refuse(bad, "public records lie between the bounds, being clipped without noise; {} of these do not")
+            refuse(bad, "records without noise are clipped, so they must be between the bounds; {} are not")
         return values
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Whether too many or too few numbers of a perturbed column lie beyond its bounds, for noise of one shape."""
+        """Return reasons if too many or too few numbers of a perturbed column are beyond the bounds.
+
+        The method is for noise whose law has one shape for all records. For other noise, the result is empty.
+        """
         one_shape = self._law.symmetric and not any(map(np.ndim, jax.tree.leaves(self._law)[1:]))
         if not (self.bounded and one_shape) or self.noise.discrete:
             return []
@@ -402,23 +421,25 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 class AdditiveMechanism(Additive):
     """Noise of any law, added to a clipped number, to columns of a row, or to a statistic of many records.
 
-    A mechanism such as `LaplaceMechanism` is this mechanism with a fixed law of noise and a scale or a budget.
+    If you want to give a budget instead of a scale, use a mechanism such as `LaplaceMechanism`.
 
     Parameters
     ----------
     noise : Noise
-        A law of `ldpbayes.noise`, or your own. Its scale is in the unit of the data.
+        The law of the noise: a law of `ldpbayes.noise`, or your own law. Its scale is in the unit of the data.
     lower, upper : array_like, optional
-        Clipping bounds in the unit of the data, finite, lower < upper. For rows: one number, or an array with one bound
-        for each perturbed column, in the order of `perturbed`. Choose them without looking at the data.
+        Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data. For
+        rows: one number, or an array with one bound for each perturbed column, in the order of `perturbed`. Default: no
+        bounds.
     columns : int or sequence of str, optional
         Number or names of the columns of a row. Default: a record is one number.
     perturbed : sequence of int or str, optional
-        Positions or names of the columns that get noise. Other columns are released without noise. Default: all.
+        Positions or names of the columns that get noise. Other columns are released without noise. Default: all
+        columns.
     sensitivity : float, optional
-        The largest change of a statistic by one record, in the unit of the statistic; for several columns, in the norm
-        of the noise (`Noise.norm`). Infinite for records without bounds, which have no guarantee. Give bounds or
-        sensitivity.
+        For a statistic of many records: the largest change of the statistic if one record changes, in the unit of the
+        statistic. A change in several columns is measured by the norm `Noise.norm` of the noise. ``math.inf`` is for
+        records without bounds, which have no guarantee. Give either bounds or `sensitivity`.
     """
 
     noise: Noise

@@ -1,4 +1,4 @@
-"""Optimal designs of label mechanisms: intervals, bins and unbiased outputs for a prior."""
+"""Optimal choices for mechanisms for labels: intervals, bins and unbiased outputs, given a prior of the labels."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -14,14 +14,15 @@ from ldpbayes.mechanisms.protocol import increasing
 
 
 class Histogram(NamedTuple):
-    """A histogram: a density that is constant between nodes and zero outside them.
+    """A histogram: a density that is constant between two neighbouring nodes, and zero outside all nodes.
 
     Attributes
     ----------
     nodes : array (k + 1,)
-        Ends of the bins, strictly increasing, in the unit of the data.
+        Ends of the k bins, strictly increasing, in the unit of the data.
     densities : array (k,)
-        Density of each bin, per unit of the data, not negative. Functions that take a histogram normalise it.
+        Density in each bin, per unit of the data, not negative. Functions that take a histogram normalise the
+        densities.
     """
 
     nodes: Array
@@ -29,36 +30,40 @@ class Histogram(NamedTuple):
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probability of each bin (k,)."""
+        """Probability of each bin, an array (k,)."""
         return np.asarray(self.densities) * np.diff(self.nodes)
 
     @property
     def cumulative(self) -> np.ndarray:
-        """Probability below each node (k + 1,)."""
+        """Probability of a value below each node, an array (k + 1,)."""
         return np.append(0.0, np.cumsum(self.probabilities))
 
     @property
     def midpoints(self) -> np.ndarray:
-        """Middle of each bin (k,)."""
+        """Middle of each bin, an array (k,), in the unit of the data."""
         return (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2
 
     @property
     def mean(self) -> float:
-        """Mean of the density."""
+        """Mean of the density, in the unit of the data."""
         return float(self.probabilities @ self.midpoints)
 
     @property
     def standard_deviation(self) -> float:
-        """Standard deviation of the density."""
+        """Standard deviation of the density, in the unit of the data."""
         squares = (self.midpoints - self.mean) ** 2 + np.diff(self.nodes) ** 2 / 12
         return float(np.sqrt(self.probabilities @ squares))
 
     def quantiles(self, probabilities: Array) -> np.ndarray:
-        """Return the points below which the density has these probabilities, in the unit of the data."""
+        """Return the quantiles of the density for `probabilities` in [0, 1], in the unit of the data."""
         return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
-        """Return the interval around the bins of highest density, as many as are needed for a probability in (0, 1]."""
+        """Return an interval that has at least the given `probability`, in the unit of the data.
+
+        Bins are taken in order of decreasing density, until the interval that spans them has the probability, a number
+        in (0, 1].
+        """
         densities, mass = np.asarray(self.densities), self.cumulative
         highest = np.argsort(-densities)[: np.count_nonzero(densities)]
         # the first and the last bin that the one, two, ... highest span, and the probability from the one to the other
@@ -70,7 +75,10 @@ class Histogram(NamedTuple):
         return float(self.nodes[bins[0]]), float(self.nodes[bins[-1] + 1])
 
     def within(self, lower: float, upper: float) -> "Histogram":
-        """Return the density given that lower < y < upper. Raises ValueError if this event has probability zero."""
+        """Return the conditional density of a value y of this histogram, given lower < y < upper.
+
+        `lower` and `upper` are in the unit of the data. Raises ValueError if the condition has probability zero.
+        """
         inside = (np.asarray(self.nodes) > lower) & (np.asarray(self.nodes) < upper)
         nodes = np.concatenate([[lower], np.asarray(self.nodes)[inside], [upper]])
         bins = np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2) - 1
@@ -94,7 +102,8 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
     densities = np.atleast_1d(checked("the histogram's densities", densities, *NOT_NEGATIVE))
     if nodes.ndim > 1 or densities.shape != (len(nodes) - 1,):
         shapes = f"{nodes.shape} and {densities.shape}"
-        raise ValueError(f"a histogram is k + 1 nodes, k densities (np.histogram has nodes last), got shapes {shapes}")
+        hint = "np.histogram returns the nodes last"
+        raise ValueError(f"a histogram must have k + 1 nodes and k densities ({hint}), got shapes {shapes}")
     increasing("the histogram's nodes", nodes, 2)
     largest = densities.max()
     if largest == 0:
@@ -111,7 +120,11 @@ LEAST_HALF_WIDTH = 1e-6  # of the interval: a smaller one would explain 1e-12 mo
 
 
 class HalfWidthDesign(NamedTuple):
-    """The `half_width` ζ and the `interval` a < b of `RPWithPrior`, and the share of the variance `explained`."""
+    """Result of `optimal_half_width`.
+
+    `half_width` is ζ of `RPWithPrior`, and `interval` is its pair a < b, in the unit of the labels. `explained` is the
+    share of the variance of a label that a released value explains.
+    """
 
     half_width: float
     interval: Interval
@@ -119,17 +132,17 @@ class HalfWidthDesign(NamedTuple):
 
 
 def explained_variance(histogram: HistogramLike, epsilon: float, interval: Interval, half_width: float) -> float:
-    """Return the share of the variance of a label Y that Z under `RPWithPrior` explains: Var E[Y | Z] / Var Y.
+    """Return the share of the variance of a label that its released value under `RPWithPrior` explains.
 
-    Let the law of labels be the prior times exp(η y). Then this share is the Fisher information of a release about the
-    mean of the labels, relative to the Fisher information of the label itself.
+    This share is Var E[Y | Z] / Var Y for a label Y that is released as Z.
 
     Parameters
     ----------
     histogram : pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label. More than 256 bins are merged.
+        Nodes (k + 1,) and densities (k,) of the prior of a label. More than 256 bins are merged into 256 bins.
     epsilon, interval, half_width
-        See `RPWithPrior`. The rule for labels outside the interval is "projection".
+        Budget in nats, interval, and distance ζ, as in `RPWithPrior`. Labels outside the interval are released by the
+        rule ``outside="projection"``.
     """
     epsilon, half_width = checked("epsilon", epsilon, *ONE_POSITIVE), checked("half_width", half_width, *ONE_POSITIVE)
     return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
@@ -178,26 +191,30 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
 def optimal_half_width(
     histogram: HistogramLike, epsilon: float, *, interval: Interval | IntervalRule | None = None
 ) -> HalfWidthDesign:
-    """Return the half-width of `RPWithPrior` with the largest explained variance of the labels under a prior.
+    """Return the half-width ζ of `RPWithPrior` with the largest explained variance of the labels under a prior.
 
-    [LH] chooses ζ by hand. Here it maximizes `explained_variance`; the maximum is flat. As ε → 0, ζ tends to a constant
-    share of the interval (0.39 for a uniform prior); as ε grows, ζ falls like exp(−ε/3). Do not choose the interval by
-    this criterion: it would shrink to a point, because one bit says most about a mean if the law of the labels is
-    known. On two public data sets this choice raised the test error of a linear model by 12 % to 67 %. Keep the public
-    range unless it is several times wider than the labels.
+    [LH] chooses ζ by hand. This function maximises `explained_variance`. Values of ζ near the maximum are nearly as
+    good.
+
+    Do not choose the interval by the same criterion. The interval would shrink to a point, and a released value would
+    only say on which side of this point the label is. On two public data sets, such an interval raised the test error
+    of a linear model by 12 % to 67 %. Use the publicly known range of the labels instead, unless it is several times
+    wider than the true range.
 
     Parameters
     ----------
     histogram, epsilon
-        See `explained_variance`. The prior must be public, or estimated from released values
-        (`ldpbayes.estimation.label_prior`), never from the labels themselves.
+        Prior of the labels, and budget ε in nats, as in `explained_variance`. The prior must be public, or estimated
+        from released values (`ldpbayes.estimation.label_prior`), never from the original labels.
     interval : pair of float or callable, optional
-        a < b, or a function of the histogram, ε and ζ such as `optimal_interval`. Default: the range of the histogram.
+        The interval a < b. Or a function such as `optimal_interval`, which computes the interval from the histogram, ε
+        and ζ. Default: the range of the histogram.
 
     Returns
     -------
     HalfWidthDesign
-        Fields ``half_width`` and ``interval``, in the unit of the labels, and ``explained``, a share of the variance.
+        ``half_width`` and ``interval`` are in the unit of the labels. ``explained`` is the explained share of the
+        variance.
     """
     prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_POSITIVE)
@@ -237,15 +254,17 @@ def checked_interval(interval: Interval) -> Interval:
 
 
 def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float) -> tuple[float, float]:
-    """Return the interval that most probably contains a label that is released near itself ([LH], 3.5 and Algorithm 1).
+    """Return the interval for which `RPWithPrior` most probably releases a label near itself ([LH] Algorithm 1).
 
-    Its ends are the nodes a, b that maximize F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b), the probability that a
-    label Y is in [a, b] and `RPWithPrior` releases it within ζ of itself.
+    The result is the pair of nodes a, b of the histogram that maximises
+    F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b). F is the probability that a label Y is in [a, b] and that
+    `RPWithPrior` releases Y within a distance ζ of Y.
 
     Parameters
     ----------
     histogram, epsilon, half_width
-        As for `explained_variance`. An infinite budget gives the range of the histogram.
+        Prior of the labels, budget ε in nats, and distance ζ, as in `explained_variance`. For an infinite budget, the
+        result is the range of the histogram.
     """
     prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_ABOVE_0)
@@ -271,7 +290,11 @@ EDGE_MARGIN = 1e-6  # least distance of an edge from a value, in units of the di
 
 
 class BinDesign(NamedTuple):
-    """Ends of bins `edges` (d + 1,), midway between the increasing `outputs` (d,), and the `loss` E[(z − x)²]."""
+    """Result of `optimal_bins`.
+
+    `edges` (d + 1,) are the ends of the bins. `outputs` (d,) are the released numbers, increasing. An inner edge is
+    midway between two outputs. `loss` is the mean squared error E[(z − x)²].
+    """
 
     edges: np.ndarray
     outputs: np.ndarray
@@ -281,21 +304,24 @@ class BinDesign(NamedTuple):
 def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
     """Return the optimal bins of `RROnBins` for labels with finitely many values ([GKKLMVZ]).
 
-    No mechanism of this budget has a smaller mean squared error. A bin of mass P and mean m has the best output (μ +
-    (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P), where μ is the mean of all labels. For each number of bins, a shortest path
-    finds the best bins in O(k²) steps. The result has the fewest bins with the smallest loss.
+    No other mechanism with this budget has a smaller mean squared error between a label and its released value. If
+    several designs have the least error, the result is the design with the fewest bins.
+
+    The best output of a bin is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P). Here P is the probability of the bin, m is
+    the mean of the labels in the bin, and μ is the mean of all labels.
 
     Parameters
     ----------
     values, probabilities : array_like (k,)
-        Possible labels, strictly increasing, in their unit, and their probabilities, which are normalised.
+        Possible labels, strictly increasing, in the unit of the labels, and their probabilities. The probabilities are
+        normalised.
     epsilon : float
-        Privacy budget in nats, positive and finite.
+        Privacy budget ε in nats, positive and finite.
 
     Returns
     -------
     BinDesign
-        Fields ``edges`` (d + 1,) and ``outputs`` (d,) in the unit of the labels, and ``loss``, the mean squared error.
+        ``edges`` (d + 1,) and ``outputs`` (d,) are in the unit of the labels. ``loss`` is the mean squared error.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     first, last = values[0], values[-1]
@@ -343,7 +369,7 @@ def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     if probabilities.shape != values.shape:
         raise ValueError(f"give one probability for each value, got shapes {probabilities.shape} and {values.shape}")
     if (possible := np.count_nonzero(probabilities)) < 2:
-        raise ValueError(f"the law of labels is degenerate: {possible} of {values.size} values are possible, not two")
+        raise ValueError(f"the law of labels is degenerate: only {possible} of {values.size} values are possible")
     budget = checked("epsilon", epsilon, *ONE_POSITIVE)
     return values, probabilities / probabilities.sum(), budget
 
@@ -355,7 +381,11 @@ TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabil
 
 
 class UnbiasedLaws(NamedTuple):
-    """Increasing `outputs` (m,), a `matrix` p(output | label) (k, m) without empty columns, the `loss` E[(z − x)²]."""
+    """Result of `optimal_unbiased`.
+
+    `outputs` (m,) are the released numbers, increasing. `matrix` (k, m) has the probabilities p(output | label),
+    without columns that are zero. `loss` is the mean squared error E[(z − x)²].
+    """
 
     outputs: np.ndarray
     matrix: np.ndarray
@@ -370,17 +400,22 @@ def optimal_unbiased(
     Parameters
     ----------
     values, probabilities, epsilon
-        As for `optimal_bins`.
+        Possible labels, their probabilities, and the privacy budget ε in nats, as in `optimal_bins`.
     outputs : array_like, optional
-        Possible released numbers, strictly increasing. On both sides of the centre of the labels they must reach at
-        least r = (exp(ε) + 1)/(exp(ε) − 1) times half the range of the labels. The optimum needs more (up to 1.5 r in
-        our examples). Default: an even grid of 141 numbers up to 1.75 r, and the labels themselves.
+        Possible released numbers, strictly increasing, in the unit of the labels. They must include numbers at a
+        distance of r or more on both sides of the middle of the range of the labels. Here r is half the range of the
+        labels times (exp(ε) + 1)/(exp(ε) − 1). The least error needs larger distances, up to 1.5 r in our examples.
+        Default: 141 equally spaced numbers up to a distance of 1.75 r, and the labels themselves.
 
     Returns
     -------
     UnbiasedLaws
-        Fields ``outputs`` (m,), ``matrix`` p(output | label) (k, m) and ``loss``, the squared error. Raises
-        RuntimeError if the solver of the linear programme fails.
+        ``outputs`` (m,); ``matrix`` (k, m), the probabilities p(output | label); and ``loss``, the mean squared error.
+
+    Raises
+    ------
+    RuntimeError
+        The solver of the linear programme fails.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
@@ -395,7 +430,7 @@ def optimal_unbiased(
     if _two_outputs(places[[0, -1]], budget) is None:
         raise ValueError(
             f"no randomizer with outputs from {outputs[0]:g} to {outputs[-1]:g} is unbiased at epsilon = {budget:g}: "
-            f"let them reach from {centre - reach:g} to {centre + reach:g}"
+            f"give outputs from {centre - reach:g} to {centre + reach:g}"
         )
     spare = _solve(labels, probabilities, budget, places)
     spare = _possible(places, np.where(spare > TOLERANCE, spare, 0.0), budget)

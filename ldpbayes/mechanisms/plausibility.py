@@ -90,7 +90,7 @@ def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]
             sentences.append(f"{counts[side, level]:,} of {total:,} {lie}")
     if improbable_count(outside, total, least / total, tests, few=True):
         lie = f"lie outside the bounds{' and'.join(ends)}, where at least {least:,.1f} are expected"
-        sentences.append(f"{outside:,} of {total:,} {lie}: there is less noise in them than stated")
+        sentences.append(f"{outside:,} of {total:,} {lie}: the values have less noise than stated")
     return sentences
 
 
@@ -106,7 +106,7 @@ def implausible_counts(
         wrong = improbable_count(counts, n, expected / n, tests, few)
         if wrong.any():
             first = int(np.argmax(np.where(wrong, np.abs(counts - expected), -1.0)))
-            others = f" (and {wrong.sum() - 1} kinds more)" if wrong.sum() > 1 else ""
+            others = f" (and {wrong.sum() - 1} other kinds)" if wrong.sum() > 1 else ""
             where = f"where at {bound} {expected[first]:,.1f} are expected"
             sentences.append(f"{counts[first]:,.0f} of {n:,.0f} {words(first)}{others}, {where}")
     return sentences

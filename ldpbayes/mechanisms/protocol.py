@@ -1,4 +1,4 @@
-"""What a mechanism owes the rest of the package: a density, a guarantee, a spec; and its traits."""
+"""The methods and attributes of every mechanism: a density, a guarantee, a spec, and other properties."""
 
 import abc
 import math
@@ -34,14 +34,16 @@ def abstract(doc: str) -> Any:
 class Mechanism(Called, abc.ABC):
     """Base of all mechanisms: a record x is released as a value z with the conditional density p(z | x).
 
-    A subclass is decorated with ``@register("name")`` above ``@dataclasses.dataclass(frozen=True)``. It checks its
-    fields in ``__post_init__`` with `_check`. JAX makes copies without this check, because leaves may be any objects.
+    To write your own mechanism, decorate a subclass with ``@register("name")`` above
+    ``@dataclasses.dataclass(frozen=True)``. Let ``__post_init__`` of the subclass check the fields with the method
+    `_check`. JAX copies a mechanism without this check, because the fields of a copy may be tracers or other objects.
     """
 
     name: ClassVar[str]  #: Name under which the class is registered.
     # fields whose arrays are over something else than records, such as bins; may be a property
     _shared: ClassVar[tuple[str, ...]] = ()
-    #: True if whole numbers beyond `domain` are clipped to it (other numbers are). If not, laws beyond are refused.
+    #: True if whole numbers beyond `domain` are clipped to it. If False, a law of records beyond it raises an error.
+    #: Numbers that need not be whole are always clipped.
     clips: ClassVar[bool] = False
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
     event_shape: tuple[int, ...] = ()  #: Shape of one released value: () for a number or a code.
@@ -56,42 +58,55 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw z given x, in the broadcast shape of `x` and the parameters. Raises ValueError for impossible records.
-        This is for simulation only: use `ldpbayes.secure.release` for real data.
+        """Draw a released value z for each record x, for simulation only. For real data, use `ldpbayes.secure.release`.
+
+        `key` is a JAX random key. The result has the broadcast shape of `x` and the parameters. Raises ValueError for
+        records that cannot exist, such as NaN or an unknown category.
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw z for records drawn from a model, which may be records that `randomize` does not accept."""
+        """Draw a released value z for each record `x` that a model has drawn.
+
+        Unlike `randomize`, this method also accepts records that cannot exist in real data.
+        """
         return self.randomize(key, x)
 
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x), in the broadcast shape and the dtype of `z` and `x`. Clipping is part of the mechanism.
-        The value is a log density if `support` is continuous, and a log probability if `support` is discrete.
+        """Return log p(z | x), in the broadcast shape and the dtype of `z` and `x`.
+
+        The record `x` need not be clipped before. The result is a log density if `support` is continuous, and a log
+        probability if `support` is discrete.
         """
 
-    domain = abstract("NumPyro constraint on x (after clipping).")
-    support = abstract("NumPyro constraint on z.")
+    domain = abstract("NumPyro constraint on the record x, after clipping.")
+    support = abstract("NumPyro constraint on the released value z.")
 
     @property
     @abc.abstractmethod
     def guarantee(self) -> Guarantee:
-        """The privacy guarantee of the mechanism. It is computed with NumPy, outside traced functions."""
+        """The privacy guarantee of the mechanism. Do not compute it inside `jax.jit`, because it needs NumPy."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the personal parameters: () without any, or (N,) for one value for each record."""
+        """Shape of the parameters: (N,) if a parameter has one value for each of N records, and () otherwise."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
 
     @abc.abstractmethod
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return mean and variance of z given x, in the broadcast shape of `x` and parameters, then `event_shape`."""
+        """Return mean and variance of the released value z given the record `x`.
+
+        Both have the broadcast batch shape of `x` and the parameters, followed by `event_shape`, the shape of one
+        released value.
+        """
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Return released values, corrected so that their mean is the clipped record. Raises ValueError if the
-        mechanism does not allow such a correction.
+        """Return a corrected value for each released value `z`.
+
+        Given the record, the mean of the corrected value is the clipped record. Raises ValueError if the mechanism does
+        not allow such a correction.
         """
-        raise ValueError(f"{type(self).__name__} has no unbiased values: the mean of z is not linear in x")
+        raise ValueError(f"{type(self).__name__} has no unbiased values: their mean is not linear in the record")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
         """Return released values as an array (N, *event_shape). Raises ValueError if they are empty or impossible."""
@@ -101,7 +116,7 @@ class Mechanism(Called, abc.ABC):
         except ValueError:
             raise ValueError(f"{self._promise}; got rows of different lengths") from None
         if array.dtype.kind not in "biuf":
-            hint = "; give words codes, such as (answers == 'yes').astype(int)" if array.dtype.kind in "OU" else ""
+            hint = "; replace words by codes, as in (answers == 'yes').astype(int)" if array.dtype.kind in "OU" else ""
             raise ValueError(f"values must be numbers, got {kind_in_words(array)}{hint}")
         # neither JAX nor a file takes long doubles, or the byte order of another machine
         native = np.dtype(float) if array.dtype.char == "g" else array.dtype.newbyteorder("=")
@@ -109,7 +124,7 @@ class Mechanism(Called, abc.ABC):
             array = array.astype(native, copy=False)
         event = self.event_shape
         if array.ndim != 1 + len(event) or array.shape[1:] != event:
-            hint = " (a single value is a release of one: write it as a list)" if array.ndim == len(event) else ""
+            hint = " (write a single value as a list)" if array.ndim == len(event) else ""
             raise ValueError(f"{self._promise}; got values of shape {array.shape}{hint}")
         if array.size == 0:
             raise ValueError("values is empty: a release holds at least one record")
@@ -121,8 +136,8 @@ class Mechanism(Called, abc.ABC):
     @property
     def _promise(self) -> str:
         """What is released for a record, in words."""
-        values = f"rows of {math.prod(self.event_shape)}" if self.event_shape else "one number"
-        return f"{type(self).__name__} releases {values} a record"
+        values = f"a row of {math.prod(self.event_shape)} numbers" if self.event_shape else "one number"
+        return f"{type(self).__name__} releases {values} for each record"
 
     @property
     def _support_bounds(self) -> tuple[Array, Array]:
@@ -135,9 +150,11 @@ class Mechanism(Called, abc.ABC):
         """`validated` for finite values of the right shape."""
 
     def validated_batch(self, values: ArrayLike, keep: ArrayLike = True) -> tuple["Mechanism", np.ndarray] | None:
-        """Return released values of any batch shape, flattened and `validated`, and the mechanism of these records.
-        `keep` broadcasts with the batch; only values where it is True are used. The result is None if anything is
-        traced or no value is used.
+        """Return the mechanism of selected released values, and these values after the check `validated`.
+
+        `values` may have any batch shape. Values are selected where `keep` is True, which broadcasts with the batch.
+        The returned values are flattened, and the returned mechanism has their parameters. The result is None if JAX
+        traces an argument, or if no value is selected.
         """
         if not is_concrete(values, keep, self):
             return None
@@ -154,7 +171,11 @@ class Mechanism(Called, abc.ABC):
         return mechanism, mechanism.validated(rows[which])
 
     def of_records(self, shape: tuple[int, ...], rows: Array = slice(None)) -> "Mechanism":
-        """Return the mechanism of some records: personal parameters are broadcast to `shape`, flattened and indexed."""
+        """Return the mechanism of some of the records.
+
+        Arrays with one parameter for each record are broadcast to `shape` and flattened. Then `rows` selects their
+        entries. Default: all.
+        """
         return self._map_personal(lambda leaf: np.broadcast_to(leaf, shape).ravel()[rows])
 
     def _map_personal(self, function: Callable[[Array], Any]) -> "Mechanism":
@@ -168,16 +189,22 @@ class Mechanism(Called, abc.ABC):
         return bool(np.ndim(leaf)) and not any(getattr(key, "name", None) in self._shared for key in path)
 
     def personal_parameters(self) -> list[Array]:
-        """The arrays with one parameter for each record (not for each column or bin)."""
+        """Return the arrays that have one parameter for each record, such as personal budgets.
+
+        Arrays over columns or bins are not among them.
+        """
         leaves = jax.tree_util.tree_leaves_with_path(self)
         return [leaf for path, leaf in leaves if self._is_personal(path, leaf)]
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons why these values are nearly impossible (probability below 1e-12); by default none."""
+        """Return reasons why released `values` are nearly impossible (probability below 1e-12).
+
+        Default: an empty list.
+        """
         return []
 
     def spec(self) -> dict[str, Any]:
-        """The mechanism as a dict for JSON; `mechanism_from_spec` is the inverse."""
+        """Return the mechanism as a dict for JSON, from which `mechanism_from_spec` makes the mechanism again."""
         return {"mechanism": self.name} | {name: to_json(value) for name, value in shown_fields(self)}
 
     _check = checked_field
@@ -189,28 +216,30 @@ class Mechanism(Called, abc.ABC):
 
 
 class NumericMechanism(Mechanism):
-    """Base of mechanisms that release real numbers, with the methods that the likelihood and sketches need."""
+    """Base of mechanisms that release real numbers. It adds the methods that likelihoods and sketches need."""
 
     linear_tails = abstract(
-        "Whether log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If not, values "
+        "True if log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If False, values "
         "beyond that range must be negligible: fewer than one in 10^32 records."
     )
-    resolution = abstract("Shortest length in x on which p(z | x) varies by a factor e.")
-    released_range = abstract("Interval (low, high) of z that a sketch covers with panels; None if it has none.")
+    resolution = abstract("Shortest length in x on which p(z | x) changes by a factor e.")
+    released_range = abstract("Interval (low, high) of z that a sketch covers with panels, or None without panels.")
 
     @abc.abstractmethod
     def breakpoints(self, z: ArrayLike) -> Array:
-        """Return the points in x where p(z | x) is not smooth, as an array of shape ``z.shape + (m,)``. For a smooth
-        density m = 0 (``z[..., None][..., :0]``). NumPy arrays give NumPy arrays, and JAX arrays give JAX arrays.
+        """Return the m records x at which p(z | x) is not smooth in x, for each released value `z`.
+
+        The result has the shape ``z.shape + (m,)``. If m is 0, return ``z[..., None][..., :0]``. NumPy arrays give
+        NumPy arrays, and JAX arrays give JAX arrays.
         """
 
     #: Points z at which p(z | theta) may have a kink or a jump, for any law of x. Sketches cut panels there.
     released_breakpoints: Array = np.empty(0)
-    #: Length over which the log density falls by a constant, if tails are linear only from one period to the next:
-    #: `released_range` is then a whole number of periods, at least one on either side of the bounds.
+    #: Length over which the log density falls by a constant, if tails are linear only from one period to the next.
+    #: `released_range` is then a whole number of periods, with at least one period on each side of the bounds.
     period: Array = None
     #: True if mechanisms of this class may release exactly one of the bounds, as for a clipped record without noise.
-    #: It fixes how a sketch is built, so it must not depend on the value of a parameter, which may be traced.
+    #: This fixes how a sketch is built. Therefore it must not depend on the value of a parameter, which may be traced.
     has_atoms: bool = False
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -218,17 +247,19 @@ class NumericMechanism(Mechanism):
         if is_concrete(low, high):
             interval = f"numbers from {np.min(low):g} to {np.max(high):g}"
             bad = (values < low) | (values > high)
-            refuse(bad, f"{type(self).__name__} releases {interval}; {{}} of these are not", values)
+            refuse(bad, f"{type(self).__name__} releases {interval}; {{}} values are not in this range", values)
         return values.astype(int) if values.dtype == bool else values
 
 
 class DiscreteMechanism(Mechanism):
-    """Base of mechanisms that release codes, bits or whole numbers, with the method that sketches need."""
+    """Base of mechanisms that release codes, bits or whole numbers. It adds `equivalence`, which sketches need."""
 
     @abc.abstractmethod
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Return integers (N, columns) whose rows are equal if log p(z | .) is equal. A sketch keeps one value for each
-        distinct row.
+        """Return an array (N, m) of integers with one row for each of the N released values `z`.
+
+        Two released values have equal rows only if log p(z | x) is equal for every record x. A sketch (a compressed
+        release) stores only one of several released values with equal rows.
         """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -236,7 +267,7 @@ class DiscreteMechanism(Mechanism):
 
 
 class FiniteOutputs(DiscreteMechanism):
-    """A mechanism that takes numbers and releases one of the numbers in its field ``outputs``, an increasing array."""
+    """Base of mechanisms that take numbers and release one of finitely many numbers, the array ``outputs``."""
 
     outputs: Array
 
@@ -249,7 +280,7 @@ class FiniteOutputs(DiscreteMechanism):
     )
 
     def place(self, z: ArrayLike) -> Array:
-        """Position of the nearest output for each released value. NumPy in, NumPy out; JAX in, JAX out."""
+        """Return the position of the nearest output for each released value, in NumPy or JAX, like `z`."""
         at = array_of(z)
         xp = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
         outputs = xp.asarray(self.outputs)
@@ -279,17 +310,19 @@ class FiniteOutputs(DiscreteMechanism):
         nearest = self.outputs[self.place(values)]
         bad = snapped(values, [nearest]) != nearest
         outputs = f"one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to {self.outputs[-1]:g}"
-        refuse(bad, f"{type(self).__name__} releases {outputs}; {{}} of these values are none", values)
+        refuse(bad, f"{type(self).__name__} releases {outputs}; {{}} values are not outputs", values)
         return nearest
 
 
 class PiecewiseConstant(Mechanism):
-    """A mechanism under which p(z | x) is constant in x but for some steps."""
+    """Base of mechanisms under which p(z | x) is a step function of x."""
 
     @abc.abstractmethod
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Cuts (*z, m) in ascending order, two of which may be equal, and the levels (*z, m + 1) between them: p(z | x)
-        = levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. NumPy in, NumPy out; JAX in, JAX out.
+        """Return the steps of p(z | x) as a function of x: cuts (*z, m), and levels (*z, m + 1) between the cuts.
+
+        p(z | x) is levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. The cuts are in ascending order, and two of
+        them may be equal. NumPy arrays give NumPy arrays, and JAX arrays give JAX arrays.
         """
 
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -306,13 +339,13 @@ class PiecewiseConstant(Mechanism):
 
 
 class PiecewiseLinear(Mechanism):
-    """A mechanism under which p(z | x) is linear in x between nodes, and constant beyond the first and the last."""
+    """Base of mechanisms under which p(z | x) is linear in x between nodes, and constant beyond the outer nodes."""
 
     nodes: Array  # (k,), increasing
 
     @abc.abstractmethod
     def levels(self, z: ArrayLike) -> jax.Array:
-        """p(z | x) for x at each node (*z, k)."""
+        """Return p(z | x) for x at each node, as an array (*z, k)."""
 
 
 def interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array]:
@@ -445,7 +478,7 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
                 return first
             if np.ndim(first):
                 kind = type(mechanisms[0]).__name__
-                raise ValueError(f"releases of {kind} whose {path[0].name} differ have no mechanism in common")
+                raise ValueError(f"releases of {kind} cannot be joined if their {path[0].name} differ")
         xp = np if known else jnp
         if counts is None:
             return xp.stack(leaves)
@@ -483,8 +516,8 @@ def from_json(value: Any) -> Any:
         return value
     cls = getattr(ldpbayes.noise, str(value.get("law")), None)
     if not (isinstance(cls, type) and issubclass(cls, Noise)):
-        raise ValueError(f'a noise is a dict with the name of one of ldpbayes.noise under "law", got {value!r}')
+        raise ValueError(f'noise must be a dict with the name of a class of ldpbayes.noise under "law", got {value!r}')
     try:
         return cls(**{name: from_json(part) for name, part in value.items() if name != "law"})
     except TypeError as error:
-        raise ValueError(f"{value!r} does not make a noise: {error}") from None
+        raise ValueError(f"no noise can be made from {value!r}: {error}") from None

@@ -16,11 +16,17 @@ _M = TypeVar("_M", bound=type["Mechanism"])
 
 
 def register(name: str) -> Callable[[_M], _M]:
-    """Class decorator that registers a mechanism of your own as `name` and makes it a JAX pytree.
+    """Class decorator that registers your own mechanism under a `name`, and makes the class a JAX pytree.
 
-    The name stands for the class in specs, in release files and on the command line. The class must be a frozen
-    dataclass derived from `NumericMechanism` or `DiscreteMechanism`. Otherwise a TypeError is raised. Raises ValueError
-    if the name is taken.
+    The name stands for the class in `Mechanism.spec`, in release files and on the command line. The class must be a
+    frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`.
+
+    Raises
+    ------
+    TypeError
+        The class is not such a dataclass, or the name is not a string.
+    ValueError
+        The name belongs to another mechanism.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
@@ -35,7 +41,7 @@ def register(name: str) -> Callable[[_M], _M]:
         if _registry.get(name) is cls:
             return cls
         if "name" in cls.__dict__:
-            raise ValueError(f"{cls!r} is registered as {cls.name!r} already, cannot be {name!r} too")
+            raise ValueError(f"{cls!r} is already registered as {cls.name!r}, so it cannot be {name!r} too")
         known = _registry.get(name, cls)
         # running a notebook cell again defines the same class anew
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
@@ -64,10 +70,10 @@ def mechanism_class(name: str) -> type[Mechanism]:
 
 
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
-    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}`` (`Mechanism.spec`).
+    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}``.
 
-    `spec` has a name under ``"mechanism"`` and the arguments of the class, with arrays as lists. Others raise
-    ValueError.
+    `Mechanism.spec` makes such a dict. `spec` has the name of the mechanism under ``"mechanism"``, and the arguments of
+    its class, with arrays as lists. Raises ValueError if the name or the arguments are wrong.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
@@ -85,7 +91,7 @@ def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
 
 
 def mechanism_names() -> list[str]:
-    """Return the sorted names of all registered mechanisms, including those of installed packages."""
+    """Return the sorted names of all registered mechanisms, including mechanisms of other installed packages."""
     _load_entry_points()
     return sorted(_registry)
 

@@ -1,4 +1,4 @@
-"""Reporting rules: what an office does to a noisy number before it prints it."""
+"""Reporting rules: what an office does to a noisy number before the number is printed."""
 
 import abc
 import dataclasses
@@ -27,15 +27,16 @@ ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number
 
 @dataclasses.dataclass(frozen=True)
 class Reported(NumericMechanism, DiscreteMechanism):
-    """Base of reporting rules, which say what is printed of a number z that an additive mechanism has released.
+    """Base of reporting rules. A rule says what is printed if an additive mechanism has released the number z.
 
-    The likelihood of a number that is printed unchanged is a density. Otherwise it is the probability of all z with the
-    printed value. NaN is a missing value. The guarantee does not change, because only released numbers are processed.
+    If z is printed unchanged, the likelihood of a printed value is the density of z. Otherwise, the likelihood is the
+    probability of all numbers z that are printed as this value. NaN is a missing value. A rule uses only the released
+    number, not the record. Therefore the guarantee of the mechanism does not change.
 
     Parameters
     ----------
     mechanism : Mechanism
-        Additive mechanism of numbers, or another rule around one.
+        Additive mechanism that releases the number z, or another rule around such a mechanism.
     """
 
     mechanism: Mechanism
@@ -57,10 +58,10 @@ class Reported(NumericMechanism, DiscreteMechanism):
     def __post_init__(self) -> None:
         kind, inner = type(self).__name__, self.innermost
         if not isinstance(inner, Additive) or inner.columns is not None or inner.has_atoms:
-            kinds = "an additive mechanism of numbers, or one in a rule, of noise that no record can be without"
+            kinds = "an additive mechanism of numbers (or a rule around one) that adds noise to every record"
             raise TypeError(f"{kind} takes {kinds}, got {self.mechanism!r}")
         if self.silent and self.mechanism.may_be_missing:
-            hint = "leave values that are missing for other reasons out of the release"
+            hint = "leave out values that are missing for other reasons"
             raise ValueError(f"NaN would have two meanings under {kind} of {self.mechanism!r}; {hint}")
         check_fields(self)
         for field in ruled_fields(self) if self.noise.discrete else ():
@@ -75,9 +76,10 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return z
 
     def interval(self, z: Any) -> tuple[Any, Any]:
-        """Return the least and the largest number that `innermost` can have released if z is printed. They are infinite
-        if there is no limit. The least is above the largest if z cannot be printed. NumPy arrays give NumPy arrays, and
-        JAX arrays give JAX arrays.
+        """Return the least and the largest number that can have been released if `z` was printed.
+
+        The mechanism without rules, `innermost`, releases the number. An end is infinite if there is no limit. If `z`
+        cannot be printed, the result is (∞, −∞).
         """
         z = array_of(z)
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
@@ -94,7 +96,11 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
 
     def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
-        """Return the log-likelihood of z, from functions for a released number and for an interval that contains it."""
+        """Return the log-likelihood of printed values `z`, from two functions `at` and `between`.
+
+        ``at(number)`` is the log-likelihood of a released number. ``between(low, high)`` is the log probability that
+        the released number is in an interval.
+        """
         low, high = self.interval(z)
         xp = np if is_concrete(low, high) else jnp
         point, anything = low == high, (low == -np.inf) & (high == np.inf)
@@ -106,7 +112,11 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return jnp.where(point | proper, result, jnp.where(anything, 0.0, -jnp.inf))
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return the log density of an unchanged continuous z, or a log probability (0 if z is missing at random)."""
+        """Return log p(z | x) of printed values `z` for records `x`.
+
+        The result is a log density if z was printed unchanged and the noise is continuous. Otherwise, it is a log
+        probability. For a value that is missing for unrelated reasons (`Incomplete`), the result is 0.
+        """
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
         between = inner.noise.astype(clipped.dtype).log_interval
@@ -114,13 +124,16 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return self.by_intervals(z, own, lambda low, high: between(low - clipped, high - clipped))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw released numbers and apply the rule. The result has floating-point numbers if NaN is possible."""
+        """Draw released numbers for the records `x`, and return what is printed.
+
+        The result has floating-point numbers if some values can be NaN.
+        """
         z = self.mechanism.randomize(key, x)
         return self._applied(floating(z) if self.may_be_missing else z)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Raise ValueError, because the moments of printed values are not known. Simulate printed values instead."""
-        raise ValueError(f"{type(self).__name__} has no moments: what it prints is not what was released; simulate it")
+        """Raise ValueError, because mean and variance of printed values have no formula. Simulate them instead."""
+        raise ValueError(f"{type(self).__name__} has no formula for the moments of printed values; simulate them")
 
     def breakpoints(self, z: ArrayLike) -> Array:
         ends = self.interval(z)
@@ -136,7 +149,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
             values = snapped(values, self._numbers)
             low, high = self.interval(values)
             missing = np.isnan(values) & self.may_be_missing
-            refuse((low > high) & ~missing, f"{self!r} prints no such number as {{}} of these", values)
+            refuse((low > high) & ~missing, f"{self!r} cannot print {{}} of the values", values)
         whole = self.noise.discrete and not self.may_be_missing
         return self.innermost._validated(values) if whole else values.astype(np.result_type(values, np.float32))
 
@@ -146,12 +159,16 @@ class Reported(NumericMechanism, DiscreteMechanism):
 
 @registered_dataclass("floored")
 class Floored(Reported):
-    """Print max(z, floor): values below a floor are printed as the floor. Many offices print negative counts as 0.
+    """Print max(z, floor): a released number z below the floor is printed as the floor.
+
+    For example, many statistical offices print negative noisy counts as 0.
 
     Parameters
     ----------
-    mechanism, floor
-        See `Reported`. The floor is one number, or one for each value, in the unit of the data (default: 0).
+    mechanism : Mechanism
+        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    floor : array_like
+        The floor in the unit of the data: one number, or one number for each value. Default: 0.
     """
 
     floor: Array = ruled(FINITE, default=0.0)
@@ -166,13 +183,16 @@ class Floored(Reported):
 
 @registered_dataclass("withheld")
 class Withheld(Reported):
-    """Print NaN for each z below a threshold. The release has one value for each cell that could have been printed.
+    """Print NaN instead of each released number z below a threshold.
+
+    The data must have NaN for each cell of a table that was withheld. Do not leave out these cells.
 
     Parameters
     ----------
-    mechanism, threshold
-        See `Reported`. The threshold is the least number that is printed: one number, or one for each value, in the
-        unit of the data.
+    mechanism : Mechanism
+        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    threshold : array_like
+        The least number that is printed, in the unit of the data: one number, or one number for each value.
     """
 
     threshold: Array = ruled(FINITE)
@@ -189,12 +209,16 @@ class Withheld(Reported):
 
 @registered_dataclass("rounded")
 class Rounded(Reported):
-    """Print unit·⌊z/unit + ½⌋, the nearest multiple of a unit; of two equally near multiples, the larger one.
+    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z.
+
+    If two multiples are equally near, the larger one is printed.
 
     Parameters
     ----------
-    mechanism, unit
-        See `Reported`. The unit is a positive number, or one for each value, in the unit of the data.
+    mechanism : Mechanism
+        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    unit : array_like
+        The unit of rounding, positive, in the unit of the data: one number, or one number for each value.
     """
 
     unit: Array = ruled(POSITIVE)
@@ -211,12 +235,15 @@ class Rounded(Reported):
 
 @registered_dataclass("incomplete")
 class Incomplete(Reported):
-    """Print NaN for values that are missing for reasons unrelated to the values. Simulated values are complete.
+    """Some released numbers are missing and printed as NaN, for reasons that are unrelated to the numbers.
+
+    Missing values do not change the likelihood. Simulated values are never missing.
 
     Parameters
     ----------
-    mechanism
-        See `Reported`. This mechanism must not print missing values itself.
+    mechanism : Mechanism
+        Additive mechanism that releases the number z, or another rule around such a mechanism. The inner mechanism must
+        not print NaN.
     """
 
     silent = True

@@ -1,7 +1,8 @@
 """Laws of noise: what `AdditiveMechanism` adds to a number, or to the columns of a row.
 
-A law has a scale in the unit of the data, a density, and a trade-off curve that says how well it hides a difference.
-`FromDensity` makes a law from any density. Subclasses of `Noise` are laws of your own.
+A law of noise has a scale in the unit of the data, a density, and a trade-off curve. The curve says how well the noise
+hides a difference between two records. `FromDensity` makes a law from any density. To write your own law, derive a
+class from `Noise`.
 """
 
 from ldpbayes._core.pytrees import pytree

@@ -1,4 +1,4 @@
-"""Noise on numbers: Laplace noise and its symmetric law for rows, and Gaussian noise."""
+"""Continuous noise: Laplace noise, symmetric Laplace noise for rows, and Gaussian noise."""
 
 import math
 from typing import ClassVar
@@ -35,7 +35,7 @@ class _LaplaceColumns(Noise):
 
 @pytree_dataclass
 class Laplace(_LaplaceColumns):
-    """Laplace noise in every column, independently: density exp(−|x|/b) / (2 b).
+    """Laplace noise, independent in every column, with density exp(−|x|/b) / (2 b) at x.
 
     Parameters
     ----------
@@ -59,8 +59,10 @@ class Laplace(_LaplaceColumns):
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of inputs that differ in one column. For several columns, return the slightly lower curve of
-        randomized response with an equal epsilon.
+        """Return the trade-off curve of two inputs whose columns differ by `distance`.
+
+        The curve is exact if the inputs differ in one column. If they differ in several columns, the result is a lower
+        bound, slightly below the exact curve. The bound is the curve of randomized response with an equal epsilon.
         """
         with np.errstate(divide="ignore"):
             budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
@@ -71,14 +73,15 @@ class Laplace(_LaplaceColumns):
 
 @pytree_dataclass
 class SymmetricLaplace(_LaplaceColumns):
-    """Symmetric Laplace noise SL_d(λ² I), uncorrelated but dependent between columns ([LCQ] sec. 3.2; [KKP]).
+    """Symmetric Laplace noise in d columns, uncorrelated but dependent between columns ([LCQ] sec. 3.2; [KKP]).
 
-    The noise is λ √W X with W ~ Exp(1) and X ~ N(0, I). In one column it is Laplace noise of scale λ/√2.
+    The law SL_d(λ² I) is the law of λ √W X, where W   Exp(1) and X   N(0, I) are independent. In one column, the noise
+    is Laplace noise of scale λ/√2.
 
     Parameters
     ----------
     standard_deviation : array_like
-        λ ≥ 0 in the unit of the data: one number, or one number for each record.
+        Standard deviation λ ≥ 0 in each column, in the unit of the data: one number, or one number for each record.
     """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
@@ -133,7 +136,7 @@ class _NormalColumns(Noise):
 
 @pytree_dataclass
 class Gaussian(_NormalColumns):
-    """Normal noise in every column, independently.
+    """Normal noise, independent in every column, with equal standard deviation in all columns.
 
     Parameters
     ----------
@@ -149,7 +152,13 @@ class Gaussian(_NormalColumns):
 
 @pytree_dataclass
 class IndependentGaussian(_NormalColumns):
-    """Normal noise, independent in the columns, with ``standard_deviations`` (*batch, columns) in their units."""
+    """Normal noise, independent in every column, with a standard deviation for each column.
+
+    Parameters
+    ----------
+    standard_deviations : array_like (*batch, columns)
+        Standard deviation of each column, positive, in the unit of the column.
+    """
 
     #: Standard deviations (*batch, columns), > 0, in the units of the columns.
     standard_deviations: Array = ruled(("positive and finite, one a column", lambda a: POSITIVE[1](a) & (a.ndim > 0)))

@@ -1,4 +1,4 @@
-"""Noise on whole numbers: discrete Laplace and discrete Gaussian."""
+"""Noise on whole numbers: discrete Laplace noise and discrete Gaussian noise."""
 
 import dataclasses
 import math
@@ -39,14 +39,14 @@ class _WholeNumbers(Noise):
 
 @pytree_dataclass
 class DiscreteLaplace(_WholeNumbers):
-    """Discrete Laplace noise, also called two-sided geometric, on the integers: P(k) = (1 − a)/(1 + a)·a^|k| ([GRS]).
+    """Discrete Laplace noise on the integers, also called two-sided geometric: P(k) = (1 − a)/(1 + a)·a^|k| ([GRS]).
 
-    Columns get independent noise; a = exp(−1/scale).
+    Here a = exp(−1/scale). The noise is independent in every column.
 
     Parameters
     ----------
     scale : array_like
-        Scale > 0 in the unit of the data, as in OpenDP: one number, or one for each record.
+        Scale > 0 in the unit of the data (as in OpenDP): one number, or one number for each record.
     """
 
     linear_tails: ClassVar[bool] = True
@@ -62,7 +62,10 @@ class DiscreteLaplace(_WholeNumbers):
         return (first - second).astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula at real values; its sum over integers around x is at least 1/cosh(½/scale)."""
+        """Return the log of the formula for P(k) at any real numbers k, summed over the columns.
+
+        For any real x, the sum of the formula at k − x over all integers k is between 1/cosh(½/scale) and 1.
+        """
         rate = 1.0 / jnp.asarray(self.scale)[..., None]
         return jnp.sum(-jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate)), axis=-1)
 
@@ -83,8 +86,10 @@ class DiscreteLaplace(_WholeNumbers):
         return (beyond / scale + np.log1p(np.exp(-1 / scale))) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of inputs that differ in one column. For several columns, return the slightly lower curve
-        that holds for every mechanism with an equal epsilon.
+        """Return the trade-off curve of two inputs whose columns differ by `distance`.
+
+        The curve is exact if the inputs differ in one column. If they differ in several columns, the result is a lower
+        bound, slightly below the exact curve. The bound is the curve of randomized response with an equal epsilon.
         """
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
@@ -94,13 +99,13 @@ class DiscreteLaplace(_WholeNumbers):
 
 @pytree_dataclass
 class DiscreteGaussian(_WholeNumbers):
-    """Discrete Gaussian noise on the integers, in every column independently: P(k) ∝ exp(−k²/(2 scale²)) ([CKS]).
+    """Discrete Gaussian noise on the integers, independent in every column: P(k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
     Parameters
     ----------
     scale : array_like
-        Scale > 0 in the unit of the data, as in OpenDP: one number, or one for each record. The standard deviation is
-        nearly the scale, and much less for scales well below 1.
+        Scale > 0 in the unit of the data (as in OpenDP): one number, or one number for each record. A scale above 1 is
+        nearly equal to the standard deviation. A scale well below 1 is much larger than the standard deviation.
     """
 
     linear_tails: ClassVar[bool] = False
@@ -126,7 +131,10 @@ class DiscreteGaussian(_WholeNumbers):
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula at real values. Sums over integers are between 1 − 4 exp(−2π² scale²) and 1."""
+        """Return the log of the formula for P(k) at any real numbers k, summed over the columns.
+
+        For any real x, the sum of the formula at k − x over all integers k is between 1 − 4 exp(−2π² scale²) and 1.
+        """
         scale = jnp.asarray(self.scale)[..., None]
         return jnp.sum(-((value / scale) ** 2) / 2 - log_theta(jnp, scale), axis=-1)
 
@@ -150,7 +158,7 @@ class DiscreteGaussian(_WholeNumbers):
 
     @property
     def standard_deviation(self) -> Array:
-        """Standard deviation, 0 if the probability of every integer but 0 underflows."""
+        """Standard deviation in one column. It is 0 if P(k) underflows for every k except 0."""
         xp = np if is_concrete(self.scale) else jnp
         return xp.sqrt(theta_variance(xp, self.scale))
 
@@ -162,14 +170,21 @@ class DiscreteGaussian(_WholeNumbers):
         return -gaussian_log_tail(beyond, self.scale) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of inputs that differ in one column; for several, of the worst rows at this distance."""
+        """Return the trade-off curve of two inputs whose columns differ by `distance`.
+
+        If the inputs differ in several columns, the curve is for the two most distinguishable rows of integers at the
+        same Euclidean distance.
+        """
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteGaussianTradeoff(self.scale, total)
         return DiscreteGaussianRowsTradeoff(self.scale, np.linalg.norm(distance, axis=-1), np.shape(distance)[-1])
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """Return the curve of the worst integer vector, which may be spread over several columns."""
+        """Return the trade-off curve of the two most distinguishable rows of integers.
+
+        Their Euclidean distance is at most `sensitivity`. They may differ in all `columns` columns.
+        """
         if columns == 1 or sensitivity == 1:
             return DiscreteGaussianTradeoff(self.scale, sensitivity)
         return DiscreteGaussianRowsTradeoff(self.scale, sensitivity, columns)

@@ -55,14 +55,14 @@ def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
     mass, second = weights.sum(axis=1), (weights * t**2).sum(axis=1)
     total, mean = mass.sum(), np.sum(weights * t)
     if not abs(total - 1) < TOLERANCE:
-        hint = "name all kinks and jumps in breaks, and take a scale near the noise's own"
+        hint = "give all kinks and jumps as breaks, and a log_density of noise/scale with spread near 1"
         raise ValueError(f"exp(log_density) must be a density, but it integrates to {total:.9g}; {hint}")
     below, above = np.append(0.0, np.cumsum(mass)), np.append(np.cumsum(mass[::-1])[::-1], 0.0)
     if max(mass[0], mass[-1]) > NEGLIGIBLE * STEP:
-        raise ValueError("the tails of log_density are too heavy: more than 1e-32 of the noise is beyond 1e39 scales")
+        raise ValueError("the tails of log_density are too heavy: a probability above 1e-32 is beyond 1e39 scales")
     deviation = math.sqrt(second.sum()) if max(second[0], second[-1]) < 1e-9 * STEP * second.sum() else math.inf
     if abs(mean) > TOLERANCE * deviation:
-        raise ValueError(f"the mean of the noise must be zero, and that of log_density is {mean:.6g}; move it there")
+        raise ValueError(f"log_density must be of noise with mean zero, got mean {mean:.6g}; shift it by this number")
     seen = (logs[:, 1:] > logs.max() + VISIBLE) & (logs[:, :-1] > logs.max() + VISIBLE)
     with np.errstate(invalid="ignore"):
         slope = np.max(np.abs(np.diff(logs, axis=1) / np.diff(t, axis=1)), where=seen, initial=0.0)
@@ -85,20 +85,24 @@ def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
 
 @pytree_dataclass
 class FromDensity(Noise):
-    """Noise of any density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
+    """Noise with any density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
 
-    The noise is for records that are numbers. The guarantee is numerical, not proven: it is computed for the furthest
-    inputs, by quadrature with rounding in the safe direction. If nearer inputs, at quarters of that distance, are
-    easier to distinguish, as for noise with several modes, no guarantee is stated. Files only name the function, and
-    cannot be read again.
+    The noise is only for records that are numbers. A mechanism with this noise cannot be read from a file, because
+    files contain only the name of the function.
+
+    The guarantee is not proven. Numerical integration computes it for two inputs at the largest distance, with rounding
+    towards less privacy. If the noise has several modes, two nearer inputs may be easier to distinguish. Therefore the
+    code also tests inputs at 1/4, 1/2 and 3/4 of the distance. If these are easier to distinguish, the stated budget is
+    infinite.
 
     Parameters
     ----------
     log_density : callable
-        Log density of noise/scale, an elementwise JAX function, −inf where there is no noise. Raises ValueError unless
-        it integrates to one and, with a variance, has mean zero, to 1e-6. Define it once, as each function is compiled.
+        Log density of noise/scale, an elementwise JAX function. It is −inf where the density is zero. The density must
+        integrate to one and, if it has a variance, have mean zero, both up to 1e-6. Otherwise a ValueError is raised.
+        Define the function only once, because each new function is compiled.
     scale : array_like
-        Scale in the unit of the data, positive and finite: one number (default: 1), or one for each record.
+        Scale in the unit of the data, positive and finite: one number, or one number for each record. Default: 1.
     breaks : sequence of float
         Values of noise/scale where the density has a kink or a jump. Default: none.
     """
@@ -120,7 +124,7 @@ class FromDensity(Noise):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.log_density):
-            raise TypeError(f"log_density must be a function, which no file holds, got {self.log_density!r}")
+            raise TypeError(f"log_density must be a function (files do not store functions), got {self.log_density!r}")
         breaks = np.ravel(checked("breaks", self.breaks, *FINITE_NUMBERS)).tolist() if np.size(self.breaks) else ()
         object.__setattr__(self, "breaks", tuple(sorted(breaks)))
         self._law  # noqa: B018  # a function that is no density is refused
@@ -149,7 +153,10 @@ class FromDensity(Noise):
         return -np.log2(np.maximum(tail, np.finfo(float).tiny))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the numerical curve; for personal scales, the worst curve."""
+        """Return the trade-off curve of two inputs that differ by `distance`, from numerical integration.
+
+        If records have different scales or distances, the result is the lowest of their curves.
+        """
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
         curve, *nearer = (_curve(self.log_density, self.breaks, apart * share) for share in SHARES)
         if any(np.any(each.delta(BUDGETS) > 1.001 * curve.delta(BUDGETS) + 1e-9) for each in nearer):
@@ -161,7 +168,7 @@ class FromDensity(Noise):
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
         if not numbers:
-            raise ValueError("FromDensity noise is for numbers that all get noise, not for rows")
+            raise ValueError("FromDensity noise is only for numbers, each with noise, not for rows")
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""The protocol of a law of noise: draws, density, kinks, tails, and the privacy that the noise buys."""
+"""The methods and attributes of every law of noise: draws, density, kinks, tails, and the privacy guarantee."""
 
 import abc
 import inspect
@@ -18,28 +18,35 @@ from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
 
 class Noise(abc.ABC):
-    """Base of laws of noise, which are centred at zero.
+    """Base of laws of noise. All laws are centred at zero.
 
-    A subclass is a frozen dataclass decorated with ``@ldpbayes.noise.pytree``. Each parameter is one number, or one for
-    each record, in the unit of the data. Draws and arguments of densities have a last axis of columns, also for one
-    column. The attributes below are class variables, fields or properties, in the unit of the data.
+    To write your own law, decorate a subclass with ``@ldpbayes.noise.pytree`` above
+    ``@dataclasses.dataclass(frozen=True)``. Each parameter is one number, or one number for each record, in the unit of
+    the data.
+
+    The last axis of drawn noise and of the arguments of densities is for the columns of a row, even if there is only
+    one column. The attributes below are class variables, fields or properties. Attributes that are lengths are in the
+    unit of the data.
     """
 
     discrete: ClassVar[bool] = False  #: True if the noise takes integer values only.
-    #: Length over which the log density falls by a fixed amount, wherever it begins on one side of zero; None if that
-    #: holds for any length, or for none.
+    #: Length over which the log density falls by a fixed amount, wherever the length begins on one side of zero. None
+    #: if every length has this property, or no length.
     period: Array = None
-    linear_tails: ClassVar[bool]  #: True if the log density is linear on each side of zero, if only over each `period`.
-    #: Places where the density in one column is not smooth; empty if they depend on the bounds (see `breakpoints`).
+    linear_tails: ClassVar[bool]  #: True if the log density is linear on each side of zero, or from period to period.
+    #: Places where the density in one column is not smooth. Empty if they depend on the bounds (see `breakpoints`).
     kinks: ClassVar[tuple[float, ...]]
     has_variance: bool = True  #: True if the noise has a finite variance.
     symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
-    standard_deviation: Array  #: Standard deviation in one column; infinite without a variance.
-    resolution: ClassVar[Array]  #: Shortest length on which the density in one column varies: by e, for an exponential.
-    reach: ClassVar[Array]  #: Distance beyond which there is no noise, to 1e-32; 0 if tails are linear from zero on.
-    #: Norm, 1 or 2, in which the noise hides a distance over several columns: inputs within a distance in this norm are
-    #: no easier to tell apart than at that distance in the first column alone (else override `tradeoff_within`). If
-    #: columns have different scales, a difference counts by the scale of the first column over that of its own.
+    standard_deviation: Array  #: Standard deviation in one column, infinite if there is no variance.
+    #: Shortest length on which the density in one column changes, such as by a factor e for an exponential density.
+    resolution: ClassVar[Array]
+    #: Distance beyond which the noise has a probability of at most 1e-32, or 0 if tails are linear from zero on.
+    reach: ClassVar[Array]
+    #: Norm, 1 or 2, in which distances over several columns are measured. Two inputs at a distance in this norm are no
+    #: easier to distinguish than two inputs that differ by this distance in the first column. If this is not true for
+    #: a law, override `tradeoff_within`. If columns have different scales, the difference in a column is multiplied by
+    #: the scale of the first column and divided by the scale of this column.
     norm: ClassVar[int]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -49,33 +56,44 @@ class Noise(abc.ABC):
         traits = ("linear_tails", "kinks", "standard_deviation", "resolution", "reach", "norm")
         missing = [name for name in traits if name not in declared]
         if missing and not inspect.isabstract(cls):
-            raise TypeError(f"{cls.__name__} must say {', '.join(missing)}; see ldpbayes.noise.Noise")
+            raise TypeError(f"{cls.__name__} must define {', '.join(missing)}; see ldpbayes.noise.Noise")
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     @abc.abstractmethod
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw noise of a floating-point dtype and a shape (*batch, columns); parameters broadcast to the batch."""
+        """Draw noise of a floating-point `dtype` and a `shape` (*batch, columns). Parameters broadcast to the batch."""
 
     @abc.abstractmethod
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Return the log density (for discrete noise, log probability) at values (*batch, columns), as (*batch)."""
+        """Return the log density at `value`, an array (*batch, columns), summed over the columns.
+
+        The result is an array (*batch). For discrete noise, it is a log probability.
+        """
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return `log_prob`; for discrete noise, its formula at any real values, for noise on a latent real number."""
+        """Return `log_prob`. For discrete noise, use the formula of `log_prob` also at values that are not integers.
+
+        The likelihood needs this extension if a model treats the record as a real number.
+        """
         return self.log_prob(value)
 
     def log_tail(self, distance: jax.Array) -> jax.Array:
-        """Return log P(noise in one column ≥ distance) for distances ≥ 0 (*batch). For discrete noise, it is the sum of
-        its formula at distance, distance + 1, ..., also for real distances. Reporting rules need this method for
-        symmetric noise.
+        """Return log P(noise in one column ≥ distance), for distances ≥ 0 in an array (*batch).
+
+        For discrete noise, the probability is the sum of the formula of the law at distance, distance + 1, and so on.
+        The distance may then be any real number. Reporting rules need this method, and assume that the noise is
+        symmetric.
         """
         name = type(self).__name__
         raise ValueError(f"{name} has no log_tail, the log of P(noise ≥ distance), which reporting rules and cdf need")
 
     def log_interval(self, low: Array, high: Array) -> jax.Array:
-        """Return log P(low ≤ noise ≤ high) in one column, −∞ ≤ low ≤ high ≤ ∞ (*batch), accurate in both tails."""
+        """Return log P(low ≤ noise in one column ≤ high), as an array (*batch), for −∞ ≤ low ≤ high ≤ ∞.
+
+        The result is accurate in both tails.
+        """
         flip, step = jnp.add(low, high) < 0, 1.0 if self.discrete else 0.0
         near, far = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
         aside = near >= 0
@@ -90,18 +108,25 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def depth(self, distance: np.ndarray) -> np.ndarray:
-        """Return −log2 P(noise in one column > distance), in bits, for distances ≥ 0 in standard deviations."""
+        """Return −log2 P(noise in one column > distance), for distances ≥ 0 in standard deviations of the noise."""
 
     @abc.abstractmethod
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the exact trade-off curve of two inputs that differ by `distance` (*batch, columns)."""
+        """Return the exact trade-off curve of two inputs that differ by `distance`, an array (*batch, columns)."""
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """Return the curve of the worst two inputs within a distance in `norm`, which differ in the first column."""
+        """Return the trade-off curve of the two most distinguishable inputs at a distance of at most `sensitivity`.
+
+        The distance over `columns` columns is measured in the norm that the attribute `norm` states. By default, the
+        two inputs differ in the first column only.
+        """
         return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
 
     def tradeoff_in_one_column(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of the worst two inputs that differ in a column by at most `distance` (*batch, columns)."""
+        """Return the trade-off curve of the two most distinguishable inputs that differ in one column only.
+
+        `distance` has the largest difference in each column, an array (*batch, columns).
+        """
         columns = np.arange(np.shape(distance)[-1])
         # of columns with equal noise, the widest is the worst
         alike = np.shape(self.over_columns(self.standard_deviation))[-1] == 1
@@ -110,9 +135,10 @@ class Noise(abc.ABC):
         return curves[0] if len(curves) == 1 else WorstTradeoff(curves)
 
     def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
-        """Return the points x (*z, m) where the density of z − clip(x) is not smooth: z − `kinks` by default. Only
-        points between the bounds matter (None: no bounds). NumPy arrays give NumPy arrays, and JAX arrays give JAX
-        arrays.
+        """Return the points x where the density of the noise z − clip(x) is not smooth, as an array (*z.shape, m).
+
+        Default: z − `kinks`. Only points between the bounds `lower` and `upper` matter. The bounds are None if there
+        are no bounds. The result is a NumPy array if `z` is one.
         """
         at, kinks = z[..., None], self.kinks
         if not kinks:
@@ -122,26 +148,34 @@ class Noise(abc.ABC):
         return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
-        """Return the points, besides the bounds, where the law of released numbers may bend or jump; default: none."""
+        """Return further points z where the density of released numbers may bend or jump, besides `lower` and `upper`.
+
+        Default: none.
+        """
         return np.empty(0)
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
-        """Raise ValueError if the noise is not for such records (bounds are None for a statistic); by default never."""
+        """Raise ValueError if this law of noise cannot be used for the records. By default, all records are allowed.
+
+        `lower` and `upper` are the bounds of the records, or None for a statistic. `numbers` is True if records are
+        numbers that all get noise.
+        """
         return None
 
     variance = property(lambda self: self.standard_deviation**2, doc="Variance of the noise in one column.")
 
     def over_columns(self, moment: Array) -> Array:
-        """Return a standard deviation or variance with one more axis at the end, for the columns. This axis has length
-        1 if all columns have equal noise.
+        """Return the standard deviation or variance `moment` with one more axis at the end, for the columns.
+
+        This axis has length 1 if all columns have equal noise.
         """
         return jnp.asarray(moment)[..., None]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the parameters: () for numbers, or (N,) for one number for each record."""
+        """Shape of the parameters: (N,) if there is one number for each of N records, and () otherwise."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))
 
     def astype(self, dtype: DTypeLike) -> "Noise":
-        """Return the law with parameters of the floating-point dtype of the data."""
+        """Return the law with its parameters in the floating-point `dtype`."""
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self)

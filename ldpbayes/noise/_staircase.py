@@ -1,4 +1,4 @@
-"""Staircase noise, whose cost is the smallest of all noise that keeps a pure budget."""
+"""Staircase noise, which has the smallest variance of all noise with a given pure budget."""
 
 import math
 from typing import Any, ClassVar
@@ -20,15 +20,18 @@ from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 class Staircase(Noise):
     """Staircase noise: a density a exp(−k ε) that falls in steps, with jumps at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
 
-    Here k is the number of jumps between 0 and the noise, and a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a length
-    Δ the density falls by a factor exp(ε). So inputs at most Δ apart have the budget ε. Records are in a range Δ.
+    Here k is the number of jumps between 0 and the value of the noise. The density at 0 is
+    a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a length Δ, the density falls by a factor exp(ε). Therefore two
+    inputs that differ by at most Δ have the budget ε. All records must lie in an interval of length Δ.
 
     Parameters
     ----------
     step, epsilon : array_like
-        Δ in the unit of the data and ε in nats, positive and finite: one number each, or one for each record.
+        Length Δ in the unit of the data, and budget ε in nats, positive and finite. Each is one number, or one number
+        for each record.
     gamma : array_like
-        γ in (0, 1], the share of a step at which the density jumps, such as `optimal_gamma`; γ → 0 is the law of γ = 1.
+        Number γ in (0, 1], which gives the positions of the jumps. `optimal_gamma` computes the γ with the least
+        variance.
     """
 
     step: Array = ruled(POSITIVE)
@@ -50,7 +53,7 @@ class Staircase(Noise):
         return fall, -xp.expm1(-epsilon), gamma + fall * (1 - gamma)
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw noise from a sign, a geometric number of whole steps, a side of the jump, and a place there ([GV])."""
+        """Draw noise: a random sign times the sum of a random number of steps Δ and a random part of a step ([GV])."""
         law: Any = self.astype(dtype)
         fall, _, total = (part[..., None] for part in law._shares())
         step, epsilon, gamma = (leaf[..., None] for leaf in (law.step, law.epsilon, law.gamma))
@@ -75,7 +78,7 @@ class Staircase(Noise):
 
     @property
     def standard_deviation(self) -> Array:
-        """Standard deviation in the unit of the data, from the moments of the whole steps and of the rest."""
+        """Standard deviation in the unit of the data."""
         xp = np if is_concrete(self) else jnp
         fall, lack, total = self._shares()
         outer, gamma = fall * (1 - self.gamma) / total, self.gamma
@@ -100,10 +103,13 @@ class Staircase(Noise):
         return -whole * self.epsilon + jnp.log(fall + lack * rest) - math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the exact curve of numbers at most a step apart, whose likelihood ratio is exp(ε), 1 or exp(−ε)."""
+        """Return the exact trade-off curve of two numbers that differ by `distance`, which is at most `step`.
+
+        The likelihood ratio of two such numbers is exp(ε), 1 or exp(−ε), for every released value.
+        """
         distance = np.abs(np.asarray(distance, float))
         if distance.shape[-1:] != (1,) or np.any(distance[..., 0] > self.step):
-            raise ValueError(f"the inputs must be numbers at most a step apart ({self.step}), got {distance}")
+            raise ValueError(f"the inputs must be numbers that differ by at most the step {self.step}, got {distance}")
         steps, gamma = distance[..., 0] / self.step, np.asarray(self.gamma)
         fall, lack, total = self._shares()
         # outputs that favour the first input: on its own side the stretch before each jump, between the two inputs the
@@ -113,8 +119,11 @@ class Staircase(Noise):
         return PureProtocolTradeoff(self.epsilon, favoured)
 
     def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Return p(z | x) as a step function of a number x, clipped to bounds at most a step apart: two cuts (*z, 2),
-        ascending, and the densities (*z, 3) before, between and behind the cuts. A cut at a bound has no jump.
+        """Return p(z | x) as a step function of a number x, which is clipped to the bounds `lower` and `upper`.
+
+        The first result has two points x in ascending order, where p(z | x) jumps, as an array (*z.shape, 2). A point
+        at a bound has no jump. The second result has the densities before, between and after these points, as an array
+        (*z.shape, 3).
         """
         z = array_of(z)
         law: Any = self
@@ -143,16 +152,16 @@ class Staircase(Noise):
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
         if not numbers or lower is None:
-            raise ValueError("Staircase noise is for bounded numbers that all get noise: not for rows or statistics")
+            raise ValueError("Staircase noise is only for bounded numbers, each with noise, not for rows or statistics")
         if is_concrete(self.step, lower, upper) and np.any(np.subtract(upper, lower) > self.step):
             raise ValueError(f"upper - lower must be at most the step {self.step!r}, got {lower!r} and {upper!r}")
 
 
 def optimal_gamma(epsilon: Array) -> Array:
-    """Return the γ of `Staircase` noise with the least variance of all noise with a budget ε > 0 in nats ([GV]).
+    """Return the γ for which `Staircase` noise has the least variance of all noise with a budget ε ([GV]).
 
-    The result is in (0, 1/2], and 1/2 in the limit of a small budget. The budget ε is ``epsilon``, a number or array.
-    With b = exp(−ε), [GV] have γ = (c − b)/(1 − b), c³ = b(1 + b)/2; the code expands the fraction by c² + cb + b².
+    ``epsilon`` is the budget ε > 0 in nats, a number or an array. The result γ is in (0, 1/2]. As ε → 0, it tends to
+    1/2. With b = exp(−ε) and c³ = b(1 + b)/2, the formula of [GV] is γ = (c − b)/(1 − b).
     """
     xp = np if is_concrete(epsilon) else jnp
     epsilon = np.asarray(epsilon, float) if xp is np else epsilon

@@ -1,4 +1,4 @@
-"""Noise that some records do not get: by chance, or because they are public."""
+"""Noise that some records do not get, by chance or because they are public."""
 
 import dataclasses
 from operator import attrgetter
@@ -19,7 +19,7 @@ from ldpbayes.privacy import Tradeoff, ZeroInflatedTradeoff
 
 @dataclasses.dataclass(frozen=True)
 class Omitted(Noise):
-    """A noise of one parameter, its scale, that some records get in no column; a record of scale 0 never gets any."""
+    """Base of noise that some records do not get, in no column. A record with scale 0 never gets noise."""
 
     noise: Noise  #: Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
     chance: ClassVar[Array]  # probability that the noise is left out of a record whose scale is positive
@@ -32,25 +32,25 @@ class Omitted(Noise):
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise) or self.noise.discrete:
-            raise ValueError(f"noise that may be left out must be a continuous one, a `Noise`, got {self.noise!r}")
+            raise ValueError(f"noise must be a `Noise` with a continuous law, got {self.noise!r}")
         super().__post_init__()
 
     @property
     def absent(self) -> Array:
-        """Probability that a record gets no noise, in the shape of the parameters: 1 for scale 0."""
+        """Probability that a record gets no noise, in the shape of the parameters. It is 1 for scale 0."""
         (scale,) = jax.tree.leaves(self.noise)
         xp = np if is_concrete(scale, self.chance) else jnp
         return xp.where(xp.asarray(scale) > 0, self.chance, 1.0)
 
     @property
     def present(self) -> Noise:
-        """The noise of the records that get some."""
+        """The law of the noise of the records that get noise."""
         if is_concrete(self.noise) and all(np.all(np.greater(scale, 0)) for scale in jax.tree.leaves(self.noise)):
             return self.noise
         return jax.tree.map(lambda scale: jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0), self.noise)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log density, where no noise counts as a unit mass at zero."""
+        """Return the log density. A record without noise has a unit mass at zero."""
         absent = jnp.asarray(self.absent, value.dtype)
         noisy = self.present.log_prob(value) + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
         noisy = jnp.where(absent < 1, noisy, -jnp.inf)
@@ -59,7 +59,7 @@ class Omitted(Noise):
 
     @property
     def variance(self) -> Array:
-        """Variance of the amount added in one column, 0 for records without noise."""
+        """Variance of the amount that is added in one column. It is 0 for records without noise."""
         return (1 - jnp.asarray(self.chance)) * jnp.asarray(self.noise.standard_deviation) ** 2
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
@@ -68,7 +68,17 @@ class Omitted(Noise):
 
 @pytree_dataclass
 class ZeroInflated(Omitted):
-    """`noise` that is omitted with probability δ: ZIL(δ, λ² I) for symmetric Laplace noise ([LCQ] Definition 3.1)."""
+    """Continuous noise that is omitted for a record with probability δ ([LCQ] Definition 3.1).
+
+    If the noise is symmetric Laplace noise, [LCQ] calls this law ZIL(δ, λ² I).
+
+    Parameters
+    ----------
+    noise : Noise
+        Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
+    probability : array_like
+        Probability δ in (0, 1) that a record gets no noise: one number, or one number for each record.
+    """
 
     probability: Array = ruled(
         INSIDE_0_1
@@ -82,7 +92,10 @@ class ZeroInflated(Omitted):
         return jnp.where(without[..., None], 0.0, self.noise.sample(keys[1], shape, dtype))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of the noise, shrunk by the zero inflation ([LCQ] Theorem 3.3)."""
+        """Return the trade-off curve of two inputs that differ by `distance` ([LCQ] Theorem 3.3).
+
+        The curve is below the curve of `noise`, because some records get no noise.
+        """
         return ZeroInflatedTradeoff(self.noise.tradeoff(distance), self.probability)
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
@@ -91,7 +104,13 @@ class ZeroInflated(Omitted):
 
 @pytree_dataclass
 class WithPublicRecords(Omitted):
-    """Continuous `noise` whose scale may be 0. A record with scale 0 is public, and is released without noise."""
+    """Continuous noise whose scale may be 0. A record with scale 0 is public, and is released without noise.
+
+    Parameters
+    ----------
+    noise : Noise
+        Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
+    """
 
     chance = 0.0  # only public records, of scale 0, get no noise
 

@@ -1,1 +1,3 @@
-"""Special functions, laws of counts and radii, quadrature, rounding, bits and chunks: nothing about privacy."""
+"""Numerical tools without any notion of privacy: special functions, laws of counts and radii, quadrature, rounding,
+chunks.
+"""

@@ -1,4 +1,4 @@
-"""Work on large arrays: in chunks, packed symmetric matrices, products with bits, values of lower precision."""
+"""Work on large arrays: in chunks, with packed symmetric matrices, with products of bits, and in lower precision."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,10 @@ CHUNK = 1 << 15  # floating-point numbers that stay in a core's cache
 
 
 def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.Array]:
-    """A function from arrays (rows, ...) to (rows,), applied in chunks, recomputed when differentiated, not stored."""
+    """Return a function that computes the same as `function`, but for about `rows` rows at a time.
+
+    `function` turns arrays (n, ...) into an array (n,), with one number for each row.
+    """
 
     def apply(*arrays: jax.Array) -> jax.Array:
         n, size = arrays[0].shape[0], max(1, rows)
@@ -37,7 +40,7 @@ def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.
 
 
 def evenly_spaced(rows: np.ndarray, count: int) -> np.ndarray:
-    """``count`` evenly spaced rows, or all if they are fewer."""
+    """Return ``count`` evenly spaced rows of the array `rows`, or all rows if there are fewer."""
     return rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)]
 
 
@@ -46,19 +49,25 @@ OFF_DIAGONALS = {"scaled": math.sqrt(2.0), "once": 1.0}
 
 
 def diagonal_first_pairs(d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the entries (0, 0), ..., (d−1, d−1), (0, 1), (0, 2), ..., (d−2, d−1) of a matrix."""
+    """Return the row indices and the column indices of the diagonal and the upper triangle of a matrix (d, d).
+
+    The order is (0, 0), ..., (d−1, d−1), (0, 1), (0, 2), ..., (d−2, d−1).
+    """
     above = np.triu_indices(d, 1)
     return np.concatenate([np.arange(d), above[0]]), np.concatenate([np.arange(d), above[1]])
 
 
 def packed(matrix: Array, off_diagonal: str) -> Array:
-    """Entries of symmetric matrices (*batch, d, d) as vectors (*batch, d (d + 1)/2); see `OFF_DIAGONALS`."""
+    """Return the different entries of symmetric matrices (*batch, d, d) as vectors (*batch, d (d + 1)/2).
+
+    The diagonal is first. Entries off the diagonal are multiplied by ``OFF_DIAGONALS[off_diagonal]``.
+    """
     rows, columns = diagonal_first_pairs(matrix.shape[-1])
     return matrix[..., rows, columns] * np.where(rows == columns, 1.0, OFF_DIAGONALS[off_diagonal]).astype(matrix.dtype)
 
 
 def unpacked(vector: Array, d: int, off_diagonal: str) -> Array:
-    """Inverse of `packed`: matrices (*batch, d, d)."""
+    """Return the symmetric matrices (*batch, d, d) from which `packed` made the vectors."""
     vector = array_of(vector)
     rows, columns = diagonal_first_pairs(d)
     where = np.zeros((d, d), int)
@@ -74,12 +83,15 @@ LONGEST = 1 << 24  # terms of a sum of digits, each up to 64 in size, that is ex
 
 
 def pays() -> bool:
-    """Whether XLA multiplies 8-bit integers fast: on the CPU, where it has YNNPACK."""
+    """Return True if XLA multiplies 8-bit integers fast. This is true on the CPU, where XLA has YNNPACK."""
     return jax.default_backend() == "cpu"
 
 
 def bit_product(bits: Array, vector: Array) -> jax.Array:
-    """``bits @ vector`` (n,) for bits (n, d), booleans or int8, and a float64 vector; all NaN if that is not finite."""
+    """Return ``bits @ vector`` (n,) for a matrix `bits` (n, d) of booleans or int8, and a float64 vector (d,).
+
+    If the vector is not finite, all results are NaN.
+    """
     return _product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
 
 
@@ -127,8 +139,10 @@ mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_r
 
 
 def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
-    """The values, but those that are a point in a lower precision become the point in double precision: 0.1 in single
-    precision is beyond a bound of 0.1. Doubles are compared with points in single precision, which noise never hits.
+    """Return `values`, where a number that is a rounded copy of one of the `points` is replaced by the exact point.
+
+    For example, 0.1 in single precision is slightly above a bound of 0.1, and is replaced by 0.1 in double precision.
+    In double precision, a number is replaced if it is a point rounded to single precision, which noise never produces.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():
@@ -145,7 +159,10 @@ def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
 
 
 def rounded(xp: ArrayModule, point: Array, dtype: np.dtype) -> Array:
-    """A point rounded to a floating-point type, for double precision to single; `xp` is ``numpy`` or ``jax.numpy``."""
+    """Return `point` rounded to the floating-point type `dtype`, or to single precision if `dtype` is double precision.
+
+    `xp` is ``numpy`` or ``jax.numpy``.
+    """
     if xp is jnp:
         # XLA may leave out a cast to single precision and back
         point = jnp.asarray(point, dtype)

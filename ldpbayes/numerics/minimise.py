@@ -1,4 +1,4 @@
-"""Damped Newton methods for criteria that need not be convex: in a bounded space, on the host, for shares. Roots."""
+"""Damped Newton methods for criteria that need not be convex: in a bounded space, in NumPy, for shares. Roots."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Derivatives(NamedTuple):
 
 
 def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
-    """Derivatives of a scalar function, the Hessian by forward-over-reverse differentiation."""
+    """Return the value, the gradient and the Hessian of a scalar function at `theta`."""
 
     def gradient(at: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         value, slope = jax.value_and_grad(function)(at)
@@ -42,7 +42,14 @@ def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
 
 @pytree_dataclass
 class Box:
-    """A box of parameters from ``lower`` to ``upper``: finite numbers or arrays (p,), with lower < upper."""
+    """A box, in which `ldpbayes.m_estimate` searches: each parameter is between ``lower`` and ``upper``.
+
+    Parameters
+    ----------
+    lower, upper : array_like
+        Ends of the box, lower < upper, finite: one number for all parameters, or one for each parameter, as an array
+        (p,).
+    """
 
     lower: Array = ruled(FINITE)
     upper: Array = ruled(FINITE)
@@ -53,30 +60,41 @@ class Box:
         check_order(self.lower, self.upper)
 
     def project(self, theta: jax.Array) -> jax.Array:
-        """Return the nearest point of the box."""
+        """Return the point of the box that is nearest to `theta`."""
         return jnp.clip(theta, jnp.asarray(self.lower, theta.dtype), jnp.asarray(self.upper, theta.dtype))
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Return the minimum of a damped quadratic model, on the box; parameters pushed to a bound stay there."""
+        """Return the point of the box at which a damped quadratic model of a function is smallest.
+
+        The model has the `gradient` and the `hessian` of the function at `theta`.
+        """
         at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
         free = ~((at_lower & (gradient > 0)) | (at_upper & (gradient < 0)))
         hessian = jnp.where(free[:, None] & free, hessian, jnp.eye(len(theta)))
         return self.project(theta - _newton_step(jnp.where(free, gradient, 0.0), hessian, damping))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
-        """Return True for each parameter that is at a bound."""
+        """Return an array of booleans (p,): True for each parameter in `theta` that is at a bound."""
         edge = EDGE * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
         return (theta <= self.lower + edge) | (theta >= self.upper - edge)
 
     def sample(self, key: Key, shape: tuple[int, ...], size: int, dtype: jnp.dtype) -> jax.Array:
-        """Return uniform random points, shape (*shape, size)."""
+        """Return random points, uniform in the box, as an array (*shape, size). `size` is the number of parameters."""
         lower, upper = jnp.asarray(self.lower, dtype), jnp.asarray(self.upper, dtype)
         return lower + (upper - lower) * jax.random.uniform(key, (*shape, size), dtype)
 
 
 @pytree_dataclass
 class Ball:
-    """A ball of parameters: within a finite ``radius`` > 0 of a finite ``centre``, a number or array (p,)."""
+    """A ball, in which `ldpbayes.m_estimate` searches: parameters within the distance ``radius`` from ``centre``.
+
+    Parameters
+    ----------
+    centre : array_like
+        Centre of the ball, finite: one number for all parameters, or one for each parameter, as an array (p,).
+    radius : float
+        Radius of the ball in the Euclidean norm, positive and finite.
+    """
 
     centre: Array = ruled(FINITE)
     radius: Array = ruled(ONE_POSITIVE)
@@ -92,7 +110,10 @@ class Ball:
         return jnp.where(out, self.centre + away * (self.radius / jnp.sqrt(jnp.where(out, square, 1.0))), theta)
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Return the minimum of a damped quadratic model in the ball: a trust-region step ([MS])."""
+        """Return the point of the ball at which a damped quadratic model is smallest: a trust-region step ([MS]).
+
+        The model is described in `Box.lowest`.
+        """
         centre = jnp.asarray(self.centre, theta.dtype)
         sizes, vectors = _downhill(hessian, damping)
         target = vectors.T @ (theta - centre) * sizes - vectors.T @ gradient
@@ -111,7 +132,7 @@ class Ball:
         return self.project(centre + vectors @ (target / (sizes + jnp.where(outside, shift, 0.0))))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
-        """Return True, once for each parameter, if the point is on the sphere."""
+        """Return an array of booleans (p,): all True if `theta` is on the surface of the ball, else all False."""
         away = jnp.sqrt(jnp.sum((theta - jnp.asarray(self.centre, theta.dtype)) ** 2))
         return jnp.broadcast_to(away >= self.radius * (1 - EDGE), theta.shape)
 
@@ -157,9 +178,13 @@ def minimise(
     tolerance: Array = TOLERANCE,
     units: Array = None,
 ) -> Minimum:
-    """Minimise a function by damped Newton steps inside the space; traceable. The last step changes the criterion by
-    less than `tolerance` squared of its size. With `units` (p,) it is shorter than `tolerance` of them, and no step is
-    longer than a unit unless the Hessian says so: for criteria whose curvature is only seen from nearby, with an error.
+    """Minimise a function by damped Newton steps inside `space`, from `start`. JAX may trace this function.
+
+    `derivatives` computes the value, the gradient and the Hessian of the function. Without `units`, the search ends
+    when a step changes the function by less than `tolerance`² times its absolute value.
+
+    With `units` (p,), the search ends when a step is shorter than `tolerance` times the units. A step is not longer
+    than one unit, unless the Hessian justifies a longer step.
     """
 
     def body(state: tuple) -> tuple:
@@ -192,7 +217,10 @@ def minimise(
 
 
 def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, tolerance: float = NATS) -> Minimum:
-    """Minimise by damped Newton steps until one promises less than `tolerance`; `criterion` is finite at the start."""
+    """Minimise `criterion` by damped Newton steps in NumPy, from `start`, where the criterion must be finite.
+
+    The search ends when the quadratic model predicts that a step decreases the criterion by less than `tolerance`.
+    """
     theta, at, damping = np.array(start, float), criterion(start), 0.0  # `at`: `Derivatives`, or alike
     for steps in range(MAX_ITERATIONS):
         step = _newton_step(at.gradient, at.hessian, 0.0, np)
@@ -211,7 +239,7 @@ def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, 
 
 
 def nearest_probabilities(shares: Array, xp: ArrayModule = jnp) -> Array:
-    """The point of the simplex that is nearest to an array (k,), by sorting ([WC] Algorithm 1)."""
+    """Return the probabilities (k,), with sum one, that are nearest to the numbers `shares` (k,) ([WC] Algorithm 1)."""
     falling = xp.sort(shares)[::-1]
     excess = (xp.cumsum(falling) - 1) / xp.arange(1, len(shares) + 1)
     probs = xp.maximum(shares - excess[xp.sum(falling > excess) - 1], 0.0)
@@ -235,10 +263,13 @@ def likeliest_shares(
     tolerance: float,
     max_iterations: int,
 ) -> LikeliestShares:
-    """Shares of a mixture under which `count` records are most likely, to a tolerance in nats. An iteration is two EM
-    steps θ_k ← θ_k g_k, extrapolated by SQUAREM, and a Newton step, which sets shares to 0 that EM only approaches;
-    `likelihood(theta)` has the gradient g, the mean of p(z_i | k)/p(z_i | θ), and `information(theta)` is minus the
-    second derivative (k, k), None for no Newton steps. The gap is at most count (max g_k − 1) ([Lindsay]).
+    """Return the maximum-likelihood estimate of the shares θ of `categories` mixture components.
+
+    The data are `count` records z_i. `likelihood(theta)` returns their mean log-likelihood and its gradient g. Entry k
+    of g is the mean of p(z_i | k)/p(z_i | θ). `information(theta)` is minus the second derivative (k, k), or None to
+    omit Newton steps. The search ends at most `tolerance` nats below the maximum, or after `max_iterations`.
+
+    At shares with the gradient g, the log-likelihood is at most count (max g_k − 1) below its maximum ([Lindsay]).
     """
     slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost
 
@@ -288,7 +319,7 @@ def likeliest_shares(
 
 
 def find_root(function: Callable, target: Array, bracket: tuple[Array, Array], *arguments: Array) -> Any:
-    """Elementwise x in a bracket at which function(x, *arguments) is the target, with SciPy's report on it."""
+    """Return SciPy's report on the solution x of function(x, *arguments) = target between the ends of a bracket."""
     from scipy.optimize import elementwise  # takes a fifth of a second to import
 
     return elementwise.find_root(lambda x, y, *rest: function(x, *rest) - y, bracket, args=(target, *arguments))

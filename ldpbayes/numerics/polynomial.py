@@ -1,4 +1,4 @@
-"""Polynomials of up to the fourth order in many variables: how a log-likelihood of many records is kept."""
+"""Polynomials of up to the fourth order in many variables, which replace a log-likelihood of many records."""
 
 import dataclasses
 import itertools
@@ -22,13 +22,19 @@ RANK = 1e-10  # least variance of a direction that counts, over the largest, amo
 
 
 def lagrange_from_legendre(order: int) -> np.ndarray:
-    """Matrix C that turns Legendre moments into weights at Gauss-Legendre nodes: ℓ_k(t) = Σ_n C[n, k] P_n(t)."""
+    """Return the matrix C with ℓ_k(t) = Σ_n C[n, k] P_n(t), for n and k below `order`.
+
+    P_n is a Legendre polynomial, and ℓ_k the Lagrange polynomial of Gauss-Legendre node k.
+    """
     t, w = legendre.leggauss(order)
     return (np.arange(order)[:, None] + 0.5) * legendre.legvander(t, order - 1).T * w
 
 
 class Frame(NamedTuple):
-    """Coordinates y = root (x − center) of mean 0 and covariance 1, for the r ≤ n directions in which draws spread."""
+    """Coordinates y = root (x − center) of draws x, such that y has mean 0 and covariance 1.
+
+    x has n variables. y has r ≤ n coordinates, for the directions in which the draws vary.
+    """
 
     center: np.ndarray  # (..., n)
     root: np.ndarray  # (..., r, n): 0 in a direction in which a batch has no spread, but another has
@@ -36,7 +42,10 @@ class Frame(NamedTuple):
 
     @classmethod
     def of_draws(cls, draws: np.ndarray) -> "Frame":
-        """Frames of the means and covariances of draws (draws, ..., n), more of them than variables n."""
+        """Return the frame for the mean and the covariance of `draws` (draws, ..., n).
+
+        The number of draws must be larger than the number n of variables.
+        """
         center = draws.mean(axis=0)
         away = np.moveaxis(draws - center, 0, -2)
         sd = np.sqrt(np.mean(away**2, axis=-2))
@@ -52,14 +61,16 @@ class Frame(NamedTuple):
         return cls(center, root, sd[..., :, None] * kept * np.where(wide, spread, 0.0)[..., None, :])
 
     def coordinates(self, x: Array) -> Any:
-        """Coordinates y (..., r) of points (..., n)."""
+        """Return the coordinates y (..., r) of points x (..., n)."""
         return np.einsum("...kn,...n->...k", self.root, x - self.center)
 
 
 @pytree_dataclass(eq=False)
 class Polynomial:
-    """A polynomial of order 2 to 4 in coordinates y = root (x − center), or a batch of them. Beyond a radius, where
-    hardly a draw is, it falls as the standard normal log density does: it could otherwise rise without limit.
+    """A polynomial of order 2 to 4 in coordinates y = root (x − center) of x, or a batch of such polynomials.
+
+    If y is farther from 0 than ``radius``, as nearly no draw is, the function decreases like the standard normal log
+    density, because a polynomial could increase without limit.
     """
 
     center: Array  # (..., n)
@@ -74,32 +85,38 @@ class Polynomial:
     size = property(lambda self: math.comb(self.slope.shape[-1] + self.order, self.order))  # different coefficients
 
     def __call__(self, x: Array) -> jax.Array:
-        """Values (...) at points (..., n)."""
+        """Return the values (...) at points (..., n)."""
         return _value(self, jnp.einsum("...kn,...n->...k", self.root, x - self.center))
 
     def values(self, points: np.ndarray) -> np.ndarray:
-        """Values (points,), summed over a batch, at points (points, ..., n). By NumPy, which compiles nothing."""
+        """Return the values (points,) at points x (points, ..., n), where the polynomials of a batch are added."""
         return self.values_and_slopes(points)[0]
 
     def values_and_slopes(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`values`, and gradients in x (points, ..., n)."""
+        """Return the `values`, and the gradients (points, ..., n) with respect to x."""
         polynomial = jax.device_get(self)
         value, slope = _value_and_slope(np, polynomial, polynomial.coordinates(points))
         return value.reshape(len(points), -1).sum(axis=1), np.einsum("...kn,m...k->m...n", polynomial.root, slope)
 
     def share_outside(self, points: np.ndarray) -> float:
-        """Share of points (points, ..., n), in any of the batch, that are far from the points of the fit."""
+        """Return the share of the points x (points, ..., n) that are far from the points of the fit.
+
+        Far means |y| > √r + 2, for r coordinates y.
+        """
         y = self.coordinates(points)
         return float(np.mean(np.linalg.norm(y, axis=-1) > np.sqrt(y.shape[-1]) + OUTSIDE))
 
     def coordinates(self, points: np.ndarray) -> np.ndarray:
-        """Coordinates y (points, ..., r) of points (points, ..., n)."""
+        """Return the coordinates y (points, ..., r) of points x (points, ..., n)."""
         return np.einsum("...kn,m...n->m...k", self.root, points - self.center, optimize="greedy")
 
     def plus(self, other: "Polynomial") -> "Polynomial":
-        """Sum of two polynomials, of the lower of their orders; ValueError unless their centers and roots are equal."""
+        """Return the sum of two polynomials. Its order is the smaller one of the two orders.
+
+        Raises ValueError if the polynomials have different centers or roots.
+        """
         if not np.array_equal(self.root, other.root) or not np.array_equal(self.center, other.center):
-            raise ValueError("expansions add only if they were made at the same point: make one with at= the other")
+            raise ValueError("expansions can be added only if they have the same centre: make one with at=, the other")
         fourth = None if self.fourth is None or other.fourth is None else self.fourth + other.fourth
         sums = {n: getattr(self, n) + getattr(other, n) for n in ("constant", "slope", "curvature", "third")}
         return dataclasses.replace(self, fourth=fourth, **sums)
@@ -145,8 +162,10 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Array, order: int) -> Polynomial:
-    """The polynomial of order 2 to 4 nearest to a function in the mean square of its slopes (points, ..., n), in x, at
-    points (points, ..., n), and with the mean of its values (points,), which are sums over batches.
+    """Return the polynomial of the given order, 2 to 4, whose gradients are nearest to the gradients of a function.
+
+    `slopes` (points, ..., n) are the gradients of the function at `points` (points, ..., n). The polynomial has the
+    mean of `values` (points,), the values of the function summed over a batch.
     """
     y, g = frame.coordinates(points), np.einsum("...nk,...n->...k", frame.lift, slopes)
     batch, r = y.shape[1:-1], y.shape[-1]

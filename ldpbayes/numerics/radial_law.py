@@ -35,9 +35,10 @@ _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(4
 
 
 def log_density(xp: ArrayModule, radius: Array, dimension: int) -> Array:
-    """Log density of SL_d(I) at a distance `radius` from its centre, to a few units in the last place; infinite at 0
-    for d ≥ 2. The law is √W·X, W ~ Exp(1), X ~ N(0, I): its density is 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ =
-    d/2 − 1 ([KKP]; [LCQ] sec. 3.2). It has a gradient wherever it is finite.
+    """Return the log density of the symmetric Laplace law SL_d(I) at a distance `radius` from its centre.
+
+    SL_d(I) is the law of √W·X with W ~ Exp(1) and X ~ N(0, I), d = `dimension`. Its density at the distance r is 2
+    (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1 ([KKP]; [LCQ] sec. 3.2). For d ≥ 2, it is infinite at 0.
     """
     if dimension == 1:
         return -math.sqrt(2) * radius - math.log(2) / 2
@@ -69,8 +70,10 @@ def _log_bessel_k(xp: ArrayModule, order: float, x: Array) -> Array:
 
 
 class RadialLaw:
-    """The law of the radius of SL_d(I), in terms of its logarithm u; `axis` and `cap` compare SL_d(I) with one whose
-    centre, the second, is at a distance c. Quintics between knots have the log density exactly, to rounding.
+    """The law of the radius r of the symmetric Laplace law SL_d(I), described by u = log r.
+
+    The radius is the distance from the centre. `axis` and `cap` compare it with a second such law, whose centre is at a
+    distance c.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -97,12 +100,12 @@ class RadialLaw:
         self.tail = mass[self.mode :]
 
     def log_mass(self, u: np.ndarray) -> np.ndarray:
-        """Log density of the log radius: that of SL_d(I) times the sphere's area, times the radius."""
+        """Return the log density of u = log r, where r is the radius of SL_d(I)."""
         d = self.dimension
         return math.log(2) + d / 2 * math.log(math.pi) - special.gammaln(d / 2) + d * u + self.log_density(u)
 
     def step(self, u: np.ndarray, kappa: np.ndarray) -> np.ndarray:
-        """How far from u, in log radius, the log density is larger by κ; to its relative precision, however small."""
+        """Return the change of u = log r after which the log density of SL_d(I) is larger by `kappa`."""
         target = self.log_density(u) + kappa
         there = np.interp(-target, -self.values, self.knots)
         for _ in range(3):
@@ -116,7 +119,11 @@ class RadialLaw:
         return np.where(near, step_near, step)
 
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
-        """Log distances from the second centre where the log ratio is κ, towards the first and away from it."""
+        """Return the log distances from the second centre of two points at which the log density ratio is `kappa`.
+
+        The points are on the line through both centres. The ratio is the density of the second law over the density of
+        the first. The first point is towards the first centre.
+        """
 
         def solve(ratio: Callable[[np.ndarray], np.ndarray], most: float) -> np.ndarray:
             low, high = np.full_like(kappa, SMALL), np.full_like(kappa, most)
@@ -131,7 +138,7 @@ class RadialLaw:
         return near, solve(lambda v: f(v) - f(np.logaddexp(v, log_c)), MOST)
 
     def cap(self, u: np.ndarray, step: np.ndarray, c: float) -> np.ndarray:
-        """Probability that a point on the sphere of log radius u is nearer to the second centre than exp(u + step)."""
+        """Return the probability that a point at radius exp(u) is nearer than exp(u + step) to the second centre."""
         r = np.exp(u)
         rim = np.exp(u + step)
         # the depth is 1 − cos of the cap's angle; of its two forms each is the one that does not cancel
@@ -143,7 +150,7 @@ class RadialLaw:
         return special.betainc(half, half, np.clip(depth / 2, 0.0, 1.0))
 
     def integrate(self, start: np.ndarray, stop: np.ndarray, probability: Callable) -> np.ndarray:
-        """Log ∫ of one or several probabilities of the log radius against its law, between two bounds."""
+        """Return the log of the integral of `probability`(u) over the law of u = log r, from `start` to `stop`."""
         begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
         # the integral ends where the law's density is TAIL nats below its value at the start
         end = self.knots[self.mode + np.searchsorted(-self.tail, TAIL - self.tail[begin]).clip(max=len(self.tail) - 1)]

@@ -25,12 +25,16 @@ BLOCK = 1 << 13  # look-ups at once, so that their intermediate arrays stay in t
 
 
 def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any) -> jax.Array:
-    """Log E[p_k(t + √v U)] for labels k = `which` (n,), means t (q, n) or (n,) and variances v (q,) or (): an array of
-    the shape of t, with first and second derivatives in t and v. `log_p` maps an array (labels, *shape) to log p_k of
-    its k-th part: (nearly) log-concave, with little change in steps of a tenth, free of differentiated variables. In
-    double precision, for logit and probit responses, it is right to 3e-9 where the probability is above 1e-10 and
-    further out while v < 10; to 1e-6 there while v < 100. Tables for more than 14 variances are as good for those below
-    6, and for those below 30 right to 1e-8 in the probability.
+    """Return log E[p_k(t + √v U)] for labels k = `which`, where U is standard normal and p_k(η) is a probability.
+
+    `which` has shape (n,). The means t have shape (q, n) or (n,), and the variances v have shape (q,) or (). The result
+    has the shape of t, and first and second derivatives with respect to t and v. `log_p` maps an array (labels, *shape)
+    to log p_k of its k-th part. It must be (nearly) log-concave, change little in steps of 0.1, and contain no
+    differentiated variables.
+
+    For logit and probit responses in double precision and v < 100, the error is at most 3e-9 if v < 10 or if the
+    probability is above 1e-10. Otherwise, the error is at most 1e-6. For more than 14 variances, these bounds hold for
+    v < 6, and the error of the probability is at most 1e-8 for v < 30.
     """
     dtype = jnp.result_type(t, v, float)
     t, v = jnp.asarray(t, dtype), jnp.asarray(v, dtype)

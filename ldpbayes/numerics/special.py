@@ -1,4 +1,4 @@
-"""Special functions: logarithms, error functions, theta functions, with derivatives that are always finite."""
+"""Special functions whose derivatives are always finite: logarithms, error functions, theta functions."""
 
 import functools
 import math
@@ -14,27 +14,27 @@ from ldpbayes._core.types import Array, ArrayModule
 
 
 def log_or_nothing(x: Array) -> jax.Array:
-    """Log that is −inf, with zero gradient, at and below zero."""
+    """Return the logarithm of x. For x ≤ 0, the result is −inf with zero gradient."""
     return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -jnp.inf)
 
 
 def log_normal(z: Array, mean: Array, sd: Array) -> jax.Array:
-    """Log density of a normal law of standard deviation sd at z, in the broadcast shape."""
+    """Return the log density at z of the normal law with the mean `mean` and the standard deviation `sd`."""
     return -0.5 * ((z - mean) / sd) ** 2 - jnp.log(sd) - 0.5 * math.log(2 * math.pi)
 
 
 def stacked(*terms: Array) -> jax.Array:
-    """Arrays broadcast to one shape, along a new first axis."""
+    """Broadcast the arrays to one shape, and return them along a new first axis."""
     return jnp.stack(jnp.broadcast_arrays(*terms))
 
 
 def logsumexp(*terms: Array) -> jax.Array:
-    """Log of the sum of exp of the terms, in the broadcast shape."""
+    """Return log Σ exp(term), summed over the given terms, in their broadcast shape."""
     return log_sum(stacked(*terms), axis=0)
 
 
 def log_sum(logs: Array, axis: int | tuple[int, ...] = -1) -> jax.Array:
-    """Log of the sum of exp(logs) along an axis; −inf, with zero gradient, where all logs are."""
+    """Return log Σ exp(logs), summed along an axis. If all logs are −inf, the result is −inf with zero gradient."""
     logs = jnp.asarray(logs)  # NumPy arrays may have a precision that JAX does not have
     # where all logs are −inf, a finite number takes the place of the largest: −inf less itself would be NaN
     largest = jnp.maximum(jax.lax.stop_gradient(logs).max(axis=axis, keepdims=True), jnp.finfo(logs.dtype).min)
@@ -69,14 +69,14 @@ _ERFCX_SLOPE = (
 
 
 def horner(coefficients: Sequence[float], x: Array) -> Array:
-    """The polynomial whose coefficients these are, that of the highest power first."""
+    """Return the polynomial with these coefficients at x. The coefficient of the highest power is first."""
     return functools.reduce(lambda total, coefficient: total * x + coefficient, coefficients)
 
 
 @jax.custom_jvp
 @jax.jit
 def erfcx(x: Array) -> jax.Array:
-    """exp(x²)·erfc(x) for x ≥ 0, to a relative error of a few units in the last place, in the derivative too."""
+    """Return exp(x²)·erfc(x) for x ≥ 0. Value and derivative have a relative error of a few units in the last place."""
     return horner(_ERFCX, 1.0 - 7.5 / (x + 3.75)) / (1.0 + 2.0 * x)
 
 
@@ -110,7 +110,7 @@ def _with_slopes(function: Callable) -> Callable[..., jax.Array]:
 @_with_slopes
 @jax.jit
 def log_ndtr(x: Array) -> tuple[jax.Array, jax.Array]:
-    """Log of the standard normal cdf, to rounding for every x, and its slope φ(x)/Φ(x), from one value of `erfcx`."""
+    """Return log Φ(x), the log of the standard normal cdf, exact up to rounding for every x."""
     left = x < 0
     # JAX's derivative of abs() at 0 is 0, which would lose the gradient there
     half = 0.5 * erfcx(jnp.where(left, -x, x) * SQRT_HALF)
@@ -123,7 +123,10 @@ def log_ndtr(x: Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def betainc(a: Array, b: Array, x: Array) -> jax.Array:
-    """Regularised incomplete beta function, with derivatives in a and b too: differences, right to a relative 1e-11."""
+    """Return the regularised incomplete beta function, with derivatives in all arguments.
+
+    The derivatives in a and b are computed by differences, with a relative error of 1e-11.
+    """
     return jax.scipy.special.betainc(*jnp.broadcast_arrays(*_inexact(a, b, x)))
 
 
@@ -145,7 +148,7 @@ def _betainc_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 @jax.custom_jvp
 def student_t_cdf(df: Array, t: Array) -> jax.Array:
-    """Distribution function of Student's t, with derivatives in both arguments, at t = 0 too."""
+    """Return the distribution function of Student's t. It has derivatives in both arguments, also at t = 0."""
     df, t = jnp.broadcast_arrays(*_inexact(df, t))
     square, centre = t * t, t * t < df
     # around the centre the mass between the centre and t, further out the mass beyond t: so no difference cancels
@@ -191,7 +194,7 @@ def _inexact(*values: Array) -> list[jax.Array]:
 @_with_slopes
 @jax.jit
 def log1mexp(x: Array) -> tuple[jax.Array, jax.Array]:
-    """log(1 − exp(x)) for x ≤ 0, stable at both ends; −inf (with zero gradient) for x ≥ 0."""
+    """Return log(1 − exp(x)) for x ≤ 0, stable at both ends. For x ≥ 0, it is −inf with zero gradient."""
     below, safe, x = x < 0, jnp.where(x < 0, x, -1.0), jnp.where(x < 0, x, 0.0)
     value = jnp.where(x > -0.6931471805599453, jnp.log(-jnp.expm1(x)), jnp.log1p(-jnp.exp(x)))
     return value, jnp.where(below, jnp.exp(safe) / jnp.expm1(safe), 0.0)
@@ -199,7 +202,10 @@ def log1mexp(x: Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.jit
 def log_relative_expm1(y: Array) -> jax.Array:
-    """log((1 − exp(−y)) / y) for y ≥ 0, smooth at 0: an integral of an exponential whose rate passes through zero."""
+    """Return log((1 − exp(−y)) / y) for y ≥ 0, which is smooth at 0.
+
+    (1 − exp(−y)) / y is the integral of exp(−y s) for s from 0 to 1.
+    """
     small = y < 1e-2
     series, safe = jnp.where(small, y, 0.0), jnp.where(small, 1.0, y)
     # log((1 − e^−y)/y) = −y/2 + y²/24 − y⁴/2880 + y⁶/181440 − ..., whose next term is below 1e-24 here
@@ -208,10 +214,13 @@ def log_relative_expm1(y: Array) -> jax.Array:
 
 
 def log_tilted_normal(u: Array, v: Array, k: Array, anchor: Array) -> jax.Array:
-    """Log of ∫ from u to v of φ(s)·exp(k (s − anchor)) ds, φ the standard normal density; −inf, with zero gradient,
-    where v ≤ u. In exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)] both factors may leave the floating-point range. So
-    exponents are joined first: in a tail the integral is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)), M the
-    Mills ratio and d = (v − u)·(u + v − 2 k)/2. Choose the anchor so that exp(k (s − anchor)) is moderate on [u, v].
+    """Return the log of ∫ φ(s)·exp(k (s − anchor)) ds from u to v, where φ is the standard normal density.
+
+    If v ≤ u, the result is −inf with zero gradient. Choose the anchor such that exp(k (s − anchor)) is moderate for s
+    from u to v.
+
+    The integral equals exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)]. For u > k, it is computed as φ(u)·exp(k (u −
+    anchor))·(M(u − k) − exp(−d)·M(v − k)), where M is the Mills ratio and d = (v − u)·(u + v − 2 k)/2.
     """
     valid = v > u
     u, v = jnp.where(valid, u, 0.0), jnp.where(valid, v, 1.0)
@@ -262,14 +271,20 @@ def _series(xp: ArrayModule, sigma: Array) -> tuple[Array, Array, Array]:
 
 
 def log_theta(xp: ArrayModule, sigma: Array) -> Array:
-    """Log of Σ exp(−k²/(2σ²)) over the integers k, to rounding; `xp` is ``numpy`` or ``jax.numpy``."""
+    """Return the log of Σ exp(−k²/(2σ²)) over all integers k, exact up to rounding.
+
+    `xp` is ``numpy`` or ``jax.numpy``.
+    """
     small, direct, dual = _series(xp, sigma)
     dual_log = xp.log(xp.where(small, _TURN, sigma)) + math.log(2 * math.pi) / 2 + xp.log1p(2 * xp.sum(dual, axis=-1))
     return xp.where(small, xp.log1p(2 * xp.sum(direct, axis=-1)), dual_log)
 
 
 def theta_variance(xp: ArrayModule, sigma: Array) -> Array:
-    """Variance of k whose probability is proportional to exp(−k²/(2σ²)): nearly σ², unless σ is small."""
+    """Return the variance of a random integer k with probability proportional to exp(−k²/(2σ²)).
+
+    The result is nearly σ², unless σ is small.
+    """
     small, direct, dual = _series(xp, sigma)
     squares = xp.asarray(_SQUARES, direct.dtype)
     direct_variance = 2 * xp.sum(squares * direct, axis=-1) / (1 + 2 * xp.sum(direct, axis=-1))

@@ -1,4 +1,4 @@
-"""Tails and masses of laws of numbers and counts; those of counts by deviances, in which nothing large cancels."""
+"""Tails and masses of laws of numbers and counts. Those of counts use deviances, in which no large numbers cancel."""
 
 import functools
 import math
@@ -22,22 +22,22 @@ def _sides(x: Any, smaller: jax.Array) -> jax.Array:
 
 # In these functions abs() would have no derivative at the centre.
 def normal_tails(x: Any) -> jax.Array:
-    """Φ(x) and Φ(−x), shape (2, ...)."""
+    """Return Φ(x) and Φ(−x), the two tails of the standard normal law, as an array (2, ...)."""
     return _sides(x, 0.5 * special.erfc(jnp.where(x < 0, -x, x) * SQRT_HALF))
 
 
 def laplace_tails(x: Any) -> jax.Array:
-    """Tails of the Laplace law of scale 1, shape (2, ...)."""
+    """Return P(X ≤ x) and P(X > x) for the Laplace law with scale 1, as an array (2, ...)."""
     return _sides(x, 0.5 * jnp.exp(jnp.where(x < 0, x, -x)))
 
 
 def logistic_tails(x: Any) -> jax.Array:
-    """Tails of the logistic law of scale 1, shape (2, ...)."""
+    """Return P(X ≤ x) and P(X > x) for the logistic law with scale 1, as an array (2, ...)."""
     return jnp.stack([jax.nn.sigmoid(x), jax.nn.sigmoid(-x)])
 
 
 def student_t_tails(df: Any, x: Any) -> jax.Array:
-    """Tails of Student's t, shape (2, ...)."""
+    """Return P(X ≤ x) and P(X > x) for Student's t law with `df` degrees of freedom, as an array (2, ...)."""
     return _sides(x, student_t_cdf(df, jnp.where(x < 0, x, -x)))
 
 
@@ -48,22 +48,27 @@ def _integrated(edges: Any, upper: Any, first_moments: Any) -> jax.Array:
 
 
 def integrated_normal_tail(edges: Any) -> jax.Array:
-    """∫ P(X > s) ds between neighbouring edges (n, ...), X standard normal, shape (n − 1, ...)."""
+    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), for a standard normal X, as an array (n − 1, ...)."""
     density = INVERSE_SQRT_2PI * jnp.exp(-0.5 * edges * edges)
     return _integrated(edges, normal_tails(edges)[1], density[:-1] - density[1:])
 
 
 def integrated_laplace_tail(edges: Any) -> jax.Array:
-    """∫ P(X > s) ds between neighbouring edges (n, ...), X a Laplace variable of scale 1, shape (n − 1, ...)."""
+    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), as an array (n − 1, ...).
+
+    X has the Laplace law with scale 1.
+    """
     far = jnp.where(edges < 0, -edges, edges)
     beyond = 0.5 * (1.0 + far) * jnp.exp(-far)  # ∫ s f(s) ds from there to infinity
     return _integrated(edges, laplace_tails(edges)[1], beyond[:-1] - beyond[1:])
 
 
 def integrated_student_t_tail(df: Any, edges: Any) -> jax.Array:
-    """∫ P(X > s) ds between neighbouring edges (n, ...), X of Student's t law, shape (n − 1, ...). ∫ s f(s) ds from a
-    to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m L), A = 1 + a²/ν, B = 1 + b²/ν, L = log(B/A), m = (ν − 1)/2:
-    regular at one degree of freedom ν, where there is no mean.
+    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), for X with Student's t law, as an array (n − 1, ...).
+
+    Let f be the density and ν = `df`. The integral of s f(s) from a to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m
+    L). Here A = 1 + a²/ν, B = 1 + b²/ν, L = log(B/A) and m = (ν − 1)/2. This formula also holds for ν = 1, where X has
+    no mean.
     """
     at_center = jnp.exp(special.gammaln(0.5 * (df + 1)) - special.gammaln(0.5 * df)) / jnp.sqrt(df * math.pi)
     logs, m = jnp.log1p(edges * edges / df), 0.5 * (df - 1)
@@ -85,7 +90,7 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)  # 
 
 
 class Tail(NamedTuple):
-    """One side of a law, possibly tilted by exp(tilt·k), from a count z on."""
+    """The sum of exp(tilt·(k − z)) P(k) over the counts k on one side of z, described by logarithms."""
 
     log_ratio: jax.Array  # log of the tilted masses of the side, or if not `direct` of the other one, over that at z
     direct: jax.Array  # whether the sum over the side is no larger than most of the law
@@ -115,7 +120,7 @@ def _deviance(x: Any, excess: Any, log_ratio: Any) -> jax.Array:
 
 
 def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
-    """Log mass of a Poisson law at counts k, in the broadcast shape."""
+    """Return the log probability of counts k under the Poisson law with mean `rate`."""
     positive = k > 0
     k = jnp.where(positive, k, 1.0)
     deviance = _deviance(k, rate - k, jnp.log(rate / k))
@@ -123,7 +128,7 @@ def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
 
 
 def binomial_log_mass(k: Any, n: Any, log_p: Any, log_q: Any) -> jax.Array:
-    """Log mass of a binomial law of n trials with shares p and q = 1 − p at counts k; −inf beyond n."""
+    """Return the log probability of k successes in n trials, where log_p = log p and log_q = log(1 − p)."""
     inside = (k > 0) & (k < n)
     at = jnp.where(inside, k, 0.5 * n)
     rest, excess = n - at, n * jnp.exp(log_p) - at
@@ -135,7 +140,11 @@ def binomial_log_mass(k: Any, n: Any, log_p: Any, log_q: Any) -> jax.Array:
 
 
 def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: Any) -> jax.Array:
-    """Log mass of a negative binomial law of concentration α, Γ(α + k)/(Γ(α) k!)·p^α q^k with p = 1 − q."""
+    """Return the log probability of counts k under a negative binomial law.
+
+    The probability is Γ(α + k)/(Γ(α) k!)·p^α q^k, where α is the `concentration`, log_p = log p, log_q = log q and p =
+    1 − q.
+    """
     alpha, positive = concentration, k > 0
     k = jnp.where(positive, k, 1.0)
     excess = k * jnp.exp(log_p) - alpha * jnp.exp(log_q)  # of α, and of −k, over their shares of α + k
@@ -166,9 +175,11 @@ def _log_integral(exponent: Callable[[Any], Any], slope: Any, curvature: Any, st
 
 
 def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
-    """Σ exp(tilt·(k − z)) P(k) over k ≤ z (side 1) or k > z (side −1), for a Poisson law; the tilt has the sign of the
-    side. The tilted law is Poisson with the rate μ = rate·exp(tilt). Over its mass at z, P(k ≤ z) is ∫ exp(−v) (1 +
-    v/μ)^z dv and P(k > z) is μ ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv, whose integrands fall if z is on that side of μ.
+    """Return Σ exp(tilt·(k − z)) P(k) for a Poisson law, over k ≤ z (`side` 1) or over k > z (`side` −1).
+
+    `tilt` has the sign of `side`. The law with probabilities proportional to exp(tilt·k) P(k) is Poisson with the rate
+    μ = rate·exp(tilt). For this law, P(k ≤ z)/P(z) is ∫ exp(−v) (1 + v/μ)^z dv, and P(k > z)/P(z) is μ ∫ exp(−(z + 1) v
+    + μ (1 − exp(−v))) dv.
     """
     z, rate, tilt = jnp.broadcast_arrays(z, rate, jnp.minimum(tilt, _safe_exponent(tilt, 0.7)))
     mean = rate * jnp.exp(tilt)
@@ -187,9 +198,11 @@ def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
 
 
 def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, tilt: Any, side: int) -> Tail:
-    """As `poisson_tail`, for a negative binomial law. The tilted masses are those of q exp(tilt), which may exceed 1.
-    With b = q/(1 − q) of that, over the mass at z, the lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z
-    dv and the upper one (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv.
+    """Return the sum that `poisson_tail` describes, for a negative binomial law instead of a Poisson law.
+
+    The tilt replaces q = exp(log_q) by q exp(tilt), which may exceed 1. In the formulas, q is this tilted number, b =
+    q/(1 − q), and α is the `concentration`. Divided by the probability of z, the lower sum is (α + z) ∫ exp(−α v)
+    (exp(−v) + (1 − exp(−v))/q)^z dv. The upper sum is (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv.
     """
     tilt = jnp.minimum(tilt, _safe_exponent(tilt, 0.7))
     z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, tilt)

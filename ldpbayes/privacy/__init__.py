@@ -1,7 +1,9 @@
-"""Privacy guarantees: what a mechanism promises, what several promises amount to, and how much noise a promise needs.
+"""Privacy guarantees: what a mechanism guarantees, what several releases guarantee together, and how much noise is
+needed.
 
-A trade-off curve gives, for every false-alarm rate of a test between two inputs, the smallest share of missed
-detections. A `Guarantee` is a curve with what it protects and against whom. This folder needs NumPy and SciPy only.
+A trade-off curve describes the best test between two inputs of a mechanism. For every rate of false alarms, the curve
+gives the smallest possible rate of missed detections. A `Guarantee` is such a curve, together with the unit that it
+protects and the people who must be trusted. This folder needs only NumPy and SciPy.
 """
 
 from ldpbayes.privacy._composition import compose, shuffled

@@ -1,4 +1,4 @@
-"""Several releases about the same people: the promise of all of them together, and what shuffling adds to it."""
+"""Several releases about the same people: the guarantee of all releases together, and the effect of shuffling."""
 
 import dataclasses
 import functools
@@ -30,23 +30,30 @@ TINY = 1e-300  # keeps logarithms finite
 def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     """Return the guarantee of several releases together, if one person may be in all of them.
 
-    The guarantee is exact for Gaussian noise, and at delta = 0 for pure budgets, which add up. Other curves are
-    composed by their privacy loss distributions, with the pessimistic estimate of dp-accounting [DGKKM]: no epsilon and
-    no delta is too small, except that deltas below 1e-12 are not resolved. For personal budgets the result is for the
-    worst budget.
+    The guarantee is exact for Gaussian noise. It is also exact at delta = 0 for pure budgets, which add up. For other
+    noise, the package dp-accounting composes the privacy loss distributions, with errors in the safe direction only
+    ([DGKKM]). Therefore computed epsilons and deltas are never too small. Deltas below 1e-12 are not accurate. If
+    budgets are personal, the result is for the largest budget.
 
     Parameters
     ----------
     *parts : Guarantee, Mechanism, Release or Sketch
-        Parts of one unit (record, attribute or label), one trust model and equal public columns. Raises ValueError for
-        others. A release enters ``times`` times, the number of reports of a person.
+        The releases. They must have the same unit (record, attribute or label), the same trust model and the same
+        public columns. Otherwise a ValueError is raised. If one person may have several reports in a release (its
+        attribute ``times``), each report counts.
     delta : float, optional
-        The delta in (0, 1) in `Guarantee.statement`. Default: the largest delta of the parts, or as for `Guarantee`.
+        The delta in (0, 1) that `Guarantee.statement` quotes. Default: the largest delta of the parts, or the default
+        of `Guarantee`.
 
     Returns
     -------
     Guarantee
-        The guarantee; ``times`` is the number of all reports. Raises ImportError if it needs the extra ``opendp``.
+        The guarantee of all releases together. Its attribute ``times`` is the total number of reports of a person.
+
+    Raises
+    ------
+    ImportError
+        The computation needs the extra ``opendp``, which is not installed.
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
     guarantees = [each for part in parts for each in _guarantees(part)]
@@ -72,7 +79,7 @@ def _guarantees(part: Any) -> list[tuple[Guarantee, int]]:
     if isinstance(part, Guarantee):
         return [(part, 1)]
     if getattr(part, "privacy", None):
-        raise ValueError(f"{part!r} has a statement of its publisher, and no guarantee to compose")
+        raise ValueError(f"{part!r} has only a statement of its publisher, which cannot be composed")
     if hasattr(part, "promises"):
         return [pair for promise in part.promises for pair in _guarantees(promise)]
     if isinstance(getattr(part, "guarantee", None), Guarantee):  # a mechanism, or a promise
@@ -81,7 +88,10 @@ def _guarantees(part: Any) -> list[tuple[Guarantee, int]]:
 
 
 def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
-    """The curve of tests that see a release for each curve, so many times; Gaussian ones are one curve."""
+    """Return the curve of tests that see all releases, from their curves and their numbers of repetitions.
+
+    The curves of Gaussian noise are joined to one curve.
+    """
     if len(curves) == 1 == curves[0][1]:
         return curves[0][0]
     if any(np.max(curve.delta(STEEP)) >= 1 for curve, _ in curves):
@@ -98,7 +108,7 @@ def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComposedTradeoff(SymmetricTradeoff):
-    """Several symmetric curves, each so many times, by the convolution of their privacy loss distributions."""
+    """The curve of several symmetric curves, each repeated some times, by convolution of privacy loss distributions."""
 
     parts: Sequence[tuple[Tradeoff, int]]
 
@@ -109,7 +119,7 @@ class ComposedTradeoff(SymmetricTradeoff):
 
     @cached_property
     def budget(self) -> float:
-        """Epsilon at delta = 0: the sum of all."""
+        """Epsilon at delta = 0: the sum of the epsilons of all releases."""
         return sum(times * float(np.max(curve.epsilon(0.0))) for curve, times in self.parts)
 
     @cached_property
@@ -182,30 +192,32 @@ def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
 
 
 def shuffled(local: Any, count: int, delta: float) -> Guarantee:
-    """Return the central guarantee of locally private reports whose order and senders a trusted shuffler removes.
+    """Return the central guarantee of local reports, if a trusted shuffler removes their order and their senders.
 
-    The bound is from [FMT], without its further approximations, and holds for every local mechanism of a finite epsilon
-    at delta = 0. With probability exp(−ε) another person reports as if they had one of this person's two records.
+    The guarantee is the bound of [FMT], without the further approximations of the paper. It holds for every local
+    mechanism with a finite epsilon at delta = 0. The reports of other persons hide a person: with probability exp(−ε),
+    another report looks like a report of one of the two records that the guarantee compares.
 
     Parameters
     ----------
     local : Guarantee, Mechanism or Release
-        One report for each person under a local pure budget ε (the largest personal one). Raises ValueError for others.
+        The local guarantee of one report for each person, with a pure budget ε. If budgets are personal, ε is the
+        largest budget. A guarantee of another kind raises a ValueError.
     count : int
-        Number of persons who report as the mechanism says. Do not include other persons.
+        Number of persons whose reports are made by the mechanism. Do not count persons who may report something else.
     delta : float
         The delta in (0, 1) that `Guarantee.statement` quotes.
 
     Returns
     -------
     Guarantee
-        The central guarantee of a record. At delta = 0 it is the local guarantee: shuffling helps only for delta > 0.
+        The central guarantee of a record. At delta = 0, its epsilon is the local ε. Shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
     budget = float(np.max(guarantee.epsilon(0.0)))
     if guarantee.trust_model != "local" or guarantee.times != 1 or not budget < math.inf:
         why = f"{guarantee.trust_model}, {guarantee.times} reports for each person, epsilon {budget:g} at delta = 0"
-        raise ValueError(f"shuffling needs a local guarantee of one report, with a pure budget; this one: {why}")
+        raise ValueError(f"shuffling needs a local guarantee of one report with finite epsilon at delta = 0, got {why}")
     curve = ShuffledTradeoff(budget, at_least(1, "count", count))
     assumption = f"This holds if a trusted shuffler mixes {count:,} reports, each made as stated by somebody else."
     stated = checked("delta", delta, *ONE_INSIDE_0_1)

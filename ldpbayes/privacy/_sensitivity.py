@@ -17,17 +17,20 @@ def linear_sensitivity(
 ) -> float:
     """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
 
-    The statistics are x_j², √2·x_j·x_k for j < k (or without the √2), y·x and y². At a distance Δ, the release is as
-    private as two unit normal laws whose means differ by Δ/σ₁. Δ is attained, unlike the bound of [KJKH] Lemma 3.1.
+    The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, x_j·y and y². They get Gaussian noise of standard
+    deviation σ₁ (for x_j² and x_j·x_k), σ₂ (for x_j·y) and σ₃ (for y²). In the Euclidean distance, differences in x_j·y
+    are multiplied by σ₁/σ₂, and differences in y² by σ₁/σ₃. The result Δ is the same without the factor √2.
+
+    Two records are at most as distinguishable as two normal laws of variance 1 whose means differ by Δ/σ₁.
 
     Parameters
     ----------
     covariates : int
-        d, the number of entries of x, positive. The result is equal for all d ≥ 2.
+        Number of entries of x, positive. The result is equal for all numbers from 2 on.
     radius, response_bound : float
-        R and q: largest norm of x and largest absolute value of y, positive, in the units of x and y.
+        Largest Euclidean norm R of x, and largest absolute value q of y, both positive, in the units of x and y.
     ratios : (float, float, float)
-        Ratios of the standard deviations σ₁, σ₂, σ₃ of the noise on second moments, y·x and y². Default: equal.
+        The ratios σ₁ : σ₂ : σ₃. Default: equal.
     """
     covariates = at_least(1, "covariates", covariates)
     product, response = _weights(radius, response_bound, ratios, 3)
@@ -38,12 +41,14 @@ def linear_sensitivity(
 def linear_sensitivity_bound(
     radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Return √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²), the bound of [KJKH] Lemma 3.1 on `linear_sensitivity`.
+    """Return the bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison with the paper.
+
+    The bound is √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²).
 
     Parameters
     ----------
     radius, response_bound, ratios
-        See `linear_sensitivity`.
+        R, q, and the ratios σ₁ : σ₂ : σ₃, as in `linear_sensitivity`.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)
@@ -52,14 +57,17 @@ def linear_sensitivity_bound(
 def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, float] = (1.0, 1.0)) -> float:
     """Return the largest distance between the statistics of two records in logistic regression, in the unit of x².
 
-    The statistics are x_j², √2·x_j·x_k for j < k (or without the √2) and y·x with y in {−1, 1}. For two covariates or
-    more the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2), as in [KJKH] Lemma 13.1, if σ₁/σ₂ is at most √2·R; for larger
-    ratios, which the lemma leaves out, it is 2Rσ₁/σ₂. The lemma takes the noise of y·x as its unit.
+    The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, and x_j·y with y in {−1, 1}. `linear_sensitivity`
+    defines the distance, σ₁ and σ₂. For two covariates or more, there are two cases:
+
+    - If σ₁/σ₂ is at most √2·R, the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2). [KJKH] Lemma 13.1 states this distance
+      times σ₂/σ₁.
+    - For larger σ₁/σ₂, the distance is 2Rσ₁/σ₂.
 
     Parameters
     ----------
     covariates, radius, ratios
-        See `linear_sensitivity`. Here there are two ratios, of σ₁ and σ₂.
+        Number of covariates, largest norm R of x, and ratio σ₁ : σ₂, as in `linear_sensitivity`.
     """
     covariates = at_least(1, "covariates", covariates)
     (product,) = _weights(radius, 1.0, ratios, 2)

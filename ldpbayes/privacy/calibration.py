@@ -1,4 +1,4 @@
-"""The scale of a noise for a privacy target, also beside a randomized response."""
+"""The scale of the noise for a privacy target, for Gaussian noise and zero-inflated Laplace noise."""
 
 import dataclasses
 import math
@@ -21,12 +21,15 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the least standard deviation of (epsilon, delta)-differentially private Gaussian noise ([BW] Theorem 8).
 
-    The achieved delta is at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
+    The noise has a delta of at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
 
     Parameters
     ----------
-    epsilon, delta, sensitivity : array_like
-        Epsilon in nats, positive; delta in (0, 1); largest distance of two inputs, in the unit of the result.
+    epsilon, delta : array_like
+        Privacy target: epsilon in nats, positive, and delta in (0, 1).
+    sensitivity : array_like
+        Largest Euclidean distance between the numbers of two neighbouring inputs. The result has the same unit.
+        Default: 1.
     """
     epsilon, delta = np.broadcast_arrays(checked("epsilon", epsilon, *POSITIVE), checked("delta", delta, *INSIDE_0_1))
     sensitivity = checked("sensitivity", sensitivity, *POSITIVE)
@@ -59,7 +62,11 @@ def _largest_log_mu(
 
 
 class ZILParameters(NamedTuple):
-    """δ and λ (the standard deviation of the noise) of a mechanism, c′ (diameter over λ), and the curve it keeps."""
+    """Result of `zil_parameters`: the parameters of zero-inflated Laplace noise.
+
+    `zero_probability` is the probability that a record gets no noise. `scale` is the standard deviation of the noise.
+    `distance` is the largest distance between two inputs, divided by the scale. `tradeoff` is the trade-off curve.
+    """
 
     zero_probability: float
     scale: float
@@ -76,27 +83,31 @@ def zil_parameters(
     unit: str = "record",
     exact: bool = False,
 ) -> ZILParameters:
-    """Return the least scale at which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
+    """Return the least scale for which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
 
-    The method follows Theorem 3.3 of [LCQ]: c′ is the distance at which the zero-inflated curve of many dimensions has
-    f_{ε,δ} as an envelope, and the scale is the diameter of the inputs divided by c′.
+    The scale is the largest distance between two neighbouring inputs, divided by a number c′. If two inputs are at most
+    c′ scales apart, the noise is (epsilon, delta)-private for them, but not if they are farther apart. The method is
+    from [LCQ] Theorem 3.3.
 
     Parameters
     ----------
-    epsilon, delta, zero_probability : float
-        Privacy target (epsilon in nats, positive and finite), and the probability that a record gets no noise: 0 <
-        zero_probability < delta < 1, as no scale suffices for a smaller delta.
+    epsilon, delta : float
+        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1).
+    zero_probability : float
+        Probability that a record gets no noise, positive and below delta. If it is larger, no scale suffices.
     bounds : (array_like, array_like)
-        Lower and upper clipping bounds of the d perturbed coordinates: arrays (d,), or numbers for d = 1.
+        Lower and upper clipping bounds of the d perturbed coordinates: two arrays (d,), or two numbers for d = 1.
     unit : {"record", "attribute"}
         "record": neighbours differ in all coordinates (default). "attribute": they differ in one coordinate.
     exact : bool
-        True to use the curve of d dimensions, not its limit, which is lower. This needs less noise. Default: False.
+        True to use the trade-off curve of d dimensions, which needs less noise. Default: False, to use the limit of
+        many dimensions, which is a lower curve.
 
     Returns
     -------
     ZILParameters
-        Fields ``zero_probability``, ``scale`` (standard deviation, unit of the data), ``distance`` c′ and ``tradeoff``.
+        ``zero_probability``; ``scale``, the standard deviation in the unit of the data; ``distance``, which is c′; and
+        ``tradeoff``, the trade-off curve.
     """
     epsilon, delta = checked("epsilon", epsilon, *ONE_POSITIVE), checked("delta", delta, *ONE_INSIDE_0_1)
     zero_probability = checked("zero_probability", zero_probability, *ONE_INSIDE_0_1)
@@ -184,14 +195,16 @@ class GaussianWithResponseTradeoff(LogTradeoff):
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
-    """Return the largest `mu` of Gaussian noise that is (epsilon, delta)-private together with a randomized response.
+    """Return the largest `mu` for which Gaussian noise and a randomized response are (epsilon, delta)-private together.
 
-    `mu` is the sensitivity divided by the standard deviation. Arguments broadcast.
+    Here `mu` is the sensitivity divided by the standard deviation of the noise. Arguments broadcast.
 
     Parameters
     ----------
-    epsilon, delta, response_epsilon : array_like
-        Target of both together (epsilon in nats, delta in (0, 1)); budget of the response in nats, below epsilon.
+    epsilon, delta : array_like
+        Privacy target of noise and response together: epsilon in nats, and delta in (0, 1).
+    response_epsilon : array_like
+        Budget of the randomized response in nats, positive and below epsilon.
     """
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)

@@ -28,10 +28,16 @@ class _IntegerTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteLaplaceTradeoff(_IntegerTradeoff):
-    """The curve of discrete Laplace noise: laws P(k) ∝ exp(−|k|/scale) whose centres are an integer apart.
+    """Trade-off curve of discrete Laplace noise: laws P(k) ∝ exp(−|k|/scale) whose centres differ by an integer.
 
-    `scale` and `distance`, a positive integer, are in the unit of the data. The vertices are the tests that reject from
-    m = 1, ..., distance on: level a^m/(1 + a), type II error a^(distance + 1 − m)/(1 + a), a = exp(−1/scale).
+    The curve is linear between vertices. Every vertex belongs to a test that rejects if the released value is at least
+    an integer m, where m = 1, ..., distance. With a = exp(−1/scale), this test has level a^m/(1 + a) and type II error
+    a^(distance + 1 − m)/(1 + a).
+
+    Parameters
+    ----------
+    scale, distance : array_like
+        Scale of the noise, and distance of the centres, a positive integer, both in the unit of the data.
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -62,11 +68,16 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianTradeoff(_IntegerTradeoff):
-    """The curve of discrete Gaussian noise: P(k) ∝ exp(−k²/(2 scale²)), centres an integer apart ([CKS] Theorem 7).
+    """Trade-off curve of discrete Gaussian noise: laws P(k) ∝ exp(−k²/(2 scale²)) whose centres differ by an integer.
 
-    `scale` and `distance`, a positive integer, are in the unit of the data. The log likelihood ratio at k is
-    distance·(2 k − distance)/(2 scale²). With T(m) = P(noise ≥ m), the vertices are the tests that reject from m on:
-    level T(m), type II error T(distance + 1 − m).
+    The curve is linear between vertices. Every vertex belongs to a test that rejects if the released value is at least
+    an integer m. With T(m) = P(noise ≥ m), this test has level T(m) and type II error T(distance + 1 − m). This is
+    [CKS] Theorem 7.
+
+    Parameters
+    ----------
+    scale, distance : array_like
+        Scale of the noise, and distance of the centres, a positive integer, both in the unit of the data.
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:

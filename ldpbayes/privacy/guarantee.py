@@ -1,4 +1,4 @@
-"""Guarantees: a trade-off function with what it protects, against whom, and in words."""
+"""Guarantees: a trade-off curve together with the unit that it protects, the trust model, and a statement in words."""
 
 import dataclasses
 import math
@@ -17,25 +17,27 @@ SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta =
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guarantee:
-    """A privacy guarantee: a trade-off curve, what it protects, and against whom.
+    """A privacy guarantee: a trade-off curve, the unit that it protects, and the trust model.
 
     Parameters
     ----------
     tradeoff : Tradeoff
-        The exact curve of the worst pair of neighbouring inputs.
+        The exact trade-off curve of the two neighbouring inputs that are easiest to distinguish.
     unit : {"record", "attribute", "label"}
-        The unit in which neighbouring inputs may differ. Default: a whole record.
+        Neighbouring inputs differ in this unit: a whole record (default), one column, or the label of a record.
     trust_model : {"local", "central"}
         "local": each value is perturbed before anybody else sees it (default). "central": a trusted curator adds noise.
     stated_delta : array_like, optional
-        The delta in [0, 1] in `statement`. Default: 0 if epsilon is then finite, else 1e-6. If inputs are revealed with
-        some probability, this probability, rounded up in the fourth decimal.
+        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, and 1e-6 otherwise.
+        If records are released without noise with some probability, the default is this probability, rounded up to four
+        decimals.
     exposed : tuple of str
-        Columns that are released without noise. Neighbours agree in them, and nothing protects them. Default: none.
+        Columns that are released without noise. Neighbouring inputs are equal in these columns, and nothing protects
+        them. Default: none.
     times : int
-        Number of reports of one person. Neighbours may differ in all of these reports. Default: 1.
+        Number of reports of one person. Neighbouring inputs may differ in all of these reports. Default: 1.
     assumption : str
-        A further condition of the guarantee, as a sentence at the end of `statement`. Default: none.
+        A further condition of the guarantee. It is the last sentence of `statement`. Default: none.
     """
 
     tradeoff: Tradeoff
@@ -53,17 +55,18 @@ class Guarantee:
         check_fields(self)
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Return the smallest delta for an `epsilon` in nats; see `Tradeoff.delta`."""
+        """Return the smallest delta for which the guarantee holds, given `epsilon` in nats."""
         return self.tradeoff.delta(epsilon)
 
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Return the smallest epsilon, in nats, for a `delta`; see `Tradeoff.epsilon`."""
+        """Return the smallest epsilon, in nats, for which the guarantee holds, given `delta`."""
         return self.tradeoff.epsilon(delta)
 
     def composed(self, times: int) -> "Guarantee":
-        """Return the guarantee for a person with `times` reports. It is exact for Gaussian noise and for two answers
-        under randomized response. Otherwise it is a bound from `stated_pair` and the worst personal budget (for a pure
-        ε: times · ε).
+        """Return the guarantee for a person with `times` reports, where each report has this guarantee.
+
+        The result is exact for Gaussian noise and for randomized response with two answers. Otherwise, it is a weaker
+        guarantee, computed from `stated_pair` for the largest personal budget. A pure budget ε becomes `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
         if times > 1 and isinstance(curve, GaussianTradeoff):
@@ -77,7 +80,7 @@ class Guarantee:
 
     @property
     def stated_pair(self) -> tuple[np.ndarray, np.ndarray]:
-        """Epsilon (nats) and delta in `statement`: arrays with an entry for each personal budget."""
+        """Epsilon (in nats) and delta that `statement` quotes: two arrays, with one entry for each personal budget."""
         delta = self.stated_delta
         if delta is None:
             away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
@@ -87,7 +90,11 @@ class Guarantee:
         return epsilon, delta
 
     def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
-        """Return the guarantee in sentences, at `epsilon`, `delta` or `stated_delta`, rounded up to four digits."""
+        """Return the guarantee in sentences. Numbers are rounded up to four digits.
+
+        The sentences quote one pair of epsilon and delta. Give `epsilon` in nats or `delta` to choose the pair.
+        Default: the pair for `stated_delta`.
+        """
         pair: Any = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         pair = pair if delta is None else (self.epsilon(delta), delta)
         budget, quoted_delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))
@@ -118,7 +125,7 @@ class Guarantee:
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:
-    """A number after the text `equals`, or the range of several numbers."""
+    """Return a number as text after the text `equals`, or the range of several numbers."""
     low, high = (f"{_rounded_up(float(each)):.4g}" for each in (np.min(value), np.max(value)))
     return f"{equals}{low}" if low == high else f"between {low} and {high}"
 

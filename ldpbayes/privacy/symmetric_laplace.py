@@ -25,15 +25,17 @@ NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymmetricLaplaceTradeoff(SeparateTradeoff):
-    """The curve T_{d,c} of symmetric Laplace noise: two laws SL_d(I) whose centres are c apart ([LCQ] eq. 3.2).
+    """Trade-off curve of symmetric Laplace noise: two laws SL_d(I) whose centres are at a distance c ([LCQ] eq. 3.2).
+
+    [LCQ] calls this curve T_{d,c}.
 
     Parameters
     ----------
     distance : array_like
-        c > 0, in standard deviations λ of the noise; infinite for a public record.
+        Distance c > 0 of the centres, in standard deviations λ of the noise. Infinite for a public record.
     dimension : float
-        d, the number of perturbed coordinates, or ``math.inf`` (default) for the limit β_c, the lowest curve ([LCQ]
-        Propositions 3.1 and 3.2, Theorem 3.3).
+        Number d of perturbed coordinates. Default: ``math.inf``, for the limit β_c of many dimensions. No d has a lower
+        curve ([LCQ] Propositions 3.1 and 3.2, Theorem 3.3).
     """
 
     distance: Array = ruled(ABOVE_0)

@@ -1,4 +1,4 @@
-"""Trade-off curves: their protocol, those with closed forms, and their algebra."""
+"""Trade-off curves: their base class, curves with closed forms, and ways to combine curves."""
 
 import abc
 import dataclasses
@@ -20,25 +20,34 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 class Tradeoff(abc.ABC):
-    """Base of trade-off curves, which say how well the best test can distinguish a worst pair of inputs.
+    """Base of trade-off curves, which say how well the best test can distinguish two inputs of a mechanism.
 
-    Parameters may be arrays over personal budgets. Methods broadcast against them and return float64.
+    For each rate of false alarms, a curve gives the smallest possible rate of missed detections. The two inputs are
+    neighbours, and no other two neighbours are easier to distinguish. Parameters may be arrays with one entry for each
+    personal budget. Methods broadcast against these arrays and return float64.
     """
 
     zero_probability: Array = 0.0  #: Probability that the input is released exactly as it is.
 
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
-        """Smallest type II error (missed detections) of a test with type I error (false alarms) `alpha`, in [0, 1]."""
+        """Return the smallest rate of missed detections (type II error) of a test with a rate `alpha` of false alarms.
+
+        `alpha` is in [0, 1].
+        """
 
     @abc.abstractmethod
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Return the smallest delta for which (epsilon, delta)-differential privacy holds, with epsilon ≥ 0 in nats."""
+        """Return the smallest delta for which (epsilon, delta)-differential privacy holds.
+
+        `epsilon` is at least 0, in nats.
+        """
 
     @abc.abstractmethod
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Return the smallest epsilon, in nats, for a `delta` in [0, 1]: 0 if delta is enough, infinite if
-        none exists.
+        """Return the smallest epsilon, in nats, for which (epsilon, delta)-differential privacy holds, given `delta`.
+
+        `delta` is in [0, 1]. The result is infinite if no finite epsilon is large enough.
         """
 
 
@@ -89,7 +98,7 @@ class LogTradeoff(ParametricTradeoff):
     _too_large: ClassVar[Callable[..., np.ndarray]]  # of log delta: an epsilon that is not below the one sought
 
     def log_delta(self, epsilon: ArrayLike) -> Array:
-        """Natural logarithm of `delta`, also if delta itself underflows."""
+        """Return the natural logarithm of `delta`, also if delta itself underflows."""
         return self._at("_log_delta", checked("epsilon", epsilon, *NOT_NEGATIVE))
 
     def _delta(self, epsilon: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
@@ -106,9 +115,15 @@ class LogTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LaplaceTradeoff(ParametricTradeoff):
-    """The curve of Laplace noise: two Laplace laws of scale 1 whose centres are `budget` apart ([DMNS]; [DRS]).
+    """Trade-off curve of Laplace noise: two Laplace laws of scale 1 whose centres differ by `budget` ([DMNS]; [DRS]).
 
-    The curve has three pieces: lines of slopes −exp(±budget), and between them the hyperbola exp(−budget)/(4 α).
+    The curve is a function of the rate α of false alarms. It has three pieces: a line of slope −exp(budget), the
+    hyperbola exp(−budget)/(4 α), and a line of slope −exp(−budget).
+
+    Parameters
+    ----------
+    budget : array_like
+        Epsilon in nats, positive: the sensitivity divided by the scale of the noise.
     """
 
     budget: Array = ruled(POSITIVE, "epsilon")  #: Epsilon in nats, > 0: sensitivity over scale, a number or an array.
@@ -129,11 +144,17 @@ class LaplaceTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureProtocolTradeoff(ParametricTradeoff):
-    """The curve of randomized response and similar protocols: three lines of slopes −exp(budget), −1 and −exp(−budget).
+    """Trade-off curve of randomized response and similar mechanisms, which has three linear pieces.
 
-    The likelihood ratio of two categories is exp(budget), 1 or exp(−budget). An infinite budget protects nothing.
-    ``budget`` ≥ 0 is in nats. ``separation`` in (0, 1] is the probability, given the true category, of the outputs that
-    support it and not the other category.
+    The pieces have the slopes −exp(budget), −1 and −exp(−budget), because the likelihood ratio of two categories is
+    exp(budget), 1 or exp(−budget).
+
+    Parameters
+    ----------
+    budget : array_like
+        Epsilon ≥ 0 in nats. An infinite budget protects nothing.
+    separation : array_like
+        Probability, in (0, 1], that a released value supports the true category and not the other category.
     """
 
     budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")  #: Epsilon in nats, ≥ 0, a number or an array.
@@ -184,9 +205,12 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianTradeoff(LogTradeoff):
-    """The curve of Gaussian noise: two normal laws of variance 1 ([DRS] eq. 6 and Corollary 2.13; [BW]).
+    """Trade-off curve of Gaussian noise: two normal laws of variance 1 ([DRS] eq. 6 and Corollary 2.13; [BW]).
 
-    ``mu`` > 0 is the distance of their means: the sensitivity over the standard deviation, a number or an array.
+    Parameters
+    ----------
+    mu : array_like
+        Distance of the two means, positive: the sensitivity divided by the standard deviation of the noise.
     """
 
     mu: Array = ruled(
@@ -227,11 +251,17 @@ ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FiniteTradeoff(Polygon):
-    """The curve of the worst pair among several laws on the same finitely many outputs.
+    """Trade-off curve of the worst pair among several laws on the same finitely many outputs.
 
-    The best tests of a pair reject on the outputs of the largest likelihood ratio (Neyman-Pearson): their levels and
-    powers are the corners of a concave polygon. The hull of all pairs gives delta(epsilon) of the worst pair exactly,
-    and the largest convex curve below the curves of all pairs ([DRS] sec. 2.4). Mixtures of laws are never worse.
+    For two laws, the best tests reject for the outputs with the largest likelihood ratio (Neyman-Pearson). The points
+    (level, power) of these tests are the corners of a concave polygon. The concave hull of the polygons of all pairs
+    gives delta(epsilon) of the worst pair exactly. It also gives the largest convex curve below the curves of all pairs
+    ([DRS] sec. 2.4). Two mixtures of the laws are never easier to distinguish than the worst pair.
+
+    Parameters
+    ----------
+    laws : array_like (k, m)
+        Probabilities of m outputs under k laws. If a row does not sum to one, a ValueError is raised.
     """
 
     laws: Array  #: Probabilities (k, m) of m outputs under k laws. Each row sums to one, else ValueError.
@@ -257,9 +287,9 @@ def checked_laws(name: str, laws: Array) -> np.ndarray:
     worst = np.max(errors)
     if worst > ROUNDING:
         single = worst < laws.shape[1] * np.finfo(np.float32).eps
-        advice = "; that is rounding to single precision: compute them in double precision" if single else ""
+        advice = "; this is a rounding error of single precision: compute in double precision" if single else ""
         message = f"{name} must be rows of probabilities that sum to one up to {ROUNDING:g}"
-        raise ValueError(f"{message}; row {np.argmax(errors)} misses it by {worst:.2g}{advice}")
+        raise ValueError(f"{message}; the sum of row {np.argmax(errors)} is wrong by {worst:.2g}{advice}")
     return laws
 
 
@@ -283,10 +313,17 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ZeroInflatedTradeoff(ParametricTradeoff):
-    """The curve of noise that is omitted with probability δ ([LCQ] eq. 3.3 and Theorem 3.3).
+    """Trade-off curve of noise that is omitted with probability δ ([LCQ] eq. 3.3 and Theorem 3.3).
 
-    It is (1 − δ) T(α/(1 − δ)) up to 1 − δ, then 0. T is ``tradeoff``, the curve of the noise, and δ in (0, 1) is
-    ``zero_probability``, a number or an array.
+    Let T be the curve of the noise. At a rate α of false alarms, the curve is (1 − δ) T(α/(1 − δ)) for α up to 1 − δ,
+    and 0 for larger α.
+
+    Parameters
+    ----------
+    tradeoff : Tradeoff
+        The trade-off curve T of the noise.
+    zero_probability : array_like
+        Probability δ, in (0, 1), that a record gets no noise.
     """
 
     tradeoff: Tradeoff  #: The curve T of the noise.
@@ -304,15 +341,16 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
 
 
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
-    """Return the curve f_{ε,δ}, which is a lower bound for every (epsilon, delta)-differentially private mechanism.
+    """Return the trade-off curve f_{ε,δ}. No (epsilon, delta)-differentially private mechanism has a lower curve.
 
-    It is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4): the curve of randomized
-    response between two answers that reveals the true answer with probability δ.
+    At a rate α of false alarms, the curve is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem
+    2.4). It is the exact curve of a mechanism that releases the true answer with probability δ, and uses randomized
+    response between two answers otherwise.
 
     Parameters
     ----------
     epsilon, delta : float
-        Epsilon in nats, not negative and finite; delta in [0, 1), 0 by default.
+        Epsilon in nats, not negative and finite, and delta in [0, 1). The default delta is 0.
     """
     epsilon = checked("epsilon", epsilon, *NOT_NEGATIVE)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
@@ -321,8 +359,10 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
 
 
 def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
-    """The curve below which so many (epsilon, delta)-differentially private mechanisms together do not go: that of as
-    many answers to one question under randomized response, each given away with probability δ ([KOV] Theorem 3.3).
+    """Return a lower bound for the curve of `times` (epsilon, delta)-differentially private mechanisms together.
+
+    This is the curve of as many answers to one question under randomized response, if each answer is also revealed with
+    probability δ ([KOV] Theorem 3.3).
     """
     away = composed_delta(delta, times)
     none = away == 1 or np.isinf(epsilon)
@@ -337,7 +377,7 @@ def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
 
 
 def composed_delta(delta: ArrayLike, times: float) -> Array:
-    """1 − (1 − δ)^k, to full relative precision."""
+    """Return 1 − (1 − δ)^k for δ = `delta` and k = `times`, to full relative precision."""
     return -np.expm1(special.xlog1py(times, -np.asarray(delta, float)))
 
 

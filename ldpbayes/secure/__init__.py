@@ -1,4 +1,4 @@
-"""Safe release of real data: cryptographic randomness, whole-number arithmetic, and errors that show no data."""
+"""Safe release of real data: cryptographic randomness, exact arithmetic, and error messages that show no data."""
 
 from ldpbayes.secure._release import release
 

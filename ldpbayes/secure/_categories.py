@@ -43,7 +43,7 @@ def flip_threshold(odds: Fraction, epsilon: float) -> int:
         ratio = Fraction(decimal.Decimal(min(epsilon, 100.0)).exp()) * (1 - Fraction(1, 10**45))
     t = math.ceil(WHOLE * odds / (ratio + odds))
     if odds * (WHOLE - t) < t:
-        raise ValueError(f"epsilon is too small for probabilities in parts of 2^64, got {epsilon}")
+        raise ValueError(f"epsilon is too small for probabilities in multiples of 2^-64, got {epsilon}")
     return t
 
 

@@ -1,4 +1,4 @@
-"""`release`: which mechanisms can be run safely, and how original data are read without ever being quoted."""
+"""The function `release`: which mechanisms can be run safely, and how original data are read without quoting them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,27 +22,30 @@ def release(
 ) -> Release:
     """Release real data through a mechanism, with cryptographic randomness and safe from floating-point attacks.
 
-    The result may be published; ``about`` names the sampler. The guarantee of the mechanism holds in exact arithmetic:
-    probabilities and scales are rounded to the private side, too little to change likelihoods. There is no seed. Every
-    further release about a person adds its budget. Run times are not protected.
+    The result may be published. The guarantee of the mechanism is true for this program, and not only in theory,
+    because random numbers are drawn with exact arithmetic. All rounding is towards more privacy, and too small to
+    change likelihoods.
 
-    Randomized answers compare words of Python's `secrets` with whole-number thresholds. Noise is drawn by OpenDP, on a
-    fine grid ([Mironov]; [CKS]), and needs the extra ``opendp``.
+    Answers about categories are drawn with Python's module `secrets`. Noise is drawn by OpenDP (the extra ``opendp``),
+    as a multiple of a small step ([Mironov]; [CKS]). There is no random seed. The run time may depend on the data.
+
+    If you release data about the same person again, the budgets of the two releases add up.
 
     Parameters
     ----------
     mechanism : Mechanism
-        Randomized response, unary encoding, subset selection, Hadamard response or local hashing; or Laplace, Gaussian,
-        discrete Laplace or discrete Gaussian noise on all columns. Budgets may be personal.
+        Randomized response, unary encoding, subset selection, Hadamard response or local hashing. Or a mechanism that
+        adds Laplace, Gaussian, discrete Laplace or discrete Gaussian noise to all columns. Budgets may be personal.
     data : array_like (N,) or (N, columns)
-        Original records: codes 0, ..., k − 1, or numbers between the bounds (whole for discrete noise), or one
-        statistic. A data frame is read by the names of the mechanism's columns.
+        Original records: codes 0, ..., k − 1, or numbers between the bounds. Or one statistic. Numbers must be whole
+        for discrete noise. The columns of a data frame are read by the names in the mechanism.
     clip : bool
-        True to clip numbers to the bounds. Default: numbers beyond the bounds raise an error.
+        True to clip numbers to the bounds. Default: False. Numbers beyond the bounds then raise a ValueError.
     times : int, optional
-        Largest number of records about one person (default: 1); see `Release`.
+        Largest number of records about one person, as in `Release`. Default: 1.
     about : dict, optional
-        Public facts for the file, such as ``{"column": "smokes", "levels": ["no", "yes"]}``.
+        Public facts that are stored with the release, such as ``{"column": "smokes", "levels": ["no", "yes"]}``. The
+        name of the sampler is added.
 
     Returns
     -------
@@ -52,10 +55,11 @@ def release(
     Raises
     ------
     ValueError, TypeError
-        There is no safe sampler, or data are missing or not allowed. Messages show no data and no positions.
+        No safe sampler exists for the mechanism, or data are missing or not allowed. Error messages show no records and
+        no positions of records.
     """
     if not isinstance(mechanism, Mechanism):
-        raise TypeError(f"mechanism must be an ldpbayes mechanism, before data; got {type(mechanism).__name__}")
+        raise TypeError(f"mechanism, the first argument, must be an ldpbayes mechanism; got {type(mechanism).__name__}")
     if problem := _unsafe(mechanism):
         raise ValueError(f"{type(mechanism).__name__} cannot be released: {problem}")
     draw = _categories.answers if type(mechanism) in _categories.SAMPLERS else _noise.noisy
@@ -68,11 +72,11 @@ def _unsafe(mechanism: Any) -> str | None:
     """Why a mechanism cannot be run safely; None if it can."""
     if type(mechanism) in _categories.SAMPLERS:
         infinite = np.isinf(mechanism.epsilon).any()
-        return "a record of infinite budget would be released as it is; epsilon must be finite" if infinite else None
+        return "a record of infinite budget would be released unchanged; epsilon must be finite" if infinite else None
     noise = getattr(mechanism, "noise", None)
     if type(mechanism) not in _noise.MECHANISMS or type(noise) not in _noise.NOISES:
         kinds, laws = (", ".join(kind.__name__ for kind in each) for each in (_categories.SAMPLERS, _noise.NOISES))
-        return f"no safe sampler of it is known; there are those of {kinds}, and of {laws} noise"
+        return f"it has no safe sampler; samplers exist for {kinds}, and for {laws} noise"
     if mechanism.perturbed is not None and mechanism.dimension < len(mechanism.names):
         return "nothing would protect the columns that get no noise; leave them out"
     if mechanism.columns is None and np.ndim(mechanism.lower) + np.ndim(mechanism.upper):
@@ -92,11 +96,11 @@ def _read(mechanism: Any, data: Any, clip: bool) -> np.ndarray:
     codes = type(mechanism) in _categories.SAMPLERS
     statistic = not codes and not mechanism.bounded
     if clip and (codes or statistic):
-        raise ValueError("clip is for records between bounds, and not for categories and statistics")
+        raise ValueError("clip is only for numbers with bounds, not for categories and statistics")
     array = _array(data, getattr(mechanism, "columns", None))
     array, event = np.atleast_1d(array) if statistic else array, mechanism.record_shape
     if array.ndim != 1 + len(event) or array.shape[1:] != event or not array.size or (statistic and array.size > 1):
-        needed = "one number" if statistic else f"rows of {event[0]} columns" if event else "one number a record"
+        needed = "one number" if statistic else f"rows of {event[0]} columns" if event else "one number for each record"
         raise ValueError(f"data must be {needed}, got an array of shape {array.shape}")
     if mechanism.batch_shape not in ((), (1,), array.shape[:1]):
         raise ValueError(f"there are {len(array)} records, but budgets of shape {mechanism.batch_shape}")
@@ -108,10 +112,10 @@ def _read(mechanism: Any, data: Any, clip: bool) -> np.ndarray:
         low = -high
     array = np.clip(array, low, high) if clip else array
     if ((array < low) | (array > high)).any():
-        advice = "" if codes or statistic else "; clip (--clip) moves them to the bounds"
+        advice = "" if codes or statistic else "; clip=True (--clip) moves them to the bounds"
         raise ValueError(f"some records lie outside {shown(low)}..{shown(high)}{advice}")
     if (codes or mechanism.noise.discrete) and (array % 1 != 0).any():
-        raise ValueError("some records are no whole numbers")
+        raise ValueError("some records are not whole numbers")
     return array.astype(np.int64) if codes else array
 
 

@@ -1,4 +1,8 @@
-"""Simulation studies: the plan of a survey, and calibration over many simulated releases, with checkpoints."""
+"""Simulation studies: plans of surveys, and checks of calibration.
+
+`design` computes how precise the results of a survey will be. `sbc` fits a model to many simulated releases, and counts
+how often posterior intervals contain the true parameters.
+"""
 
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._design import SurveyDesign, design

@@ -32,20 +32,29 @@ _version = functools.cache(metadata.version)  # which reads files of the install
 
 
 class Checkpoint(dict):
-    """A dict of arrays that `save` writes to a file, from which a study with equal settings resumes.
+    """A dict of arrays that is saved in a file, so that an interrupted simulation study can continue later.
 
-    Use it as a context manager. One study at a time can use a file. Entering reads the file. Raises FileNotFoundError
-    if its folder does not exist. Raises ValueError if the file is damaged or not a checkpoint, belongs to a study with
-    other settings or another model, or is in use by another study. The file is then unchanged.
+    Use the class as a context manager: ``with Checkpoint(...) as results:``. If the file exists, ``results`` then has
+    the arrays of the file. Only one study at a time can use a file.
 
     Parameters
     ----------
     path : path or None
-        The ``.npz`` file. With None, nothing is written.
+        Path of the ``.npz`` file. None means that nothing is written.
     settings : dict
-        All settings on which the results depend, in the form of JSON. Versions of libraries and the platform are added.
+        All settings that determine the results, as objects that JSON can store. The versions of the libraries and the
+        kind of device (such as "cpu") are added.
     model : tuple (model, plan), optional
-        A NumPyro model, and its release without values or a tuple of several. A fingerprint of both is added.
+        A NumPyro model, and a plan (a release without values) or a tuple of plans, whose fingerprint (hash) is stored
+        in the file. Default: none.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder of the file does not exist.
+    ValueError
+        The file is damaged or not a checkpoint, another running study uses the file, or the file belongs to a study
+        with other settings or another model. The file is not changed.
     """
 
     def __init__(
@@ -73,7 +82,7 @@ class Checkpoint(dict):
         self._lock.close()
 
     def save(self) -> None:
-        """Write everything to the file. An interrupted write leaves the old file unchanged."""
+        """Write all arrays to the file. If the program is interrupted while it writes, the old file is not changed."""
         if self.path is None:
             return
         # arrays are stored by number, since a site may have a name that no file in an archive can have
@@ -88,7 +97,10 @@ class Checkpoint(dict):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Return a context in which the message of an interrupt, or of workers that died, says how much is saved."""
+        """Return a context manager for the loop of a study. If the loop is interrupted, the error says what is saved.
+
+        This holds for a KeyboardInterrupt, and for the error of an executor whose workers died.
+        """
         try:
             yield
         except KeyboardInterrupt:
@@ -99,12 +111,12 @@ class Checkpoint(dict):
     def _progress(self) -> str:
         """How many replicates, the array ``finished``, are in the file, in words."""
         if self.path is None:
-            return "nothing is saved: with checkpoint= a file keeps every finished batch"
+            return "nothing is saved: give checkpoint=, a file for the finished batches"
         self.clear()
         self._read(self.path)  # since an interrupt can come before the last write
         batch, replicates = self.settings["batch"], self.settings["replicates"]
         if not self:
-            return f"nothing is saved: the first batch, of {min(batch, replicates)}, was not finished; see batch="
+            return f"nothing is saved: the first {min(batch, replicates)} replicates were not finished; see batch="
         share = f"{int(self['finished'])} of {replicates} replicates"
         return f"{share} are in {self.path.name}; run the same call again to go on"
 
@@ -118,7 +130,7 @@ class Checkpoint(dict):
                 form, settings = header["format"], header["settings"]
                 arrays = {name: file[str(i)] for i, name in enumerate(header["names"])}
         except Exception as error:  # a damaged archive raises nearly anything
-            message = f"checkpoint {path} is damaged, or no checkpoint; move it away to start afresh ({error})"
+            message = f"checkpoint {path} is damaged, or is not a checkpoint; remove the file to start again ({error})"
             raise ValueError(message) from None
         if form != FORMAT:
             raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
@@ -126,10 +138,10 @@ class Checkpoint(dict):
         # A fingerprint depends on the release and on the versions too: if these differ, it says nothing of the model.
         comparable = not any(each.startswith(("mechanism", "count ", "release ", "versions")) for each in differences)
         if comparable and settings.get("model") != self.settings.get("model"):
-            differences.append("the model is another one, or has other priors")
+            differences.append("the model or its priors are different")
         if differences:
             problem = f"belongs to a study with other settings: {'; '.join(differences)}"
-            raise ValueError(f"checkpoint {path} {problem}; give this one another file")
+            raise ValueError(f"checkpoint {path} {problem}; give this study another file")
         self.update(arrays)
 
 
@@ -146,7 +158,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
             except FileNotFoundError:  # the study that had locked this file has just removed it
                 continue
             except BlockingIOError:
-                problem = f"another study that is running uses the checkpoint {path}; give this one another"
+                problem = f"another running study uses the checkpoint {path}; give this study another file"
                 raise ValueError(problem) from None
             if held:
                 try:
@@ -169,7 +181,7 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: 
         if isinstance(a, dict) and isinstance(b, dict):
             messages += _differences(a, b, f"{prefix}{name}.")
         elif json.dumps(a) != json.dumps(b):  # NaN is not equal to itself, but its text is
-            messages.append(f"{prefix}{name} is {abridged(a)} there, {abridged(b)} here")
+            messages.append(f"{prefix}{name} is {abridged(a)} in the file, {abridged(b)} in this study")
     return messages
 
 

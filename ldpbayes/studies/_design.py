@@ -74,7 +74,7 @@ def outcomes(mechanism: Mechanism, law: Any) -> Outcomes:
         if np.array_equal(mechanism.membership(bits), bits):
             possible = bits[np.asarray(support(bits))]
             return Outcomes(possible, np.ones(len(possible)))
-    raise ValueError(f"the values that {type(mechanism).__name__} may release are too many to be added up, or rows")
+    raise ValueError(f"{type(mechanism).__name__} releases rows, or has too many possible values for a sum over them")
 
 
 def _numbers(mechanism: Any, counts: bool) -> Outcomes:
@@ -106,10 +106,15 @@ def _numbers(mechanism: Any, counts: bool) -> Outcomes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SurveyDesign:
-    """Information in a released value of each mechanism about the numbers ``names``: parameters and functionals.
+    """Result of `design`: for each mechanism, how precisely parameters can be estimated from N released values.
 
-    ``values`` are the guesses of the plan. ``variances`` (mechanisms, names) are N times the variances of estimates
-    from N released values, for large N, and ``record_variances`` (names,) are N times those from N original records.
+    The attributes are:
+
+    - ``names``: the names of the parameters, and of the functionals (quantities that depend on the parameters);
+    - ``values`` (names,): the guesses of the parameters, and the functionals at these guesses;
+    - ``mechanisms``: the mechanisms, by name;
+    - ``variances`` (mechanisms, names): for large N, the variance of an estimate from N released values, times N;
+    - ``record_variances`` (names,): for large N, the variance of an estimate from N original records, times N.
     """
 
     names: list[str]
@@ -120,23 +125,34 @@ class SurveyDesign:
 
     @property
     def efficiency(self) -> dict[str, np.ndarray]:
-        """For each mechanism, the share (names,) of the information in a record that a released value keeps."""
+        """For each mechanism, the efficiency of estimates of each parameter, as an array (names,).
+
+        An efficiency of 0.1 means that an estimate needs ten times as many released values as original records.
+        """
         return {name: self.record_variances / row for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def standard_errors(self, count: int) -> dict[str, np.ndarray]:
-        """Return for each mechanism the standard errors (names,) from `count` released values."""
+        """Return, for each mechanism, the standard errors (names,) of estimates from `count` released values."""
         root = math.sqrt(at_least(1, "count", count))
         return {name: np.sqrt(row) / root for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def counts(self, width: float, level: float = 0.95) -> dict[str, np.ndarray]:
-        """Return for each mechanism the numbers (names,) of released values for intervals of this width and level."""
+        """Return, for each mechanism, how many released values (names,) are needed for confidence intervals of a given
+        `width`.
+
+        `width` is the distance between the ends of the interval, in the unit of the parameter. `level` is the coverage
+        of the interval. Default: 0.95.
+        """
         width = checked("width", width, *ONE_POSITIVE)
         needed = np.ceil((2 * _reach(level) / width) ** 2 * self.variances)
         return {name: row.astype(np.int64) for name, row in zip(self.mechanisms, needed, strict=True)}
 
     def table(self, count: int, level: float = 0.95) -> list[dict[str, Any]]:
-        """Return one row for each mechanism and name, for `count` released values: ``mechanism``, ``name``, ``value``,
-        ``standard_error``, ``width`` of an interval, and ``efficiency``.
+        """Return the precision of estimates from `count` released values, as a list of dicts.
+
+        There is one dict for each mechanism and name. Its entries are ``mechanism``, ``name``, ``value`` (the guess),
+        ``standard_error``, ``width`` (of the confidence interval), and ``efficiency``. `level` is the coverage of the
+        interval. Default: 0.95.
         """
         errors, kept = self.standard_errors(count), self.efficiency
         return [
@@ -153,7 +169,10 @@ class SurveyDesign:
         ]
 
     def summary(self, count: int, level: float = 0.95) -> str:
-        """Return `table` in plain text: one row for each mechanism, and widths and efficiencies (%) for each name."""
+        """Return the content of `table` as text, with one row for each mechanism, and one column for each name.
+
+        An entry has the width of the confidence interval, and the efficiency in %.
+        """
         rows = self.table(count, level)
         columns = {
             name: [f"{row['width']:.4g} ({row['efficiency']:.1%})" for row in rows[j :: len(self.names)]]
@@ -175,35 +194,46 @@ def design(
     columns: Mapping[str, Any] | None = None,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> SurveyDesign:
-    """Plan a survey: compute how precisely released values determine parameters, as a `SurveyDesign`.
+    """Plan a survey: compute how precisely parameters can be estimated from released values, for several mechanisms.
 
-    The law and the mechanisms are arbitrary. The Fisher information of one released value is a sum over all possible
-    released values, without simulation. Its inverse divided by N is the covariance of the posterior mean, or of the
-    maximum-likelihood estimate, for large N and weak priors.
+    For each mechanism, the function computes the Fisher information of one released value, as a sum over all possible
+    released values. For N released values, the covariance matrix of estimates is the inverse of the information,
+    divided by N. This holds approximately for large N, for maximum-likelihood estimates and for posterior means under
+    weak priors.
 
     Parameters
     ----------
     law : callable
-        Function of parameters by name (and of columns, if any) → NumPyro law of an original answer (one for each row).
+        A function that returns the NumPyro law (distribution) of an original answer. Its arguments are the parameters,
+        by name. With ``columns``, its arguments are also the covariates of one person, by name.
     at : dict
-        Guesses of the parameters, numbers or arrays without constraints: k − 1 numbers for k shares.
+        Guesses of the parameters, by name: numbers or arrays. The result holds for these values. The parameters must be
+        free of each other. For example, use k − 1 parameters for k shares with sum one.
     mechanisms : Mechanism or dict of str to Mechanism
-        One or several mechanisms of clipped numbers, counts or categories, each with one budget.
+        The mechanisms to compare, for numbers, counts or categories. Each mechanism has one budget for all records.
     columns : dict of array_like (rows, ...), optional
-        Public covariates of people such as those who will be asked. At most 1,024 rows, evenly spaced, are used.
+        Public covariates, one row for each person, of people who are similar to the people in the survey. If there are
+        more than 1,024 rows, 1,024 evenly spaced rows are used. Default: the answers of all people have the same law.
     functionals : dict of str to callable, optional
-        Functions of the law, such as those of `ldpbayes.functionals`, beside the parameters; only without columns.
+        Further quantities to plan for, by name: functions of the law, such as the functions of `ldpbayes.functionals`.
+        Only without ``columns``. Default: none.
+
+    Returns
+    -------
+    SurveyDesign
+        The plan. Its methods compute standard errors, widths of intervals, and the necessary number of people.
 
     Raises
     ------
     TypeError
         The law is not a NumPyro law of a number or a category.
     ValueError
-        The released values are rows, or too many for a sum, or do not distinguish the parameters.
+        The released values are rows, a mechanism has too many possible released values for a sum, or the released
+        values do not determine the parameters.
     """
     named = {type(mechanisms).__name__: mechanisms} if isinstance(mechanisms, Mechanism) else mechanisms
     if not (isinstance(named, Mapping) and named and all(isinstance(each, Mechanism) for each in named.values())):
-        raise TypeError(f"mechanisms must be a mechanism, or several by name, got {mechanisms!r}")
+        raise TypeError(f"mechanisms must be a mechanism, or a dict of mechanisms by name, got {mechanisms!r}")
     if columns is not None and functionals:
         raise ValueError("functionals need one law for all people; with columns each row has its own law")
     with jax.enable_x64(True):
@@ -316,5 +346,5 @@ def _variances(information: np.ndarray, jacobian: np.ndarray, where: str) -> np.
     scale = np.sqrt(np.maximum(np.diagonal(information), np.finfo(float).tiny))
     correlations = information / np.outer(scale, scale)
     if not np.isfinite(correlations).all() or np.linalg.eigvalsh(correlations)[0] < UNKNOWN:
-        raise ValueError(f"{where}: released values do not identify the parameters; check that all are free to vary")
+        raise ValueError(f"{where}: released values do not identify the parameters; check that all can vary freely")
     return np.einsum("np,pq,nq->n", jacobian / scale, np.linalg.inv(correlations), jacobian / scale)

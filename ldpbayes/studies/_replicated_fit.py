@@ -16,19 +16,25 @@ from ldpbayes.inference.surrogates import COARSE_TOLERANCE, Certificate, coarser
 
 
 class ReplicatedFit:
-    """Posteriors of many data sets of one kind, by NUTS in double precision, with one chain for each data set.
+    """A function that samples the posteriors of many similar data sets, and compiles the model only once.
 
-    ``fit(key, data)`` takes a sequence of releases or of sketches of rows (or of tuples, for a model of a tuple). It
-    returns draws by site: arrays (data sets, num_samples, ...), which depend on the key and on all data. Chains run on
-    sketches with common nodes, or on records that are rows or have a law each. They are compiled in the first call.
+    For ``fit = ReplicatedFit(model)``, call ``fit(key, data)`` with a random key and a sequence of data sets. A data
+    set is a release, a sketch of rows, or a tuple of these if the model takes a tuple. Each data set has one chain of
+    NUTS (no-U-turn sampler). The result has the posterior draws of each site (named variable), as an array (data sets,
+    num_samples, ...).
 
     Parameters
     ----------
-    model, sketched : callable and bool
-        NumPyro model of one argument; True if all records of a release have one law, so that a sketch can be used (not
-        for a regression).
-    num_warmup, num_samples, **options
-        See `sbc`; options of ``numpyro.infer.NUTS``.
+    model : callable
+        NumPyro model with one argument, the data set.
+    num_warmup, num_samples : int
+        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. Default: 500 and
+        500.
+    sketched : bool
+        True (default) if all records of a release have the same law, so that a sketch can replace the release. Use
+        False for regressions, where the law of a record depends on its covariates.
+    **options
+        Options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``.
     """
 
     def __init__(
@@ -38,7 +44,10 @@ class ReplicatedFit:
         self._kernel = NUTS(model, **options)
 
     def bar(self, replicates: int, finished: int, shown: bool) -> Bar:
-        """Return a progress bar on stderr, if `shown`, for replicates; `finished` replicates come from a checkpoint."""
+        """Return a progress bar for `replicates` data sets, which is shown on stderr if `shown` is True.
+
+        `finished` is the number of data sets that are already finished, for example in a `Checkpoint`.
+        """
         return Bar(replicates, shown, sum(self._iterations), desc="study", unit=" replicates", initial=finished)
 
     def __call__(self, key: jax.Array, data: Sequence[Any], bar: Bar | None = None) -> Params:

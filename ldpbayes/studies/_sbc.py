@@ -38,11 +38,18 @@ POINTS = 100  # cells of equal width, at whose ends an empirical cdf is compared
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class CalibrationStudy:
-    """Result of `sbc`. ``pit`` has PIT values (replicates,) of each scalar parameter, uniform if posteriors are right.
+    """Result of `sbc`: the positions of true parameters in their posteriors, for many simulated data sets (replicates).
 
-    PIT means probability integral transform. A value is (rank of the truth among ``draws`` posterior draws + u) /
-    (draws + 1), with a uniform random u that also breaks ties; without ``draws``, the posterior's cdf at the truth.
-    Entries that the model fixes, such as the diagonal of a correlation matrix's root, are left out.
+    Parameters
+    ----------
+    pit : dict of str to array (replicates,)
+        For each scalar parameter, its PIT (probability integral transform) values: the posterior probability below the
+        true value, in each replicate. If posteriors are calibrated, the PIT values are uniform on [0, 1]. Entries of
+        arrays that are constant in the model are left out.
+    draws : int, optional
+        Number of posterior draws of each replicate. A PIT value is (rank + u) / (draws + 1), where the rank is the
+        number of draws below the true value, and u is uniform on [0, 1]. If some draws equal the true value, the rank
+        is chosen at random. Default: None, if the PIT values were computed from posterior cdfs instead of draws.
     """
 
     pit: dict[str, np.ndarray]
@@ -58,24 +65,31 @@ class CalibrationStudy:
 
     @property
     def ranks(self) -> dict[str, np.ndarray]:
-        """Ranks 0, ..., draws of the truths (replicates,), by parameter. Raises ValueError if there are no draws."""
+        """The number of posterior draws below the true value, as an array (replicates,) for each parameter.
+
+        Raises ValueError if the PIT values were computed from posterior cdfs instead of draws.
+        """
         if self.draws is None:
-            raise ValueError("these PIT values are of cdfs, not of draws, and have no ranks")
+            raise ValueError("ranks need posterior draws, but these PIT values were computed from cdfs")
         return {name: (values * (self.draws + 1)).astype(int) for name, values in self.pit.items()}
 
     @property
     def data(self) -> Any:
-        """ArviZ data with a group ``prior_sbc`` of PIT values, for ``arviz_plots.plot_ecdf_pit``, and a group
-        ``ranks``. The axis of draws is the axis of replicates.
+        """The PIT values and the ranks as ArviZ data, for plots such as ``arviz_plots.plot_ecdf_pit``.
+
+        The group ``prior_sbc`` has the PIT values, and the group ``ranks`` the ranks. The axis ``draw`` has the
+        replicates.
         """
         groups = {"prior_sbc": self.pit} | ({"ranks": self.ranks} if self.draws is not None else {})
         return data_by_group({k: {name: each[None] for name, each in v.items()} for k, v in groups.items()})
 
     @functools.cached_property
     def p_values(self) -> dict[str, float]:
-        """Exact p-value of each parameter: the probability of a cdf so far from uniform. Source: [SBV] sec. 2.
+        """For each parameter, the exact p-value of the hypothesis that its PIT values (see ``pit``) are uniform ([SBV]
+        sec. 2).
 
-        The distance is the smallest tail probability, over 99 points, of the binomial number of smaller PIT values.
+        The test counts the PIT values below each of the points 0.01, ..., 0.99. Under the hypothesis, each count is
+        binomial. The test statistic is the smallest tail probability of these counts.
         """
         n, found = self.replicates, {}
         for name, values in self.pit.items():
@@ -86,14 +100,20 @@ class CalibrationStudy:
         return found
 
     def covered(self, level: float) -> dict[str, int]:
-        """Return for each parameter the number of replicates whose central interval of this level covers the truth."""
+        """Return, for each parameter, the number of replicates whose credible interval contains the true value.
+
+        The intervals are equal-tailed. `level` is their posterior probability.
+        """
         return {name: int(np.sum(np.abs(q - 0.5) <= level / 2)) for name, q in self.pit.items()}
 
     def table(self, levels: Sequence[float] = LEVELS, confidence: float = 0.99) -> list[dict[str, Any]]:
-        """Return the shares of intervals that cover the truth, beside a band for the shares of a calibrated posterior.
+        """Return how often credible intervals contain the true value, as a list with a dict for each level and
+        parameter.
 
-        There is one row for each level and parameter: ``parameter``, ``level``, share ``covered``, ends ``low`` and
-        ``high`` of the binomial band of probability `confidence`, and ``inside``, True if the share is in the band.
+        `levels` are the posterior probabilities of the equal-tailed intervals. The entries of a dict are ``parameter``;
+        ``level``; ``covered``, the share of replicates whose interval contains the true value; ``low`` and ``high``,
+        between which this share lies with probability `confidence` (default: 0.99) if posteriors are calibrated; and
+        ``inside``, True if the share lies between them.
         """
         n, rows = self.replicates, []
         for level in levels:
@@ -104,7 +124,10 @@ class CalibrationStudy:
         return rows
 
     def summary(self, levels: Sequence[float] = LEVELS, confidence: float = 0.99) -> str:
-        """Return `table` in plain text, one row for each parameter, and `p_values`; a star marks shares out of band."""
+        """Return the content of `table` and `p_values` as text, with one row for each parameter.
+
+        A star marks a share that is not ``inside``, and a p-value below 1 − `confidence`.
+        """
         columns: dict[str, list[str]] = {}
         for level in levels:
             low, high = np.divide(binomial_band(self.replicates, level, confidence), self.replicates)
@@ -119,8 +142,11 @@ class CalibrationStudy:
         return table(title, ["band", *self.pit], columns)
 
     def band(self, confidence: float = 0.99) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return points in (0, 1), and ends of a band. An empirical cdf of uniform values is in the band at all points
-        with this probability, or a little more, because cdfs are discrete. Source: [SBV] sec. 2.
+        """Return a band for the empirical cdf of the PIT values of a parameter: points, lower and upper ends ([SBV]
+        sec. 2).
+
+        The points are 0.01, ..., 0.99. If posteriors are calibrated, the empirical cdf lies in the band at all points,
+        with at least the probability `confidence` (default: 0.99).
         """
         least, most = np.log(1e-12), 0.0
         for _ in range(40):
@@ -132,7 +158,17 @@ class CalibrationStudy:
 
 
 def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
-    """Return the central interval (low, high), of probability `confidence`, of a binomial (`n`, `level`) count."""
+    """Return the equal-tailed interval (low, high) of a binomial count of successes.
+
+    Parameters
+    ----------
+    n : int
+        Number of trials.
+    level : float
+        Probability of a success.
+    confidence : float
+        The interval contains the count with at least this probability. Default: 0.99.
+    """
     low, high = scipy.stats.binom.interval(confidence, n, level)
     return int(low), int(high)
 
@@ -178,40 +214,57 @@ def sbc(
     checkpoint: str | os.PathLike | None = None,
     progress_bar: bool = True,
 ) -> CalibrationStudy:
-    """Check a model by simulation-based calibration, as a `CalibrationStudy`.
+    """Check if a model and `fit` give calibrated posteriors, by simulation-based calibration ([TBSVG] alg. 1).
 
-    For each replicate, parameters are drawn from the prior, and a release is drawn given the parameters. The posterior
-    of the release is sampled, and the true parameters are ranked among its draws. The fits of a batch share a compiled
-    program, with one chain each. They use sketches; they use releases if each record has its own law, as in a
-    regression, or if the model comes from `privatize`. Source: [TBSVG] alg. 1; [KJKH] sec. 4.4, Figures 1 and 10.
+    Each replicate has four steps. True parameters are drawn from the prior. A release is simulated with these
+    parameters. The posterior given this release is sampled, with one chain. The rank of each true parameter among its
+    posterior draws is computed. If posteriors are calibrated, the ranks are uniform ([KJKH] sec. 4.4, Figures 1 and
+    10).
 
     Parameters
     ----------
     model, *args : callable and its arguments
-        NumPyro model and its arguments as for `fit`, with releases to simulate: ``Release(None, mechanism, count)``, of
-        numbers with one budget. One site observes each release. Otherwise a ValueError is raised. Entries of
-        array-valued parameters are separate parameters, such as ``theta[0]``.
-    replicates, batch, seed : int
-        Number of prior draws, number of draws in a batch, and random seed. A batch runs and is saved together: an
-        interrupt loses the current batch. Results depend only on the seed, the batch and the versions of the libraries.
-    num_warmup, num_samples, thin : int
-        Numbers of warm-up iterations of a fit, which are discarded, and of draws that are kept. Every `thin`-th draw is
-        used in ranks, as if these draws were independent.
+        NumPyro model and its arguments, as for `fit`. In place of each release, give a plan without values:
+        ``Release(None, mechanism, count)``. If records are numbers, the plan must have one budget for all records.
+        Raises ValueError if a plan is not observed by exactly one site (named variable) of the model. The entries of
+        array parameters are studied separately, with names such as ``theta[0]``.
+    replicates : int
+        Number of replicates (simulated data sets). Default: 200.
+    seed : int
+        Random seed. Default: 0. Calls with the same seed, ``batch``, other arguments and versions of the libraries give
+        the same result.
+    num_warmup, num_samples : int
+        For each replicate: the number of warm-up iterations, which are discarded, and the number of posterior draws.
+        Default: 500 and 500.
+    thin : int
+        The ranks are computed from every ``thin``-th posterior draw, because they need nearly independent draws.
+        Default: 5.
+    batch : int
+        Number of replicates that run together, and are saved together. If the study is interrupted, only the replicates
+        of the current batch are lost. Default: 50.
     simulator : callable, optional
-        NumPyro model of these arguments that simulates data, to see effects of a wrong ``model``. Default: the model.
+        Another NumPyro model with the same arguments, which simulates the parameters and releases. Use it to study the
+        effects of wrong assumptions in ``model``. Default: ``model``.
     executor : concurrent.futures.Executor, optional
-        An executor whose workers run batches, in any order: a ``ProcessPoolExecutor`` that spawns (forked processes
-        hang in JAX: ValueError), ``client.get_executor()`` of Dask, an ``MPIPoolExecutor``. Raises RuntimeError if
-        workers have died.
-    checkpoint, progress_bar : path, optional, and bool
-        The file of a `Checkpoint`: every finished batch is added, and an interrupted study resumes from it; True to
-        show a progress bar on stderr. A KeyboardInterrupt says how many replicates are saved.
+        An executor whose workers run the batches at the same time. Examples are ``client.get_executor()`` of Dask, an
+        ``MPIPoolExecutor``, and a ``ProcessPoolExecutor`` that spawns processes. Default: this process runs all
+        batches. Raises ValueError for an executor that forks processes, because JAX could hang.
+    checkpoint : path, optional
+        Path of a file in which the finished batches are saved (see `Checkpoint`). If the study is interrupted, a later
+        call with equal arguments continues the study. Default: nothing is saved.
+    progress_bar : bool
+        True (default) if a progress bar is shown on stderr.
+
+    Returns
+    -------
+    CalibrationStudy
+        The positions of the true parameters in their posteriors, with tests and a table.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
         at_least(1, argument, number)
     if num_samples < at_least(1, "thin", thin):
-        raise ValueError(f"thin must be at most num_samples, {num_samples}, got {thin}")
+        raise ValueError(f"thin must be at most num_samples = {num_samples}, got {thin}")
     study = _Replicates(model, args, simulator, seed, num_warmup, num_samples, thin)
     _, names = study.sites
     each = [{"mechanism": plan.mechanism.spec(), "count": plan.count} for plan in study.plans]
@@ -321,7 +374,7 @@ class _Replicates:
                     plan = source
                 parts[i] = _Part(name, slice(start, stop), plan, len(own) > 1)
         if rest or {part.site for part in parts.values()} != private.keys():
-            raise ValueError(f"the model must have one privatized site of each release, found {list(private)}")
+            raise ValueError(f"the model must have one privatized site for each release, found {list(private)}")
         latent = {
             name: np.shape(site["value"])
             for name, site in trace.items()

@@ -1,4 +1,7 @@
-"""Published tables with noise: the cells before noise was added, and what several tables say together."""
+"""Published tables with noise: draws or estimates of the cells before noise was added.
+
+Several tables can be combined, for example a table by state and a table by county.
+"""
 
 from ldpbayes.data import NoisyTable
 from ldpbayes.tables._least_squares import TableEstimate, estimate_table

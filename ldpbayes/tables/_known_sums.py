@@ -38,14 +38,14 @@ def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarra
         inner = np.setdiff1d(owner[inside], -1)
         if (crossing := np.isin(owner, inner) & ~inside).any():
             other = known[owner[crossing][0]][0]
-            hint = "give such margins as tables of little noise, with queries='keys'"
-            raise ValueError(f"total of {name} and total of {other} overlap, and neither is within the other: {hint}")
+            hint = "give such sums as tables with small noise, and queries='keys'"
+            raise ValueError(f"total of {name} and total of {other} have only a part of their cells in common: {hint}")
         rest = np.flatnonzero(inside & (owner < 0))
         taken = sum(known[each][2] for each in inner)
         left, low, high = value - taken, least[rest].sum(), most[rest].sum()
         if not low <= left <= high:
-            parts = f", of which {taken} in {len(inner)} known sums" if len(inner) else ""
-            bounds = f"which hold at least {low:g} and at most {high:g}"
+            parts = f", and known sums of its parts add up to {taken}" if len(inner) else ""
+            bounds = f"whose sum must be from {low:g} to {high:g}"
             raise ValueError(f"total of {name} is {value}{parts}: {left} is left for {len(rest)} cells, {bounds}")
         owner[inside] = number
         if np.isfinite(low):

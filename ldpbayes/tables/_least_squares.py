@@ -26,40 +26,47 @@ FEW = 6  # cells that an error names
 
 
 def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
-    """Estimate the cells of one table by generalised least squares from releases of sums of cells.
+    """Estimate the cells of a table before noise, from noisy cells or noisy sums of cells, by generalised least
+    squares.
 
-    The values are A x + noise of known variance, where x are the cells. The uncertainty is from noise alone. Under
-    Gaussian noise and a flat prior, the posterior of x is normal with this mean and covariance. Under other noise, the
-    estimate is the best linear unbiased estimate, and normal intervals are approximate. `true_table` can also exclude
-    negative cells.
+    The released values are A x plus noise of known variance, where x are the cells before noise, and each row of A says
+    which cells are summed. Standard errors include only the noise, and not sampling from a population.
+
+    The result is the best linear unbiased estimate of the cells before noise. If the noise is Gaussian, it is also the
+    posterior mean under a flat prior, and the posterior is normal. For other noise, intervals are approximate.
+    Estimates can be negative. `true_table` can exclude negative cells.
 
     Parameters
     ----------
     tables : NoisyTable, or dict of them by name
-        Tables with independent noise. NaN is omitted. Raises TypeError for floored, withheld or rounded values.
+        One or several tables with independent noise. Missing values (NaN) are ignored. Raises TypeError if the
+        mechanism of a table is a reporting rule, such as rounding.
     queries : matrix (N, cells), or dict of them by table, optional
-        Matrices A, dense or of SciPy. By default the cells are the cells of the table with most keys. A table with some
-        of its keys then has sums over the other keys, and a table without keys the sum of all. Raises ValueError for
-        rows without cells, and for cells that the queries do not determine.
+        For each table, its matrix A, as an array or a sparse matrix of SciPy. By default, A follows from the keys: x
+        are the cells of the table with most keys. A table with only some of these keys has the sums over the missing
+        keys, and a table without keys has the sum of all cells. Raises ValueError if the tables do not determine all
+        cells.
 
     Returns
     -------
     TableEstimate
-        An `ldpbayes.estimation.Estimate`: ``estimate``, ``covariance``, ``interval()``, ``contrast()``, ``summary()``.
+        The estimated cells, with standard errors and intervals, as an `ldpbayes.estimation.Estimate`.
     """
     work = Workload(tables, queries)
     for name, each in work.tables.items():
         if not _unbiased(each.mechanism):
-            rule = f"{name} is reported by {type(each.mechanism).__name__}, so that its values have biases"
-            way = "true_table(..., queries=...) has the likelihood of the rule"
-            raise TypeError(f"{rule}, and least squares too; {way}")
+            rule = f"{name} has the reporting rule {type(each.mechanism).__name__}, which makes least squares biased"
+            raise TypeError(f"{rule}; true_table(..., queries=...) uses the likelihood of the rule")
     estimate, covariance = work.solve()
     return TableEstimate(estimate, [*map(str, work.labels)], covariance, promises([*work.tables.values()]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TableEstimate(Estimate):
-    """Result of `estimate_table`: the cells before noise, with the methods of `ldpbayes.estimation.Estimate`."""
+    """Result of `estimate_table`: the estimated cells before noise was added.
+
+    `ldpbayes.estimation.Estimate` describes the attributes and methods.
+    """
 
     estimate: np.ndarray
     names: list[str]
@@ -125,7 +132,7 @@ class Workload:
             loose = self.labels[np.sum(free**2, axis=1) > 1e-6]
             some = ", ".join(map(str, loose[:FEW])) + (", ..." if len(loose) > FEW else "")
             rank = f"the queries have rank {len(own) - free.shape[1]}, and {len(loose)} of {len(own)} cells"
-            raise ValueError(f"{rank} are not determined ({some}); true_table(..., queries=...) at least bounds cells")
+            raise ValueError(f"{rank} are not determined ({some}); true_table(..., queries=...) can bound them")
         estimate = np.zeros(len(own))
         for _ in range(2):  # the second time corrects rounding errors of the normal equations
             gradient = scale * (self.matrix.T @ (self.values - self.matrix @ estimate))
@@ -137,13 +144,13 @@ class Workload:
 def _by_keys(name: str, release: NoisyTable, cells: Any) -> np.ndarray:
     """Which cells (N, cells) have a release's labels, in the keys that the release has."""
     if not release.keys.keys() <= cells.keys.keys() or (not release.keys and release.count > 1):
-        have = f"{name} has keys {list(release.keys)}, the cells have {list(cells.keys)}"
-        raise ValueError(f"{have}: give its queries as a matrix")
+        have = f"{name} has keys {list(release.keys)}, but the cells have keys {list(cells.keys)}"
+        raise ValueError(f"{have}: give the queries of {name} as a matrix")
     inside = np.ones((release.count, cells.count), bool)
     for key, labels in release.keys.items():
         inside &= labels[:, None] == cells.keys[key]
     if len(absent := release.labels[~inside.any(axis=1)]):
-        raise ValueError(f"{name}: {len(absent)} of its values are sums of no cell: the first {absent[0]}")
+        raise ValueError(f"{name}: {len(absent)} released values have labels of no cell, the first {absent[0]}")
     return inside
 
 

@@ -20,21 +20,35 @@ def read_measurements(
     noise: str = "discrete_gaussian",
     **options: Any,
 ) -> NoisyTable:
-    """Read the answers to one query from a noisy measurement file of the U.S. Census Bureau.
+    """Read the noisy counts of one query (a cross table) from a noisy measurement file of the U.S. Census Bureau.
 
-    Each row of the file has ``geocode``, ``query_name``, ``query_shape``, noisy answers ``value`` in C order, and
-    ``variance`` of the noise, one number or one for each answer. The keys are ``geocode`` and the axes.
+    Each row of the file is for one area, with the columns ``geocode``, ``query_name``, ``query_shape``, ``value`` and
+    ``variance``. ``value`` has the noisy counts of the area as a flat list, in C order. ``variance`` is the variance of
+    the noise, for all counts or for each count. The keys of the resulting table are ``geocode`` and the axes of the
+    query.
 
     Parameters
     ----------
     path : str, path-like or sequence of str
-        A Parquet file, a folder of them, or several files. Raises ImportError without pyarrow.
-    query, geocodes : str
-        Name of the query, and first characters of the geocodes to read (default: all). Raises ValueError without rows.
+        Path of a Parquet file, of a folder of Parquet files, or of several Parquet files. Raises ImportError if pyarrow
+        is not installed.
+    query : str
+        Name of the query, as in the column ``query_name``. Raises ValueError if no row has this name.
+    geocodes : str
+        Read only areas whose geocode begins with this text. Default: all areas.
     axes : dict of str to sequence, optional
-        Names and labels of the axes of the query with several places. Default: ``axis_0``, ... and numbers.
-    noise, **options
-        See `NoisyTable.from_frame`, for example ``privacy``. Default noise: "discrete_gaussian".
+        For each axis of the query that has more than one entry, its name and the labels of its entries, such as
+        ``{"sex": ["male", "female"]}``. Default: the names are ``axis_0``, ``axis_1``, ..., and the labels are 0, 1,
+        ...
+    noise : str
+        The law of the noise, as in `NoisyTable.from_frame`. Default: "discrete_gaussian".
+    **options
+        Further options of `NoisyTable.from_frame`, for example ``privacy``.
+
+    Returns
+    -------
+    NoisyTable
+        The table, with one cell for each noisy count.
     """
     require("parquet", "pyarrow")
     import pyarrow as pa
@@ -46,14 +60,14 @@ def read_measurements(
     rows = data.to_table(["geocode", "query_shape", "value", "variance"], filter=wanted)
     if not rows.num_rows:
         known = sorted({name for batch in data.to_batches(["query_name"]) for name in pc.unique(batch[0]).to_pylist()})
-        raise ValueError(f"no query {query!r} for geocodes {geocodes!r} in {path}: its queries are {', '.join(known)}")
+        raise ValueError(f"no query {query!r} for geocodes {geocodes!r} in {path}: the file has {', '.join(known)}")
     shapes = {tuple(shape) for shape in rows["query_shape"].to_pylist()}
     size, lengths = math.prod(min(shapes)), pc.unique(pc.list_value_length(rows["value"])).to_pylist()
     shape = [places for places in min(shapes) if places > 1]
     labels = {f"axis_{i}": range(places) for i, places in enumerate(shape)} if axes is None else axes
     if len(shapes) > 1 or lengths != [size] or [*map(len, labels.values())] != shape:
-        got = f"shapes {sorted(shapes)}, and {lengths} values a row"
-        raise ValueError(f"query {query!r} has {got}; axes must label those of several places, got {axes!r}")
+        got = f"shapes {sorted(shapes)}, and {lengths} values in each row"
+        raise ValueError(f"query {query!r} has {got}; axes must label each axis with several places, got {axes!r}")
     spread, columns = rows["variance"].combine_chunks(), {"geocode": np.repeat(rows["geocode"].to_numpy(), size)}
     for (key, each), place in zip(labels.items(), np.indices(shape), strict=True):
         columns[key] = np.tile(np.asarray(each)[place.ravel()], rows.num_rows)

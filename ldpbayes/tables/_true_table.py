@@ -44,38 +44,49 @@ def true_table(
     seed: int = 0,
     **options: Any,
 ) -> Any:
-    """Draw the true table, the cells before noise was added, under a flat prior or a stated one.
+    """Draw the true table (the cells before noise was added) from its posterior, given the released table.
 
-    The uncertainty is from noise alone. It is not about a population from which the cells are a sample. Compute sums,
-    ratios and comparisons from the draws: ``post["sum"] / post["n"]``, ``post["n"].groupby("state").sum()``.
+    The draws include only the uncertainty from the noise. They do not describe a population from which the people in
+    the table are a sample. Compute sums and ratios of cells from the draws in the group ``posterior`` of the result,
+    for example ``posterior["n"].groupby("state").sum()``.
 
     Parameters
     ----------
     tables : NoisyTable, or dict of them by name
-        Tables with independent noise. The next five arguments are for all tables, or are dicts by the name of a table.
+        One or several released tables with independent noise. Each of the next five arguments (``prior`` to ``zeros``)
+        is for all tables, or is a dict with one value for each name of a table.
     prior : numpyro distribution, optional
-        Law of a cell, with one mode, of batch shape () or (N,). Default: flat.
-    whole, nonnegative : bool, optional
-        True if cells are whole numbers (default: if noise or prior is discrete); True if cells are at least 0 (default:
-        if cells are whole numbers).
+        Prior of a cell before noise: a distribution with a single mode. Its batch shape is () for all cells, or (N,)
+        for N cells. Default: a flat prior.
+    whole : bool, optional
+        True if the cells before noise are whole numbers. Default: True if the noise or the prior is discrete.
+    nonnegative : bool, optional
+        True if the cells before noise are at least 0. Default: True if the cells are whole numbers.
     total : int or dict, optional
-        Known sums of whole numbers, for all cells or by keys and labels: ``{None: 90, "state": {"A": 51}, ("state",
-        "sex"): {("A", "f"): 4}}``. Raises ValueError for contradictory sums, and for sums that overlap but are not
-        nested.
+        Only for cells that are whole numbers: sums that are known exactly. An integer is the sum of all cells. A dict
+        has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
+        and the sum of state A is 51. Default: no sum is known. Raises ValueError if sums contradict each other, or if
+        two sums overlap and neither contains the other.
     zeros : array of bool (N,), optional
-        Cells that are known to be 0.
+        True for cells that are known to be 0. Default: none is known.
     queries : "keys", or matrices, optional
-        Draw the cells of one table from tables of sums, as in `estimate_table`; cells are then real numbers. Without
-        bounds and under Gaussian noise (or discrete Gaussian, an approximation) draws are from the normal law of least
-        squares, else from chains, with the options of `fit`.
-    num_samples, seed : int, optional
-        Number of draws (of each chain) and the seed that fixes them.
+        Only if the released values are sums of cells of one table: "keys" if the sums follow from the keys, or matrices
+        as in `estimate_table`. The cells are then real numbers. The draws come from chains. Exception: with
+        ``nonnegative=False`` and (discrete) Gaussian noise, they come from a normal law. Default: the released values
+        are cells.
+    num_samples : int
+        Number of draws. If the draws come from chains, the number for each chain. Default: 1000.
+    seed : int
+        Random seed. Default: 0.
+    **options
+        Only if the draws come from chains (see ``queries``): options of `fit`.
 
     Returns
     -------
     arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
-        Group posterior with one variable for each table ("cells" without a dict, or with queries) along the dimension
-        of the table; keys are coordinates. Attributes: ``uncertainty``, ``privacy``, ``mechanisms``, ``seed``.
+        The draws. The group ``posterior`` has one variable for each table, named as in the dict ``tables``. The
+        variable is named "cells" if ``tables`` is not a dict, or if ``queries`` is given. The keys of the table are
+        coordinates of the variable. Attributes state the privacy guarantees and the mechanisms.
     """
     num_samples, seed = at_least(1, "num_samples", num_samples), at_least(0, "seed", seed)
     about = {"prior": prior, "whole": whole, "total": total, "zeros": zeros, "nonnegative": nonnegative}
@@ -87,12 +98,12 @@ def true_table(
 
     if queries is not None:
         if misplaced := [name for name, value in about.items() if value is not None and name != "nonnegative"]:
-            raise ValueError(f"{misplaced[0]} is for tables of cells, and with queries= tables hold sums of cells")
+            raise ValueError(f"{misplaced[0]} is not possible with queries=, because tables then hold sums of cells")
         work = Workload(tables, None if isinstance(queries, str) and queries == "keys" else queries)
         draws, statistics = sample_cells(work, nonnegative is not False, num_samples, seed, options)
         result, cells = {"cells": draws}, {"cells": work.cells}
     elif options:
-        raise TypeError(f"true_table has no option {', '.join(options)} (those of fit are for chains, with queries=)")
+        raise TypeError(f"true_table has no option {', '.join(options)} (options of fit are only for queries=)")
     else:
         laws = [_Law(name, each, **{k: own(value, name) for k, value in about.items()}) for name, each in named.items()]
         with jax.enable_x64(True), ThreadPoolExecutor() as pool:
@@ -122,14 +133,14 @@ class _Law:
         discrete = self.noise.discrete or (prior is not None and prior.support.is_discrete)
         self.whole = discrete if whole is None else bool(whole)
         if discrete and not self.whole:
-            raise ValueError(f"{name}: whole=False, but the noise or the prior is of whole numbers")
+            raise ValueError(f"{name}: whole=False is not possible, because the noise or the prior is discrete")
         support, bounded = getattr(prior, "support", None), self.whole if nonnegative is None else nonnegative
         least = np.maximum(getattr(support, "lower_bound", -math.inf), 0.0 if bounded else -math.inf)
         self.least = np.where(fixed, 0.0, np.ceil(least) if self.whole else least)
         self.most = np.where(fixed, 0.0, getattr(support, "upper_bound", math.inf))
         self.scale = np.broadcast_to(self.noise.standard_deviation, shape)
         if total is not None and not self.whole:
-            need = "total is for whole numbers: give sums of real ones as a table of little noise, with queries='keys'"
+            need = "total is only for whole numbers: give other sums as a table with small noise, and queries='keys'"
             raise ValueError(f"{name}: {need}")
         self.sums = [] if total is None else known_sums(table, total, self.least, self.most)
 
@@ -187,7 +198,7 @@ class _Law:
             log_p = np.asarray(_log_probabilities(places, *parts, *middles))[: len(rows)]
             if total is not None:
                 if step.max() > 1:
-                    raise ValueError(f"{self.name}: cells of a known total have more than {PLACES:,} likely numbers")
+                    raise ValueError(f"{self.name}: a cell of a known total has more than {PLACES:,} likely values")
                 log_p = tilted(log_p, total - low.sum())
             peak = log_p.max(axis=1, keepdims=True)
             likely = log_p > peak - DROP
@@ -196,7 +207,7 @@ class _Law:
             lost = ~np.isfinite(peak[:, 0]) | ((below | above) & (span > 2.0**40 * (1 + self.scale[rows])))
             if lost.any():
                 first = np.argmax(lost)
-                why = "this prior" if prior is not None else "a flat prior, as nothing limits it: state its law, prior="
+                why = "this prior" if prior is not None else "a flat prior without bounds: give prior="
                 cell = f"cell {str(self.table.labels[rows[first]])!r}, reported as {z[first]:g},"
                 raise ValueError(f"{self.name}: {cell} has no proper posterior under {why}")
             coarse = (step > whole) & (end - first < places // 2)

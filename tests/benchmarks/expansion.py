@@ -17,8 +17,6 @@ import math
 import os
 import platform
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from unittest import mock
@@ -29,6 +27,7 @@ import numpy as np
 import numpyro.distributions as dist
 from matplotlib.figure import Figure
 from numpyro.infer import init_to_median
+from own_process import printed
 
 import ldpbayes as ldp
 from ldpbayes.data import ExpandedSketch, category_sketches
@@ -311,11 +310,10 @@ ROWS = {"table": table_row, "figure": figure_row, "cost": cost_row, "scaling": s
 
 def measured(section, row, *more):
     """What a row's process prints."""
-    command = [sys.executable, "-W", "ignore", __file__, section, "--row", row, "--more", json.dumps(more)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    result = printed(__file__, section, "--row", row, "--more", json.dumps(more))
+    if isinstance(result, str):
+        raise RuntimeError(result)
+    return result
 
 
 def main():

@@ -12,9 +12,9 @@ import os
 import platform
 import resource
 import statistics
-import subprocess
-import sys
 import time
+
+from own_process import printed
 
 ROWS = (
     [f"fit-6-{10**k}" for k in range(3, 8)]
@@ -169,9 +169,7 @@ def main():
         return
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for row in (row for row in ROWS if row.startswith(arguments.only)):
-        command = [sys.executable, "-W", "ignore", __file__, "--row", row]
-        done = subprocess.run(command, capture_output=True, text=True)
-        print(f"{row:30} {(done.stdout or done.stderr).strip().splitlines()[-1]}", flush=True)
+        print(f"{row:30} {printed(__file__, '--row', row)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The same release analysed by ldpbayes and by other packages: the tables of docs/reference/peers.md.
 
-    python -m tests.benchmarks.peers                  # both tables in Markdown, some minutes
-    python -m tests.benchmarks.peers --only answers   # the rows whose name starts so
+    python tests/benchmarks/peers.py                  # both tables in Markdown, some minutes
+    python tests/benchmarks/peers.py --only answers   # the rows whose name starts so
 
 Needs `pip install -e ".[benchmarks,test]"` (PyMC, pure-LDP) and, for the rows of dapper, R with
 `install.packages("dapper")`. A package that is missing has a row that says so. dapper takes the longest: with
@@ -16,12 +16,12 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
 
 import numpy as np
+from own_process import printed
 
 LIMIT = 600  # seconds for each row
 CHAINS, WARMUP, SAMPLES = 4, 1000, 1000
@@ -332,22 +332,6 @@ HEADS = {
 }
 
 
-def run(task, number):
-    """The result of a row in a process of its own, or a few words on why there is none."""
-    with tempfile.TemporaryDirectory() as empty:
-        environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-        environment["PYTENSOR_FLAGS"] = f"base_compiledir={empty},numba__cache=False"
-        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.peers", "--row", f"{task}-{number}"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment)
-        except subprocess.TimeoutExpired:
-            return f"cut after {LIMIT} s"
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-        return "not run: " + done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def cell(result, number, digits):
     """Estimate and interval of one parameter."""
     text = f"{result['estimate'][number]:.{digits}f}"
@@ -388,7 +372,7 @@ def main():
         for number, name in enumerate(rows):
             if not f"{task}-{number}".startswith(arguments.only):
                 continue
-            result = run(task, number)
+            result = printed(__file__, "--row", f"{task}-{number}", limit=LIMIT)
             if isinstance(result, str):
                 print(f"| {name} | {result} | | | |", flush=True)
                 continue

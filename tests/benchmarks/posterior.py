@@ -11,10 +11,10 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
 import tempfile
 import time
+
+from own_process import printed
 
 LIMIT = 600  # seconds a row
 CHAINS, WARMUP, SAMPLES = 4, 300, 300
@@ -114,17 +114,9 @@ def main():
         return
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for row in (row for row in ROWS if row.startswith(arguments.only)):
-        environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
         start = time.perf_counter()
-        try:
-            command = [sys.executable, "-W", "ignore", __file__, "--row", row]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment)
-            last = (
-                done.stdout.strip().splitlines()[-1] if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
-            )
-        except subprocess.TimeoutExpired:
-            last = f"cut after {LIMIT} s, during its first run"
-        print(f"{row:20} {last}   ({time.perf_counter() - start:.0f} s in all)", flush=True)
+        result = printed(__file__, "--row", row, limit=LIMIT)
+        print(f"{row:20} {result}   ({time.perf_counter() - start:.0f} s in all)", flush=True)
 
 
 if __name__ == "__main__":

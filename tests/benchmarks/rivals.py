@@ -17,11 +17,10 @@ import json
 import math
 import os
 import platform
-import subprocess
-import sys
-import tempfile
 import time
 import warnings
+
+from own_process import printed
 
 LIMIT = 600  # seconds a row
 CHAINS, WARMUP, SAMPLES = 4, 1000, 1000
@@ -156,21 +155,6 @@ def time_row(kind, count):
     }
 
 
-def run(row):
-    """The result of a row in its own process, or a line that says why there is none."""
-    with tempfile.TemporaryDirectory() as empty:
-        environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-        environment["PYTENSOR_FLAGS"] = f"base_compiledir={empty},numba__cache=False"
-        try:
-            command = [sys.executable, "-W", "ignore", __file__, "--row", row]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment)
-        except subprocess.TimeoutExpired:
-            return f"cut after {LIMIT} s"
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def compare(count, mine, other, rival):
     """Print the ratio of the times, and by how many standard errors the posterior means differ."""
     pairs = zip(mine["means"], other["means"], mine["errors"], other["errors"], strict=True)
@@ -198,7 +182,7 @@ def main():
             row = f"{kind}-{count}"
             if not row.startswith(arguments.only):
                 continue
-            result = run(row)
+            result = printed(__file__, "--row", row, limit=LIMIT)
             if isinstance(result, dict):
                 results[kind] = result
                 shown = {k: round(v, 1) for k, v in result.items() if isinstance(v, float)}

@@ -14,10 +14,11 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
+
+from own_process import printed
 
 OPTIONS = {"progress_bar": False}
 SHORT = OPTIONS | {"num_warmup": 300, "num_samples": 300}
@@ -188,18 +189,11 @@ def _megabytes():
 
 def measure(python, row, count, cache=None):
     """What a row prints in a process of its own."""
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    if cache:
-        environment["SECONDS_CACHE"] = cache
-    command = [python, "-W", "ignore", __file__, "--row", row, "--count", str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        return {
-            "seconds": [float("nan")] * max(count, 2),
-            "errors": [],
-            "failed": done.stderr.strip().splitlines()[-1:],
-        }
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    variables = {"SECONDS_CACHE": cache} if cache else {}
+    result = printed(__file__, "--row", row, "--count", str(count), python=python, **variables)
+    if isinstance(result, str):
+        return {"seconds": [float("nan")] * max(count, 2), "errors": [], "failed": [result]}
+    return result
 
 
 def main():

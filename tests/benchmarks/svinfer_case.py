@@ -24,12 +24,11 @@ import json
 import math
 import os
 import platform
-import subprocess
-import sys
 import time
 import warnings
 
 import numpy as np
+from own_process import printed
 
 NOISE = {"x1": 2.0, "x2": 1.0}  # standard deviations
 TRUTH = {"linear": (10.0, 12.0, -3.0), "logistic": (1.0, 2.0, -0.5)}
@@ -300,16 +299,6 @@ def replicated(case, frames):
     return [(b.mean(axis=0), b.std(axis=0), np.quantile(b, [0.025, 0.975], axis=0), []) for b in beta]
 
 
-def run(row):
-    """The result of a row in a process of its own, or the line with which it failed."""
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    command = [sys.executable, "-W", "ignore", __file__, "--row", json.dumps(row)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def show(numbers, digits):
     """Numbers of the three coefficients."""
     return " ".join(f"{number:.{digits}f}" for number in numbers)
@@ -336,9 +325,9 @@ def main():
     for case, method in rows_of(arguments.only):
         label = f"{case:27} {method:20}"
         if arguments.coverage:
-            found = run(["cover", case, method, 10_000, arguments.coverage])
+            found = printed(__file__, "--row", json.dumps(["cover", case, method, 10_000, arguments.coverage]))
         else:
-            found = run(["time", case, method, arguments.count])
+            found = printed(__file__, "--row", json.dumps(["time", case, method, arguments.count]))
         if isinstance(found, str):
             print(f"{label} {found}", flush=True)
         elif arguments.coverage:

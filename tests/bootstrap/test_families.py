@@ -128,12 +128,12 @@ def test_a_statistic_is_measured_in_the_norm_of_its_noise_whatever_wraps_it(wrap
         return SufficientStatisticsEstimator(family, mechanism, 50)
 
     for law in (noise.Laplace(1.0), wrapped(noise.Laplace(1.0))):
-        with pytest.raises(ValueError, match=r"can move the statistics by 2, the mechanism's sensitivity is 1\.41421"):
+        with pytest.raises(ValueError, match=r"statistics by 2, but the sensitivity of the mechanism is 1\.41421"):
             estimator(law, 2**0.5)
         assert estimator(law, 2.0).mechanism.noise.norm == 1
     assert estimator(wrapped(noise.SymmetricLaplace(1.0)), 2**0.5).mechanism.noise.norm == 2
     # in units of the first column's noise, as a sensitivity is, the second column moves by 10
-    with pytest.raises(ValueError, match=r"can move the statistics by 14\.1421"):
+    with pytest.raises(ValueError, match=r"can change the statistics by 14\.1421"):
         estimator(noise.IndependentGaussian([1.0, 0.1]), 2**0.5)
 
 
@@ -197,7 +197,7 @@ def test_a_family_of_ones_own_is_a_law_a_range_and_where_its_density_is():
     with pytest.raises(ValueError, match="upper is missing"):
         HalfNormal()
     forgetful = type("Forgetful", (HalfNormal,), {"reach": bootstrap.NumberFamily.reach})
-    with pytest.raises(NotImplementedError, match="Forgetful must say where its density is"):
+    with pytest.raises(NotImplementedError, match="Forgetful must define the method `reach`"):
         forgetful(2.0).law({"scale": 1.5})
 
 
@@ -217,7 +217,7 @@ def test_a_family_of_whole_numbers_of_ones_own_derives_from_counts():
     clamped = sum(min(k, 9) * law.pmf(k) for k in range(200))  # beyond which there is 0.7^200, 1e-31
     assert float(moments_of(Geometric(9), {"probs": 0.3})[0][0]) == pytest.approx(clamped, rel=1e-12)
     integrated = type("Integrated", (HalfNormal,), {"base": dist.GeometricProbs})
-    with pytest.raises(TypeError, match=r"Integrated is of whole numbers: derive it from .*Counts"):
+    with pytest.raises(TypeError, match=r"Integrated has whole numbers: derive it from .*Counts"):
         integrated(9.0).law({"probs": 0.3})
 
 
@@ -563,10 +563,10 @@ def test_asymptotic_covariances_without_noise_or_clamping_are_inverse_informatio
         (lambda: bootstrap.Exponential(), "needs bounds"),
         (lambda: bootstrap.Normal(3.0, 1.0), "below upper"),
         (lambda: bootstrap.Gamma(0.0, 1.0), "positive"),
-        (lambda: bootstrap.Beta(0.1, 1.0), "inside"),
+        (lambda: bootstrap.Beta(0.1, 1.0), "but not an end"),
         (lambda: bootstrap.Beta(0.1, 1.5), "from 0 to 1"),
         (lambda: bootstrap.NormalMean(-1.0, 0.0, 1.0), "positive"),
-        (lambda: bootstrap.NormalVector(0.0, 1.0), "one a column"),
+        (lambda: bootstrap.NormalVector(0.0, 1.0), "one for each column"),
         (lambda: bootstrap.NormalVector(), "needs bounds"),
         (lambda: bootstrap.Multinomial(1), "of at least 2"),
         (lambda: bootstrap.Normal(0.0, 1.0).checked([[1.0]]), "array of numbers"),

@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_named(warner, location):
         maximum_likelihood(warner, release.sketch())
     with pytest.raises(ValueError, match="nothing to estimate from"):
         maximum_likelihood(warner, ldp.Release(None, RESPONSE, N))
-    with pytest.raises(ValueError, match="start must have a value of each of theta, got share"):
+    with pytest.raises(ValueError, match="start must have a value for each of theta, got share"):
         maximum_likelihood(warner, release, start={"share": 0.5})
 
     def discrete(release):
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_named(warner, location):
 
     with pytest.raises(ValueError, match="'kind' is discrete"):
         maximum_likelihood(discrete, release)
-    with pytest.raises(ValueError, match="make the estimator with this release"):
+    with pytest.raises(ValueError, match="give the estimator the mechanism"):
         estimator.release_values(release)
     with pytest.raises(ValueError, match="simulator or release does not fit"):
         m_estimator(distance, located(), "dr", simulator=lambda key, theta: jnp.zeros(3), start=0.9)

@@ -210,7 +210,7 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="count is missing"):
         least_squares(lower=[0, 0], upper=[1, 1], count=None, epsilon=1.0)
     rows = NormalVector([0, 0], [1, 1])
-    with pytest.raises(ValueError, match="can move the statistics by 5\\.7"):
+    with pytest.raises(ValueError, match="can change the statistics by 5\\.7"):
         LeastSquaresEstimator(rows, LaplaceMechanism(1.0, columns=rows.columns, sensitivity=1.0), 10)
     e = least_squares(lower=[0, 0], upper=[1, 1], count=10, epsilon=1.0)
     with pytest.raises(ValueError, match="rows \\(n, 2\\)"):
@@ -218,7 +218,7 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="for 10 records"):
         e.release(np.zeros((9, 2)), seed=0)
     other = least_squares(lower=[0, 0], upper=[1, 1], count=10, epsilon=2.0).release(np.zeros((10, 2)), seed=0)
-    with pytest.raises(ValueError, match="made by"):
+    with pytest.raises(ValueError, match="the estimator is for"):
         parametric_bootstrap(e, other)
     with pytest.raises(ValueError, match="raw records"):
         parametric_bootstrap(e, np.zeros((10, 2)))

@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_named():
         simulator(KEY, {"slope": jnp.ones(2), "sigma": 1.0})
     with pytest.raises(ValueError, match=r"'y' is simulated from .*, got .*'y': \(4,\)\}"):
         simulator(KEY, {"slope": 1.0, "sigma": 1.0, "y": x})
-    with pytest.raises(ValueError, match="a dict of its sites' values"):
+    with pytest.raises(ValueError, match="a dict from names of sites to values"):
         simulator(KEY, jnp.ones(2))
     with pytest.raises(ValueError, match="a sketch cannot be simulated"):
         simulator_of(ldp.models.clipped_gaussian(), ldp.Release(np.zeros(5), MECHANISM).sketch())

@@ -87,7 +87,7 @@ def test_every_mechanism_is_here():
 def test_reporting_rules_are_read_from_release_files(rule, tmp_path, capsys):
     path = written(tmp_path / "z.csv", "z\n1\n2\n")
     err = refused(capsys, "fit", path, "--model", "clipped_gaussian", "--mechanism", rule)
-    assert f"{rule} is a rule around another mechanism: make a release file of it" in err
+    assert f"{rule} is a rule around another mechanism: make a release file with" in err
 
 
 @pytest.mark.parametrize(("mechanism", "value"), MECHANISMS, ids=lambda part: getattr(part, "name", ""))
@@ -162,7 +162,7 @@ def test_a_column_of_any_file_is_read_as_it_was_written_or_refused(tmp_path):
 
 def test_a_file_without_names_loses_no_record_to_them(tmp_path):
     path = written(tmp_path / "answers.csv", "yes\nno\nyes\n")
-    with pytest.raises(BadInput, match="the first line must be the names of the columns, and it holds the level 'yes'"):
+    with pytest.raises(BadInput, match="the first line must be the names of the columns, but it holds the level 'yes'"):
         load_release(typed("fit", path, *RESPONSE, "--levels", "no,yes", "--model", "warner"))
 
 
@@ -257,12 +257,12 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
     ("text", "options", "message"),
     [
         (VISITS, [], "name the mechanism that released it and its parameters, such as --mechanism laplace"),
-        (VISITS, LAPLACE, "--column is needed: --mechanism laplace releases one number a record; visits.csv has the"),
+        (VISITS, LAPLACE, "--column is needed: --mechanism laplace releases one number for each record; v"),
         (VISITS, ["--column", "visit", *LAPLACE], "has no column 'visit' (did you mean visits?); its columns are id"),
-        (VISITS, ["--column", "id,id", *LAPLACE], "column 'id' of visits.csv is named twice"),
+        (VISITS, ["--column", "id,id", *LAPLACE], "column 'id' of visits.csv is given twice"),
         (VISITS, ["--column", "visits", "--by", "area", *LAPLACE], "has no column 'area'"),
-        (VISITS, ["--column", "region", *LAPLACE], "line 2: column 'region' holds 'north', which is no number"),
-        (VISITS, ["--column", "region", *RESPONSE], "words for categories are given codes by --levels"),
+        (VISITS, ["--column", "region", *LAPLACE], "line 2: column 'region' holds 'north', which is not a number"),
+        (VISITS, ["--column", "region", *RESPONSE], "name the words for categories with --levels"),
         (VISITS, ["--column", "region", *RESPONSE, "--levels", "north,east"], "line 3: column 'region' holds 'south'"),
         (VISITS, ["--column", "visits", *LAPLACE, "--levels", "a,b"], "--mechanism laplace has no --levels"),
         (VISITS, ["--column", "id,visits", *RESPONSE], "--column names 2 columns: --mechanism randomized_response"),
@@ -289,7 +289,7 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         (VISITS, ["--column", "visits", *LAPLACE, "--target-accept", "1"], "--target-accept: must be a number between"),
         (VISITS, ["--column", "visits", *LAPLACE, "--epsilon", "much"], "epsilon must be"),
         (VISITS, ["--column", "visits", *LAPLACE, "--epsilon", "@budget"], "has no column 'budget'"),
-        ("visits\n1\n\n3\n", LAPLACE, "visits.csv, line 3: the line is empty, and others follow"),
+        ("visits\n1\n\n3\n", LAPLACE, "visits.csv, line 3: the line is empty, but more lines follow"),
         (
             "visits,id\n1,2\n,3\nNA,4\n",
             ["--column", "visits", *LAPLACE],
@@ -299,22 +299,22 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         (
             "visits,id\n1,2\n3\n",
             ["--column", "visits", *LAPLACE],
-            "line 3: it has 1 cell, and the first line 2 names of",
+            "line 3: the line has 1 cell, but the first line has 2 names of",
         ),
         (
             "visits;id\n1,5;2\n",
             ["--column", "visits", *LAPLACE],
-            "holds '1,5', which is no number: decimals are written",
+            "holds '1,5', which is not a number: write decimals",
         ),
         ("visits,visits\n1,2\n", ["--column", "visits", *LAPLACE], "has several columns 'visits'"),
         ("visits,region\n1,\n", ["--column", "visits", "--by", "region", *LAPLACE], "1 of the 1 values in column 'reg"),
-        ("1.5\n2.5\n", LAPLACE, "the first line must be the names of the columns, and it holds numb"),
-        ("NA\n1\n", LAPLACE, "the first line must be the names of the columns, and it holds numb"),
-        ("income, net;age\n3,5;42\n", ["--column", "income", *LAPLACE], "could be divided by ',' or by ';'"),  # was 3
+        ("1.5\n2.5\n", LAPLACE, "the first line must be the names of the columns, but it holds numb"),
+        ("NA\n1\n", LAPLACE, "the first line must be the names of the columns, but it holds numb"),
+        ("income, net;age\n3,5;42\n", ["--column", "income", *LAPLACE], "could be separated by ',' or ';'"),  # was 3
         ('visits,id\n1,"a\n2,b\n', ["--column", "visits", *LAPLACE], "unexpected end of data, in line 3"),  # was one
-        ("visits\n1_5\n", LAPLACE, "line 2: column 'visits' holds '1_5', which is no number"),  # was 15
-        ("visits\n\uff11\n", LAPLACE, "which is no number"),
-        ("", LAPLACE, "the first line must be the names of the columns, and it is empty"),
+        ("visits\n1_5\n", LAPLACE, "line 2: column 'visits' holds '1_5', which is not a number"),  # was 15
+        ("visits\n\uff11\n", LAPLACE, "which is not a number"),
+        ("", LAPLACE, "the first line must be the names of the columns, but it is empty"),
         ("visits\n", LAPLACE, "has no records below the names of its columns"),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_budget_that_is_none_is_found_in_its_line(options, tmp_path, capsys):
     path = written(tmp_path / "z.csv", "visits,region,budget\n1,south,1\n2,north,1\n3,south,1\n4,north,-1\n")
     described = ["--column", "visits", "--mechanism", "laplace", "--epsilon", "@budget", "--lower", 0, "--upper", 20]
     err = refused(capsys, "fit", path, *described, *options, "--model", "hierarchical" if options else "clipped_counts")
-    assert f"{path}, line 5: column 'budget' holds -1.0, and epsilon must be positive and finite" in err
+    assert f"{path}, line 5: column 'budget' holds -1.0, but epsilon must be positive and finite" in err
     path.write_text(path.read_text().replace(",1\n", ",-1\n"))  # one budget in a group, which is a number then
     err = refused(capsys, "fit", path, *described, *options, "--model", "hierarchical" if options else "clipped_counts")
     assert f"{path}, line 2: column 'budget' holds -1.0" in err
@@ -343,7 +343,7 @@ def test_a_column_that_tells_records_apart_is_none_of_groups(tmp_path, capsys):
     path = written(tmp_path / "z.csv", "\n".join(["visits,id", *lines]))
     described = [path, "--column", "visits", "--by", "id"]
     err = refused(capsys, "fit", *described, *LAPLACE, "--model", "hierarchical")
-    assert "--by id makes 4,000 groups of 5,000 records, most with a single one: it must name a column of groups" in err
+    assert "--by must name a column of groups, but id makes 4,000 groups of 5,000 records, most with" in err
     path.write_text("\n".join(["visits,id", *lines[1996:2003]]))  # two groups of two, three of one
     err = refused(capsys, "fit", *described, *LAPLACE, "--model", "hierarchical")
     assert "5 groups of 7 records" in err
@@ -371,7 +371,7 @@ def test_groups_of_a_file_do_not_add(tmp_path, capsys):
 def test_several_files_are_groups_or_parts_and_the_user_says_which(options, tmp_path, capsys):
     paths = [tmp_path / "north.csv", tmp_path / "south.csv"]  # which are not read before
     err = refused(capsys, "fit", *paths, *options, *LAPLACE, "--model", "hierarchical")
-    assert "2 RELEASEs need --by file, if each is a group, or --add, if they are parts of one" in err
+    assert "2 RELEASEs need --by file (each is a group) or --add (all are parts of one release)" in err
 
 
 @pytest.mark.filterwarnings("ignore::ldpbayes.inference.ConvergenceWarning")
@@ -426,12 +426,12 @@ def test_a_release_file_says_itself_what_released_it(tmp_path, capsys):
     path = tmp_path / "z.npz"
     ldp.Release([1.0, 2.0], ldp.LaplaceMechanism(1.0, 0, 20)).save(path)
     err = refused(capsys, "fit", path, "--column", "visits", *LAPLACE, "--model", "clipped_counts")
-    assert f"--mechanism, --column, --epsilon, --lower, --upper: of .csv files only; {path} says itself" in err
+    assert f"--mechanism, --column, --epsilon, --lower, --upper: only for .csv files; {path} states" in err
     plain = tmp_path / "visits.parquet"
     pd.DataFrame({"visits": [1.0, 2.0]}).to_parquet(plain)
     err = refused(capsys, "fit", plain, "--column", "visits", *LAPLACE, "--model", "clipped_counts")
-    assert "visits.parquet is not a valid release file" in err and "says itself" not in err
-    assert "a plain table is given as a .csv file, with --mechanism" in err
+    assert "visits.parquet is not a valid release file" in err and "states its own mechanism" not in err
+    assert "give a plain table as a .csv file, with --mechanism" in err
     err = refused(capsys, "fit", "z.xlsx", *LAPLACE, "--model", "clipped_counts")
     assert "a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got z.xlsx" in err
 
@@ -462,7 +462,7 @@ def test_reports_a_person_are_counted_from_a_column(tmp_path, capsys):
     assert load_release(typed("fit", path, *response, "--persons", "who")).times == 4
     grouped = load_releases(typed("fit", path, *response, "--persons", "who", "--by", "region"))
     assert [(each.word, each.release.times) for each in grouped] == [("n", 2), ("s", 2)]
-    assert "persons replaces times" in refused(capsys, "fit", path, *response, "--persons", "who", "--times", "2")
+    assert "do not give times" in refused(capsys, "fit", path, *response, "--persons", "who", "--times", "2")
     written(path, "who,answer\nann,1\n,0")
     assert "1 of the 2 values in column 'who' are missing, the first in line 3" in refused(
         capsys, "fit", path, *response, "--persons", "who"

@@ -149,7 +149,7 @@ def test_a_plan_names_mechanisms_and_budgets_and_how_many_people_are_needed(tmp_
         ({"--at": "probs=2"}, "invalid probs"),
         ({"--at": "prob=0.3"}, "unexpected keyword"),
         ({"--mechanism": "randomised_response"}, "did you mean randomized_response"),
-        ({"--lower": "0"}, "no --mechanism has an option --lower"),
+        ({"--lower": "0"}, "none of the mechanisms has an option --lower"),
         ({"--plot": "plan.jpg"}, "pictures are PNG"),
         ({"--people": "0"}, "at least 1"),
     ],
@@ -212,11 +212,11 @@ def test_files_are_sketched_and_the_sketch_is_fitted(tmp_path, capsys, monkeypat
             ["sketch", "one.npz", "monday.csv", "--column", "visits", *LAPLACE, "--out", "x.npz"],
             "records would count twice",
         ),
-        (["sketch", "monday.csv", "--out", "x.npz"], "the file does not say what released it"),
+        (["sketch", "monday.csv", "--out", "x.npz"], "the file does not state its mechanism"),
         (["sketch", "monday.csv", *LAPLACE, "--out", "x.nc"], "sketches are NumPy files"),
         (
             ["bootstrap", "one.npz", "--family", "poisson", "--count", "9"],
-            "one.npz is a sketch, which",
+            "one.npz is a sketch, but",
         ),
     ):
         assert cli.main(argv) == 2
@@ -270,7 +270,7 @@ def test_a_corrupt_file_is_refused(name, tmp_path, capsys):
         ({"values": [0.0, 1.0], "mechanism": '{"mechanism": "laplac"}'}, "mechanism must be one of"),
         (
             {"values": [0.0, 1.0], "mechanism": '{"mechanism": "laplace", "epsilon": 1}'},
-            "give both bounds, lower and upper, of a record; or, for a statistic of many records, sensitivity",
+            "give lower and upper, the bounds of a record; or, for a statistic of many records, sensitivity",
         ),
         ({"values": [0.0, 2.0], "mechanism": '{"mechanism": "randomized_response", "epsilon": 1}'}, "integers in 0..1"),
     ],
@@ -342,7 +342,7 @@ def test_a_release_that_its_mechanism_hardly_made_is_warned_of_once_and_exits_wi
     code = cli.main(["fit", str(tmp_path / "wrong.npz"), "--model", "warner", "--quiet", *FEW])
     printed = capsys.readouterr()
     assert code == 3
-    assert printed.err.count("could hardly have released these values, whatever the records are") == 1
+    assert printed.err.count("these values are nearly impossible under") == 1
     assert "900 of 1,000 support category 1, where at most 622.5 are expected" in printed.err
     good = SimpleNamespace(attrs={"convergence_warnings": "[]", "release_warnings": "[]"})
     doubted = SimpleNamespace(attrs=good.attrs | {"release_warnings": '["..."]'})
@@ -422,7 +422,7 @@ def test_counts_are_drawn_with_all_personal_budgets(tmp_path, capsys):
 
 
 def test_pictures_of_other_models_and_releases_are_refused_before_sampling(answers, numbers, tmp_path, capsys):
-    wanted = "--plot is for one RELEASE of numbers, without --by, and a model of their law"
+    wanted = "--plot needs one RELEASE of numbers, without --by, and a model of their law"
     picture = ["--plot", tmp_path / "x.png"]
     for release, model in ((answers, "warner"), (numbers, "regional_histograms"), (answers, "clipped_gaussian")):
         several = [release, "--by", "file"] if model == "regional_histograms" else []
@@ -549,7 +549,7 @@ def test_statistics_are_bootstrapped_by_the_name_of_their_family(sums, tmp_path,
         (["--family", "poisson"], "needs bounds"),
         (["--family", "poisson", "--upper", "12", "--scale", "1"], "has no --scale"),
         (["--family", "gaussian_mean", "--lower", "0", "--upper", "12"], "needs --scale"),
-        (["--family", "poisson", "--upper", "20"], "one record can move the statistics by 20"),
+        (["--family", "poisson", "--upper", "20"], "one record can change the statistics by 20"),
         (["--family", "least_squares", "--upper", "1,2"], "lower is missing"),
         (["--family", "poisson", "--upper", "12", "--level", "1.5"], "level must be between 0 and 1"),
         (["--family", "poisson", "--upper", "12", "--draws", "20"], "at least 39 replicates"),
@@ -615,8 +615,8 @@ def test_a_posterior_of_released_labels_is_sampled_given_the_features(labels, ca
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["fit", "labels.npz", "--model", "label_regression"], "that model needs it"),
-        (["fit", "labels.npz", "--model", "clipped_gaussian", "--features", "features.npy"], "--features is for"),
+        (["fit", "labels.npz", "--model", "label_regression"], "no other model takes --features"),
+        (["fit", "labels.npz", "--model", "clipped_gaussian", "--features", "features.npy"], "no other model takes"),
         (["regress", "labels.npz", "--features", "features.txt"], "must be a .csv or .npy file"),
         (["regress", "labels.npz", "--features", "none.csv"], "no file"),
         (["regress", "labels.npz", "--features", "words.csv"], "line 2: column 'b' holds 'x'"),
@@ -650,4 +650,4 @@ def test_a_formula_takes_its_columns_from_the_file_of_the_release(tmp_path, caps
     assert cli.main([*argv, "--formula", "income ~ agee"]) == 2
     assert "`agee` is not present" in (error := capsys.readouterr().err) and "the columns are age, education" in error
     assert cli.main([*argv, "--formula", "income ~ age", "--model", "warner"]) == 2
-    assert "fit needs --model or --formula, one of the two" in capsys.readouterr().err
+    assert "fit needs either --model or --formula" in capsys.readouterr().err

@@ -240,15 +240,15 @@ def test_what_an_expansion_cannot_do_is_said():
     law = dist.Categorical(np.full(6, 1 / 6))
     with pytest.raises(ValueError, match="got LaplaceMechanism"):
         sketch_of(np.zeros(9), ldp.LaplaceMechanism(1.0, -1, 1), expand=True)
-    with pytest.raises(ValueError, match="some here are infinite"):
+    with pytest.raises(ValueError, match="finite budgets, but some are infinite"):
         sketch_of(np.eye(6, dtype=int), ldp.OptimalUnaryEncoding(np.inf, 6), expand=True)
-    with pytest.raises(ValueError, match="up to 256 of them, got 300"):
+    with pytest.raises(ValueError, match="at most 256 categories, got 300"):
         sketch_of(np.arange(9), ldp.RandomizedResponse(1.0, 300), expand=True)
     with pytest.raises(ValueError, match="expand is False"):
         sketch_of(values, mechanism, expand=False, at=one)
-    with pytest.raises(ValueError, match="for 6 categories, and here are 5"):
+    with pytest.raises(ValueError, match="for 6 categories, but the values have 5"):
         sketch_of(values[:, :5], ldp.OptimalUnaryEncoding(1.0, 5), at=one)
-    with pytest.raises(ValueError, match="for no groups, and here are 2"):
+    with pytest.raises(ValueError, match="for no groups, but the values have 2"):
         sketch_of(values, mechanism, by=np.arange(900) % 2, at=one)
     with pytest.raises(ValueError, match="keep_records=True"):
         bare.exact  # noqa: B018
@@ -258,11 +258,11 @@ def test_what_an_expansion_cannot_do_is_said():
         one.log_likelihood(np.full(6, 1 / 6))
     with pytest.raises(AttributeError, match="expand=False"):
         one.nodes  # noqa: B018
-    with pytest.raises(ValueError, match="made at the same point"):
+    with pytest.raises(ValueError, match="have the same centre"):
         one + sketch_of(values[::2], mechanism, expand=True)
-    with pytest.raises(ValueError, match="different mechanisms or groups do not add"):
+    with pytest.raises(ValueError, match="different mechanisms or groups cannot be added"):
         one + sketch_of(values, ldp.SymmetricUnaryEncoding(1.0, 6), at=one)
-    with pytest.raises(ValueError, match="no choice of method"):
+    with pytest.raises(ValueError, match="method cannot be chosen"):
         law_of_nodes(one, law, method="channel")
     with pytest.raises(ValueError, match="a mask cannot leave out records of an expansion"):
         ldp.observe("z", law.mask(False), one)

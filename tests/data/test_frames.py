@@ -36,7 +36,7 @@ def test_what_a_frame_does_not_have_is_said(frame):
         table["sex"]
     with pytest.raises(AttributeError, match="no column or attribute 'iloc'"):
         table.iloc  # noqa: B018
-    with pytest.raises(TypeError, match="a table takes names of columns"):
+    with pytest.raises(TypeError, match="a table can be indexed only by column names"):
         table[:5]
     with pytest.raises(ValueError, match="column 'known' has 150 missing values, the first in row 1"):
         table["known"]

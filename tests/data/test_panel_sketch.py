@@ -273,7 +273,7 @@ def test_sketches_that_do_not_belong_together_do_not_add(rng):
 
 def test_personal_budgets_and_bad_panels_are_refused(rng):
     release = ldp.Release(rng.normal(size=3), ldp.LaplaceMechanism([0.5, 1.0, 2.0], -5, 5))
-    with pytest.raises(ValueError, match="one common budget"):
+    with pytest.raises(ValueError, match="one budget for all"):
         release.sketch()
     for panels in (0, -3, 2.5):
         with pytest.raises(ValueError, match="panels must be an integer of at least 1"):

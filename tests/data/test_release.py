@@ -21,7 +21,7 @@ BINARY = ldp.RandomizedResponse(1.0)
         ([], LAPLACE, "values is empty"),
         ([0.0, np.nan, 1.0], LAPLACE, r"must be finite; 1 are not, the first \(nan\) at 1"),
         ([0.0, np.inf], LAPLACE, r"must be finite; 1 are not, the first \(inf\) at 1"),
-        ([[0.0, 1.0]], LAPLACE, r"releases one number a record; got values of shape \(1, 2\)"),
+        ([[0.0, 1.0]], LAPLACE, r"releases one number for each record; got values of shape \(1, 2\)"),
         (["a", "b"], LAPLACE, "values must be numbers"),
         ([0, 1, 2], BINARY, r"integers in 0..1 under RandomizedResponse; 1 are not, the first \(2\) at 2"),
         ([0, -1], BINARY, r"the first \(-1\) at 1"),
@@ -106,14 +106,14 @@ def test_files_of_another_form_are_refused(tmp_path):
     (tmp_path / "c.csv").write_text("1\n")
     np.savez(tmp_path / "d.npz", values=np.array([1.0, None]), mechanism="{}")
     with zipfile.ZipFile(tmp_path / "e.npz", "w") as file:
-        file.writestr("values.npy", "no array")
+        file.writestr("values.npy", "not an array")
         file.writestr("mechanism.npy", "{}")
     for name, message in (
         ("a.npz", "lacks mechanism"),
         ("b.npz", "is not JSON"),
-        ("c.csv", r"ends in .npz or .parquet"),
+        ("c.csv", r"must end in .npz or .parquet"),
         ("d.npz", "^values in d.npz is an array of Python objects, .* save values as an array of numbers, or .*save$"),
-        ("e.npz", "e.npz is damaged: values in it is no array"),
+        ("e.npz", "e.npz is damaged: its entry values is not an array"),
     ):
         with pytest.raises(ValueError, match=message):
             ldp.Release.load(tmp_path / name)
@@ -129,9 +129,9 @@ def test_damaged_files_are_said_to_be(tmp_path, capsys):
     flipped[2000] ^= 255
     np.save(tmp_path / "array.npy", np.ones(3))
     for name, content, message in (
-        ("half.npz", npz[:3000], "half.npz is no .npz file, or not all of one"),
-        ("empty.npz", b"", "empty.npz is no .npz file, or not all of one"),
-        ("array.npz", (tmp_path / "array.npy").read_bytes(), "array.npz is no .npz file, or not all of one"),
+        ("half.npz", npz[:3000], "half.npz is not a complete .npz file"),
+        ("empty.npz", b"", "empty.npz is not a complete .npz file"),
+        ("array.npz", (tmp_path / "array.npy").read_bytes(), "array.npz is not a complete .npz file"),
         ("flipped.npz", bytes(flipped), "flipped.npz is damaged: Bad CRC-32 for file 'values.npy'"),
         ("half.parquet", parquet[: len(parquet) // 2], "half.parquet is not a Parquet file, or damaged"),
     ):
@@ -155,7 +155,7 @@ def test_numbers_of_other_machines_become_this_ones(kind, tmp_path):
 def test_values_that_are_masked_are_refused_and_not_unmasked():
     values = np.ma.array([0.0, 1.0, 2.0], mask=[False, True, False])
     for take in (lambda: ldp.Release(values, LAPLACE), lambda: LAPLACE.validated_batch(values)):
-        with pytest.raises(ValueError, match="values must not be masked, 1 are"):
+        with pytest.raises(ValueError, match="values must not be masked, but 1 are"):
             take()
     assert ldp.Release(np.ma.array([0.0, 1.0]), LAPLACE).values.tolist() == [0.0, 1.0]
 
@@ -252,11 +252,11 @@ def test_the_promise_is_to_a_person_with_all_reports():
     ("options", "message"),
     [
         ({"times": 0}, "times must be an integer of at least 1, got 0"),
-        ({"persons": [1, 2, 3]}, "persons replaces times, and must have one person for each of the 4 values"),
-        ({"persons": [1, 2, 3, 3], "times": 2}, "persons replaces times"),
-        ({"persons": [1, 2, np.nan, np.nan]}, "persons replaces times, and must have one person for each"),
-        ({"persons": ["a", np.nan, "a", "b"]}, "persons replaces times, and must have one person for each"),
-        ({"persons": ["a", None, "a", "b"]}, "persons replaces times, and must have one person for each"),
+        ({"persons": [1, 2, 3]}, "persons must have one person for each of the 4 values"),
+        ({"persons": [1, 2, 3, 3], "times": 2}, "do not give times"),
+        ({"persons": [1, 2, np.nan, np.nan]}, "persons must have one person for each"),
+        ({"persons": ["a", np.nan, "a", "b"]}, "persons must have one person for each"),
+        ({"persons": ["a", None, "a", "b"]}, "persons must have one person for each"),
     ],
 )
 def test_reports_a_person_are_checked(options, message):
@@ -316,5 +316,5 @@ def test_releases_add_as_if_people_were_in_both():
     table = ldp.NoisyTable([3, 5], ldp.DiscreteLaplaceMechanism(1.0, sensitivity=1), keys={"age": [1, 2]})
     answers = [ldp.Release([0, 1], ldp.RandomizedResponse(1.0, categories)) for categories in (2, 3)]
     for first, second in ((one, answers[0]), answers, (one, ldp.Release(None, LAPLACE, 3)), (table, table), (one, 1)):
-        with pytest.raises(ValueError, match="releases with values of one kind of mechanism add, not"):
+        with pytest.raises(ValueError, match="only releases with values and with mechanisms of one kind can be added"):
             first + second

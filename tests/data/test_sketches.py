@@ -56,7 +56,7 @@ def test_sketches_of_rows_add_and_read_in_chunks(monkeypatch):
     np.testing.assert_allclose(by_nodes(sum(parts)), by_nodes(whole), rtol=1e-13)
     monkeypatch.setattr("ldpbayes.data._sketches.ROWS", 64)
     np.testing.assert_allclose(by_nodes(records.sketch()), by_nodes(whole), rtol=1e-13)
-    with pytest.raises(ValueError, match="sketches of different mechanisms or groups do not add"):
+    with pytest.raises(ValueError, match="sketches of different mechanisms or groups cannot be added"):
         whole + release(10, ldp.mechanisms.LinearRecordsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4)).sketch()
 
 
@@ -88,7 +88,7 @@ def test_groups_with_budgets_of_their_own_are_one_site():
 
     for want, found in densities(each):
         np.testing.assert_allclose(found, want, rtol=1e-12)
-    with pytest.raises(ValueError, match="one budget for all records; sketch the rows of each budget apart"):
+    with pytest.raises(ValueError, match="one budget for all; sketch the rows of each budget separately"):
         rows.sketch()
 
 
@@ -96,7 +96,7 @@ def test_rows_of_other_laws_or_noises_have_no_such_sketch():
     records = release(10)
     other = RegressionRows(dist.MultivariateNormal(np.zeros(3), np.eye(3)), dist.BernoulliLogits, np.zeros(3))
     with pytest.raises(
-        ValueError, match="first and second moments, which say all where records are MultivariateNormal"
+        ValueError, match="first and second moments, so it is only for records that are MultivariateNormal"
     ):
         ldp.observe("z", other, records.sketch())
     laplace = ldp.SymmetricLaplaceMechanism(1.0, -1, 1, columns=4)
@@ -115,9 +115,9 @@ def test_statistics_of_single_records_are_summed():
     parts = sum(sketch_of(values[rows], mechanism) for rows in (slice(0, 20), slice(20, None)))
     np.testing.assert_allclose(parts.nodes, made.nodes)
     assert parts.mechanism == made.mechanism
-    with pytest.raises(ValueError, match="only values of one record each"):
+    with pytest.raises(ValueError, match="total needs a local mechanism"):
         ldp.Release(made.nodes, made.mechanism).sketch()
-    with pytest.raises(ValueError, match="sketches of different mechanisms or groups do not add"):
+    with pytest.raises(ValueError, match="sketches of different mechanisms or groups cannot be added"):
         made + TotalSketch.of(values, ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4))
 
 
@@ -196,16 +196,16 @@ def test_groups_that_cannot_be_made_are_refused():
         (["a", "b", np.nan], "by has no level in row 2"),  # which NumPy would spell as a word
         (pd.Series([1, None, 2], dtype="Int64"), "by has no level in row 1"),
         ([0.5, 1.0, np.nan], "by has no level in row 2"),
-        (np.zeros((3, 2), int), "by must hold a level for each of the 3 records, or an integer ≥ 0"),
-        (["a", "b"], "by must hold a level for each of the 3 records, or an integer ≥ 0"),
-        ([0, 1, -1], "by must hold a level for each of the 3 records, or an integer ≥ 0"),
-        ([0, 2, 2], "group 1 has no record"),
-        (["a", "a", "b"], "sketched with one common budget"),
+        (np.zeros((3, 2), int), "by must hold a level, or an integer ≥ 0, for each of the 3 records"),
+        (["a", "b"], "by must hold a level, or an integer ≥ 0, for each of the 3 records"),
+        ([0, 1, -1], "by must hold a level, or an integer ≥ 0, for each of the 3 records"),
+        ([0, 2, 2], "group 1 has none"),
+        (["a", "a", "b"], "needs one budget for all"),
     ):
         with pytest.raises(ValueError, match=message):
             numbers.sketch(by=by)
     answers = [ldp.Release([0, 1], ldp.RandomizedResponse(1.0)).sketch(by=by) for by in (["a", "b"], ["a", "c"])]
-    with pytest.raises(ValueError, match="different mechanisms or groups do not add"):
+    with pytest.raises(ValueError, match="different mechanisms or groups cannot be added"):
         answers[0] + answers[1]
     assert (answers[0] + answers[0]).coords == {"group": ("a", "b")}
 

@@ -100,40 +100,40 @@ def test_rules_stand_around_the_noise_in_the_order_in_which_they_were_applied():
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"noise": None}, "noise must be one of .*values do not tell it.*got None"),
+        ({}, {"noise": None}, "noise must be one of .*values do not show it.*got None"),
         ({}, {"noise": "discrete_gausian"}, "got 'discrete_gausian' .did you mean discrete_gaussian"),
         ({}, {"noise": "staircase"}, "or a class of noise with one parameter"),
         ({}, {"noise": ldp.noise.Staircase}, "or a class of noise with one parameter"),
         ({}, {"standard_deviation": None}, "give one of scale, standard_deviation and variance, got none"),
         ({}, {"variance": 3.0}, "got standard_deviation and variance"),
         ({}, {"standard_deviation": -1.0}, "standard_deviation must be a positive and finite number, got -1.0"),
-        ({"sd": [10, 10, 0, 5]}, {}, "column 'sd' holds 0.0 for Iowa, Adair: a standard_deviation is positive"),
+        ({"sd": [10, 10, 0, 5]}, {}, "column 'sd' holds 0.0 for Iowa, Adair: a standard_deviation must be positive"),
         ({"sd": [10, None, 5, 5]}, {}, "column 'sd' holds nan for Ohio, Allen: a standard_deviation"),
-        ({"sd": [10, "x", 5, 5]}, {}, "column 'sd' holds x for Ohio, Allen: no number"),
-        ({"n": [101, 12, "57*", 40]}, {}, r"column 'n' holds 57\* for Iowa, Adair: no number"),
-        ({"n": ["101", "12", "57", "40"]}, {}, "column 'n' holds 101 for Ohio, Adams and 3 cells more: no number"),
-        ({"n": [101, 12, 57.5, 40]}, {}, "column 'n' holds 57.5 for Iowa, Adair: possible are whole numbers"),
+        ({"sd": [10, "x", 5, 5]}, {}, "column 'sd' holds x for Ohio, Allen: not a number"),
+        ({"n": [101, 12, "57*", 40]}, {}, r"column 'n' holds 57\* for Iowa, Adair: not a number"),
+        ({"n": ["101", "12", "57", "40"]}, {}, "column 'n' holds 101 for Ohio, Adams and 3 other cells: not a number"),
+        ({"n": [101, 12, 57.5, 40]}, {}, "column 'n' holds 57.5 for Iowa, Adair: possible values are whole numbers"),
         (
             {"n": [101, 12, np.inf, 40]},
             {"noise": "laplace"},
-            "column 'n' holds inf for Iowa, Adair: possible are finite numbers",
+            "column 'n' holds inf for Iowa, Adair: possible values are finite numbers",
         ),
         (
             {},
             {"threshold": 41},
-            "column 'n' holds 12.0 for Ohio, Allen and 1 cells more: possible are whole numbers, threshold 41",
+            "column 'n' holds 12.0 for Ohio, Allen and 1 other cells: possible values are whole numbers, threshold 41",
         ),
-        ({}, {"floor": 20}, "column 'n' holds 12.0 for Ohio, Allen: possible are whole numbers, floor 20"),
+        ({}, {"floor": 20}, "column 'n' holds 12.0 for Ohio, Allen: possible values are whole numbers, floor 20"),
         (
             {"n": [100, 15, 55, 41]},
             {"unit": 5},
-            "column 'n' holds 41.0 for Iowa, Adams: possible are whole numbers, unit 5",
+            "column 'n' holds 41.0 for Iowa, Adams: possible values are whole numbers, unit 5",
         ),
         ({}, {"floor": np.nan}, "floor must be finite, got nan"),
         (
             {"county": ["Adams", "Adams", "Adair", "Adams"]},
             {},
-            r"rows 0 and 1 are of one cell \(state Ohio, county Adams\)",
+            r"rows 0 and 1 are of the same cell \(state Ohio, county Adams\)",
         ),
         ({"county": ["Adams", None, "Adair", "Adams"]}, {}, "key 'county' has no label in row 1"),
         ({}, {"value": "m"}, "there is no column 'm'; the columns are state, county, n, sd"),
@@ -152,7 +152,7 @@ def test_something_that_is_no_frame_is_refused():
     mechanism = ldp.DiscreteGaussianMechanism(scale=10.0)
     with pytest.raises(ValueError, match="key 'state' needs a label for each of 2 cells, got shape \\(3,\\)"):
         NoisyTable([1, 2], mechanism, keys={"state": ["A", "B", "C"]})
-    with pytest.raises(ValueError, match=r"rows 0 and 1 are of one cell \(state A\)"):
+    with pytest.raises(ValueError, match=r"rows 0 and 1 are of the same cell \(state A\)"):
         NoisyTable([1, 2], mechanism, keys={"state": ["A", "A"]})
 
 
@@ -184,9 +184,9 @@ def test_a_variance_given_as_a_standard_deviation_is_seen_in_repeated_values_and
         (
             "standard_deviation",
             "v",
-            "less than noise with 'v' as its standard_deviation does.*it could be the variance$",
+            "less than is possible for noise with standard_deviation = 'v'.*could be the variance$",
         ),
-        ("variance", "sd", "more than noise with 'sd' as its variance does.*could be the .*standard_deviation$"),
+        ("variance", "sd", "more than is possible for noise with variance = 'sd'.*could be the .*standard_deviation$"),
     ):
         options = {moment: column, "repeats": "take"}
         if not wrong:
@@ -195,7 +195,7 @@ def test_a_variance_given_as_a_standard_deviation_is_seen_in_repeated_values_and
         with pytest.warns(ReleaseWarning, match=wrong):
             table = NoisyTable.from_frame(frame, "n", "place", noise, **options)
         assert len(table.doubts) == 1 and [*table.keys] == ["place", "take"]
-    with pytest.raises(ValueError, match=r"rows 0 and 1 are of one cell \(place 0\).*repeats="):
+    with pytest.raises(ValueError, match=r"rows 0 and 1 are of the same cell \(place 0\).*repeats="):
         NoisyTable.from_frame(frame, "n", "place", noise, variance="v")
 
 

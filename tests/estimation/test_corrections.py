@@ -498,7 +498,7 @@ def test_a_method_that_lacks_what_it_must_have_cannot_be_made():
 
     with pytest.raises(TypeError, match=r"abstract method '?takes'?"):
         Nothing()
-    with pytest.raises(NotImplementedError, match="Anything defines neither terms nor evidence"):
+    with pytest.raises(NotImplementedError, match="Anything must define the method terms"):
         ldp.m_estimate(MEAN, release(), Anything(), **PLACED)
 
 
@@ -526,9 +526,9 @@ def test_a_method_from_elsewhere_is_an_argument_of_compiled_functions():
         (
             lambda: correction_from(DoublyRandom(), draws=4),
             TypeError,
-            r"draws=4 goes with a method's name; here say Doub",
+            r"draws=4 is only for a method given by name; use method=Doub",
         ),
-        (lambda: ldp.m_estimate(MEAN, release(), Combined(), support=None), TypeError, "support=None goes with a met"),
+        (lambda: ldp.m_estimate(MEAN, release(), Combined(), support=None), TypeError, "support=None is only for a "),
         (
             lambda: correction_from(DoublyRandom),
             TypeError,
@@ -542,7 +542,7 @@ def test_a_method_from_elsewhere_is_an_argument_of_compiled_functions():
         ),
         (lambda: DoublyRandom(draws=True), ValueError, "draws must be a positive integer or 'exact', got True"),
         (lambda: Combined(support=(0, 1, 2)), ValueError, "support must be 'bounds', a pair"),
-        (lambda: Combined(support=([0, 0], [1, 1, 1])), ValueError, "the support's bounds must be of one length"),
+        (lambda: Combined(support=([0, 0], [1, 1, 1])), ValueError, "the support's bounds must have the same length"),
         (lambda: Combined(support=(0, np.inf)), ValueError, "support's upper bound must be finite, got inf"),
         (lambda: SmoothedDoublyRandom(cuts=0.5), ValueError, "cuts must be a sequence of finite numbers, got 0.5"),
         (
@@ -558,7 +558,7 @@ def test_a_method_from_elsewhere_is_an_argument_of_compiled_functions():
         (
             lambda: Estimator(MEAN, ZERO_INFLATED, DoublyRandom(support=([0, 0], 1)), ldp.estimation.Box(-1.0, 1.0)),
             ValueError,
-            r"one a perturbed column \(here 1\), got shape \(2,\)",
+            r"one for each perturbed column \(here 1\), got shape \(2,\)",
         ),
         (
             lambda: ldp.m_estimate(MEAN, ldp.Release([0.3, 2.0], ldp.GaussianMechanism(1.0, 0.1, 0, 1))),

@@ -252,7 +252,7 @@ def test_m_estimates_have_contrasts_too():
     )
     difference = found.contrast([1, -1, 0])
     assert found.contrast({"age": 1, "income": -1}) == difference
-    with pytest.raises(ValueError, match="weights has no estimates 'incme'; the names are age, income, ill"):
+    with pytest.raises(ValueError, match="weights has unknown names 'incme'; the names are age, income, ill"):
         found.contrast({"age": 1, "incme": -1})
     assert difference[:2] == (-1.0, pytest.approx(np.sqrt(11))) and difference.interval[1] > 0
     assert np.isnan(found.contrast([1, 0, 1]).standard_error)
@@ -475,7 +475,7 @@ RELEASE = ldp.Release([0, 1, 2, 2], ONE)
     [
         (RELEASE, {"method": "em"}, "method must be one of unbiased, base_cut, norm_sub, projection, mle, got 'em'"),
         (ldp.Release(None, ONE, 5), {}, "a release without values has no frequencies to estimate"),
-        (RELEASE.sketch(by=[0, 0, 1, 1]), {}, "the sketch holds 2 groups; make one sketch a group"),
+        (RELEASE.sketch(by=[0, 0, 1, 1]), {}, "the sketch holds 2 groups; make one sketch for each group"),
         (RELEASE, {"alpha": 0.0}, "alpha must be positive and less than 3, got 0.0"),
         (RELEASE, {"alpha": 3}, "alpha must be positive and less than 3, got 3"),
         (RELEASE, {"tolerance": 0}, "tolerance must be positive, got 0"),
@@ -501,8 +501,8 @@ def test_levels_outside_their_range_are_named(level):
         ([1, 0], r"weights must be 3 numbers or rows of 3, got shape \(2,\)"),
         (1.0, r"weights must be 3 numbers or rows of 3, got shape \(\)"),
         (np.ones((2, 2, 3)), r"weights must be 3 numbers or rows of 3, got shape \(2, 2, 3\)"),
-        ([1, np.nan, 0], r"weights must be finite, 3 of them or rows of 3, got weights\[1\] = nan"),
-        ("012", r"weights must be finite, 3 of them or rows of 3, got .*'012'"),
+        ([1, np.nan, 0], r"weights must be 3 finite numbers, or rows of 3, got weights\[1\] = nan"),
+        ("012", r"weights must be 3 finite numbers, or rows of 3, got .*'012'"),
     ],
 )
 def test_weights_of_another_shape_are_named(weights, message):

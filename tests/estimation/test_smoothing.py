@@ -180,8 +180,8 @@ def test_prior_of_has_the_atoms_last():
 @pytest.mark.parametrize(
     ("data", "options", "error", "said"),
     [
-        (RECORDS, {}, TypeError, "one release or sketch"),
-        (SKETCH, {"lower": 1.0}, ValueError, "hold the bounds 0 and 10"),
+        (RECORDS, {}, TypeError, "one release, or one sketch"),
+        (SKETCH, {"lower": 1.0}, ValueError, "include the bounds 0 and 10"),
         (SKETCH, {"knots": 3}, ValueError, "knots"),
         (SKETCH, {"functionals": {}}, ValueError, "one or more"),
         (ldp.Release(None, MECHANISM, count=9), {}, ValueError, "released values"),

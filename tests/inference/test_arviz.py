@@ -99,7 +99,7 @@ def test_generated_groups_are_of_evenly_spaced_draws_where_there_is_no_room_for_
     np.testing.assert_allclose(some, np.asarray(whole["log_likelihood"]["z"])[:, picked], rtol=1e-12)
     monkeypatch.setattr(sys.modules["ldpbayes.inference._fit"], "MAX_BYTES", 100)
     with pytest.raises(
-        ValueError, match=r"log_likelihood would take 0\.0 GiB a draw; give the model part of the records"
+        ValueError, match=r"log_likelihood would take 0\.0 GiB for each draw; give the model fewer records"
     ):
         ldp.fit(model, frame, release, log_likelihood=True)
 
@@ -130,11 +130,11 @@ def two_shares():
 @pytest.mark.parametrize(
     ("dims", "coords", "message"),
     [
-        ({"slope": ["covariate"]}, {}, "dims names 'slope', and the sites of the model are slopes, level, z"),
+        ({"slope": ["covariate"]}, {}, "dims has the site 'slope', but the sites of the model are slopes, level, z"),
         ({"slopes": "covariate"}, {}, "dims of 'slopes' must be a list of names"),
         ({"slopes": ["a", "b"]}, {}, r"at most one for each axis of \(2,\)"),
-        ({}, {"covariate": ["age"]}, "coords has 'covariate', and the axes of the model are region"),
-        ({}, {"region": ["a", "b", "c"]}, "coords of 'region' must be 2 labels, one a place on that axis of 'level'"),
+        ({}, {"covariate": ["age"]}, "coords has the axis 'covariate', but the model has the axes region"),
+        ({}, {"region": ["a", "b", "c"]}, "coords of 'region' must be 2 labels, one for each place on this"),
     ],
 )
 def test_names_and_labels_that_do_not_fit_raise_before_anything_runs(frame, fitted, dims, coords, message):
@@ -210,9 +210,9 @@ def test_calls_that_cannot_be_meant_are_named():
         numpyro.sample("y", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)) + x, 1), obs=y)
 
     private = ldp.privatize(ordinary, {"y": ldp.LaplaceMechanism(1.0, -5, 5)})
-    with pytest.raises(ValueError, match="site 'y' is privatized and observes nothing: give the model its released"):
+    with pytest.raises(ValueError, match="site 'y' is privatized, but observes no values: give the model the released"):
         ldp.fit(private, np.zeros(9))
-    with pytest.raises(ValueError, match=r"site 'y': observed values of shape \(5,\) are not those of \(9,\) laws"):
+    with pytest.raises(ValueError, match=r"site 'y': observed values of shape \(5,\) do not fit laws of shape \(9,\)"):
         ldp.fit(private, np.zeros(9), np.zeros(5))
 
 
@@ -227,5 +227,5 @@ def test_a_sketch_is_fitted_and_the_log_likelihood_is_that_of_its_release():
     np.testing.assert_allclose(result["log_likelihood"]["z"].values[1, 3], expected, rtol=1e-9)  # rounding
     other = ldp.Release(release.values[:400], release.mechanism)
     for data, wrong in ((release.sketch(), other), (release, release)):
-        with pytest.raises(ValueError, match="log_likelihood must be the release of the model's only sketch"):
+        with pytest.raises(ValueError, match="log_likelihood must be the release from which the only sketch was made"):
             ldp.fit(mean_alone, data, log_likelihood=wrong, **SHORT)

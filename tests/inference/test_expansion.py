@@ -318,7 +318,7 @@ def test_what_cannot_be_reweighted_is_no_posterior(x64, uneven, fitted):
 
 def test_draws_that_lack_a_tail_are_no_posterior(x64, monkeypatch, fitted):
     monkeypatch.setattr(_expansion, "TAIL_TOLERANCE", -1.0)  # any tail is too much
-    assert "tail where no draw is" in _given_up(logistic, ldp.Release(Z, RR), X)[0]
+    assert "tail that no draw reaches" in _given_up(logistic, ldp.Release(Z, RR), X)[0]
 
 
 @pytest.mark.slow
@@ -341,7 +341,7 @@ def test_expansions_of_shards_add_to_that_of_all_records():
     parts = [pickle.loads(pickle.dumps(ldp.expand(logistic, *shard, at=whole))) for shard in shards_of(2)]
     total = sum(parts)
     assert total.count == N and np.allclose(total.values, whole.values) and np.allclose(total.slopes, whole.slopes)
-    with pytest.raises(ValueError, match="at the same points"):
+    with pytest.raises(ValueError, match="if their points are equal"):
         total + _moved(whole, 1.0)
 
 
@@ -426,11 +426,11 @@ def test_what_is_no_expansion_of_this_model_is_refused():
         ldp.expand(logistic, release, X, at={"posterior": {"a": jnp.zeros((1, 3))}})
     frame = Frame.of_draws(np.arange(9.0)[:, None])
     other = ldp.inference.Expansion(("mu",), 2, N, frame, np.zeros((9, 1)), np.zeros(9), np.zeros((9, 1)))
-    with pytest.raises(ValueError, match=r"expand is an expansion of another model: it is in \('mu',\)"):
+    with pytest.raises(ValueError, match=r"expand is an expansion of another model: it depends on \('mu',\)"):
         ldp.fit(logistic, release, X, expand=other, progress_bar=False)
     with pytest.raises(ValueError, match="at is an expansion of another model"):
         ldp.expand(logistic, release, X, at=other)
-    with pytest.raises(ValueError, match="expand= is for HMC and NUTS"):
+    with pytest.raises(ValueError, match="expand= needs HMC or NUTS"):
         ldp.fit(logistic, release, X, expand=True, kernel=numpyro.infer.SA, progress_bar=False)
 
 

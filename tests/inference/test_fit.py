@@ -209,7 +209,7 @@ def test_a_grid_too_coarse_for_the_posterior_is_refined_and_sampled_again():
 
     with pytest.warns(
         ldp.inference.SketchWarning,
-        match=r"sketch of \[40\] panels is off by .* nats .*; refined to \[\d+\] and sampled again",
+        match=r"sketch of \[40\] panels has an error of .* nats .*; refined to \[\d+\] and sampled again",
     ):
         result = quiet_fit(model, release.sketch(), num_warmup=80, num_samples=50)
     first, last = json.loads(result.attrs["certificates"])
@@ -283,7 +283,7 @@ def test_advice_names_the_settings_that_can_help():
     steps, diverged = np.array([[3, 7, 7, 7]]), np.ones((1, 4), bool)
     result = inference_data({"posterior": {"mu": np.ones((1, 4))}, "sample_stats": {"num_steps": steps}}, {})
     assert advice(result, 3) == (
-        "; run longer chains, raise max_tree_depth, at which 75% of the draws stopped, "
+        "; run longer chains, raise max_tree_depth (75% of the draws reached it), "
         "reparametrise, or try dense_mass=True if parameters are correlated"
     )
     assert "depth" not in advice(result, 4) and "target_accept_prob" not in advice(result, 4)

@@ -115,7 +115,7 @@ def test_the_error_along_a_ray_counts_what_lies_beyond_all_draws():
 @pytest.mark.slow
 @pytest.mark.parametrize("distances, coding", [((4, 4, 14), "own"), ((2, 12, 14), "centred")])
 def test_a_flat_tail_beyond_all_draws_is_seen(distances, coding):
-    assert "tail where no draw is" in settled(answers(*distances), CODINGS[coding])[0]
+    assert "tail that no draw reaches" in settled(answers(*distances), CODINGS[coding])[0]
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_what_is_not_refused_is_exact(distance, coding, record_property):
 @pytest.mark.filterwarnings("ignore::ldpbayes.inference.ConvergenceWarning")
 def test_the_records_are_sampled_where_an_expansion_has_lost_a_tail():
     yes, coding = answers(3, 12, 14), CODINGS["reference"]
-    with pytest.warns(ldp.LdpBayesWarning, match="tail where no draw is"):
+    with pytest.warns(ldp.LdpBayesWarning, match="tail that no draw reaches"):
         posterior = ldp.fit(model, released(yes), coding, **SHORT, progress_bar=False, expand=True)
     mean, sd = (each[0] for each in exact(yes, coding))
     squares = (posterior["posterior"]["b"].values[..., 0] - mean) ** 2
@@ -149,7 +149,7 @@ def test_shards_that_have_lost_a_tail_are_doubted():
     yes, coding = answers(3, 12, 14), CODINGS["reference"]
     # half of the answers twice, which stand for the records of two machines
     halves = 2 * [ldp.expand(model, ldp.Release(released(yes).values, RR), coding)]
-    with pytest.warns(ldp.inference.ExpansionWarning, match="tail that the expansion has not"):
+    with pytest.warns(ldp.inference.ExpansionWarning, match="tail that the expansion lacks"):
         ldp.fit(model, released(yes), coding, **SHORT, progress_bar=False, expand=sum(halves))
 
 

@@ -156,15 +156,15 @@ BAD = [
     (
         ldp.LocalHashing(1.0, 2, 2),
         np.stack([ANSWERS, ANSWERS * 2], axis=1),
-        r"the hash an integer from 0 to 1; 3 are not",
+        r"with hash an integer from 0 to 1; 3 are not",
     ),
     (
         ldp.OptimalUnaryEncoding([np.inf] * 6, 2),
         np.ones((6, 2), int),
-        "infinite budget is released as it is, with one bit set",
+        "infinite budget must be released as itself, with one bit set",
     ),
     (LAPLACE, np.where(ANSWERS == 1, np.inf, 0.0), r"must be finite; 3 are not, the first \(inf\) at 1"),
-    (ldp.SymmetricLaplaceMechanism([0.0] * 6, 0, 1), ANSWERS * 3.0, "public records lie between the bounds"),
+    (ldp.SymmetricLaplaceMechanism([0.0] * 6, 0, 1), ANSWERS * 3.0, "they must be between the bounds"),
 ]
 
 
@@ -274,7 +274,7 @@ def test_a_privatized_model_takes_a_release_where_it_observes_an_array(x64):
         (
             lambda z: ldp.Release(z, ldp.LaplaceMechanism(2.0, -5, 5)),
             ValueError,
-            r"given LaplaceMechanism\(epsilon=1.0.*release is by LaplaceMechanism\(epsilon=2.0",
+            r"privatize has LaplaceMechanism\(epsilon=1.0.*release has LaplaceMechanism\(epsilon=2.0",
         ),
     ],
     ids=["sketch", "another mechanism"],

@@ -105,9 +105,9 @@ def test_records_that_cannot_be_split_are_refused():
 
     mesh = Mesh(np.array(jax.devices()[:1]), ("records",))
     release = ldp.Release(np.zeros(4, int), ldp.RandomizedResponse(1.0))
-    with pytest.raises(ValueError, match="must have releases with values, of one number of records"):
+    with pytest.raises(ValueError, match="must be releases with values and equal numbers of records"):
         ldp.inference.sharded({"x": np.zeros(4)}, mesh)
-    with pytest.raises(ValueError, match="must have releases with values, of one number of records"):
+    with pytest.raises(ValueError, match="must be releases with values and equal numbers of records"):
         ldp.inference.sharded(ldp.Release(None, release.mechanism, 4), mesh)
 
     class Two:

@@ -239,7 +239,7 @@ def test_generalised_linear_models_of_counts_and_positive_labels(features, law, 
 
 def test_features_that_say_the_same_have_no_standard_errors_without_a_penalty(features, released):
     twice = np.concatenate([features[:, :2], features[:, :1]], axis=1)
-    with pytest.warns(LearningWarning, match="do not tell the parameters apart"):
+    with pytest.warns(LearningWarning, match="do not identify all parameters"):
         fit = linear_fit(twice, released, penalty=0.0)
     assert np.isnan(fit.standard_error).all() and np.isfinite(fit.params).all()
     with warnings.catch_warnings():
@@ -256,7 +256,7 @@ def test_features_that_say_the_same_have_no_standard_errors_without_a_penalty(fe
 )
 def test_one_label_has_a_fit_that_says_that_it_tells_nothing_of_features(objective):
     release = ldp.Release(np.array([1.3]), ldp.LaplaceMechanism(1.0, -4.0, 4.0))
-    with pytest.warns(LearningWarning, match="do not tell the parameters apart"):
+    with pytest.warns(LearningWarning, match="do not identify all parameters"):
         fit = linear_fit(np.ones((1, 1)), release, objective=objective)
     assert np.isfinite(fit.params).all() and fit.coefficients == 0 and np.isnan(fit.standard_error).all()
 
@@ -297,7 +297,7 @@ def test_columns_of_a_data_frame_are_those_of_the_fit(features, released):
     frame = pandas.DataFrame(features, columns=["age", "rooms", "floor"])
     fitted = linear_fit(frame, released, penalty=1.0)
     np.testing.assert_allclose(fitted.predict(frame), fitted.predict(features), rtol=1e-13, atol=1e-13)  # rounding
-    with pytest.raises(ValueError, match=r"columns of the fit in their order, \['age', 'rooms', 'floor'\]"):
+    with pytest.raises(ValueError, match=r"columns of the fit in the same order, \['age', 'rooms', 'floor'\]"):
         fitted.predict(frame[["rooms", "age", "floor"]])
 
 

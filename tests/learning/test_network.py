@@ -66,7 +66,7 @@ def test_columns_of_a_data_frame_are_those_of_the_training(features, released):
     frame = pandas.DataFrame(features, columns=["age", "rooms"])
     fit = network_fit(frame, released, network=SMALL)
     np.testing.assert_array_equal(fit.predict(frame), fit.predict(features))
-    with pytest.raises(ValueError, match=r"columns of the fit in their order, \['age', 'rooms'\]"):
+    with pytest.raises(ValueError, match=r"columns of the fit in the same order, \['age', 'rooms'\]"):
         fit.predict(frame[["rooms", "age"]])
 
 
@@ -134,7 +134,7 @@ def test_wrong_input_is_refused(features, released, monkeypatch):
             Network(**{name: value})
     with pytest.raises(TypeError, match="activation must be"):
         Network(activation="relu")
-    with pytest.warns(LearningWarning, match="not a finite number"):
+    with pytest.warns(LearningWarning, match="loss is not finite"):
         network_fit(features * 1e30, released, objective=SquaredError(), widths=(4,), epochs=1, standardise=False)
     monkeypatch.setitem(sys.modules, "optax", None)
     with pytest.raises(ImportError, match=r"pip install 'ldpbayes\[learning\]'"):

@@ -88,7 +88,7 @@ def test_intervals_follow_links_bounds_and_columns(rng):
 def test_a_loss_without_a_law_has_no_intervals(rng):
     release = ldp.Release(rng.normal(size=50), ldp.LaplaceMechanism(epsilon=20.0, lower=-5, upper=5))
     fit = linear_fit(rng.normal(size=(50, 2)), release, objective=SquaredError(), penalty=1.0)
-    with pytest.raises(ValueError, match="intervals need a law of labels, and SquaredError has none"):
+    with pytest.raises(ValueError, match="intervals need a law of labels, but SquaredError has none"):
         fit.predict(np.zeros((1, 2)), interval=0.9)
     with pytest.raises(ValueError, match="interval must be a number between 0 and 1, exclusive, got 95"):
         linear_fit(rng.normal(size=(50, 2)), release, penalty=1.0).predict(np.zeros((1, 2)), interval=95)

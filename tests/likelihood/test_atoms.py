@@ -65,7 +65,7 @@ def test_a_sketch_of_counts_with_too_many_atoms_is_refused():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.5, 400.0, 0, 5000)
     sketch = ldp.Release([3.0, 4.5], mechanism).sketch()
     assert len(sketch.atoms) == 2
-    with pytest.raises(ValueError, match="at most 1024 counts"):
+    with pytest.raises(ValueError, match="at most 1024 different counts"):
         law_of_nodes(sketch, dist.Poisson(3.0))
     law_of_nodes(sketch, dist.Normal(3.0, 1.0))
 

@@ -280,5 +280,5 @@ def test_an_infinite_budget_is_the_multinomial_likelihood():
 @pytest.mark.parametrize("by", [np.zeros(9, int), np.zeros(9), np.full(10, -1)])
 def test_groups_must_be_a_number_for_each_record(by):
     release = ldp.Release(np.zeros(10, int), ldp.RandomizedResponse(1.0, 3))
-    with pytest.raises(ValueError, match="by must hold a level for each of the 10 records"):
+    with pytest.raises(ValueError, match="by must hold a level, or an integer ≥ 0, for each of the 10 records"):
         release.sketch(by=by)

@@ -278,7 +278,7 @@ def test_linear_regression_is_the_joint_normal():
         (lambda: ldp.Privatized(dist.Normal(0, 1), ldp.SymmetricLaplaceMechanism(1.0, 0, 1, 3)), r"event shape \(3,\)"),
         (
             lambda: ldp.Privatized(dist.Dirichlet(jnp.ones(3)), ldp.SymmetricLaplaceMechanism(1.0, 0, 1, 3)),
-            "of rows only MultivariateNormal and RegressionRows have one",
+            "for rows, only MultivariateNormal and RegressionRows have one",
         ),
         (
             lambda: jax.eval_shape(
@@ -288,7 +288,7 @@ def test_linear_regression_is_the_joint_normal():
                 ).log_prob,
                 np.zeros(4),
             ),
-            "under independent Laplace noise in up to 3 columns, here are 4",
+            "independent Laplace noise can have noise in at most 3 columns, got 4",
         ),
     ],
 )

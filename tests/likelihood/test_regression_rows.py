@@ -278,7 +278,7 @@ def test_an_expansion_is_the_mean_of_its_polynomial(order):
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="for BernoulliLogits only"):
+    with pytest.raises(ValueError, match="only for the sigmoid of BernoulliLogits"):
         rows_of(MEAN, COVARIANCE, SLOPES, response=probit, expansion=ChebyshevExpansion())
     for options, what in (({"order": 0}, "order"), ({"half_width": 0.0}, "half_width"), ({"floor": 0.5}, "floor")):
         with pytest.raises(ValueError, match=what):
@@ -294,7 +294,7 @@ def test_bad_input_is_named():
         ldp.Privatized(rows_of(MEAN, COVARIANCE, SLOPES, response=binomial), PRIVATE).log_prob(ROWS)
     with pytest.raises(ValueError, match="one scale for all records"):
         ldp.Privatized(base, per_column(np.ones((3, 3)))).log_prob(ROWS)
-    with pytest.raises(ValueError, match="must perturb all columns but the response"):
+    with pytest.raises(ValueError, match="must perturb all columns except the response"):
         rows = RegressionRows(dist.MultivariateNormal(MEAN, COVARIANCE), dist.BernoulliLogits, SLOPES, place=0)
         ldp.Privatized(rows, PRIVATE).log_prob(ROWS)
 

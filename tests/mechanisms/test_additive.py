@@ -68,7 +68,7 @@ def test_what_a_noise_of_ones_own_lacks_is_said():
     with pytest.raises(TypeError, match=r"Plain must be decorated with @ldpbayes\.noise\.pytree"):
         ldp.mechanisms.AdditiveMechanism(Plain(3.0), 0, 10)
     columnwise = ldp.mechanisms.AdditiveMechanism(noise.pytree(Columnwise)(3.0), 0, 10)
-    with pytest.raises(ValueError, match=r"Columnwise\.log_prob must be the density of all columns"):
+    with pytest.raises(ValueError, match=r"Columnwise\.log_prob must return the joint log density of all columns"):
         columnwise.log_prob(jnp.array([1.0, 2.0]), 3.0)
 
 
@@ -86,7 +86,7 @@ def test_scales_are_stated_by_name_and_cannot_be_confused():
         ldp.mechanisms.AdditiveMechanism(3.0, 0, 10)
     with pytest.raises(ValueError, match="positive and finite, got 0"):
         ldp.mechanisms.AdditiveMechanism(noise.Laplace(0.0), 0, 10)
-    with pytest.raises(ValueError, match="a noise is a dict with the name of one"):
+    with pytest.raises(ValueError, match="noise must be a dict with the name of a class"):
         ldp.mechanisms.mechanism_from_spec(
             {"mechanism": "additive", "noise": {"law": "Cauchy"}, "lower": 0, "upper": 1}
         )
@@ -147,13 +147,13 @@ def test_a_statistic_has_a_sensitivity_and_the_guarantee_of_a_person_in_it():
     with pytest.raises(ValueError, match="sketch"):
         release.sketch()
     for make, message in (
-        (lambda: ldp.LaplaceMechanism(1.0), "give both bounds, lower and upper"),
-        (lambda: ldp.LaplaceMechanism(1.0, 0), "give both bounds, lower and upper"),
+        (lambda: ldp.LaplaceMechanism(1.0), "give lower and upper, the bounds"),
+        (lambda: ldp.LaplaceMechanism(1.0, 0), "give lower and upper, the bounds"),
         (lambda: ldp.LaplaceMechanism(1.0, 0, 1, sensitivity=1.0), "or, for a statistic of many records, sensitivity"),
         (lambda: ldp.LaplaceMechanism(1.0, sensitivity=-1.0), "sensitivity must be a positive number"),
         (lambda: ldp.DiscreteLaplaceMechanism(1.0, sensitivity=0.5), "sensitivity must be a whole number"),
         (lambda: ldp.mechanisms.AdditiveMechanism(noise.DiscreteLaplace(1.0), 0.5, 10), "lower must be a whole number"),
-        (lambda: noise.ZeroInflated(noise.DiscreteLaplace(1.0), 0.2), "left out must be a continuous one"),
+        (lambda: noise.ZeroInflated(noise.DiscreteLaplace(1.0), 0.2), "noise must be a `Noise` with a continuous law"),
     ):
         with pytest.raises(ValueError, match=message):
             make()
@@ -424,7 +424,7 @@ def test_traced_mechanisms_can_be_mapped_over():
             "columns must be an integer from 1 to 2147483647",
         ),
         (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, columns=("a", "a")), "columns must be distinct names"),
-        (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, perturbed=(0,)), "needs columns="),
+        (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, perturbed=(0,)), "give columns="),
         (
             lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3, (0, 5)),
             r"perturbed must be distinct columns out of \(0, 1, 2\)",
@@ -443,11 +443,11 @@ def test_traced_mechanisms_can_be_mapped_over():
             lambda: SymmetricLaplaceMechanism(1.0, 0, 1).randomize(jax.random.key(0), [0.1, np.nan]),
             "x must be a number",
         ),
-        (lambda: ldp.Release(np.zeros((3, 2)), SymmetricLaplaceMechanism(1.0, 0, 1, 3)), "rows of 3 a record"),
+        (lambda: ldp.Release(np.zeros((3, 2)), SymmetricLaplaceMechanism(1.0, 0, 1, 3)), "a row of 3 numbers for"),
         (lambda: ldp.Release([[0.0, np.inf]], SymmetricLaplaceMechanism(1.0, 0, 1, 2)), "values must be finite"),
         (
             lambda: ldp.Release([0.5, 1.5, 1.5], SymmetricLaplaceMechanism([0.0, 1.0, 0.0], 0, 1)),
-            "public records lie between the bounds, being clipped without noise; 1 of these do not, the first at 2",
+            "they must be between the bounds; 1 are not, the first at 2",
         ),
     ],
 )

@@ -228,9 +228,9 @@ def test_labels_are_refused_and_lists_of_codes_are_not(make):
         (lambda: ldp.SubsetSelection(1.0, 4, 0), "subset_size must be an integer from 1 to 3, got 0"),
         (lambda: ldp.SubsetSelection(1.0, 4, 4), "subset_size must be an integer from 1 to 3, got 4"),
         (lambda: ldp.SubsetSelection(1.0, 4, 2.0), "subset_size must be an integer from 1 to 3, got 2.0"),
-        (lambda: ldp.SubsetSelection([1.0, 2.0], 4), "subset_size must be given where epsilon is an array"),
+        (lambda: ldp.SubsetSelection([1.0, 2.0], 4), "subset_size must be given if epsilon is an array"),
         (lambda: ldp.LocalHashing(1.0, 4, 1), "hash_range must be an integer from 2 to 2147483648, got 1"),
-        (lambda: ldp.LocalHashing(np.inf, 4), "hash_range must be given where epsilon is an array, infinite"),
+        (lambda: ldp.LocalHashing(np.inf, 4), "hash_range must be given if epsilon is an array, infinite"),
         (
             lambda: ldp.SubsetSelection(1.0, 2**64),
             "categories must be an integer from 2 to 2147483647",
@@ -249,9 +249,9 @@ BITS = ldp.OptimalUnaryEncoding(1.0, 3)
 @pytest.mark.parametrize(
     ("values", "mechanism", "message"),
     [
-        ([[0, 1], [1, 0]], BITS, r"releases rows of 3 a record; got values of shape \(2, 2\)"),
-        ([0, 1, 2], BITS, r"releases rows of 3 a record; got values of shape \(3,\)"),
-        ([[0, 1, 0], [1, 0]], BITS, "releases rows of 3 a record; got rows of different lengths"),
+        ([[0, 1], [1, 0]], BITS, r"releases a row of 3 numbers for each record; got values of shape \(2, 2\)"),
+        ([0, 1, 2], BITS, r"releases a row of 3 numbers for each record; got values of shape \(3,\)"),
+        ([[0, 1, 0], [1, 0]], BITS, "releases a row of 3 numbers for each record; got rows of different lengths"),
         ([[0, 1, 0], 2], BITS, "got rows of different lengths"),
         ([[0, 1, 0], [0, 2, 0], [3, 1, 1]], BITS, r"bits, 0 or 1; 2 of 3 rows .* the first \(2\) in row 1, bit 1"),
         ([[0, 0.5, 0]], BITS, r"the first \(0.5\) in row 0, bit 1"),
@@ -261,21 +261,21 @@ BITS = ldp.OptimalUnaryEncoding(1.0, 3)
         (
             [[0, 0, 1], [1, 0, 1]],
             ldp.OptimalUnaryEncoding([1.0, np.inf], 3),
-            "infinite budget is released as it is, with one bit set; 1 are not, the first in row 1",
+            "infinite budget must be released as itself, with one bit set; 1 are not, the first in row 1",
         ),
         (
             [[5, 2]],
             ldp.LocalHashing(1.0, 3, 2),
-            r"the hash an integer from 0 to 1; 1 are not, the first \(2\) in row 0",
+            r"with hash an integer from 0 to 1; 1 are not, the first \(2\) in row 0",
         ),
-        ([[2**32, 1]], ldp.LocalHashing(1.0, 3, 2), r"the seed an integer from 0 to 4294967295; .* \(4294967296\)"),
+        ([[2**32, 1]], ldp.LocalHashing(1.0, 3, 2), r"with seed an integer from 0 to 4294967295; .* \(4294967296\)"),
         (
             np.float32([[5, 1], [2**24 + 2, 1]]),
             ldp.LocalHashing(1.0, 3, 2),
             "float32, which rounds numbers above 16777216",
         ),
         (np.float16([1.0, 2050.0]), ldp.RandomizedResponse(1.0, 5000), "float16, which rounds numbers above 2048"),
-        ([3, 3], ldp.HadamardResponse([1.0, np.inf], 2), "a column that a category has a one in; 1 are not, .* row 1"),
+        ([3, 3], ldp.HadamardResponse([1.0, np.inf], 2), "a column in which a category has a one; 1 are not, .* row 1"),
         (
             [[0, 1], [0, 0], [0, 2]],  # with this seed no category is hashed to 0
             ldp.LocalHashing(np.inf, 2, 3),
@@ -303,10 +303,10 @@ def test_other_than_one_bit_has_no_probability_at_an_infinite_budget(make):
 
 
 def test_mixed_protocols_in_one_release_are_refused():
-    with pytest.raises(TypeError, match="one for all records: make a release for each protocol"):
+    with pytest.raises(TypeError, match="one for all records: make one release for each protocol"):
         ldp.Release([[0, 1, 0], [1, 0, 0]], [BITS, ldp.SymmetricUnaryEncoding(1.0, 3)])
     one, other = (ldp.Release([[0, 1, 0]], m).sketch() for m in (BITS, ldp.SymmetricUnaryEncoding(1.0, 3)))
-    with pytest.raises(ValueError, match="sketches of different mechanisms or groups do not add"):
+    with pytest.raises(ValueError, match="sketches of different mechanisms or groups cannot be added"):
         one + other
 
 

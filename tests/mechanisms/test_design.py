@@ -361,8 +361,8 @@ def test_outputs_that_reach_just_far_enough_have_a_solution_and_nearer_ones_have
     found = optimal_unbiased(values, p, epsilon, outputs)
     np.testing.assert_allclose(found.matrix @ found.outputs, values, atol=1e-12)
     assert np.max(found.matrix.max(axis=0) / found.matrix.min(axis=0)) <= np.exp(epsilon) * (1 + 1e-12)
-    with pytest.raises(ValueError, match=r"let them reach from -0.98\d+ to 1.98"):
+    with pytest.raises(ValueError, match=r"give outputs from -0.98\d+ to 1.98"):
         optimal_unbiased(values, p, epsilon, 0.5 + (outputs - 0.5) * (1 - 1e-6))
     # what is missing on one side is not made up for on the other
-    with pytest.raises(ValueError, match="let them reach"):
+    with pytest.raises(ValueError, match="give outputs"):
         optimal_unbiased(values, p, epsilon, np.linspace(0.5 - 0.9 * reach, 0.5 + 9 * reach, 21))

@@ -332,15 +332,15 @@ def test_many_bins_of_a_prior_are_merged():
         ),
         (lambda: RROnBins(1.0, EDGES, [0.1, 0.1, 2.0]), r"outputs must increase strictly; 1 .* \(0.1\) at 1"),
         (lambda: RROnBins(1.0, [0.0, 1.0], [0.5]), r"edges must be an array of at least 3 numbers, got shape \(2,\)"),
-        (lambda: RROnBins(1.0, EDGES, OUTPUTS[:2]), r"d bins have d \+ 1 edges and d outputs, got shapes \(4,\)"),
+        (lambda: RROnBins(1.0, EDGES, OUTPUTS[:2]), r"edges must be one more than outputs, got shapes \(4,\)"),
         (lambda: RROnBins(1.0, [0.0, np.nan, 1.0], [0.1, 0.2]), r"edges must be finite numbers, got edges\[1\] = nan"),
         (lambda: RROnBins(1.0, EDGES, OUTPUTS).randomize(jax.random.key(0), [0.1, np.nan]), r"x\[1\] = nan"),
         (
             lambda: ldp.Release([0.1, 0.11, 1.7], RROnBins(1.0, EDGES, OUTPUTS)),
-            r"one of its 3 outputs, from 0.1 to 3.1; 1 of these values are none, the first \(0.11\) at 1",
+            r"one of its 3 outputs, from 0.1 to 3.1; 1 values are not outputs, the first \(0.11\) at 1",
         ),
         (lambda: RROnBins.optimal(FALLING, -1.0), "epsilon must be a positive and finite number, got -1.0"),
-        (lambda: RROnBins.optimal(([0.0, 1.0], [1.0]), 1.0, nodes=[0, 1, 2]), "degenerate: 1 of 2 values"),
+        (lambda: RROnBins.optimal(([0.0, 1.0], [1.0]), 1.0, nodes=[0, 1, 2]), "degenerate: only 1 of 2 values"),
         (lambda: RROnBins.optimal(([0.0, 2.0, 1.0], [1.0, 1.0]), 1.0), "nodes must increase strictly"),
         (lambda: optimal_bins([1.0, 0.0], [0.5, 0.5], 1.0), "values must increase strictly"),
         (lambda: optimal_bins([0.0, 1.0], [0.5, -0.5], 1.0), "probabilities must be non-negative and finite"),
@@ -365,7 +365,7 @@ def test_sketches_of_the_same_bins_add_and_of_others_do_not():
     )
     assert total == pytest.approx(first + second, rel=1e-6)  # in single precision
     other = ldp.Release([0.5, 1.6], RROnBins(1.0, [0.0, 1.0, 2.0], [0.5, 1.6])).sketch()
-    with pytest.raises(ValueError, match="whose outputs differ"):
+    with pytest.raises(ValueError, match="if their outputs differ"):
         sketches[0] + other
 
 
@@ -430,9 +430,9 @@ def test_the_curve_of_randomized_response_is_a_special_case():
 
 def test_rows_that_miss_one_say_by_how_much_and_whether_single_precision_is_why():
     rounded = np.array([[0.5, 0.5], [0.1, 0.9]], np.float32)
-    with pytest.raises(ValueError, match=r"up to 1e-09; row 1 misses it by 2.2e-08; that is rounding to single prec"):
+    with pytest.raises(ValueError, match=r"the sum of row 1 is wrong by 2.2e-08; this is a rounding error"):
         FiniteTradeoff(rounded)
-    with pytest.raises(ValueError, match=r"row 0 misses it by 0.1$"):
+    with pytest.raises(ValueError, match=r"the sum of row 0 is wrong by 0.1$"):
         FiniteTradeoff([[0.5, 0.6], [0.4, 0.6]])
 
 
@@ -545,7 +545,7 @@ MATRIX = np.array([[0.75, 0.25], [0.25, 0.75]])  # of the labels −1/2 and 1/2,
         (lambda: UnbiasedRandomizer([1.2, 2.0], [-0.5, 0.5], [-1, 1], MATRIX), "epsilon must be a positive"),
         (
             lambda: UnbiasedRandomizer(1.0, [-0.5, 0.5], [-1, 1], MATRIX),
-            r"more than exp\(1\) times another, to 1e-09; it",
+            r"more than exp\(1\) times another, up to 1e-09; the",
         ),
         (lambda: UnbiasedRandomizer(1.2, [-0.5, 0.6], [-1, 1], MATRIX), "rows whose means are the nodes"),
         (lambda: UnbiasedRandomizer(1.2, [-0.5, 0.5], [-1, 1], MATRIX + 0.01), "rows that sum to one"),
@@ -559,15 +559,15 @@ MATRIX = np.array([[0.75, 0.25], [0.25, 0.75]])  # of the labels −1/2 and 1/2,
         (lambda: MECHANISM.randomize(jax.random.key(0), [0.1, np.nan]), r"x\[1\] = nan"),
         (
             lambda: ldp.Release([MECHANISM.outputs[0], 0.123], MECHANISM),
-            r"1 of these values are none, the first \(0.123\)",
+            r"1 values are not outputs, the first \(0.123\)",
         ),
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 0.0), "epsilon must be a positive and finite number, got 0.0"),
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=1), "nodes must be an integer of at least 2, got 1"),
-        (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=[5.0, 6.0]), "degenerate: 1 of 2 values"),
+        (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=[5.0, 6.0]), "degenerate: only 1 of 2 values"),
         (lambda: UnbiasedRandomizer.optimal(([1.0, 0.0], [1.0]), 1.0), "nodes must increase strictly"),
         (
             lambda: optimal_unbiased([0.0, 1.0], [0.5, 0.5], 1.0, [0.0, 1.0]),
-            "unbiased at epsilon = 1: let them reach from -0.58",
+            "unbiased at epsilon = 1: give outputs from -0.58",
         ),
         (lambda: optimal_unbiased([0.0, 1.0], [0.5, np.nan], 1.0), "probabilities must be non-negative and finite"),
     ],

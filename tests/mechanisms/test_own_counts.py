@@ -114,5 +114,5 @@ def test_what_it_cannot_take_is_named(example, mechanism):
     with pytest.raises(ValueError, match="GeometricCounts takes whole numbers, but the base Normal is continuous"):
         law_of(mechanism, dist.Normal(0.0, 1.0))
     refuses = type("Refuses", (type(mechanism),), {"clips": False})(2.0)
-    with pytest.raises(ValueError, match=r"takes values 0..10, but .* Poisson has .* it must say clips = True"):
+    with pytest.raises(ValueError, match=r"takes values 0..10, but .* Poisson has .* define clips = True"):
         law_of(refuses)

@@ -42,7 +42,7 @@ def test_names_find_their_classes():
         ({"epsilon": 1.0}, 'spec must be a dict with the mechanism\'s name under "mechanism"'),
         ("laplace", "spec must be a dict"),
         ({"mechanism": "laplace", "lower": 0, "upper": 1}, "'laplace' takes epsilon, .*: missing .* 'epsilon'"),
-        ({"mechanism": "laplace", "epsilon": 1.0, "lower": 0}, "give both bounds, lower and upper"),
+        ({"mechanism": "laplace", "epsilon": 1.0, "lower": 0}, "give lower and upper, the bounds"),
         (
             {"mechanism": "laplace", "epsilon": 1, "lower": 0, "upper": 1, "name": 1, "scale": 3},
             "mechanism 'laplace' takes epsilon, lower, upper, .*: .* unexpected keyword argument 'name'",
@@ -82,7 +82,7 @@ def test_running_a_class_definition_again_replaces_it(registry):
     first, second = define(), define()
     assert first is not second and registry["again"] is second
     assert mechanism_from_spec({"mechanism": "again", "epsilon": 1, "lower": 0, "upper": 1}) == second(1, 0, 1)
-    with pytest.raises(ValueError, match="is registered as 'again' already"):
+    with pytest.raises(ValueError, match="is already registered as 'again'"):
         register("once more")(second)
 
 
@@ -122,7 +122,7 @@ def test_third_parties_register_through_an_entry_point(tmp_path, monkeypatch, re
     ("package", "entry_point", "decorator", "error", "message"),
     [
         ("clashing", "laplace = clashing:Theirs", "", ValueError, "mechanism name 'laplace' is taken by"),
-        ("renaming", "a = renaming:Theirs", '@register("b")', ValueError, "is registered as 'b' already"),
+        ("renaming", "a = renaming:Theirs", '@register("b")', ValueError, "is already registered as 'b'"),
         ("wrong", "wrong = wrong:dataclasses", "", TypeError, "mechanism 'wrong' must be a subclass"),
         ("absent", "absent = absent:Nothing", "", ImportError, "entry point absent = absent:Nothing of ldpbayes"),
     ],

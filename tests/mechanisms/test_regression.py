@@ -153,7 +153,7 @@ def test_the_trust_model_says_whose_noise_is_in_a_sum():
     np.testing.assert_allclose(central.noise.standard_deviations, SUMS.noise.standard_deviations)
     assert "two data sets that differ in one record" in central.guarantee.statement()
     for summed in (of_all, central):
-        with pytest.raises(ValueError, match="only values of one record each, locally perturbed, are summed"):
+        with pytest.raises(ValueError, match="total needs a local mechanism that releases each record separately"):
             summed.total(3)
 
 
@@ -167,7 +167,7 @@ def test_records_outside_the_bounds_are_refused_or_clipped_when_asked_for(mechan
             return mechanism.statistics(rows)
         return mechanism.randomize(jax.random.key(0), rows)
 
-    with pytest.raises(ValueError, match=r"1 of 6 rows lie beyond radius = 2, up to 5: scale .* clip=True .* at 1"):
+    with pytest.raises(ValueError, match=r"1 of 6 rows exceed radius = 2, up to 5: scale .* clip=True, .* at 1"):
         take(mechanism, rows)
     inside = rows.copy()
     inside[1, :2] = [1.2, 1.6]
@@ -180,7 +180,7 @@ def test_records_outside_the_bounds_are_refused_or_clipped_when_asked_for(mechan
     rows = inside
     rows[2, 2] = 4.0
     if mechanism in (LINEAR, SUMS):
-        with pytest.raises(ValueError, match="1 of 6 rows lie beyond response_bound = 3, up to 4: scale"):
+        with pytest.raises(ValueError, match="1 of 6 rows exceed response_bound = 3, up to 4: scale"):
             take(mechanism, rows)
         inside[2, 2] = 3.0
         np.testing.assert_allclose(take(clipping, rows), take(mechanism, inside), rtol=1e-12)
@@ -209,11 +209,11 @@ def test_columns_of_a_data_frame_are_taken_by_their_names():
             "split must be a number between 0 and 1, exclusive, got 0.0",
         ),
         (lambda: dataclasses.replace(LINEAR, radius=-1.0), "radius must be positive"),
-        (lambda: dataclasses.replace(LINEAR, columns=1), "columns must be covariates and a response, two at least"),
+        (lambda: dataclasses.replace(LINEAR, columns=1), "columns must be at least two, covariates"),
         (lambda: dataclasses.replace(SUMS, ratios=(1, 2)), "ratios must be 3 numbers, one for each block"),
         (lambda: dataclasses.replace(SUMS, trust_model="nobody"), "trust_model must be one of local, central"),
-        (lambda: dataclasses.replace(SUMS, count=0), "count must be a whole number of records, 1 at least"),
-        (lambda: ldp.Release([[0.0, 0.0, 0.5]], LOGISTIC), "released labels, 0 or 1; 1 of these are not"),
+        (lambda: dataclasses.replace(SUMS, count=0), "count must be a whole number of records, at least 1"),
+        (lambda: ldp.Release([[0.0, 0.0, 0.5]], LOGISTIC), "released labels, 0 or 1; 1 are not"),
     ],
 )
 def test_bad_parameters_are_named(make, message):

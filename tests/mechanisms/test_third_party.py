@@ -72,7 +72,7 @@ def test_a_mechanism_that_does_not_say_what_it_releases_is_not_registered():
 
 
 def test_a_noise_that_forgets_a_trait_is_told_which():
-    with pytest.raises(TypeError, match="must say linear_tails, kinks, norm;"):
+    with pytest.raises(TypeError, match="must define linear_tails, kinks, norm;"):
         type("Forgetful", (ldp.noise.Noise,), {**_methods(), "standard_deviation": 1.0})
 
 
@@ -157,7 +157,7 @@ def test_what_needs_too_much_memory_is_advised_to_do_what_has_not_been_done():
     )
     with pytest.raises(ValueError, match=r"more than 1 GiB; use release\.sketch\(\), or fewer panels"):
         ldp.Privatized(law, mechanism).log_prob(z)
-    with pytest.raises(ValueError, match="more than 1 GiB; use the release itself in place of a sketch, or fewer pa"):
+    with pytest.raises(ValueError, match="more than 1 GiB; use the release itself instead of a sketch, or fewer pa"):
         ldp.Privatized(law, mechanism, panels=80).log_prob(z)  # as a sketch's nodes are
 
 
@@ -170,7 +170,7 @@ def test_a_closed_form_of_ones_own_is_what_observe_uses_with_a_sketch_too(monkey
     def mine(base, mechanism, z):
         return jnp.full(jnp.shape(z), 0.25) * base.scale
 
-    with pytest.raises(ValueError, match="registered for Normal under Laplace already"):
+    with pytest.raises(ValueError, match="already registered for Normal under Laplace"):
         ldp.likelihood.register_closed_form(dist.Normal, ldp.noise.Laplace)(lambda base, mechanism, z: z)
 
     def model(data):

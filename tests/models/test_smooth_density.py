@@ -116,7 +116,7 @@ def test_the_model_simulates():
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda sketch: smooth_density(1.0, 10.0)(sketch), ValueError, "hold the bounds"),
+        (lambda sketch: smooth_density(1.0, 10.0)(sketch), ValueError, "include the bounds"),
         (lambda sketch: smooth_density(knots=3)(sketch), ValueError, "knots"),
         (lambda sketch: smooth_density(roughness=2.0), TypeError, "prior"),
         (lambda sketch: smooth_density()(ldp.Release([0, 1], ldp.RandomizedResponse(1.0, 2))), TypeError, "numbers"),

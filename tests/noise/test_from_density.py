@@ -230,13 +230,13 @@ def test_scales_may_be_personal_or_arguments_of_compiled_functions():
 def test_moments_say_that_there_is_no_variance_and_specs_name_a_function_that_no_file_holds():
     mechanism = AdditiveMechanism(CAUCHY, 0.0, 1.0)
     assert np.isinf(mechanism.moments(0.5)[1])
-    with pytest.raises(ValueError, match="no unbiased values under noise without a variance"):
+    with pytest.raises(ValueError, match="the noise has no finite variance"):
         jax.jit(lambda m: m.unbiased(0.3))(mechanism)
     assert AdditiveMechanism(CASES["student"][0], 0.0, 1.0).unbiased(0.3) == 0.3
     assert ldp.Release([1e12, 0.2], mechanism).doubts == ()
     spec = mechanism.spec()
     assert spec["noise"] == {"law": "FromDensity", "log_density": "logpdf", "scale": 2.0, "breaks": []}
-    with pytest.raises(ValueError, match="log_density must be a function, which no file holds"):
+    with pytest.raises(ValueError, match=r"log_density must be a function .files do not store"):
         ldp.mechanisms.mechanism_from_spec(spec)
     with pytest.raises(ValueError, match="no log_tail"):
         ldp.Privatized(dist.Normal(0, 1), mechanism).cdf(0.3)
@@ -247,17 +247,17 @@ def test_moments_say_that_there_is_no_variance_and_specs_name_a_function_that_no
     [
         (
             lambda: FromDensity(densities.laplace.logpdf),
-            r"integrates to 1.00000\d+; name all kinks and jumps in breaks",
+            r"integrates to 1.00000\d+; give all kinks and jumps as breaks",
         ),
         (lambda: FromDensity(uniform), "must be a density, but it integrates to"),
         (lambda: FromDensity(lambda t: densities.norm.logpdf(t) + 0.1), "integrates to 1.10517"),
-        (lambda: FromDensity(lambda t: densities.norm.logpdf(t, 1.0)), "the mean of the noise must be zero, .* is 1"),
+        (lambda: FromDensity(lambda t: densities.norm.logpdf(t, 1.0)), "noise with mean zero, got mean 1"),
         (lambda: FromDensity(lambda t: jnp.where(t > 0, jnp.nan, -t)), "must be below infinity everywhere, got nan at"),
         (lambda: FromDensity(lambda t: jnp.zeros(3)), r"must be elementwise, got shape \(3,\)"),
         (lambda: FromDensity(lambda t: densities.t.logpdf(t, 0.5)), "tails of log_density are too heavy|integrates to"),
         (lambda: FromDensity(densities.cauchy.logpdf, 0.0), "scale must be positive"),
         (lambda: FromDensity(densities.laplace.logpdf, 1.0, [np.nan]), "breaks must be finite numbers"),
-        (lambda: AdditiveMechanism(CAUCHY, 0.0, 1.0, columns=2), "is for numbers that all get noise, not for rows"),
+        (lambda: AdditiveMechanism(CAUCHY, 0.0, 1.0, columns=2), "is only for numbers, each with noise, not for rows"),
     ],
 )
 def test_what_is_no_density_is_refused(make, message):

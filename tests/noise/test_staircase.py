@@ -142,7 +142,7 @@ def test_best_tests_of_inputs_a_step_or_less_apart_lie_on_the_stated_curve(gamma
 def test_curve_is_stated_only_where_it_is_exact():
     noise = Staircase(2.0, 0.8, 0.4)
     for distance in ([2.1], [1.0, 1.0], [[1.0], [3.0]]):
-        with pytest.raises(ValueError, match="at most a step apart"):
+        with pytest.raises(ValueError, match="differ by at most the step"):
             noise.tradeoff(np.array(distance))
     several = Staircase(np.array([2.0, 4.0]), np.array([0.8, 1.6]), 0.4).tradeoff(np.array([[2.0], [1.0]]))
     one = Staircase(4.0, 1.6, 0.4).tradeoff(np.array([1.0]))

@@ -118,5 +118,5 @@ def test_polynomials_add_where_they_were_made_at_one_point_only(x64, quartic):
     assert np.allclose(evaluated(one.plus(other), points)[0], 3 * values)
     assert one.order == 4 and one.size == 70  # of C(4 + 4, 4) monomials
     elsewhere = Frame.of_draws(points[::2])
-    with pytest.raises(ValueError, match="the same point"):
+    with pytest.raises(ValueError, match="the same centre"):
         one.plus(polynomial_of_slopes(elsewhere, points, values, slopes, 4))

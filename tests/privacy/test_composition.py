@@ -277,7 +277,7 @@ def test_shuffling_is_refused_where_there_is_no_bound():
         Guarantee(LaplaceTradeoff(1.0), trust_model="central"),
         Guarantee(LaplaceTradeoff(1.0), times=2),
     ):
-        with pytest.raises(ValueError, match="needs a local guarantee of one report, with a pure budget"):
+        with pytest.raises(ValueError, match="needs a local guarantee of one report with finite epsilon"):
             shuffled(local, 100, 1e-6)
     with pytest.raises(ValueError, match="count must be"):
         shuffled(RESPONSE, 0, 1e-6)

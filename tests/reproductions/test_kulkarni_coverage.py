@@ -110,5 +110,5 @@ def test_entries_that_a_model_fixes_are_not_counted(rng):
 
 def test_only_statistics_of_one_record_are_summed():
     central = ldp.mechanisms.LogisticStatisticsMechanism(1.0, 1e-5, 1.0, 2, trust_model="central", count=10)
-    with pytest.raises(ValueError, match="only values of one record each, locally perturbed, are summed"):
+    with pytest.raises(ValueError, match="total needs a local mechanism that releases each record separately"):
         regression_coverage(LOGISTIC, central, 10)

@@ -49,7 +49,7 @@ def test_errors_are_those_of_the_estimates_and_kept_in_the_checkpoint(tmp_path):
     assert again == rows
     with pytest.raises(ValueError, match="other settings"):
         histogram_error(oue_histogram(), **settings | {"replicates": 6})
-    with pytest.raises(ValueError, match="other settings: the model is another one, or has other priors"):
+    with pytest.raises(ValueError, match="other settings: the model or its priors are different"):
         histogram_error(oue_histogram(dist.Dirichlet(np.full(3, 2.0))), **settings)
 
 

@@ -205,12 +205,12 @@ def test_with_a_large_budget_all_methods_come_near_to_the_non_private_regression
     assert kept["1.0 records"].shape == (3, 1, 3) and kept["1.0 ldp-sgd"].shape == (3, 75, 3)
     again = linear_regression_error(linear_regression(), x, y, **settings)  # from the file: nothing is sampled
     assert again == rows
-    for wrong, said in (({"replicates": 2}, "replicates is 3 there"), ({"delta": 1e-6}, "bounds is")):
+    for wrong, said in (({"replicates": 2}, "replicates is 3 in the file"), ({"delta": 1e-6}, "bounds is")):
         with pytest.raises(ValueError, match=f"other settings: {said}"):
             linear_regression_error(linear_regression(), x, y, **settings | wrong)
     with pytest.raises(ValueError, match=r"other settings: table is"):
         linear_regression_error(linear_regression(), x, 2 * y, **settings)
-    with pytest.raises(ValueError, match="other settings: the model is another one"):
+    with pytest.raises(ValueError, match="other settings: the model or its priors are different"):
         linear_regression_error(linear_regression(concentration=3.0), x, y, **settings)
 
 

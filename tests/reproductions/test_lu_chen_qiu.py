@@ -30,7 +30,7 @@ def test_tables_have_a_row_for_each_method_and_are_kept_in_the_checkpoint(tmp_pa
     np.testing.assert_array_equal(again[0]["rmse"], rows[0]["rmse"])
     with pytest.raises(ValueError, match="belongs to a study with other settings"):
         logistic_regression(**settings | {"seed": 1})
-    with pytest.raises(ValueError, match=r"other settings: bound is 0.5 there, 1.0 here"):
+    with pytest.raises(ValueError, match=r"other settings: bound is 0.5 in the file, 1.0 in this study"):
         logistic_regression(**settings, bound=1.0)
 
 

@@ -79,7 +79,7 @@ def test_a_file_cut_off_at_any_byte_is_refused_and_left_as_it_is(tmp_path):
     for length in range(len(whole)):
         path = tmp_path / "cut.npz"
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="is damaged, or no checkpoint; move it away to start afresh"):
+        with pytest.raises(ValueError, match="is damaged, or is not a checkpoint; remove the file to start again"):
             loaded(path)
         assert path.read_bytes() == whole[:length]
     assert {path.name for path in tmp_path.iterdir()} == {"c.npz", "cut.npz"}
@@ -102,14 +102,14 @@ def test_a_flipped_byte_is_never_a_wrong_result(tmp_path):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({"x": np.arange(3)}, "is damaged, or no checkpoint"),  # somebody's file
+        ({"x": np.arange(3)}, "is damaged, or is not a checkpoint"),  # somebody's file
         (
             {"header": np.array('{"format": 3, "settings": {}, "names": []}')},
             "has format 3, written by another version",
         ),
-        ({"header": np.array('{"format": 2, "names": []}')}, "is damaged, or no checkpoint"),
-        ({"header": np.array("[]")}, "is damaged, or no checkpoint"),
-        ({"header": np.array([{}], dtype=object)}, "is damaged, or no checkpoint"),
+        ({"header": np.array('{"format": 2, "names": []}')}, "is damaged, or is not a checkpoint"),
+        ({"header": np.array("[]")}, "is damaged, or is not a checkpoint"),
+        ({"header": np.array([{}], dtype=object)}, "is damaged, or is not a checkpoint"),
     ],
     ids=["another file", "later version", "without settings", "no dict", "pickle"],
 )
@@ -129,14 +129,13 @@ def test_arrays_that_are_missing_are_noticed(tmp_path):
 
 def test_every_difference_in_settings_and_versions_is_named(tmp_path):
     path = saved(tmp_path / "c.npz")
-    with pytest.raises(
-        ValueError, match=r"other settings: budgets is \[0.5, Infinity\] there, null here; seed is 3 there, 4 h"
-    ):
+    said = r"other settings: budgets is \[0.5, Infinity\] in the file, null in this study; seed is 3 in the file, 4 in"
+    with pytest.raises(ValueError, match=said):
         loaded(path, {"seed": 4, "none": float("nan")})
     header, arrays = read(path)
     header["settings"]["versions"] |= {"jax": "0.0.1"}
     write(path, header, arrays)
-    with pytest.raises(ValueError, match=r'other settings: versions.jax is "0.0.1" there, "'):
+    with pytest.raises(ValueError, match=r'other settings: versions.jax is "0.0.1" in the file, "'):
         loaded(path)
 
 
@@ -148,7 +147,7 @@ def test_a_missing_folder_is_named_before_any_work(tmp_path):
 def test_two_studies_cannot_have_a_file_at_the_same_time(tmp_path):
     with Checkpoint(tmp_path / "c.npz", SETTINGS) as done:
         for settings in (SETTINGS, {"another": "study"}):
-            with pytest.raises(ValueError, match="another study that is running uses the checkpoint"):
+            with pytest.raises(ValueError, match="another running study uses the checkpoint"):
                 loaded(tmp_path / "c.npz", settings)
         done.update(RESULTS)
         done.save()

@@ -79,7 +79,7 @@ def test_a_study_needs_one_privatized_site():
         for name in ("a", "b"):
             ldp.observe(name, dist.Normal(numpyro.sample(f"mu_{name}", dist.Normal(0, 1)), 1.0), release)
 
-    with pytest.raises(ValueError, match=r"one privatized site of each release, found \['a', 'b'\]"):
+    with pytest.raises(ValueError, match=r"one privatized site for each release, found \['a', 'b'\]"):
         sbc(two, ldp.Release(None, LAPLACE, 10), replicates=1)
 
 
@@ -98,10 +98,10 @@ def test_a_study_resumes_from_its_checkpoint_and_refuses_another_ones(tmp_path):
     resumed = sbc(clipped_gaussian(), ldp.Release(None, LAPLACE, 100), **options)
     assert resumed.pit["mu"][3] == 0.125 / 3  # taken from the file, not computed again
     np.testing.assert_array_equal(resumed.pit["mu"][:3], whole.pit["mu"][:3])
-    with pytest.raises(ValueError, match="other settings: count is 100 there, 101 here; give"):
+    with pytest.raises(ValueError, match="other settings: count is 100 in the file, 101 in this study; give"):
         sbc(clipped_gaussian(), ldp.Release(None, LAPLACE, 101), **options)
     with pytest.raises(
-        ValueError, match="other settings: the model is another one, or has other priors; g"
+        ValueError, match="other settings: the model or its priors are different; g"
     ):  # or it would return what the other one found
         sbc(clipped_gaussian(dist.Normal(0, 50)), ldp.Release(None, LAPLACE, 100), **options)
 
@@ -145,8 +145,8 @@ def test_an_interrupt_is_answered_at_once_loses_no_finished_batch_and_leaves_no_
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (None, "nothing is saved: with checkpoint= a file keeps every finished batch"),
-        ("study.npz", "nothing is saved: the first batch, of 2, was not finished; see batch="),
+        (None, "nothing is saved: give checkpoint=, a file for the finished batches"),
+        ("study.npz", "nothing is saved: the first 2 replicates were not finished; see batch="),
     ],
 )
 def test_an_interrupt_says_that_nothing_is_saved_where_that_is_so(path, message, tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_study_of_a_privatized_model_is_one_of_its_releases(tmp_path):
         (clipped_gaussian(), {"batch": 0}, "batch must be an integer of at least 1, got 0"),
         (clipped_gaussian(), {"num_samples": 0}, "num_samples must be an integer of at least 1, got 0"),
         (clipped_gaussian(), {"thin": 0}, "thin must be an integer of at least 1, got 0"),
-        (clipped_gaussian(), {"num_samples": 4}, "thin must be at most num_samples, 4, got 5"),
+        (clipped_gaussian(), {"num_samples": 4}, "thin must be at most num_samples = 4, got 5"),
     ],
 )
 def test_a_study_that_cannot_be_says_why(model, options, message):
@@ -238,7 +238,7 @@ def test_ranks_and_pit_values_are_those_that_arviz_draws():
 
 
 def test_pit_values_of_cdfs_have_no_ranks():
-    with pytest.raises(ValueError, match="are of cdfs, not of draws, and have no ranks"):
+    with pytest.raises(ValueError, match="PIT values were computed from cdfs"):
         _ = CalibrationStudy({"mu": np.array([0.5])}).ranks
 
 

@@ -87,9 +87,9 @@ def test_variances_may_differ_between_answers(tmp_path):
 @pytest.mark.parametrize(
     ("query", "options", "message"),
     [
-        ("total", {}, "no query 'total' for .*: its queries are total_dpq, votingage_cenrace_dpq"),
+        ("total", {}, "no query 'total' for .*: the file has total_dpq, votingage_cenrace_dpq"),
         ("total_dpq", {"geocodes": "09"}, "no query 'total_dpq' for geocodes '09'"),
-        ("votingage_cenrace_dpq", {"axes": {"cenrace": "xyz"}}, "axes must label those of several places, got"),
+        ("votingage_cenrace_dpq", {"axes": {"cenrace": "xyz"}}, "axes must label each axis with several places, got"),
         ("votingage_cenrace_dpq", {"axes": {"a": "xy", "b": "xy"}}, "axes must label"),
     ],
 )
@@ -102,10 +102,10 @@ def test_rows_that_are_no_answers_are_refused(tmp_path):
     row = {"geocode": "1", "query_name": "q", "query_shape": [3], "value": [5, 6], "variance": 1.0}
     path = tmp_path / "short.parquet"
     pq.write_table(pa.Table.from_pylist([row]), path)
-    with pytest.raises(ValueError, match=r"query 'q' has shapes \[\(3,\)\], and \[2\] values a row"):
+    with pytest.raises(ValueError, match=r"query 'q' has shapes \[\(3,\)\], and \[2\] values in each row"):
         read_measurements(path, "q")
     pq.write_table(pa.Table.from_pylist([row | {"value": [1, 2, 3], "variance": 0.0}]), path)
     with pytest.raises(
-        ValueError, match=r"column 'variance' holds 0\.0 for 1, 0 and 2 cells more: a variance is positive"
+        ValueError, match=r"column 'variance' holds 0\.0 for 1, 0 and 2 other cells: a variance must be positive"
     ):
         read_measurements(path, "q")

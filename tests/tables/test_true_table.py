@@ -322,11 +322,11 @@ GAUSSIAN = mechanism("gaussian")
             "cell 'c0', reported as nan, has no proper posterior",
             marks=pytest.mark.slow,
         ),
-        ([3.0, 4.0], {"prior": dist.Poisson(3.0), "whole": False}, "whole=False, but the noise or the prior"),
+        ([3.0, 4.0], {"prior": dist.Poisson(3.0), "whole": False}, "whole=False is not possible, because the noise"),
         ([3.0, 4.0], {"prior": dist.Poisson(np.ones(3))}, r"prior must be a NumPyro law of batch shape \(\) or \(2,\)"),
         ([3.0, 4.0], {"zeros": [True]}, "zeros must be 2 bools"),
-        ([3.0, 4.0], {"total": 5.0, "nonnegative": True}, "total is for whole numbers: give sums of real ones"),
-        ([3.0, 4.0], {"queries": "keys", "total": 5}, "total is for tables of cells"),
+        ([3.0, 4.0], {"total": 5.0, "nonnegative": True}, "total is only for whole numbers: give other sums"),
+        ([3.0, 4.0], {"queries": "keys", "total": 5}, "total is not possible with queries="),
         ([3.0, 4.0], {"num_samples": 0}, "num_samples must be an integer of at least 1"),
     ],
 )
@@ -341,17 +341,17 @@ def test_what_has_no_answer_is_refused_with_the_cell_or_argument(values, options
     [
         (
             {"state": {"B": 25}, None: 20},
-            "total of all cells is 20, of which 25 in 1 known sums: -5 is left for 1 cells",
+            "total of all cells is 20, and known sums of its parts add up to 25: -5 is left for 1 cells",
         ),
         (
             {"state": {"A": 5, "B": 4}, None: 10},
-            "total of all cells is 10, of which 9 in 2 known sums: 1 is left for 0",
+            "total of all cells is 10, and known sums of its parts add up to 9: 1 is left for 0",
         ),
-        ({"state": {"B": 25}, "age": {"0": 3}}, "total of age = '0' and total of state = 'B' overlap"),
+        ({"state": {"B": 25}, "age": {"0": 3}}, "total of age = '0' and total of state = 'B' have only a part"),
         ({"state": {"C": 25}}, "total of state = 'C': the table has no such cell"),
         ({"land": {"C": 25}}, "total names the key 'land'; the table's keys are state, age"),
         ({"state": {"A": 2.5}}, "total of state = 'A' must be a whole number, got 2.5"),
-        (-1, "total of all cells is -1: -1 is left for 3 cells, which hold at least 0"),
+        (-1, "total of all cells is -1: -1 is left for 3 cells, whose sum must be from 0"),
     ],
 )
 def test_totals_that_contradict_are_refused_by_key_and_label(total, message):

@@ -174,14 +174,14 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
         count_law, parameters = _NEGATIVE_BINOMIAL, [*_negative_binomial_parameters(law)]
     else:
-        kinds = "Poisson, negative binomial or geometric, or be clipped"
-        raise ValueError(f"the sum over an unbounded {type(law).__name__} is not known: its base must be {kinds}")
+        kinds = "use a Poisson, negative binomial or geometric law, or clip the counts"
+        raise ValueError(f"the sum over an unbounded {type(law).__name__} is not available: {kinds}")
     own = functools.partial(_sum, count_law, parameters, mechanism.noise)
     if not isinstance(mechanism, Reported):
         log_prob = own(0, z, z)
         return jnp.where(z == jnp.round(z), log_prob, -jnp.inf) if mechanism.noise.discrete else log_prob
     if not is_concrete(mechanism):
-        raise ValueError("sums over counts need a reporting rule that is known before tracing: close over it")
+        raise ValueError("sums over counts need a reporting rule that JAX does not trace: do not pass it to jit")
     longest = math.ceil(mechanism.longest)
     return mechanism.by_intervals(z, lambda at: own(0, at, at), functools.partial(own, longest))
 
@@ -195,10 +195,10 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
         function: Any = _under_laplace, law, longest, type(noise)
         width = TAIL_NODES + longest
     elif not isinstance(noise, (Gaussian, DiscreteGaussian)):
-        raise ValueError(f"the sum over counts without bounds is not known under {noise!r}")
+        raise ValueError(f"the sum over counts without bounds is not available for {noise!r}")
     else:
         if not is_concrete(scale):
-            raise ValueError("Gaussian noise needs a scale that is known before tracing: close over the noise")
+            raise ValueError("Gaussian noise needs a scale that JAX does not trace: do not pass the noise to jit")
         # where an interval takes curvature from the noise, it leaves more than a third
         half = math.ceil((1.3 if longest else 1.0) * REACH * np.max(scale)) + 2 + longest
         width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))

@@ -130,7 +130,7 @@ def _over_continuous(noise: Any) -> jax.Array:
 def normal_reported(base: dist.Normal, rule: Reported, z: Array) -> jax.Array:
     """A normal statistic with Laplace, Gaussian or such discrete noise, in a reporting rule."""
     if not isinstance(rule.noise, (*_LAPLACE, Gaussian, laws.DiscreteGaussian)):
-        raise ValueError(f"a Normal in a reporting rule without bounds is not known under {rule.noise!r}")
+        raise ValueError(f"the law of a Normal in a reporting rule without bounds is unknown for {rule.noise!r}")
     form: Any = closed_form(base, rule.innermost)
     between = functools.partial(_in_interval, base, rule.noise)
     return rule.by_intervals(z, lambda at: form(base, rule.innermost, at), between)
@@ -188,8 +188,8 @@ def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: A
     """
     d = mechanism.dimension
     if d not in PRODUCT_NODES:
-        hint = f"here are {d}; symmetric Laplace or Gaussian noise has one in any number"
-        raise ValueError(f"rows have a likelihood under independent Laplace noise in up to 3 columns, {hint}")
+        hint = "symmetric Laplace and Gaussian noise allow any number"
+        raise ValueError(f"rows with independent Laplace noise can have noise in at most 3 columns, got {d}; {hint}")
     mean, covariance, log_rest = conditional_normal(base, z, mechanism.index)
     away = jnp.asarray(z)[..., mechanism.index] - mean
     w, log_weights = mixing_rule(PRODUCT_NODES[d])

@@ -32,10 +32,18 @@ FEWEST_SCALES = 36  # nodes over the scale of symmetric Laplace noise, where the
 
 
 class SumOfStatistics(dist.Distribution):
-    """Law of a sum of statistics t(record) over independent records: a normal law with mean and covariance of the sum.
+    """Normal law with the mean and the covariance of a sum of statistics over independent records.
 
-    ``each_mean`` (p,) and ``each_covariance`` (p, p), which may be singular, are mean and covariance of t of one
-    record. The number of records, ``count``, may be a latent variable of the model.
+    By the central limit theorem, this normal law approximates the law of the sum.
+
+    Parameters
+    ----------
+    each_mean : array (p,)
+        Mean of the p statistics of one record.
+    each_covariance : array (p, p)
+        Covariance of the p statistics of one record, which may be singular.
+    count : array_like
+        Number of records in the sum, which may be a latent variable of the model.
     """
 
     arg_constraints = {
@@ -61,7 +69,7 @@ class SumOfStatistics(dist.Distribution):
         return self.mean + jnp.einsum("...ij,...j->...i", root, draw)
 
     def log_prob(self, value: Array, intermediates: Any = None) -> jax.Array:
-        """Return the log density of unperturbed sums (*batch, p). The covariance must not be singular."""
+        """Return the log density of sums (*batch, p) before noise. The covariance must not be singular."""
         return normal_log_density(dist.MultivariateNormal(self.mean, self.covariance_matrix), value)
 
 
@@ -72,18 +80,21 @@ register_closed_form(SumOfStatistics, (Gaussian, IndependentGaussian), bounded=F
 def linear_rows(
     covariates: dist.MultivariateNormal, slopes: Array, standard_deviation: Array, intercept: Array = 0.0
 ) -> dist.MultivariateNormal:
-    """Law of rows (x, y) of a linear regression: x ~ N(m, Σ), y | x ~ N(intercept + slopes·x, σ²).
+    """Return the law of rows (x, y) of a linear regression with normal covariates x and a response y.
 
-    It has event shape (d + 1,), mean (m, intercept + θᵀm) and covariance [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]]; θ are the slopes.
+    The covariates are x ~ N(m, Σ), and the response is y | x ~ N(intercept + θᵀx, σ²), with θ = `slopes`. The law of
+    (x, y) is normal with event shape (d + 1,). Its mean is (m, intercept + θᵀm), and its covariance is [[Σ, Σθ], [θᵀΣ,
+    θᵀΣθ + σ²]].
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
-        Law of the covariates, event shape (d,).
+        Law N(m, Σ) of the d covariates x, event shape (d,).
     slopes : array (*batch, d)
-        Coefficients, in the unit of y for each unit of x.
+        Coefficients of the covariates, in the unit of y for each unit of x.
     standard_deviation, intercept : array_like
-        σ, and the mean of y where all covariates are 0, in the unit of y.
+        σ, the standard deviation of y given x. And the mean of y if all covariates are 0 (default: 0). Both have the
+        unit of y.
     """
     slopes, root, sigma = jnp.asarray(slopes), covariates.scale_tril, standard_deviation
     batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(sigma), jnp.shape(intercept))
@@ -101,13 +112,19 @@ def linear_rows(
 
 
 def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal: str = "scaled") -> SumOfStatistics:
-    """Law of the sum of [x_j², s x_j x_k, x_j y, y²] over records (x, y) with a normal law.
+    """Return the law of a sum over records of products of normal covariates x and a normal response y.
 
-    By Isserlis' theorem the products w_i w_j and w_k w_l of entries of w = (x, y) have the covariance M_ik M_jl + M_il
-    M_jk − 2 m_i m_j m_k m_l, where m and M are the first and second moments ([KJKH] supplement 13.1).
+    The products are x_j², s x_j x_k for j < k, x_j y and y², where s is a factor. `LinearStatisticsMechanism` releases
+    such sums. The mean and the covariance of the result are exact, by Isserlis' theorem ([KJKH] supplement 13.1).
 
-    ``rows`` is the law of a record (x, y), with the response last, such as `linear_rows`. ``count`` is the number of
-    records. ``off_diagonal``, "scaled" or "once", determines s, as in `LinearStatisticsMechanism`.
+    Parameters
+    ----------
+    rows : numpyro.distributions.MultivariateNormal
+        Law of a record (x, y), with the response last, such as the result of `linear_rows`.
+    count : array_like
+        Number of records in the sum.
+    off_diagonal : {"scaled", "once"}
+        The factor s of the products x_j x_k, as in the mechanism: √2 for "scaled" (default), 1 for "once".
     """
     d = rows.event_shape[0] - 1
     first, second = diagonal_first_pairs(d)
@@ -134,20 +151,24 @@ def logistic_statistics(
     count: Array,
     off_diagonal: str = "scaled",
 ) -> SumOfStatistics:
-    """Law of the sum of [x_j², s x_j x_k, x_j y] over records of a logistic regression, y in {−1, 1}.
+    """Return the law of a sum over records of products of normal covariates x and a logistic response y in {−1, 1}.
 
-    With x ~ N(m, Σ) and g(η) = E[y | η] = tanh(η/2) of the predictor η = intercept + slopes·x, moments with y follow
-    from Stein's identity: with a = Σ·slopes, E[g x_i] = m_i E[g] + a_i E[g′], and so on up to three derivatives, whose
-    expectations are integrals in one dimension. [KJKHK] expands the sigmoid instead.
+    The products are x_j², s x_j x_k for j < k, and x_j y, where s is a factor. `LogisticStatisticsMechanism` releases
+    such sums. The mean and the covariance of the result are exact, by Stein's identity. [KJKHK] approximates the
+    sigmoid instead.
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
-        Law of the covariates, event shape (d,), without a batch.
-    slopes, intercept : array (d,), float
-        Coefficients, in log-odds for each unit of x, and the predictor at x = 0, in log-odds.
-    count, off_diagonal : array_like, {"scaled", "once"}
-        Number of records in the sum; the rule for the factor s (√2 or 1) in `LogisticStatisticsMechanism`.
+        Law N(m, Σ) of the d covariates x, event shape (d,), without a batch.
+    slopes : array (d,)
+        Coefficients of the covariates, in log-odds for each unit of x.
+    intercept : float
+        The log-odds of y = 1 if all covariates are 0. Default: 0.
+    count : array_like
+        Number of records in the sum.
+    off_diagonal : {"scaled", "once"}
+        The factor s of the products x_j x_k, as in the mechanism: √2 for "scaled" (default), 1 for "once".
     """
     m, covariance = covariates.loc, covariates.covariance_matrix
     a = covariance @ slopes
@@ -192,18 +213,21 @@ def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class ChebyshevExpansion:
-    """Polynomial that replaces the sigmoid. The mean of the polynomial over a normal predictor is a polynomial, too.
+    """Polynomial that replaces the sigmoid of a logistic regression, as in [KJKH] supplement 7 and 12.2.
 
-    The mean is clipped to [0, 1]. If responses are released without noise, it is clipped to [`floor`, 1 − `floor`]. Its
-    gradient is 0 beyond. Source: [KJKH] supplement 7 and 12.2; defaults of Figure 6.
+    The sigmoid is the probability that a response is 1, as a function of the linear predictor. If the predictor is
+    normal, the mean of the polynomial is a polynomial in the mean and the variance of the predictor. This mean is
+    clipped to [0, 1], or to [`floor`, 1 − `floor`] if responses are released without noise. Where it is clipped, its
+    gradient is 0. The defaults are the values of Figure 6 in [KJKH].
 
     Parameters
     ----------
     order : int
-        Order of the last Chebyshev polynomial, at least 1.
-    half_width, floor : float
-        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor (log-odds). ``floor`` is the
-        least probability of a response that is released without noise, inside (0, 1/2).
+        Degree of the last Chebyshev polynomial in the expansion, at least 1. Default: 2.
+    half_width : float
+        The sigmoid is expanded on [−half_width, half_width], in the unit of the predictor (log-odds). Default: 3.
+    floor : float
+        Least probability of a response that is released without noise, in (0, 1/2). Default: 1e-6.
     """
 
     order: int = 2
@@ -217,14 +241,14 @@ class ChebyshevExpansion:
 
     @property
     def coefficients(self) -> np.ndarray:
-        """Coefficients of the powers 0, 1, ..., order of the predictor."""
+        """Coefficients of the polynomial, for the powers 0, 1, ..., `order` of the linear predictor."""
         sigmoid, terms = lambda x: 0.5 * (1 + np.tanh(0.5 * self.half_width * x)), self.order + 1
         series = np.polynomial.chebyshev.chebinterpolate(sigmoid, 2 * self.order + 199)[:terms]
         powers = np.polynomial.chebyshev.cheb2poly(series)  # without trailing zeros
         return np.pad(powers, (0, terms - len(powers))) / float(self.half_width) ** np.arange(terms)
 
     def mean(self, t: Array, v: Array) -> jax.Array:
-        """Return the mean of the unclipped expansion over a predictor with mean t and variance v; shapes broadcast."""
+        """Return the unclipped mean of the polynomial, for normal predictors with means t and variances v."""
         before, moment, total = jnp.zeros_like(t), jnp.ones_like(t), jnp.zeros_like(t)
         for k, coefficient in enumerate(self.coefficients):
             total = total + float(coefficient) * moment
@@ -236,38 +260,47 @@ Response = Callable[[Any], dist.Distribution]  # linear predictors → law of th
 
 
 class RegressionRows(dist.Distribution):
-    """Law of rows of covariates x ~ N(m, C) and a response y ~ response(intercept + xᵀ slopes).
+    """Law of rows of covariates x ~ N(m, C) and a response y, whose law depends on the predictor intercept + xᵀ slopes.
 
-    A mechanism perturbs all columns except the response, or also the response by randomized response
-    (`LogisticRecordsMechanism`). The latent x, and y if it is perturbed, are integrated out. Given the released
-    covariates and, under symmetric Laplace noise, the scale W of their noise, the predictor is normal. W is integrated
-    out, too. For logit and probit responses, the log density is exact to 1e-8 if every principal standard deviation of
-    the covariates is at least a tenth of the standard deviation of the noise, except for extremely improbable rows
-    (Notes). Clipping is ignored: the bounds should contain (nearly) all x.
+    The law is for mechanisms that add noise to all columns except the response, and for `LogisticRecordsMechanism`,
+    which also perturbs the response. The likelihood integrates out the unknown original values and, under symmetric
+    Laplace noise, the random scale W of the noise.
+
+    For logit and probit responses, the log density is exact to 1e-8 under one condition. Every principal standard
+    deviation of the covariates (the root of an eigenvalue of C) must be at least a tenth of the standard deviation of
+    the noise. The Notes have the accuracy for extremely improbable rows. The law ignores clipping. Therefore the
+    clipping bounds of the mechanism should contain nearly all x.
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
-        Law of the covariates, event shape (d,), batch shape ().
+        Law N(m, C) of the covariates x, event shape (d,), batch shape ().
     response : callable
-        Linear predictor (an array) → numpyro.distributions.Distribution of y, such as ``BernoulliLogits``.
-    slopes, intercept : array (d,) and array_like
-        Coefficients of the covariates, in the unit of the predictor for each unit of a covariate; the predictor where
-        all covariates are 0.
-    place, scales, nodes : int
-        Position of the response in a row; number of nodes of the integral over W (at least 36 are used); number of
-        Gauss-Hermite nodes over the predictor, for responses that cannot be tabulated: with infinitely many values, or
-        a law that depends on other traced parameters, such as an overdispersion.
+        Function from linear predictors (an array) to the law of y, a NumPyro distribution such as ``BernoulliLogits``.
+    slopes : array (d,)
+        Coefficients of the covariates, in the unit of the predictor for each unit of a covariate.
+    intercept : array_like
+        The predictor if all covariates are 0. Default: 0.
+    place : int
+        Position of the response in a row. Default: the last column.
+    scales : int
+        Number of nodes of the integral over W, the random scale of symmetric Laplace noise. At least 36 nodes are used,
+        also with the default of 24.
+    nodes : int
+        Number of Gauss-Hermite nodes of the integral over the predictor. They are used only for responses with more
+        than 32 possible values, or with further parameters in their law, such as an overdispersion. Default: 7.
     expansion : ChebyshevExpansion, optional
-        Polynomial that replaces the sigmoid of a logistic response (``BernoulliLogits`` only), as in [KJKH]. Default:
-        none.
+        Polynomial that replaces the sigmoid of the response ``BernoulliLogits``, as in [KJKH]. Default: none.
 
     Notes
     -----
-    For a row whose log density is L below the largest, 12 ≤ L ≤ 40, the rule over W has an error near 2 exp(−2π²/(L
-    h²)), with h = (6.7 − 0.7 log s)/(scales − 1) and s the smallest principal variance of the covariates over that of
-    the noise, at most 1. With 36 scales and s = 1/100 this is 1e-5 at L = 20 and 5e-4 at 30, with 72 scales less than
-    1e-7. Beyond L = 40 densities are too small. A response with a probability below exp(−20) is exact to 1e-4.
+    Take a row whose log density is L below the largest log density, with 12 ≤ L ≤ 40. The integral over W then has a
+    relative error near 2 exp(−2π²/(L h²)), where h = (6.7 − 0.7 log s)/(scales − 1). Here s is the ratio of the
+    smallest eigenvalue of C to the variance of the noise, but at most 1. With 36 scales and s = 1/100, the error is
+    1e-5 at L = 20 and 5e-4 at L = 30. With 72 scales, it is less than 1e-7.
+
+    For L above 40, the computed densities are too small. If the response in a row has a probability below exp(−20), the
+    density of the row is exact to 1e-4.
     """
 
     support = constraints.real_vector
@@ -295,7 +328,7 @@ class RegressionRows(dist.Distribution):
         if not -width <= place < width:
             raise ValueError(f"place must be a position in a row of {width} columns, got {place}")
         if expansion is not None and response is not dist.BernoulliLogits:
-            raise ValueError(f"expansion is one of the sigmoid, for BernoulliLogits only; the response is {response!r}")
+            raise ValueError(f"expansion is only for the sigmoid of BernoulliLogits; the response is {response!r}")
         self.covariates, self.response, self.slopes, self.intercept = covariates, response, slopes, intercept
         self.place, self.scales, self.nodes, self.expansion = place % width, scales, nodes, expansion
         super().__init__((), (width,), validate_args=validate_args)
@@ -307,12 +340,12 @@ class RegressionRows(dist.Distribution):
         return jnp.insert(x, self.place, y.astype(x.dtype), axis=-1)
 
     def log_prob(self, value: Array, intermediates: Array = None) -> jax.Array:
-        """Return the log density (*batch) of unperturbed rows (*batch, columns)."""
+        """Return the log density (*batch) of rows (*batch, columns) to which no noise was added."""
         x, y = self.parts(value)
         return normal_log_density(self.covariates, x) + self.response(self.intercept + x @ self.slopes).log_prob(y)
 
     def parts(self, value: Array) -> tuple[Array, Array]:
-        """Return covariates (*batch, d) and responses (*batch) of rows. NumPy arrays stay NumPy arrays."""
+        """Split rows into the covariates (*batch, d) and the responses (*batch). NumPy arrays give NumPy arrays."""
         xp = np if isinstance(value, np.ndarray) else jnp
         return xp.delete(value, self.place, axis=-1), value[..., self.place]
 
@@ -341,7 +374,7 @@ def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array
 def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMechanism, z: Array) -> jax.Array:
     """Log N(z_x) + log(q + (1 − 2q) p), p = P(y is as released | z_x) and q = 1/(1 + exp(epsilon)) that of a flip."""
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
-        raise ValueError(f"randomized response is for responses of 0 and 1, and not for {base.response!r}")
+        raise ValueError(f"randomized response is only for responses of 0 and 1, not for {base.response!r}")
     sigma, x, y = _checked(base, mechanism, z)
     log_density, mean, variance = _given_covariates(base, sigma, None, x)
     tiny = float(jnp.finfo(mean.dtype).tiny)
@@ -354,7 +387,8 @@ def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMec
 def _checked(base: RegressionRows, mechanism: Any, z: Array) -> tuple[jax.Array, Array, Array]:
     """Standard deviation of the noise in the covariates, a number or one a column; covariates; responses."""
     if tuple(mechanism.index) != base.index:
-        raise ValueError(f"the mechanism must perturb all columns but the response, {base.place}; got {mechanism}")
+        wanted = f"all columns except the response, column {base.place}"
+        raise ValueError(f"the mechanism must perturb {wanted}; got {mechanism}")
     sigma = jnp.asarray(mechanism.noise.standard_deviation)
     if sigma.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
         raise ValueError("a regression on perturbed covariates needs one scale for all records")
