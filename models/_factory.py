@@ -127,8 +127,8 @@ class Model:
         if not KINDS[self.kind](release.mechanism):
             raise TypeError(f"{takes}, got one under {release.mechanism!r}")
         if self.kind == "labels" and isinstance(release, Sketch):
-            law = "in a sketch labels have one law, whatever their features"
-            raise TypeError(f"{self.factory} takes the release itself: {law}")
+            law = "a sketch does not keep the features of the labels"
+            raise TypeError(f"{self.factory} takes a release and not a sketch, because {law}")
 
     def _groups(self, data: Any) -> Sequence[Release | Sketch]:
         """The releases of groups, a sketch of all of them as one; TypeError for anything else."""

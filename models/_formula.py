@@ -132,7 +132,7 @@ class regression:
         self.groups = [match[2] for match in GROUP.finditer(right)]
         self.right = GROUP.sub("", right).strip().removeprefix("+").strip() or "1"
         if "|" in self.right or self.name in self.groups:
-            raise ValueError(f"groups are written (1 | column), and are not the answer; got {formula!r}")
+            raise ValueError(f"write groups as (1 | column), where column is not the answer; got {formula!r}")
         for name, law in self.priors.items():
             support: Any = getattr(law, "support", None)
             lowest = np.min(getattr(support, "lower_bound", -np.inf))
@@ -156,7 +156,7 @@ class regression:
         frame, release = (self.__signature__.bind(*args, **kwargs).arguments.get(key) for key in ("frame", "release"))
         if isinstance(frame, Release) or (attrs is None and not isinstance(release, Release) and release is not None):
             raise TypeError(
-                f"the model takes a data frame, then a Release with an answer a row, got {type(release).__name__}"
+                f"the model takes a data frame and a Release with one answer for each row, got {type(release).__name__}"
             )
         design = self._design(frame, release, None if attrs is None else attrs.get("design", "{}"))
         if attrs is None:
@@ -166,7 +166,7 @@ class regression:
     def __call__(self, frame: Any, release: Release | None = None) -> None:
         design = frame if isinstance(frame, Design) else self._design(frame, release, self.learned)
         if release is not None and len(release) != len(design):
-            raise ValueError(f"the data frame has {len(design)} rows, and the release {len(release)} answers")
+            raise ValueError(f"the data frame has {len(design)} rows, but the release has {len(release)} answers")
         (middle, spread), names = design.answer, design.names
         defaults = {"intercept": dist.Normal(middle, WIDE * spread), "tau": dist.HalfNormal(WIDE * spread)}
         defaults |= {"sigma": dist.FoldedDistribution(dist.StudentT(4.0, 0.0, spread)), "nu": dist.Gamma(2.0, 0.1)}
@@ -209,7 +209,7 @@ class regression:
         known, given = json.loads(learned or "{}", object_hook=_with_numbers), columns_of(frame)
         formula, rows = "".join(self.formula.split()), len(next(iter(given.values()), ()))
         if learned is not None and known.get("formula") != formula:
-            raise ValueError(f"the posterior is of the formula {known.get('formula')}, and the model of {formula}")
+            raise ValueError(f"the posterior has the formula {known.get('formula')}, but the model has {formula}")
         table = pd.DataFrame(index=range(rows))
         for name, values in given.items():
             if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", self.right + str(self.groups)):
@@ -231,7 +231,7 @@ class regression:
         levels = known.get("levels", levels | {n: list(pd.Categorical(by[n]).categories) for n in by})
         for name, each in levels.items():
             values = pd.Series(by[name] if name in by else maker.factor_cache[name].values)
-            problem = f"column {name!r} has {{}} values that are no level of the fit's data"
+            problem = f"column {name!r} has {{}} values that are not among the levels of the data of the fit"
             refuse(~values.isin(each).to_numpy(), problem, values.to_numpy(), "in row {0}")
         for name, values in matrix.items():
             refuse(~np.isfinite(values), f"column {name!r} has {{}} values that are not finite", place="in row {0}")
@@ -242,14 +242,15 @@ class regression:
             parameters += ["tau"] if self.groups else []
             for name in self.priors.keys() - set(parameters):
                 raise ValueError(
-                    f"there is no {name!r} to give a prior{guess(name, parameters)}; {', '.join(parameters)}"
+                    f"priors has {name!r}, which is no parameter{guess(name, parameters)}; it may have "
+                    f"{', '.join(parameters)}"
                 )
             known = {"formula": formula, "names": names, "levels": levels, "transforms": state.transform_state}
             known |= {"centre": columns.mean(axis=0) * intercept, "unit": np.where(unit > 0, unit, 1.0)}
             known["answer"] = self._scale(release)
             learned = json.dumps(known, default=lambda part: part.tolist())
         if names != known["names"]:
-            raise ValueError(f"the columns of {self.formula!r} are {names}, and in the fit were {known['names']}")
+            raise ValueError(f"the columns of {self.formula!r} are {names}, but the fit had {known['names']}")
         codes = {name: pd.Categorical(each, levels[name]).codes.astype(int) for name, each in by.items()}
         groups = tuple((name, tuple(levels[name])) for name in by)
         centre, unit, answer = (np.array(known[name], float) for name in ("centre", "unit", "answer"))
@@ -263,7 +264,7 @@ class regression:
         bounds = [np.inf if bound is None else float(np.mean(bound)) for bound in given]
         if not np.all(np.isfinite(bounds)):
             raise ValueError(
-                "no release with bounds says how large answers are: give answer=(mean, deviation), roughly"
+                "without bounds, the size of the answers is unknown: give answer=(rough mean, rough standard deviation)"
             )
         return sum(bounds) / 2, (bounds[1] - bounds[0]) / 4
 

@@ -133,7 +133,7 @@ def regional_histograms(
     grouped = isinstance(regions, Sketch)
     categories = sorted({release.mechanism.categories for release in ([regions] if grouped else regions)})
     if len(categories) != 1:
-        raise TypeError(f"regional_histograms takes releases of the same categories, got {categories} of them")
+        raise TypeError(f"regional_histograms takes releases with equal numbers of categories, got {categories}")
     count = regions.law_shape[0] if grouped else len(regions)
     with numpyro.plate("category", categories[0]):
         population, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)

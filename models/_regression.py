@@ -258,7 +258,7 @@ def label_regression(
     """
     features = jnp.asarray(features)
     if len(release) != len(features):
-        raise ValueError(f"features are those of {len(features)} labels, but the release has {len(release)}")
+        raise ValueError(f"features must have one row for each label, got {len(features)} rows, {len(release)} labels")
     alpha = numpyro.sample("intercept", intercept)
     beta = numpyro.sample("slopes", slope.expand([features.shape[1]]).to_event(1))
     scale = () if sigma is None else (numpyro.sample("sigma", sigma),)
@@ -283,6 +283,6 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
     noise: Any = getattr(count.mechanism, "noise", None)
     laws: dict[type, Any] = {Gaussian: dist.Normal, Laplace: dist.Laplace}
     if type(noise) not in laws or count.values is None or count.values.shape != (1,):
-        raise ValueError(f"count must be a number, or a release of one with Gaussian or Laplace noise, got {count!r}")
+        raise ValueError(f"count must be a number, or the release of one with Gaussian or Laplace noise, got {count!r}")
     error = numpyro.sample("count_error", laws[type(noise)](0.0, 1.0))
     return release, numpyro.deterministic("count", count.values[0] - noise.resolution * error)

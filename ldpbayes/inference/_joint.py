@@ -143,8 +143,8 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
         fits = isinstance(whole.mechanism, Categories) and not whole.mechanism.event_shape
         fits = fits and len(set(map(kind_of, data))) == 1
     if not fits or not (grouped or data.count == whole.count):
-        counts = f"a list of sketches (and {first!r} counts of codes under one budget)"
-        wanted = counts if sketched else "as many released records"
+        sketches = f"a list of sketches (and {first!r} counts of codes under one budget)"
+        wanted = sketches if sketched else "as many released records"
         kinds = ", of one kind, in the order of codes 0, ..., K − 1" if grouped else ""
         raise ValueError(f"site {name!r}: must have {wanted}{kinds}, because {first!r} has {whole!r}; got {data!r}")
     if not grouped:

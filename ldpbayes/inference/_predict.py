@@ -91,8 +91,8 @@ def predict(
     1.0
     """
     if "posterior" not in (posterior if hasattr(posterior, "attrs") else ()):
-        kind = type(posterior).__name__
-        raise TypeError(f"posterior must be a result of fit, as in predict(posterior, model), got {kind}")
+        got = type(posterior).__name__
+        raise TypeError(f"posterior must be a result of fit, as in predict(posterior, model), got {got}")
     functions = {"": kind} if callable(kind) else dict(kind) if isinstance(kind, Mapping) else {}
     if not (functions or kind in KINDS) or not all(map(callable, functions.values())):
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, or functions of a law, got {kind!r}")

@@ -116,10 +116,8 @@ def test_models_are_listed_with_the_priors_that_the_documentation_states(capsys)
     assert [row["name"] for row in rows] == ldp.models.__all__
     assert cli.main(["models"]) == 0
     out = capsys.readouterr().out
-    assert (
-        "clipped_counts(mean=LogNormal(0, 2), concentration=LogNormal(0, 1))\n    Model of clipped counts: mean" in out
-    )
-    assert "model(release) with sites theta and z, for a release under RandomizedResponse(epsilon)" in out
+    assert "clipped_counts(mean=LogNormal(0, 2), concentration=LogNormal(0, 1))\n    Model of counts that were" in out
+    assert "The mechanism of the release is RandomizedResponse(epsilon)" in out
     assert "TypeError" not in out and "`" not in out
 
 

@@ -177,7 +177,7 @@ def test_what_a_formula_cannot_be_is_said(people):
     for text, message in (
         ("income", "formula must be 'answer ~ columns', with a name on the left"),
         ("log(income) ~ age", "formula must be 'answer ~ columns', with a name on the left"),
-        ("income ~ age + (age | region)", r"groups are written \(1 \| column\)"),
+        ("income ~ age + (age | region)", r"write groups as \(1 \| column\)"),
     ):
         with pytest.raises(ValueError, match=message):
             regression(text)
@@ -185,11 +185,11 @@ def test_what_a_formula_cannot_be_is_said(people):
         regression("income ~ age", family="gamma")
     with pytest.raises(ValueError, match=r"`agee` is not present .*; the columns are age, education, region, kind"):
         design("income ~ agee", people)
-    with pytest.raises(ValueError, match="there is no 'ages' to give a prior"):
+    with pytest.raises(ValueError, match="priors has 'ages', which is no parameter"):
         design("income ~ age", people, priors={"ages": dist.Normal(0, 1)})
     with pytest.raises(ValueError, match="column 'age' has 1 missing values, the first in row 3"):
         design("income ~ age", people.assign(age=people["age"].where(people.index != 3)))
-    with pytest.raises(ValueError, match="no release with bounds says how large answers are"):
+    with pytest.raises(ValueError, match="without bounds, the size of the answers is unknown"):
         regression("income ~ age").prepare((people, ldp.Release(np.zeros(COUNT), EXACT)), {})
     with pytest.raises(
         ValueError, match=r"column 'np.log\(age\)' has 1 values that are not finite, the first in row 3"
@@ -199,7 +199,7 @@ def test_what_a_formula_cannot_be_is_said(people):
         with pytest.raises(ValueError, match="the answer is private and cannot be a column on the right"):
             design(f"{column} ~ np.log({column})", people.assign(y=1.0))
     sketch = ldp.Release(np.linspace(-300, 400, COUNT), ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=100)).sketch()
-    with pytest.raises(TypeError, match="the model takes a data frame, then a Release with an answer a row, got"):
+    with pytest.raises(TypeError, match="the model takes a data frame and a Release with one answer for each row"):
         regression("income ~ age").prepare((people, sketch), {})
     for name, law in (
         ("age", dist.HalfNormal(1)),
@@ -210,7 +210,7 @@ def test_what_a_formula_cannot_be_is_said(people):
         with pytest.raises(TypeError, match=f"the prior of '{name}' must be a NumPyro law of"):
             regression("income ~ age", priors={name: law})
     release = ldp.Release(None, ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=100), 7)
-    with pytest.raises(ValueError, match="the data frame has 400 rows, and the release 7 answers"):
+    with pytest.raises(ValueError, match="the data frame has 400 rows, but the release has 7 answers"):
         Predictive(regression("income ~ age"), num_samples=1)(jax.random.key(0), people, release)
 
 
@@ -226,9 +226,9 @@ def test_new_data_that_the_fit_knows_nothing_of_are_refused(people):
         new = people.assign(**{column: people[column].where(people.index != 5, level)})
         with pytest.raises(ValueError, match=rf"column '{name}' has 1 values .* the first \({level}\) in row 5"):
             design(text, new, entries)
-    with pytest.raises(ValueError, match=r"the columns of 'y ~ kind' are \['kind\[T.b\]'\], and in the fit were"):
+    with pytest.raises(ValueError, match=r"the columns of 'y ~ kind' are \['kind\[T.b\]'\], but the fit had"):
         design("y ~ kind", people.assign(kind=np.where(people["kind"] > 0, "a", "b")), design("y ~ kind", people)[1])
-    with pytest.raises(ValueError, match="the posterior is of the formula y~age, and the model of y~kind"):
+    with pytest.raises(ValueError, match="the posterior has the formula y~age, but the model has y~kind"):
         design("y ~ kind", people, design("y ~ age", people)[1])
 
 

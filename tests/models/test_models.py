@@ -213,7 +213,7 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
         (
             "regional_histograms",
             lambda: [ldp.Release(None, ldp.RandomizedResponse(1.0, k), 5) for k in (3, 4)],
-            r"releases of the same categories, got \[3, 4\] of them",
+            r"releases with equal numbers of categories, got \[3, 4\]",
         ),
         (
             "warner",
@@ -288,9 +288,9 @@ def test_label_regressions_are_priors_times_a_law_a_label_and_refuse_what_does_n
     law = ldp.Privatized(dist.Normal(0.3 + features @ at["slopes"], 0.7), mechanism)
     model = models.label_regression(features)
     assert_density([(model, data)], priors, at, [(law, data.values)])
-    with pytest.raises(TypeError, match="the release itself"):
+    with pytest.raises(TypeError, match="takes a release and not a sketch"):
         simulated(model, data.sketch())
-    with pytest.raises(ValueError, match="of 3 labels, but the release has 4"):
+    with pytest.raises(ValueError, match="one row for each label, got 3 rows, 4 labels"):
         simulated(model, ldp.Release(None, mechanism, 4))
     with pytest.raises(ValueError, match="finite numbers"):
         models.label_regression([[np.nan]])
