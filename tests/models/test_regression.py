@@ -140,7 +140,7 @@ def test_an_unknown_number_of_records_is_asked_for_or_a_latent_variable():
     known, given, latent = map(float, densities(at))
     assert given == pytest.approx(known)
     assert latent == pytest.approx(known + stats.norm.logpdf(0.5))
-    with pytest.raises(ValueError, match="count must be a number, or the release of one with Gaussian or Laplace noise"):
+    with pytest.raises(ValueError, match="count must be a number, or the release of one with Gaussian"):
         density(linear_regression(count=data), data, at)
 
 
