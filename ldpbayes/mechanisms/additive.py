@@ -401,10 +401,13 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     def implausible(self, values: np.ndarray) -> list[str]:
         """Return reasons if too many or too few numbers of a perturbed column are beyond the bounds.
 
-        The method is for noise whose law has one shape for all records. For other noise, the result is empty.
+        The method is for noise with a variance, whose law has one shape for all records. For other noise, the result
+        is empty.
         """
         one_shape = self._law.symmetric and not any(map(np.ndim, jax.tree.leaves(self._law)[1:]))
         if not (self.bounded and one_shape) or self.noise.discrete:
+            return []
+        if not np.all(np.isfinite(self.noise.standard_deviation)):
             return []
         noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
         if self.columns is None:

@@ -29,6 +29,7 @@ STEEPEST = 500.0  # largest finite epsilon that is stated at delta = 0
 SMALLEST_DELTA = 1e-14  # probability of what counts as given away where no epsilon holds at delta = 0
 SHARES = np.arange(4, 0, -1) / 4  # of the distance of two inputs: none must be easier to tell apart than the whole
 BUDGETS = np.linspace(0.0, 10.0, 101)  # at which they are compared
+SEE = "See `Noise`."
 _T, _W = leggauss(4)
 
 
@@ -114,11 +115,11 @@ class FromDensity(Noise):
     linear_tails: ClassVar[bool] = False
     norm: ClassVar[int] = 1  # of one column only
     symmetric: ClassVar[bool] = False  # for all that is known
-    kinks = property(lambda self: tuple(self.scale * each for each in self.breaks))  # type: ignore[assignment]
-    has_variance = property(lambda self: self._law.deviation < math.inf)  # type: ignore[assignment]
-    standard_deviation = property(lambda self: self.scale * self._law.deviation)
-    resolution = property(lambda self: self.scale * self._law.resolution)
-    reach = property(lambda self: self.scale * self._law.reach)
+    kinks = property(lambda self: tuple(self.scale * each for each in self.breaks), doc=SEE)  # type: ignore[assignment]
+    has_variance = property(lambda self: self._law.deviation < math.inf, doc=SEE)  # type: ignore[assignment]
+    standard_deviation = property(lambda self: self.scale * self._law.deviation, doc=SEE)
+    resolution = property(lambda self: self.scale * self._law.resolution, doc=SEE)
+    reach = property(lambda self: self.scale * self._law.reach, doc=SEE)
     _law = property(lambda self: _tabulated(self.log_density, self.breaks))
 
     def __post_init__(self) -> None:

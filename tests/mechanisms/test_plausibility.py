@@ -1,6 +1,8 @@
 """What is said of released values that no records explain: never of a mechanism's own, always of another one's."""
 
+import dataclasses
 import warnings
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -179,3 +181,18 @@ def test_nothing_is_said_of_one_record_or_of_traced_ones():
         warnings.simplefilter("error")
         assert ldp.Release([0.7], WRONG).doubts == ()
         jax.jit(lambda z: ldp.Release(z, WRONG).values)(np.full(10, 1e9))
+
+
+@ldp.noise.pytree
+@dataclasses.dataclass(frozen=True)
+class HeavyTailed(ldp.noise.Laplace):
+    """Noise that says that it has no variance, so that there is no unit of distance for its `depth`."""
+
+    has_variance: ClassVar[bool] = False
+    standard_deviation: ClassVar[float] = np.inf
+
+
+def test_noise_without_a_variance_is_not_checked():
+    mechanism = ldp.mechanisms.AdditiveMechanism(HeavyTailed(1.0), lower=0, upper=1)
+    with warnings.catch_warnings(action="error"):
+        ldp.Release(released(ldp.LaplaceMechanism(1.0, 0, 1), np.full(500, 0.5)), mechanism)
