@@ -366,12 +366,8 @@ def logistic(response: int | str = -1, *, features: Columns | None = None, inter
 
     Parameters
     ----------
-    response : int or str
-        The column of the response y: its position or its name. Default: the last column.
-    features : sequence of int or str, optional
-        The columns x_j of the linear predictor. Default: all columns except the response.
-    intercept : bool
-        True (default) if the linear predictor has an intercept θ_0.
+    response, features, intercept
+        The columns of the response and of the linear predictor, as in `squared`.
     """
     return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
 
@@ -392,12 +388,8 @@ def pinball(
     ----------
     tau : float
         The probability τ of the quantile, strictly between 0 and 1.
-    response : int or str
-        The column of the response y: its position or its name. Default: the last column.
-    features : sequence of int or str, optional
-        The columns x_j of the linear predictor. Default: all columns except the response.
-    intercept : bool
-        True (default) if the linear predictor has an intercept θ_0.
+    response, features, intercept
+        The columns of the response and of the linear predictor, as in `squared`.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
     kernel, smooth = _pinball_kernels(tau)
@@ -423,12 +415,8 @@ def absolute(response: int | str = -1, *, features: Columns | None = None, inter
 
     Parameters
     ----------
-    response : int or str
-        The column of the response y: its position or its name. Default: the last column.
-    features : sequence of int or str, optional
-        The columns x_j of the linear predictor. Default: all columns except the response.
-    intercept : bool
-        True (default) if the linear predictor has an intercept θ_0.
+    response, features, intercept
+        The columns of the response and of the linear predictor, as in `squared`.
     """
     mean = float(np.sqrt(2 / np.pi))
     return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
@@ -449,12 +437,8 @@ def hinge(response: int | str = -1, *, features: Columns | None = None, intercep
 
     Parameters
     ----------
-    response : int or str
-        The column of the response y: its position or its name. Default: the last column.
-    features : sequence of int or str, optional
-        The columns x_j of the linear predictor. Default: all columns except the response.
-    intercept : bool
-        True (default) if the linear predictor has an intercept θ_0.
+    response, features, intercept
+        The columns of the response and of the linear predictor, as in `squared`.
     """
     return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
 
@@ -481,12 +465,8 @@ def huber(
     threshold : float
         The absolute residual |r| beyond which the loss is linear. It is positive and finite, in the unit of the
         response.
-    response : int or str
-        The column of the response y: its position or its name. Default: the last column.
-    features : sequence of int or str, optional
-        The columns x_j of the linear predictor. Default: all columns except the response.
-    intercept : bool
-        True (default) if the linear predictor has an intercept θ_0.
+    response, features, intercept
+        The columns of the response and of the linear predictor, as in `squared`.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)
