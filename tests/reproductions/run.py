@@ -242,8 +242,8 @@ def rows_of(exhibit, quick, folder):
     if exhibit.data is not None:
         try:
             data_file(exhibit.data)
-        except FileNotFoundError as error:
-            return [Row("all", "", "", "", SKIPPED, str(error), exhibit.name)]
+        except FileNotFoundError:
+            return [Row("all", "", "", "", SKIPPED, f"LDPBAYES_DATA has no file {exhibit.data}", exhibit.name)]
 
     def checkpoint(suffix=""):
         name = f"{exhibit.paper} {exhibit.name}{' quick' if quick else ''}{suffix}.npz"
