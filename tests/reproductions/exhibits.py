@@ -70,7 +70,7 @@ def histogram_distances(checkpoint, **settings):
 
 TUNING = "LDP-SGD depends on its step and group size, which the paper does not state (docs/how_to/regression.md)"
 WINE = (
-    "5,200 local records say nearly nothing at these budgets, so the prediction is the mean quality and a little noise"
+    "5,200 local records say nearly nothing at these budgets, so the prediction is the mean quality with a little noise"
 )
 
 
@@ -126,21 +126,21 @@ def expansions(checkpoint, **settings):
 
 # [LCQ]
 
-SCALE_1 = "heavy tails at λ = 1: depends on the parameter space and the minimiser, which the paper does not state"
+SCALE_1 = "heavy tails at λ = 1; errors depend on the parameter space and the minimiser, which the paper does not state"
 MINIMA = "the criterion has several minima; the paper states neither its minimiser nor its parameter space"
-FEWER = "the six printed figures differ by more than 5,000 replications would let them"
+FEWER = "the six printed figures differ from each other by more than chance allows in 5,000 replications"
 REASONS = {
-    "abs_sin sl": "no minimiser of SL's criterion, which is minimised at θ₀ (1 + 2π²λ²), 11 and more away",
-    "abs_sin oracle": "exact is √(1/2 − 4/π²)/√n: 0.0138 and 0.0097; the paper's other half has 0.013 and 0.010",
-    "relu oracle": "exact is 1/√(12 n): 0.0129 and 0.0091",
-    "1.4": "the printed half is that of λ = 1.2, not of the stated 1.4",
+    "bound": "covariates truncated to ±0.5 give the printed figures, the stated ±1 does not",
+    "spread": "errors with the standard deviation 0.8 give the printed figures, the stated 1 does not",
+    "abs_sin sl": "not the minimum of SL's criterion, which is at θ₀ (1 + 2π²λ²), 11 or more away",
+    "abs_sin oracle": "the exact error is √(1/2 − 4/π²)/√n: 0.0138 and 0.0097; elsewhere the table has 0.013 and 0.010",
+    "relu oracle": "the exact error is 1/√(12 n): 0.0129 and 0.0091",
+    "1.4": "the printed half of the table is for λ = 1.2, not for the stated 1.4",
     "1.0 naive": FEWER,
     "1.0 sl": SCALE_1,
     "1.0 sdr": SCALE_1,
     "dr": MINIMA,
     "scl": MINIMA + ", nor the width of the smoothing",
-    "bound": "covariates truncated to ±0.5 have the printed figures, the stated ±1 has not",
-    "spread": "errors with standard deviation 0.8 have the printed figures, the stated 1 has not",
 }
 
 
@@ -173,11 +173,12 @@ def corrected_losses(checkpoint, *, study, figures, own, stated, **settings):
 
 # [FWS]
 
-WIDE = "intervals reach the ends of the parameter's range, since with so few records the noise outweighs what they say"
+WIDE = "with so few records the noise dominates, so intervals reach the ends of the parameter's range"
 CLAMPING = (
-    "bounds that clamp one record in a thousand bias by a quarter of a standard error; `account_for_clamping` mends it"
+    "bounds that clamp one record in a thousand bias by a quarter of a standard error; "
+    "`account_for_clamping` corrects this"
 )
-AGGREGATE = "here the aggregate's intervals cover too, since their variance counts the noise, whose scale is known"
+AGGREGATE = "the aggregate's intervals cover here too: their variance includes the noise, whose scale is known"
 METHOD = ("setting", "parameter", "epsilon")
 
 
@@ -275,18 +276,29 @@ def aggregates(checkpoint, *, trials, **settings):
 
 # [LH]
 
-PRIOR = "how the prior is estimated is not said; here it takes the budget of Table 5"
-LEAK = "the printed errors are those of a prior from the labels themselves, which no budget pays for (see that row)"
+PRIOR = "the paper does not say how the prior is estimated; here this takes the budget of Table 5"
+LEAK = "the printed errors are those of a prior from the labels themselves, which no budget pays for; see its row"
+NARROW = (
+    "the interval, best for the prior's small budget, leaves out a sixth to a half of the labels; "
+    "the printed errors are those of Algorithm 4, see the row RPWithPrior"
+)
 DRAW = "the authors' code draws another noise than the staircase mechanism's"
 SPLITS = (
     "the network on features as they are (populations in thousands) has errors that vary from split to split by a half"
 )
+FROM_LABELS = "RPWithPrior, prior from the labels"
 LH_REASONS = {
     "Table 1": {"RRonBins": PRIOR, "Unbiased": PRIOR, "RPWithPrior": LEAK, "staircase": DRAW},
-    "Table 4": {"RRonBins": PRIOR, "Unbiased": PRIOR, "staircase": DRAW, "Laplace": SPLITS, "Gaussian": SPLITS},
+    "Table 4": {
+        "RRonBins": PRIOR,
+        "Unbiased": PRIOR,
+        "staircase": DRAW,
+        "Laplace": SPLITS,
+        "Gaussian": SPLITS,
+        FROM_LABELS: NARROW,
+    },
 }
 PAPERS = (*tables.TIMED,)[:6]
-FROM_LABELS = "RPWithPrior, prior from the labels"
 LINEAR, NETWORK = (f"public range, marginal likelihood, {learner}" for learner in ("linear", "network"))
 
 
