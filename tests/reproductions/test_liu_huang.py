@@ -22,6 +22,7 @@ from tests.reproductions.liu_huang.data import (
     TABLE_6,
     Setting,
     california,
+    california_setting,
     communities,
     criteo,
 )
@@ -180,6 +181,16 @@ def test_the_half_width_is_at_most_half_of_the_interval():
     for name in ("Algorithm 4", "prior from the labels"):
         made = RELEASES[name](jax.random.key(0), setting.labels, 0.5, setting).mechanism
         assert 2 * made.half_width <= (made.interval[1] - made.interval[0]) * (1 + 1e-9)
+
+
+@pytest.mark.slow
+@needs_data
+@pytest.mark.parametrize(("epsilon", "share"), [(4.0, 0.16), (6.0, 0.30), (8.0, 0.54)])
+def test_the_interval_for_the_budget_of_a_prior_leaves_out_labels_and_that_of_algorithm_4_does_not(epsilon, share):
+    setting = california_setting(None)
+    for name, outside in (("prior from the labels", share), ("Algorithm 4", 0.0)):
+        lower, upper = RELEASES[name](jax.random.key(1), setting.labels, epsilon, setting).mechanism.interval
+        assert np.mean((setting.labels < lower) | (setting.labels > upper)) == pytest.approx(outside, abs=0.005)
 
 
 # learning

@@ -76,6 +76,7 @@ def test_printed_figures_are_those_of_the_paper():
 def test_reasons_are_found_by_their_words():
     assert "SL's criterion" in reason_of("abs_sin", "500", "0.1", "0.94", "sl")
     assert "λ = 1.2" in reason_of("relu", "500", "0.05", "1.4", "sl", "parameters")
+    assert "±0.5" in reason_of("5000", "1.0", "naive", "bound", "methods")  # before the reason of these figures
     assert reason_of("relu", "500", "0.1", "0.94", "sl") == "" == reason_of("5000", "0.5", "combined")
 
 
