@@ -3,6 +3,7 @@
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from ldpbayes._core.tracing import is_concrete
 _OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 # For functions that run a few times: compiling takes a quarter to a third less, and loops are hardly slower.
 _QUICK_OPTIONS = {"xla_backend_optimization_level": 1}
+
+ENTRY = re.compile(r"-[0-9a-f]{64}-(cache|atime)$")  # ends the names of files in which JAX keeps compiled code
 
 
 def compiled(lowered: jax.stages.Lowered) -> Callable:
@@ -60,7 +63,8 @@ def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path 
     folder : path, optional
         Path of the folder. Default: the path in the environment variable ``LDPBAYES_COMPILED_CODE``. If this variable
         is not set, the default is ``ldpbayes/jax`` in the user's cache folder (``$XDG_CACHE_HOME``, or ``~/.cache``).
-        The function keeps only the 1,000 files that were used last, and at most 1 GiB.
+        The function keeps only the 1,000 files of compiled code that were used last, and at most 1 GiB. It deletes no
+        other files.
 
     Returns
     -------
@@ -91,11 +95,12 @@ def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path 
 
 
 def _delete_old(folder: pathlib.Path, files: int = 1000, size: int = 1 << 30) -> None:
-    """Delete entries, those longest unused first, until at most `files` of `size` bytes together are left."""
-    # JAX writes a file for each entry; some versions write another with the time of its last use.
-    entries = sorted(((path.stat(), path) for path in folder.iterdir() if path.is_file()), key=lambda e: -e[0].st_atime)
+    """Delete JAX's entries, those longest unused first, until at most `files` of `size` bytes together are left."""
+    # JAX would do so itself (jax_compilation_cache_max_size), but only with another package (filelock), and in a folder
+    # where each name that ends like that of an entry is one. Some versions write a second file for the time of use.
+    entries = [path for path in folder.iterdir() if ENTRY.search(path.name) and path.is_file()]
     kept = 0
-    for number, (status, path) in enumerate(entries):
-        kept += status.st_size
+    for number, path in enumerate(sorted(entries, key=lambda path: -path.stat().st_atime)):
+        kept += path.stat().st_size
         if number >= files or kept > size:
             path.unlink(missing_ok=True)
