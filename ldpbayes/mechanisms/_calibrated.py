@@ -248,7 +248,8 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
         return mechanism.sensitivity
     if mechanism.columns is None:
         return mechanism.upper - mechanism.lower
-    return float(np.linalg.norm(mechanism.ranges, norm))
+    widths = np.atleast_1d(np.subtract(mechanism.upper, mechanism.lower))  # one for all columns, or one for each
+    return float(np.linalg.norm(widths, norm) * (mechanism.dimension / len(widths)) ** (1 / norm))
 
 
 @registered_dataclass("staircase")

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
+from scipy import special
 
 from ldpbayes._core.checks import ABOVE_0, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
 from ldpbayes._core.pytrees import check_fields, ruled, static
@@ -113,7 +114,7 @@ class PureProtocol(Categories):
         return self.log_supported(z).astype(dtype) + penalty.astype(dtype)
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        counts, n = self._support_counts(values), len(values)
+        counts, n = self._support_counts(values) if self.categories <= MOST_COUNTED else None, len(values)
         if counts is None:
             return []
         p, q = (float(np.mean(np.broadcast_to(a, n))) for a in self.support_probabilities)
@@ -394,7 +395,7 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     @property
     def _values(self) -> _Values:
         d, w = self.categories, self.subset_size
-        log_binomial = float(np.sum(np.log(np.arange(d - w + 1, d)) - np.log(np.arange(1, w))))  # C(d - 1, w - 1)
+        log_binomial = -math.log(d) - float(special.betaln(w, d - w + 1))  # C(d - 1, w - 1)
         return _Values((d - w) / w, log_binomial, (w - 1) / (d - 1), w / (d - 1))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
@@ -490,6 +491,7 @@ def _even_parity(bits: jax.Array) -> jax.Array:
     return jax.lax.population_count(bits) % 2 == 0
 
 
+MOST_COUNTED = 1 << 22  # categories whose values are counted to find implausible ones
 MAX_CATEGORIES = 10**7  # codes of at most seven digits
 MAX_RANGE = 1 << 31
 

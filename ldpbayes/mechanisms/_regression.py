@@ -212,7 +212,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
     _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
     # the covariates get noise
-    _columns = property(lambda self: Columns(self.columns, tuple(Columns(self.columns, None).keys[:-1])))
+    _columns = property(lambda self: Columns(self.columns, Columns(self.columns, None).keys[:-1]))
     released_range = None  # rows are not compressed on panels
     domain = support = constraints.real_vector  # rows of numbers, of which the last is a label
 
@@ -310,6 +310,7 @@ class StatisticsMechanism(_Regression, Additive):
     standard_deviation: Array = dataclasses.field(init=False)
 
     lower = upper = None
+    event_shape = property(lambda self: (sum(self._blocks),))  # without the names of the statistics
     covariates = property(lambda self: Columns(self.columns, None).width - 1, doc="Number of covariates.")
 
     def __post_init__(self) -> None:

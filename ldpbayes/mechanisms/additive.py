@@ -76,8 +76,8 @@ class Columns:
 
 
 def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Columns, np.ndarray]:
-    """Columns as they are kept, and the order (dimension,) in which a user named the perturbed ones: bounds come in the
-    order of the names and are kept in that of the row, ``bounds[order]``.
+    """Columns as they are kept, and the order (dimension,) in which a user named the perturbed ones, empty for all:
+    bounds come in the order of the names and are kept in that of the row, ``bounds[order]``.
     """
     if isinstance(columns, (list, tuple)):
         columns = tuple(columns)
@@ -89,16 +89,16 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
         columns = at_least(1, "columns", columns, LARGEST_CODE)
     whole = Columns(columns, None)
     if perturbed is None:
-        return whole, np.arange(whole.width)
+        return whole, np.empty(0, int)
     if columns is None:
         raise ValueError("perturbed selects columns of a row, so give columns= too")
     names, selection = whole.keys, tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
-    if all(is_integer(name) and 0 <= name < len(names) for name in selection):
+    if positions := all(is_integer(name) and 0 <= name < len(names) for name in selection):
         selection = tuple(names[position] for position in selection)
-    # a bool is a number to Python, and would be a column
-    known = all((isinstance(name, str) or is_integer(name)) and name in names for name in selection)
+    known = positions or (columns == names and all(isinstance(name, str) and name in names for name in selection))
     if not known or not selection or len(set(selection)) < len(selection):
-        raise ValueError(f"perturbed must be distinct columns out of {tuple(names)}, got {perturbed!r}")
+        text = f"{tuple(names[:9])}{' ...' * (len(names) > 9)}"
+        raise ValueError(f"perturbed must be distinct columns out of {text}, got {perturbed!r}")
     ordered = tuple(sorted(selection, key=names.index))
     return Columns(columns, ordered), np.array([selection.index(name) for name in ordered])
 
@@ -132,7 +132,8 @@ class Columnwise(Mechanism):
         The columns of a data frame are read by their names. Raises ValueError if the names differ from the names of the
         mechanism.
         """
-        return super().validated(self._columns.in_order(values))
+        is_frame = getattr(values, "columns", None) is not None  # else names of columns, perhaps many, are not needed
+        return super().validated(self._columns.in_order(values) if is_frame else values)
 
 
 class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
@@ -185,7 +186,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                 raise ValueError(
                     f"{name} must be a number or one per perturbed column (here {columns.dimension}), got shape {shape}"
                 )
-            if shape and columns.perturbed is not None and len(order) > 1:
+            if shape and len(order) > 1:
                 object.__setattr__(self, name, getattr(self, name)[order])
                 self._check(name, *FINITE)
         if self.columns is None:
@@ -262,7 +263,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
                 raise ValueError(f"scale must be a number, or one for each record, got shape {shape}")
         for name in ("lower", "upper", "sensitivity") if self.noise.discrete else ():
             if getattr(self, name) is not None:
-                self._check(name, f"a whole number under {type(self).__name__}", lambda a: a == np.round(a))
+                allowed = f"a whole number up to 2**53 under {type(self).__name__}"
+                self._check(name, allowed, lambda a: (a == np.round(a)) & ((np.abs(a) <= 2.0**53) | np.isinf(a)))
         if is_concrete(scale) and not left_out:
             good = np.ravel((np.asarray(scale) > 0) & (np.asarray(scale) < np.inf))
             if not good.all():

@@ -148,8 +148,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
         if is_concrete(self):
             values = snapped(values, self._numbers)
             low, high = self.interval(values)
-            missing = np.isnan(values) & self.may_be_missing
-            refuse((low > high) & ~missing, f"{self!r} cannot print {{}} of the values", values)
+            refuse(low > high, f"{self!r} cannot print {{}} of the values", values)
         whole = self.noise.discrete and not self.may_be_missing
         return self.innermost._validated(values) if whole else values.astype(np.result_type(values, np.float32))
 

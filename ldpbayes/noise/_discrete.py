@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from ldpbayes._core.checks import POSITIVE
+from ldpbayes._core.checks import WHOLE_SCALE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
@@ -28,7 +28,7 @@ _HERMITE = _NODES[8:], _WEIGHTS[8:] * math.sqrt(2 / math.pi)
 class _WholeNumbers(Noise):
     """Noise on the integers with a scale, independent in the columns."""
 
-    scale: Array = ruled(POSITIVE)
+    scale: Array = ruled(WHOLE_SCALE)
 
     discrete: ClassVar[bool] = True
     resolution = property(lambda self: self.scale)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import POSITIVE
+from ldpbayes._core.checks import WHOLE_SCALE
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
@@ -21,9 +21,11 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Pol
 class _IntegerTradeoff(ParametricTradeoff):
     """Two laws on the integers whose centres are `distance` apart, a positive integer."""
 
-    scale: Array = ruled(POSITIVE)  #: Scale of the noise, in the unit of the data, a number or an array.
+    scale: Array = ruled(WHOLE_SCALE)  #: Scale of the noise, in the unit of the data, a number or an array.
     #: Distance of the centres, in the unit of the data, a number or an array.
-    distance: Array = ruled(("a positive integer", lambda a: (a >= 1) & (a < np.inf) & (a == np.floor(a))))
+    distance: Array = ruled(
+        ("a positive integer up to 2**53", lambda a: (a >= 1) & (a <= 2.0**53) & (a == np.floor(a)))
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,8 +94,8 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
     def _delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         # the real k at which the ratio is exp(epsilon)
         k = epsilon * (scale / d) * scale + d / 2
-        smooth = _is_smooth(k, scale)
-        ways = {_integral_delta: smooth & (d < scale), _tails_delta: smooth & (d >= scale), _sum_delta: ~smooth}
+        smooth, apart = _is_smooth(k, scale), (d >= scale) & (scale >= LARGE)
+        ways = {_integral_delta: smooth & ~apart, _tails_delta: apart, _sum_delta: ~smooth & ~apart}
         return np.exp(_where_called(ways, k, d, scale, epsilon))
 
     def _epsilon(self, delta: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -106,7 +108,8 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
         m = _first(lambda m: self._delta(ratio(m), scale, d) <= delta, np.floor(d / 2), reach)
         above = ratio(m)
         share = (delta - self._delta(above, scale, d)) * np.exp(-above - gaussian_log_tail(m, scale))
-        epsilon = np.maximum(above + np.log1p(-np.clip(share, 0.0, 1.0)), 0.0)
+        with np.errstate(divide="ignore"):  # where rounding of huge ratios leaves nothing of a share
+            epsilon = np.maximum(above + np.log1p(-np.clip(share, 0.0, 1.0)), ratio(m - 1))
         enough = delta >= self._delta(np.zeros_like(delta), scale, d)
         return np.where(enough, 0.0, np.where(delta > 0, epsilon, np.inf))
 
@@ -114,8 +117,8 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
 def _first(test: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The first integer in (low, high) that passes a test which all larger integers pass; `high` if there is none."""
     low, high = np.array(low, float), np.array(high, float)
-    while np.any(high - low > 1):
-        middle = np.floor((low + high) / 2)
+    # from 2⁵³ on, neighbours in double precision have no number between them, but are further apart than 1
+    while np.any((low < (middle := np.floor((low + high) / 2))) & (middle < high)):
         passed = test(middle)
         low, high = np.where(passed, low, middle), np.where(passed, middle, high)
     return high
@@ -238,8 +241,8 @@ class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
     normal with variance σ² − τ², then rounded at random, with discrete Gaussian weights of variance τ².
     """
 
-    scale: Array = ruled(POSITIVE)
-    distance: Array = ruled(("finite, at least 1", lambda a: (a >= 1) & (a < np.inf)))
+    scale: Array = ruled(WHOLE_SCALE)
+    distance: Array = ruled(("from 1 to 2**53", lambda a: (a >= 1) & (a <= 2.0**53)))
     columns: int = 1
 
     def _curve(self, scale: float, distance: float) -> ParametricTradeoff:

@@ -1,12 +1,16 @@
 """The registry of mechanisms: names, specs, classes that are defined again, entry points."""
 
+import contextlib
 import dataclasses
 import sys
 import textwrap
+import tracemalloc
 
 import jax
+import numpy as np
 import pytest
 
+from ldpbayes.data import Release
 from ldpbayes.mechanisms import (
     LaplaceMechanism,
     mechanism_from_spec,
@@ -133,3 +137,40 @@ def test_broken_entry_points_are_named(
     install(tmp_path, monkeypatch, package, entry_point, SOURCE.format(decorator=decorator))
     with pytest.raises(error, match=message):
         mechanism_names()
+
+
+MANY = 2**31 - 1
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+NORMS = {"radius": 1.0, "response_bound": 1.0}
+LARGE = [
+    *({"mechanism": f"{name}_laplace", "scale": 1.0} for name in ("symmetric", "independent")),
+    {"mechanism": "zero_inflated_laplace", "scale": 1.0, "zero_probability": 0.1},
+    {"mechanism": "discrete_gaussian", "scale": 1.0},
+    {"mechanism": "gaussian", **BUDGET},
+    {"mechanism": "additive", "noise": {"law": "Laplace", "scale": 1.0}},
+]
+LARGE = [spec | {"lower": 0.0, "upper": 1.0, "columns": MANY} for spec in LARGE]
+LARGE += [{"mechanism": f"linear_{kind}", "columns": MANY, **BUDGET, **NORMS} for kind in ("records", "statistics")]
+LARGE += [
+    {"mechanism": f"logistic_{kind}", "columns": MANY, **BUDGET, "radius": 1.0} for kind in ("records", "statistics")
+]
+CODES = ("randomized_response", "hadamard_response", "optimal_unary_encoding", "subset_selection")
+LARGE += [{"mechanism": name, "epsilon": 1.0, "categories": 10**9} for name in CODES]
+
+
+@pytest.mark.parametrize("spec", LARGE, ids=lambda spec: spec["mechanism"])
+@pytest.mark.parametrize("values", [[[1.0, 2.0]], [1, 0]], ids=["row", "codes"])
+def test_a_small_file_does_not_ask_for_the_memory_of_its_columns_or_categories(spec, values):
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(ValueError):  # rows of another width are refused; few codes of many are not
+            Release(values, mechanism_from_spec(spec))
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+def test_columns_that_are_no_columns_of_many_are_refused_without_a_list_of_all():
+    for perturbed in ("x", [0, MANY], [0, np.int64(MANY)], [0, 0]):
+        with pytest.raises(ValueError, match=r"distinct columns out of \(0, 1, 2, 3, 4, 5, 6, 7, 8\) \.\.\., got"):
+            mechanism_from_spec(LARGE[0] | {"perturbed": perturbed})

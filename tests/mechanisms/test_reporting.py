@@ -195,6 +195,9 @@ REFUSED = [
     (lambda: ldp.Release([5, 9], Rounded(WHOLE, 5)), r"unit=5.0\) cannot print 1 of the values, the first \(9"),
     (lambda: ldp.Release([2.5, 1], Incomplete(WHOLE)), r"cannot print 1 of the values, the first \(2.5\) at 0"),
     (lambda: ldp.Release([5, NAN], Rounded(WHOLE, 5)), r"values must be finite; 1 are not, the first \(nan\) at 1"),
+    # all that is printed is at least 5, so that no number is withheld
+    (lambda: ldp.Release([5, NAN], Withheld(Floored(WHOLE, 5), 3)), r"cannot print 1 of .* the first \(nan\) at 1"),
+    (lambda: ldp.Release([5, NAN], Withheld(Floored(WHOLE, 3), 3)), r"cannot print 1 of .* the first \(nan\) at 1"),
     (lambda: ldp.Release([5, np.inf], Withheld(WHOLE, 1)), r"values must be finite; 1 are not, the first \(inf\) at 1"),
     (lambda: Withheld(Incomplete(WHOLE), 3), "NaN would have two meanings under Withheld"),
     (lambda: Floored(WHOLE, 0.5), "floor must be a whole number under discrete noise, got 0.5"),

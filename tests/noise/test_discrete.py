@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ldpbayes.mechanisms import DiscreteGaussianMechanism
+from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
 from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff
 from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
@@ -321,8 +321,47 @@ def test_noises_know_their_curves():
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan])
 def test_impossible_parameters_are_refused(bad):
     for make in (DiscreteLaplace, DiscreteGaussian, lambda s: DiscreteLaplaceTradeoff(s, 1)):
-        with pytest.raises(ValueError, match="scale must be positive and finite"):
+        with pytest.raises(ValueError, match=r"scale must be positive and at most 2\*\*53"):
             make(bad)
     for distance in (0, 1.5, np.inf):
         with pytest.raises(ValueError, match="distance must be a positive integer"):
             DiscreteGaussianTradeoff(1.0, distance)
+
+
+def test_curves_of_huge_scales_and_distances_are_found_at_once():
+    for scale in (1e15, 2.0**53):  # where neighbouring numbers of double precision are up to 64 apart
+        curve = DiscreteGaussianTradeoff(scale, scale)  # of normal laws one standard deviation apart
+        delta = stats.norm.cdf(-0.5) - np.e * stats.norm.cdf(-1.5)
+        np.testing.assert_allclose(curve.delta(1.0), delta, rtol=1e-9)
+        np.testing.assert_allclose(curve.delta(curve.epsilon(1e-6)), 1e-6, rtol=1e-6)
+        np.testing.assert_allclose(curve(0.3), stats.norm.cdf(stats.norm.isf(0.3) - 1), rtol=1e-9)
+    for scale, distance in ((2.0, 2.0**53), (1e8, 2.0**53), (1e-3, 1e12)):
+        curve = DiscreteGaussianTradeoff(scale, distance)
+        np.testing.assert_allclose(curve.delta(1.0), 1.0, rtol=1e-15)
+        np.testing.assert_allclose(curve.epsilon(1e-6), (distance / scale) ** 2 / 2, rtol=1e-5)  # and little more
+
+
+def test_whole_numbers_that_floats_leave_out_are_refused():
+    for law in (DiscreteLaplace, DiscreteGaussian):
+        with pytest.raises(ValueError, match=r"scale must be positive and at most 2\*\*53, got 1e\+17"):
+            law(1e17)
+        for bounds in ({"lower": 0, "upper": 1e17}, {"lower": -1e17, "upper": 0}, {"sensitivity": 1e17}):
+            with pytest.raises(
+                ValueError, match=r"must be a whole number up to 2\*\*53 under AdditiveM.*, got -?1e\+17"
+            ):
+                AdditiveMechanism(law(2.0), **bounds)
+        AdditiveMechanism(law(2.0), sensitivity=np.inf)
+
+
+@pytest.mark.parametrize(("scale", "distance", "beyond"), [(64, 6000, 150), (64, 100, 400), (100, 20_000, 500)])
+def test_delta_of_laws_far_apart_is_the_sum_over_what_is_rejected(scale, distance, beyond):
+    k = distance + beyond  # the ratio of the laws is exp(epsilon) there
+    epsilon = (k - distance / 2) * distance / scale**2
+    mp = mpmath.mp
+    with mp.workdps(60):
+        mass = {j: mp.exp(-(mp.mpf(j) ** 2) / (2 * scale**2)) for j in range(beyond, k + 20 * scale)}
+        total = mp.jtheta(3, 0, mp.exp(-mp.mpf(1) / (2 * scale**2)))
+        above = mp.fsum(mass[j] for j in range(beyond + 1, beyond + 20 * scale))
+        far = mp.fsum(mass[j] for j in range(k + 1, k + 20 * scale))
+        delta = float((above - mp.exp(mp.mpf(epsilon)) * far) / total)
+    np.testing.assert_allclose(DiscreteGaussianTradeoff(scale, distance).delta(epsilon), delta, rtol=1e-10)
