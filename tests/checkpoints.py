@@ -8,9 +8,10 @@ __all__ = ["read", "write"]
 
 
 def read(path):
-    """Header (a dict) and arrays by name."""
+    """Header (a dict, without its digest) and arrays by name."""
     with np.load(path) as file:
         header = json.loads(str(file["header"]))
+        header.pop("digest", None)
         return header, {name: file[str(i)] for i, name in enumerate(header["names"])}
 
 

@@ -98,6 +98,21 @@ def test_methods_are_not_told_apart_by_their_names():
     assert not wrong
 
 
+def test_files_are_written_in_one_way():
+    """`whole_file` of the archive opens a ``file``, to which others may write; nothing else opens or writes one."""
+    to_a_file = {"savefig", "write_table", "savez", "savez_compressed", "savetxt", "dump", "to_csv"}
+    wrong = []
+    for file, (_, tree) in SOURCES.items():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", None))
+            modes = [arg.value for arg in ast.walk(call) if isinstance(arg, ast.Constant) and name == "open"]
+            writes = any(isinstance(mode, str) and set(mode) & set("wxa+") and len(mode) < 4 for mode in modes)
+            writes |= name in ("write_text", "write_bytes") or (name == "to_netcdf" and bool(call.args))
+            writes |= name in to_a_file and "file" not in named(call, ast.Name)
+            wrong += [f"{file}:{ast.unparse(call)}"] if writes else []
+    assert wrong == ["_core/archive.py:open(part, 'xb')", "studies/_checkpoint.py:open(lock, 'a')"]  # which is empty
+
+
 def modules_in_use():
     """(importing file, folder and module that it imports), for every module that is not a face."""
     paths = {pathlib.PurePath(file).with_suffix("") for file in SOURCES}

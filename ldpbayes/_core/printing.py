@@ -32,6 +32,11 @@ def shown(value: Any) -> str:
     return " ".join(repr(value).split())
 
 
+def one_line(text: str) -> str:
+    """Text with line breaks and all other characters that a terminal would not print as escapes."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def shown_fields(tree: Any) -> Iterator[tuple[str, Any]]:
     """Names and values of a dataclass's constructor arguments, without `optional` ones that are None."""
     for field in dataclasses.fields(tree):

@@ -18,8 +18,10 @@ from matplotlib.figure import Figure
 from statsmodels import datasets
 
 from ldpbayes import LaplaceMechanism, RandomizedResponse, Release, fit, models
+from ldpbayes._core.archive import whole_file
 from ldpbayes._core.types import Array
 from ldpbayes.data.release import simulated_release
+from ldpbayes.inference.result import netcdf
 from ldpbayes.plots import plot_intervals, plot_release, plot_shares
 
 EPSILONS = (0.5, 1.0, 2.0)
@@ -57,10 +59,12 @@ def run(out: pathlib.Path, **options: Any) -> list[Any]:
         f"estimate of the mean\nof the clipped visits ({visits.clip(max=TOP).mean():.2f}), but it says nothing of "
         "their distribution.\n"
     )
-    draw(shares, counts, release, visits).savefig(out / "demo.png")
+    with whole_file(out / "demo.png") as file:
+        draw(shares, counts, release, visits).savefig(file, format="png")
     print(f"wrote {out / 'demo.png'}")
     for name, posterior in posteriors.items():
-        posterior.to_netcdf(out / f"{name}.nc", engine="h5netcdf")
+        with whole_file(out / f"{name}.nc") as file:
+            file.write(netcdf(posterior))
         print(f"wrote {out / f'{name}.nc'}")
     return list(posteriors.values())
 

@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -109,13 +108,11 @@ def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Name
 def _load_file(path: pathlib.Path) -> Release | Sketch:
     if path.suffix not in FILES:
         raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
-    if not path.exists():
-        raise BadInput(f"no release file {path}")
     try:
         return Sketch.load(path) if holds_sketch(path) else Release.load(path)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, OSError) as error:
         hint = "" if isinstance(error, OSError) else "; give a plain table as a .csv file, with --mechanism"
-        raise BadInput(f"{path} is not a valid release file: {error}{hint}") from None
+        raise BadInput(f"{error}{hint}") from None
 
 
 def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[str, Any]) -> list[Named]:
@@ -219,17 +216,6 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
     if unused:
         raise BadInput(f"none of the mechanisms has an option {', '.join(map(option, sorted(unused)))}")
     return found
-
-
-def save_new(release: Release, path: pathlib.Path) -> None:
-    """Write a release file: all of it or nothing, and never over another file."""
-    with tempfile.TemporaryDirectory(dir=path.absolute().parent) as folder:  # which its owner alone may read
-        whole = pathlib.Path(folder, path.name)
-        release.save(whole)
-        try:
-            os.link(whole, path)  # a rename would replace a file that came in between
-        except FileExistsError:
-            raise BadInput(f"--out {path} exists, and is not overwritten") from None
 
 
 def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray) -> str:
@@ -348,7 +334,9 @@ def load_frame(args: argparse.Namespace) -> Any:
     require("formula", "formulaic", "pandas")
     import pandas as pd
 
-    return pd.read_csv(path, sep=Table(path).delimiter, skipinitialspace=True)
+    table = Table(path)
+    table.columns(table.names)  # of which pandas would rename those of one name
+    return pd.read_csv(path, sep=table.delimiter, skipinitialspace=True)
 
 
 def load_model(name: str, *arguments: Any) -> Callable:

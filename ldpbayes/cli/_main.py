@@ -14,22 +14,25 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from encodings import utf_8
 from typing import Any
 
 import numpy as np
 import numpyro.distributions as dist
 
 import ldpbayes as ldp
+from ldpbayes._core.archive import whole_file
 from ldpbayes._core.checks import guess, is_integer, require
+from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._csv import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data import sketch_from
-from ldpbayes.data.release import promises
+from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
 from ldpbayes.functionals import cdf, density, gini, mean, quantile
-from ldpbayes.inference.result import summary_table
+from ldpbayes.inference.result import netcdf, summary_table
 from ldpbayes.mechanisms import Categories, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.plots import plot_calibration, plot_density, plot_design
@@ -84,8 +87,13 @@ def _joined(argv: Sequence[str]) -> list[str]:
     return joined
 
 
+def display(*texts: object, **options: Any) -> None:
+    """Print texts, in which words of a file cannot move a terminal's cursor or change what it shows."""
+    print(*("\n".join(map(one_line, str(text).split("\n"))) for text in texts), **options)
+
+
 def _fail(message: object, code: int) -> int:
-    print(f"ldpbayes: error: {message}", file=sys.stderr)
+    display(f"ldpbayes: error: {message}", file=sys.stderr)
     return code
 
 
@@ -151,7 +159,7 @@ def _fit(args: argparse.Namespace) -> int:
 
     def say(text: str) -> None:
         if not args.quiet:
-            print(text, flush=True)
+            display(text, flush=True)
 
     notes: list[str] = []
     with _plain_warnings():
@@ -159,7 +167,8 @@ def _fit(args: argparse.Namespace) -> int:
         kind = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
         say(f"{files} files, {kind}") if files > 1 else None
         say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
-        stated = {f"  {name}: {value}": None for each in releases for name, value in (each.release.about or {}).items()}
+        facts = [each.release.about or {} for each in releases]
+        stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
         say(few(stated)) if stated else None
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
@@ -192,15 +201,16 @@ def _fit(args: argparse.Namespace) -> int:
         say("")
         shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(factory, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
-            print(summary_table(result, shown))
+            display(summary_table(result, shown))
             if factory == "smooth_density":
                 shape = shape_of(mechanism)
                 positive = args.model == factory and shape.lower >= 0 and not shape.whole
                 kinds = DEFAULTS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
-                print(f"\n{summary_table(law, [*kinds])}")
+                display(f"\n{summary_table(law, [*kinds])}")
         if args.out is not None:
-            result.to_netcdf(args.out, engine="h5netcdf")
+            with whole_file(args.out) as file:
+                file.write(netcdf(result))
             say(f"\nwrote {args.out}")
         if args.plot is not None:
             with naming("--plot"):
@@ -224,7 +234,8 @@ def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, 
         shown = beside if isinstance(beside, ldp.Release) else None
         plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
         ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
-    figure.savefig(path, dpi=150)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=150)
 
 
 def few(lines: Iterable[str]) -> str:
@@ -250,10 +261,11 @@ def _bootstrap(args: argparse.Namespace) -> int:
             estimator = _estimator(args, release.mechanism)
             estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
             table = estimate.summary(args.level)
-        print(f"{table}\n{estimate.privacy}")
+        display(f"{table}\n{estimate.privacy}")
     if args.out is not None:
-        estimate.replicates.to_netcdf(args.out, engine="h5netcdf")
-        print(f"wrote {args.out}")
+        with whole_file(args.out) as file:
+            file.write(estimate.replicates.to_netcdf(engine="h5netcdf"))
+        display(f"wrote {args.out}")
     return DOUBTFUL if messages else OK
 
 
@@ -290,14 +302,13 @@ def _regress(args: argparse.Namespace) -> int:
             options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
             predictor = ldp.learning.linear_fit(features, release, **options)
             table = predictor.summary(args.level)
-        print(f"{table}\n{predictor.privacy}")
+        display(f"{table}\n{predictor.privacy}")
     if args.out is not None:
-        with args.out.open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["parameter", "estimate", "standard_error", "lower", "upper"])
-            ends = predictor.interval(args.level)
-            rows.writerows(zip(predictor.names, predictor.params, predictor.standard_error, *ends, strict=True))
-        print(f"wrote {args.out}")
+        columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
+        rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
+        with whole_file(args.out) as file:
+            csv.writer(utf_8.StreamWriter(file)).writerows(rows)
+        display(f"wrote {args.out}")
     return DOUBTFUL if messages else OK
 
 
@@ -311,16 +322,19 @@ def _release(args: argparse.Namespace) -> int:
     _check_out(
         args.out, args.out.suffix if args.out.suffix in inputs.FILES else ".npz", "releases end in .npz or .parquet"
     )
-    if os.path.lexists(args.out):
-        raise BadInput(f"--out {args.out} exists, and is not overwritten")
-    mechanism, data = inputs.load_private(args)
-    with naming(args.data), _plain_warnings() as messages:
-        about: dict[str, Any] = {"column": ",".join(args.column)} | ({"levels": args.levels} if args.levels else {})
-        release = ldp.secure.release(mechanism, data, clip=args.clip, times=args.times, about=about)
-    inputs.save_new(release, args.out)
-    print(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
+    try:
+        with whole_file(args.out, new=True) as file:
+            mechanism, data = inputs.load_private(args)
+            with naming(args.data), _plain_warnings() as messages:
+                about: dict[str, Any] = {"column": ",".join(args.column)}
+                about |= {"levels": args.levels} if args.levels else {}
+                release = ldp.secure.release(mechanism, data, clip=args.clip, times=args.times, about=about)
+            write_release(release, file, is_npz(args.out))
+    except FileExistsError:
+        raise BadInput(f"--out {args.out} exists, and is not overwritten") from None
+    display(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
     known = "the mechanism, who drew them, and the names of the column and its levels"
-    print(f"wrote {args.out}: {len(release):,} released values, {known}, and nothing else")
+    display(f"wrote {args.out}: {len(release):,} released values, {known}, and nothing else")
     return DOUBTFUL if messages else OK
 
 
@@ -347,19 +361,19 @@ def _table(args: argparse.Namespace) -> int:
             for part in (values, draws):  # without a positive denominator there is no ratio
                 part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
         table, rows = next(iter(tables.values())), list[tuple]()
-        print(*(f"{name}: {each!r}" for name, each in tables.items()), promises([*tables.values()]), sep="\n")
-        print(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
+        display(*(f"{name}: {each!r}" for name, each in tables.items()), promises([*tables.values()]), sep="\n")
+        display(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
         for name in [*tables, *map("/".join, args.ratio)]:
             levels = estimates.tail_probabilities(args.level, "both")
             low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
             own = {"value": values[name], "mean": np.nanmean(draws[name], axis=0), "sd": np.nanstd(draws[name], axis=0)}
             own |= {"lower": low, "upper": high}
-            print(estimates.table(name, [*map(str, table.labels)], estimates.cells(own, ",.6g")))
+            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(own, ",.6g")))
             rows += zip(*table.keys.values(), itertools.repeat(name), *own.values())
     if args.out is not None:
-        with args.out.open("w", newline="") as file:
-            csv.writer(file).writerows([[*table.keys, "quantity", *own], *rows])
-        print(f"wrote {args.out}")
+        with whole_file(args.out) as file:
+            csv.writer(utf_8.StreamWriter(file)).writerows([[*table.keys, "quantity", *own], *rows])
+        display(f"wrote {args.out}")
     return DOUBTFUL if messages else OK
 
 
@@ -375,11 +389,11 @@ def _sketch(args: argparse.Namespace) -> int:
     with naming("sketch"), _plain_warnings() as messages:
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
-        stated = args.mechanism and inputs.stated_mechanism(args, args.column or ["value"])
+        stated = None if args.mechanism is None else inputs.stated_mechanism(args, args.column or ["value"])
         total = sketch_from(args.files, stated, **options)
     total.save(args.out)
-    print(few(f"{source.name}: {source.records:,} records" for source in total.sources))
-    print(f"{promises([total])}\nwrote {args.out}: {total!r}")
+    display(few(one_line(f"{source.name}: {source.records:,} records") for source in total.sources))
+    display(f"{promises([total])}\nwrote {args.out}: {total!r}")
     return DOUBTFUL if messages else OK
 
 
@@ -402,13 +416,13 @@ def _design(args: argparse.Namespace) -> int:
         support = law(**args.at, validate_args=True).support
         kinds: dict[str, Any] = {} if support.is_discrete else {"mean": mean, "median": quantile(0.5)}
         plan = ldp.studies.design(law, args.at, mechanisms, functionals=kinds)
-    print(plan.summary(args.people, args.level))
+    display(plan.summary(args.people, args.level))
     if args.width is not None:
         with naming("--width"):
             needed = plan.counts(args.width, args.level)
         columns = {name: [f"{row[j]:,}" for row in needed.values()] for j, name in enumerate(plan.names)}
         title = f"People for {100 * args.level:g} % intervals {args.width:g} wide"
-        print(f"\n{estimates.table(title, list(needed), columns)}")
+        display(f"\n{estimates.table(title, list(needed), columns)}")
     if args.plot is not None:
         from matplotlib.figure import Figure
 
@@ -416,8 +430,9 @@ def _design(args: argparse.Namespace) -> int:
         counts = args.people, 10 * args.people
         with naming("--plot"):
             plot_design(plan, args.of or plan.names[0], counts, level=args.level, ax=figure.subplots())
-        figure.savefig(args.plot, dpi=150)
-        print(f"\nwrote {args.plot}")
+        with whole_file(args.plot) as file:
+            figure.savefig(file, format="png", dpi=150)
+        display(f"\nwrote {args.plot}")
     return OK
 
 
@@ -443,15 +458,16 @@ def _calibrate(args: argparse.Namespace) -> int:
         path = args.checkpoints and args.checkpoints / f"{pathlib.Path(args.model).stem} {label}.npz"
         with inputs.blaming(args.model):
             studies[label] = ldp.studies.sbc(model, plan, checkpoint=path, **options)
-        print(f"{mechanism!r}, {args.people:,} records\n{studies[label].summary()}\n", flush=True)
+        display(f"{mechanism!r}, {args.people:,} records\n{studies[label].summary()}\n", flush=True)
     if args.plot is not None:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(5 * len(studies), 4), layout="constrained")
         for (label, study), ax in zip(studies.items(), figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
             plot_calibration(study, ax=ax).set_title(label)
-        figure.savefig(args.plot, dpi=150)
-        print(f"wrote {args.plot}")
+        with whole_file(args.plot) as file:
+            figure.savefig(file, format="png", dpi=150)
+        display(f"wrote {args.plot}")
     p_values = [p for study in studies.values() for p in study.p_values.values()]
     return DOUBTFUL if min(p_values) < UNLIKELY / len(p_values) else OK
 
@@ -473,7 +489,7 @@ def _mechanisms(args: argparse.Namespace) -> int:
         rows.append(row | {"description": first_paragraph(inspect.getdoc(cls))})
         signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in parameters]
         texts.append(f"{name}({', '.join(signature)})\n    {rows[-1]['description']}")
-    print(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
+    display(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
     return OK
 
 
@@ -495,7 +511,7 @@ def _models(args: argparse.Namespace) -> int:
         takes = re.split(r"[;.] (?:Raises )?(?:Type|Value)Error", returned)[0].rstrip(".")
         rows.append({"name": name, "priors": priors, "description": first_paragraph(text), "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
-    print(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
+    display(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
     return OK
 
 
@@ -539,7 +555,7 @@ def _plain_warnings() -> Iterator[set[str]]:
             if not issubclass(category, ldp.LdpBayesWarning):
                 show(message, category, *args, **kwargs)
             elif text not in messages:
-                print(f"ldpbayes: warning: {text}", file=sys.stderr)
+                display(f"ldpbayes: warning: {text}", file=sys.stderr)
                 messages.add(text)
 
         warnings.showwarning = plain  # `catch_warnings` puts the old one back

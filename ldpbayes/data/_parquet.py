@@ -4,6 +4,8 @@ from typing import Any
 
 from ldpbayes._core.checks import missing
 
+SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the metadata of a schema
+
 
 def pyarrow() -> Any:
     try:
@@ -13,6 +15,15 @@ def pyarrow() -> Any:
     except ImportError:
         raise ImportError(missing("Parquet files, and CSV files in parts, need pyarrow", "parquet")) from None
     return pyarrow
+
+
+def parquet_file(source: Any) -> Any:
+    return pyarrow().parquet.ParquetFile(source, page_checksum_verification=True)
+
+
+def spec_text(file: Any) -> str:
+    """The spec of the mechanism that a Parquet file states; empty if it states none."""
+    return (file.schema_arrow.metadata or {}).get(SPEC_KEY.encode(), b"").decode()
 
 
 def values_of(column: Any, what: str) -> Any:

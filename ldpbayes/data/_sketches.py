@@ -1,15 +1,16 @@
 """Sketches: their common base, moments of normal rows, and totals of statistics."""
 
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.typing import ArrayLike
 
+from ldpbayes._core.archive import load_arrays, reading, save_arrays, whole_file
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.printing import Holding, shown
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
@@ -70,6 +71,7 @@ class Sketch(Holding):
         nodes = weights = property()
 
     size = property(lambda self: self.weights.sum(), doc="Number of records.")
+    _tallies = property(lambda self: self.weights)  # numbers of records, in any parts of the sketch
     #: Batch shape of the law of the records: () if all have one law, or (G,) if each of G groups has its own law.
     law_shape = property(lambda self: () if self.num_groups is None else (self.num_groups,))
     promises = property(lambda self: self.added or (Promise(self.mechanism),), doc="The guarantee of each release.")
@@ -94,14 +96,18 @@ class Sketch(Holding):
         raise TypeError(f"objects of {type(self).__name__} cannot be added")
 
     def __add__(self, other: Any) -> Any:
-        if type(self) is not type(other):
+        if not isinstance(other, Sketch):
             return NotImplemented
+        if type(self) is not type(other):
+            hint = "; make those of categories with the same expand= (True or False)"
+            raise ValueError(f"sketches of different kinds cannot be added: {self} and {other}{hint}")
         if not (self._common() == other._common() and self.coords == other.coords):
             raise ValueError(f"sketches of different mechanisms or groups cannot be added: {self} and {other}")
         known = {source.digest: source.name for source in self.sources}
         twice = [f"{known[digest]} and {name}" for name, _, digest in other.sources if digest in known]
         if twice:
-            raise ValueError(f"records would count twice: {twice[0]} are the same file, or have equal content")
+            hint = "if they hold different people, note in one of them what tells the files apart, such as the day"
+            raise ValueError(f"records would count twice: {twice[0]} are the same file, or have equal content; {hint}")
         both: Any = {name: getattr(self, name) + getattr(other, name) for name in ("doubts", "sources")}
         both["added"] = self.promises + other.promises
         return dataclasses.replace(self._plus(other), coords=self.coords, **both)
@@ -109,8 +115,19 @@ class Sketch(Holding):
     def __radd__(self, other: Any) -> Any:
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
+    def _checked(self) -> "Sketch":
+        """The sketch, or ValueError for numbers, as a file may hold them, that no sketch has."""
+        parts = {name: each for name, each in _fields(self).items() if name not in ("mechanism", "added", "nodes")}
+        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(parts) if isinstance(leaf, np.ndarray))
+        if not finite or np.any(np.less(self._tallies, 0)):
+            raise ValueError("some of its numbers are not finite, or count fewer than 0 records")
+        if "nodes" in _fields(self):
+            self.mechanism.validated(self.nodes)
+        return self
+
     def save(self, path: str | os.PathLike) -> None:
-        """Write the sketch to a file, without the released values. `load` reads this file.
+        """Write the sketch to a file, without the released values. `load` reads this file. If writing fails or is
+        interrupted, an old file of this name stays as it is.
 
         Raises ValueError if the name of the file does not end in ``.npz``.
         """
@@ -126,10 +143,8 @@ class Sketch(Holding):
                 arrays[name] = value
             elif name not in ("mechanism", "added", "records"):
                 header[name] = value
-        part = pathlib.Path(f"{path}.part")  # so that an interrupted write leaves the old file as it is
-        with open(part, "wb") as file:
-            np.savez(file, **arrays, sketch=np.array(json.dumps(header, default=np.ndarray.tolist)))
-        part.replace(path)
+        with whole_file(path) as file:
+            save_arrays(file, "sketch", header, arrays)
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Sketch":
@@ -137,27 +152,26 @@ class Sketch(Holding):
 
         Raises ValueError if the file is damaged, or if `save` did not write it.
         """
-        name = pathlib.Path(path).name
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-            header = json.loads(str(arrays.pop("sketch")))
-            form, kind, spec = (header.pop(key) for key in ("format", "kind", "mechanism"))
+        with reading(path, " is not a valid sketch file") as file:
+            header, arrays = load_arrays(file, "sketch")
+            if (form := header.pop("format")) != FORMAT:
+                raise ValueError(f"its format is {form!r}, of another version of ldpbayes")
+            kind, mechanism, _ = (
+                header.pop("kind"),
+                mechanism_from_spec(header.pop("mechanism")),
+                header.pop("digest", ""),
+            )
             (cls,) = (each for each in Sketch.__subclasses__() if each.__name__ == kind)
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # a damaged archive raises nearly anything
-            raise ValueError(f"{name} is not a sketch file, or is damaged ({error})") from None
-        if form != FORMAT:
-            raise ValueError(f"{name} has format {form!r}, written by another version of ldpbayes")
-        polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
-        fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
-        fields |= arrays | ({"polynomial": Polynomial(**polynomial)} if polynomial["center"] is not None else {})
-        fields["added"] = tuple(Promise(mechanism_from_spec(each), times) for each, times in header["added"])
-        fields["sources"] = tuple(Source(*each) for each in header["sources"])
-        if header["coords"] is not None:
-            fields["coords"] = {axis: tuple(places) for axis, places in header["coords"].items()}
-        return cls(mechanism=mechanism_from_spec(spec), **fields)
+            polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
+            fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
+            fields |= arrays | ({"polynomial": Polynomial(**polynomial)} if polynomial["center"] is not None else {})
+            fields["added"] = tuple(Promise(mechanism_from_spec(each), times) for each, times in header["added"])
+            fields["sources"] = tuple(Source(*each) for each in header["sources"])
+            if header["coords"] is not None:
+                fields["coords"] = {axis: tuple(places) for axis, places in header["coords"].items()}
+            if lacking := {field.name for field in dataclasses.fields(cls)} - {*fields, "mechanism", "records"}:
+                raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
+            return cls(mechanism=mechanism, **fields)._checked()
 
 
 def _fields(value: Any) -> dict[str, Any]:

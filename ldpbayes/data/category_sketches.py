@@ -174,7 +174,7 @@ class ExpandedSketch(Sketch):
         raise AttributeError("an expansion has no nodes and weights; use release.sketch(expand=False) or sketch.exact")
 
     weights = nodes
-    size = property(lambda self: self.count)
+    size = _tallies = property(lambda self: self.count)
 
     @property
     def exact(self) -> CountSketch:

@@ -69,6 +69,7 @@ class PanelSketch(Sketch):
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
+    _tallies = property(lambda self: np.concatenate([self.moments[:, 0], self.tails[:, 0], self.atoms]))
     places = property(
         lambda self: atom_places(self.mechanism, self.edges),
         doc="The numbers at which ``atoms`` are counted, as an array (places,).",

@@ -4,21 +4,21 @@ import dataclasses
 import json
 import os
 import pathlib
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import jax
 import numpy as np
 
+from ldpbayes._core import archive
+from ldpbayes._core.archive import blocks_of, reading, save_arrays, signed, verified, whole_file
 from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
-from ldpbayes.data._parquet import pyarrow, values_of
+from ldpbayes.data._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.frames import is_missing
@@ -26,8 +26,6 @@ from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
 from ldpbayes.mechanisms.protocol import Promise, joined_mechanism, statements
-
-SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the schema metadata of a Parquet file
 
 
 class ReleaseWarning(LdpBayesWarning):
@@ -246,22 +244,15 @@ class Release(Holding):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the release to a file, whose name ends in ``.npz`` or ``.parquet``. `load` describes the content of the
-        file.
+        file. If writing fails or is interrupted, an old file of this name stays as it is.
 
         Raises ValueError if the name of the file has no such ending, or if the release has no values.
         """
+        npz = is_npz(path)
         if self.values is None:
             raise ValueError("a release without values cannot be saved")
-        path, values, own = pathlib.Path(path), self.values, {name: getattr(self, name) for name in self._beside}
-        beside = {name: value for name, value in own.items() if value is not None}
-        beside = {"table" if "keys" in beside else "release": beside} if beside else {}
-        spec = json.dumps(self.mechanism.spec() | beside, default=np.ndarray.tolist)
-        if _is_npz(path):
-            np.savez(path, values=values, mechanism=np.array(spec))
-        else:
-            pa = pyarrow()
-            column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1]) if values.ndim > 1 else values
-            pa.parquet.write_table(pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: spec}), path)
+        with whole_file(path) as file:
+            write_release(self, file, npz)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Release":
@@ -275,25 +266,36 @@ class Release(Holding):
         ``ldpbayes.mechanism``.
 
         In both formats, the JSON text of the mechanism can also have the fields ``times`` and ``about`` of the release,
-        for example ``"release": {"times": 30}``.
+        for example ``"release": {"times": 30}``. If it has a ``digest``, as files of `save` do, the values and the rest
+        of the text must agree with it.
         """
-        path = pathlib.Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"no release file {path}")
-        values, text = _read_npz(path) if _is_npz(path) else _read_parquet(path)
-        mechanism, beside = mechanism_and_more(text, path.name)
-        options: Any = {name: beside.get(name) for name in cls._beside}
-        return cls(values, mechanism, **options)
+        with reading(path, " is not a valid release file") as file:
+            values, text = _read_npz(file) if is_npz(path) else _read_parquet(file)
+            mechanism, beside = mechanism_and_more(verified(text, lambda: blocks_of(values=values)))
+            options: Any = {name: beside.get(name) for name in cls._beside}
+            return cls(values, mechanism, **options)
 
 
-def mechanism_and_more(text: str, name: str) -> tuple[Mechanism, dict[str, Any]]:
-    """The mechanism of a file's spec, and what stands beside it."""
-    try:
-        spec = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the mechanism spec in {name} is not JSON: {error}") from None
-    beside = {**spec.pop("table", {}), **spec.pop("release", {})} if isinstance(spec, dict) else {}
-    return mechanism_from_spec(spec), beside
+def write_release(release: Release, file: BinaryIO, npz: bool) -> None:
+    """Write a release to an open file, in NumPy's format or as a Parquet file."""
+    own = {name: getattr(release, name) for name in release._beside}
+    beside = {name: value for name, value in own.items() if value is not None}
+    beside = {"table" if "keys" in beside else "release": beside} if beside else {}
+    header, values = release.mechanism.spec() | beside, release.values
+    if npz:
+        save_arrays(file, "mechanism", header, {"values": values})
+        return
+    pa = pyarrow()
+    column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1]) if values.ndim > 1 else values
+    text = signed(json.dumps(header, default=np.ndarray.tolist), blocks_of(values=values))
+    table = pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: text})
+    pa.parquet.write_table(table, file, row_group_size=archive.BLOCK, write_page_checksum=True)
+
+
+def mechanism_and_more(header: Any) -> tuple[Mechanism, dict[str, Any]]:
+    """The mechanism of a file's header, and what stands beside it."""
+    parts = [header.pop(name, {}) for name in ("digest", "table", "release")] if isinstance(header, dict) else []
+    return mechanism_from_spec(header), {name: value for part in parts[1:] for name, value in part.items()}
 
 
 def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Release:
@@ -326,48 +328,24 @@ def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
     return f"{problem} (probability below {LEVEL:g}): {reasons}. {advice}" if reasons else None
 
 
-def _is_npz(path: pathlib.Path) -> bool:
-    if path.suffix not in (".npz", ".parquet"):
-        raise ValueError(f"the name of a release file must end in .npz or .parquet, got {path.name!r}")
-    return path.suffix == ".npz"
+def is_npz(path: str | os.PathLike) -> bool:
+    """Whether a release file is in NumPy's format and not Parquet; ValueError if its name ends otherwise."""
+    suffix = pathlib.Path(path).suffix
+    if suffix not in (".npz", ".parquet"):
+        raise ValueError(f"the name of a release file must end in .npz or .parquet, got {pathlib.Path(path).name!r}")
+    return suffix == ".npz"
 
 
-def _read_npz(path: pathlib.Path) -> tuple[Any, str]:
-    with path.open("rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError(f"{path.name} is not a complete .npz file: it does not end like a zip archive")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            absent = {"values", "mechanism"} - set(archive.files)
-            if absent:
-                raise ValueError(f"{path.name} lacks {' and '.join(sorted(absent))}; it has {', '.join(archive.files)}")
-            return _entry(archive, "values", path), str(_entry(archive, "mechanism", path))
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"{path.name} is damaged: {error}") from None
+def _read_npz(file: BinaryIO) -> tuple[np.ndarray, str]:
+    with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+        if absent := {"values", "mechanism"} - set(archive.files):
+            raise ValueError(f"it lacks {' and '.join(sorted(absent))}; it has {', '.join(archive.files)}")
+        return archive["values"], str(archive["mechanism"])
 
 
-def _entry(archive: Any, name: str, path: pathlib.Path) -> np.ndarray:
-    try:
-        entry = archive[name]
-    except ValueError as error:
-        if "pickle" not in str(error):
-            raise ValueError(f"{path.name} is damaged: {error}") from None
-        kind = "values as an array of numbers" if name == "values" else "the mechanism's spec as a string of JSON"
-        problem = f"{name} in {path.name} is an array of Python objects, which are not read: they could contain code"
-        raise ValueError(f"{problem}; save {kind}, or write the file with Release.save") from None
-    if not isinstance(entry, np.ndarray):  # NumPy returns an entry of unknown form as bytes
-        raise ValueError(f"{path.name} is damaged: its entry {name} is not an array")
-    return entry
-
-
-def _read_parquet(path: pathlib.Path) -> tuple[Any, str]:
-    pa = pyarrow()
-    try:
-        table = pa.parquet.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path.name} is not a Parquet file, or damaged: {error}") from None
-    metadata = table.schema.metadata or {}
-    if "value" not in table.column_names or SPEC_KEY.encode() not in metadata:
-        raise ValueError(f"{path.name} needs a column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)")
-    what = f"{path.name} has nulls in its column 'value'"
-    return values_of(table["value"], what), metadata[SPEC_KEY.encode()].decode()
+def _read_parquet(file: BinaryIO) -> tuple[Any, str]:
+    opened = parquet_file(file)
+    text = spec_text(opened)
+    if opened.schema_arrow.names.count("value") != 1 or not text:
+        raise ValueError(f"it needs one column 'value' and schema metadata {SPEC_KEY!r} (the mechanism's spec)")
+    return values_of(opened.read(columns=["value"])["value"], "its column 'value' has nulls"), text

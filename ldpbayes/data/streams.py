@@ -1,11 +1,13 @@
 """Sketches of releases that are larger than memory: read in parts, added up, perhaps by several processes."""
 
 import contextlib
+import csv
 import dataclasses
 import functools
 import glob
 import hashlib
 import itertools
+import json
 import os
 import pathlib
 import warnings
@@ -17,17 +19,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
+from ldpbayes._core import archive
+from ldpbayes._core.archive import blocks_of, reading, verified
 from ldpbayes._core.checks import warn
 from ldpbayes._core.executors import completed
-from ldpbayes.data._parquet import pyarrow, values_of
-from ldpbayes.data._sketches import Sketch, Source
+from ldpbayes.data._parquet import parquet_file, pyarrow, spec_text, values_of
+from ldpbayes.data._sketches import Sketch, Source, TotalSketch
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
-from ldpbayes.data.release import SPEC_KEY, Release, ReleaseWarning, mechanism_and_more
+from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
 
-CHUNK = 1 << 20  # released values that are read and sketched at a time
 PIECE = 1 << 22  # of a large file, that are one task
-BLOCK = 1 << 24  # bytes of a CSV file that are read at a time
+CSV_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time
+SIGNED = '"digest"'  # in the description of values that have one
 BAR: dict[str, Any] = {"unit": " values", "unit_scale": True, "desc": "sketching"}
 FILES = (".csv", ".npy", ".npz", ".parquet", ".tsv")
 
@@ -91,9 +95,13 @@ def sketch_from(
     reader = _Reader(mechanism, columns, tuple(levels or ()), options)
     ready: list[Sketch] = []
     source = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(source, np.ndarray | Sequence):  # it may be readable only once
+        head, source = itertools.tee(source)
+        source = [*source] if isinstance(next(head, None), str | os.PathLike) else source
+        del head  # which would keep all arrays
     if isinstance(source, Sequence) and all(isinstance(each, str | os.PathLike) for each in source):
         paths = _paths(source)
-        ready = [Sketch.load(path) for path in paths if holds_sketch(path)]
+        ready = [_loaded(path, mechanism) for path in paths if holds_sketch(path)]
         pieces = [piece for path in paths if not holds_sketch(path) for piece in reader.pieces(path)]
     else:
         if executor is not None or mechanism is None:
@@ -101,7 +109,7 @@ def sketch_from(
         pieces, reader = [_Piece()], dataclasses.replace(reader, arrays=source)
     with tqdm(total=sum(piece.rows for piece in pieces) or None, **BAR, disable=None if progress_bar else True) as bar:
         if pieces:
-            reader = reader.expanding(pieces, [each for each in ready if isinstance(each, ExpandedSketch)], executor)
+            reader = reader.expanding(pieces, ready, executor)
         found = filter(None, _in_order(reader.sketched, pieces, executor, bar))
         files = itertools.groupby(found, lambda part: part.path)
         total = _sum(itertools.chain(ready, (_of_release([*parts]) for _, parts in files)))
@@ -122,11 +130,14 @@ class _Piece(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A piece that has been read, and the SHA-256 of its file where it is the first one."""
+    """A piece that has been read, and the SHA-256 of its file where it is the first one; or blocks, if values are
+    checked by their own digest.
+    """
 
     path: pathlib.Path | None
     sketch: Sketch
     digest: str | None
+    blocks: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,45 +151,54 @@ class _Reader:
     arrays: Any = None
 
     def pieces(self, path: pathlib.Path) -> list[_Piece]:
-        with _naming(path):
+        with reading(path):
             if path.suffix == ".npy":
                 rows = len(np.load(path, mmap_mode="r"))
                 return [_Piece(path, i, i + PIECE, min(PIECE, rows - i)) for i in range(0, rows, PIECE)]
             if path.suffix != ".parquet":
                 return [_Piece(path)]
-            file = pyarrow().parquet.ParquetFile(path)
+            file = parquet_file(path)
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            number = np.cumsum([0, *groups[:-1]]) // PIECE
+            starts = np.cumsum([0, *groups[:-1]])
+            number = starts // PIECE
+            if SIGNED in spec_text(file):  # then a piece must hold whole blocks, each of which has a digest
+                number = np.maximum.accumulate(np.where(starts % archive.BLOCK, 0, number))
             ends = np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()
-            return [_Piece(path, a, b, sum(groups[a:b])) for a, b in itertools.pairwise(ends)]
+            return [_Piece(path, a, b, sum(groups[a:b])) for a, b in itertools.pairwise(ends)] or [_Piece(path)]
 
     def sketched(self, piece: _Piece, bar: Any = None) -> _Part | None:
         """The sketch of a piece, without one where it is empty."""
-        with _naming(piece.path):
-            made, times = self._made(piece.path)
-            sketches = (self._sketch(values, made, times, bar) for values in self._chunks(piece))
-            total = _sum(sketches)
+        with _naming(piece.path) as file:
+            made, times, signed = self._made(piece.path)
+            blocks = list[str]()
+
+            def read(values: Any) -> Sketch:
+                blocks.extend(blocks_of(values=values) if signed else ())
+                return self._sketch(values, made, times, bar)
+
+            total = _sum(map(read, self._chunks(piece)))
+            if total is None and signed:
+                raise ValueError("it is damaged: it has no values")
             if total is None:
                 return None
-            digest = None
-            if piece.path is not None and piece.start == 0:
-                with open(piece.path, "rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return _Part(piece.path, total, digest)
+            whole = file is not None and piece.start == 0 and not signed
+            return _Part(piece.path, total, hashlib.file_digest(file, "sha256").hexdigest() if whole else None, blocks)
 
-    def expanding(self, pieces: list[_Piece], ready: Sequence[ExpandedSketch], executor: Executor | None) -> "_Reader":
-        """The same, with the place to expand at if the values are to be expanded: the mode of all of them."""
+    def expanding(self, pieces: list[_Piece], ready: Sequence[Sketch], executor: Executor | None) -> "_Reader":
+        """The same, with one kind of sketch for all categories; and if they are expanded, the place: their mode."""
         if self.options.get("at") is not None or self.options.get("expand") is False:
             return self
         once = not (self.arrays is None or isinstance(self.arrays, np.ndarray))
-        with _naming(pieces[0].path):
-            chunks, (mechanism, times) = self._chunks(pieces[0]), self._made(pieces[0].path)
+        largest = max(pieces, key=lambda piece: piece.path.stat().st_size if piece.path else 0)
+        with _naming(largest.path):
+            chunks, (mechanism, times, _) = self._chunks(largest), self._made(largest.path)
             first = next(chunks, None)
-            plain = first is None or mechanism.record_shape or not mechanism.support.is_discrete
-            expands = not plain and isinstance(self._sketch(first, mechanism, times), ExpandedSketch)
+            codes = first is not None and not mechanism.record_shape and mechanism.support.is_discrete
+            example = ready[0] if ready else self._sketch(first, mechanism, times) if codes else None
+            expands = codes and (self.options.get("expand") or isinstance(example, ExpandedSketch))
         if expands and once and not ready:
             raise ValueError("an expansion reads the values several times: give files, one array, at=, or expand=False")
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"expand": False} if codes else {}
         if expands:
             records = _AllRecords(self, pieces, executor, CategoryRecords(first, mechanism))
             options = {"expand": True, "at": ready[0] if ready else frame_at_mode(records)}
@@ -187,7 +207,7 @@ class _Reader:
 
     def derivatives(self, theta: np.ndarray, piece: _Piece) -> list[Any]:
         """Those of `CategoryRecords`, of a piece."""
-        mechanism, _ = self._made(piece.path)
+        mechanism, *_ = self._made(piece.path)
         parts = (CategoryRecords(values, mechanism).derivatives(theta) for values in self._chunks(piece))
         return functools.reduce(_plus, parts, [0.0, 0.0, 0.0])
 
@@ -199,49 +219,57 @@ class _Reader:
             bar.update(len(values))
         return sketch
 
-    def _made(self, path: pathlib.Path | None) -> tuple[Mechanism, int | None]:
-        """The mechanism of a file's values, and at most how many of them are about one person."""
-        text = None
-        if path is not None and path.suffix == ".parquet":
-            metadata = pyarrow().parquet.ParquetFile(path).schema_arrow.metadata or {}
-            text = metadata.get(SPEC_KEY.encode(), b"").decode()
-        elif path is not None and path.suffix == ".npz":
-            text = np.load(path)["mechanism"].item()
-        mechanism, beside = mechanism_and_more(text, path.name) if text and path else (self.mechanism, {})
+    def _made(self, path: pathlib.Path | None) -> tuple[Mechanism, int | None, bool]:
+        """The mechanism of a file's values, at most how many are about one person, and whether they have a digest."""
+        text = _text(path) if path else ""
+        mechanism, beside = mechanism_and_more(json.loads(text)) if text else (self.mechanism, {})
         if mechanism is None:
             raise ValueError("the file does not state its mechanism: give mechanism=")
         if self.mechanism is not None and mechanism != self.mechanism:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if mechanism.batch_shape:
             raise ValueError("a file with different budgets cannot be read in parts: use Release.load(...).sketch()")
-        return mechanism, beside.get("times")
+        return mechanism, beside.get("times"), SIGNED in text
 
     def _chunks(self, piece: _Piece) -> Iterator[Any]:
         path = piece.path
         if path is None:
             arrays = [self.arrays] if isinstance(self.arrays, np.ndarray) else self.arrays
         elif path.suffix == ".parquet":
-            file = pyarrow().parquet.ParquetFile(path)
-            arrays = map(self._values, file.iter_batches(CHUNK, range(piece.start, piece.stop), self.columns))
+            file = parquet_file(path)
+            self._check_names(file.schema_arrow.names)
+            arrays = map(self._values, file.iter_batches(archive.BLOCK, range(piece.start, piece.stop), self.columns))
         elif path.suffix == ".npy":
             arrays = [np.load(path, mmap_mode="r")[piece.start : piece.stop]]
         elif path.suffix == ".npz":
-            arrays = [Release.load(path).values]
+            with np.load(path) as file:
+                arrays = [file["values"]]
         else:
             arrays = self._blocks(path)
         for array in arrays:
             values = np.asanyarray(array)
-            for start in range(0, len(values), CHUNK):
-                yield values[start : start + CHUNK]
+            for start in range(0, len(values), archive.BLOCK):
+                yield values[start : start + archive.BLOCK]
 
     def _blocks(self, path: pathlib.Path) -> Iterator[Any]:
         """Values of a CSV file, block by block."""
-        csv = pyarrow().csv
-        types = dict.fromkeys(self.columns, "string") if self.levels else {}
-        parts = csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
-        convert = csv.ConvertOptions(include_columns=self.columns, column_types=types)
-        with csv.open_csv(path, csv.ReadOptions(block_size=BLOCK), parts, convert) as file:
+        arrow, delimiter = pyarrow().csv, "\t" if path.suffix == ".tsv" else ","
+        with open(path, encoding="utf-8-sig", newline="") as text:
+            self._check_names(next(csv.reader(text, delimiter=delimiter), []))
+        # The first block does not show whether numbers further down are whole; an empty line is a missing value.
+        codes = self.mechanism is not None and self.mechanism.support.is_discrete
+        types = dict.fromkeys(() if codes else self.columns, "float64")
+        types |= dict.fromkeys(self.columns if self.levels else (), "string")
+        parts = arrow.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
+        convert = arrow.ConvertOptions(include_columns=self.columns, column_types=types)
+        with arrow.open_csv(path, arrow.ReadOptions(block_size=CSV_BLOCK), parts, convert) as file:
             yield from map(self._values, file)
+
+    def _check_names(self, names: list[str]) -> None:
+        for name in self.columns:
+            if names.count(name) != 1:
+                count = "several columns" if name in names else "no column"
+                raise ValueError(f"it has {count} {name!r}; its columns are {', '.join(names)}")
 
     def _values(self, batch: Any) -> np.ndarray:
         pa, arrays = pyarrow(), []
@@ -308,9 +336,29 @@ def _sum(sketches: Iterable[Sketch]) -> Any:
 
 def _of_release(parts: Sequence[_Part]) -> Sketch:
     """The sketch of one release, whose parts have one promise together and are of one file."""
-    total, first = _sum(part.sketch for part in parts), parts[0]
-    sources = (Source(first.path.name, round(float(total.size)), first.digest),) if first.path and first.digest else ()
-    return dataclasses.replace(total, added=first.sketch.added[:1], doubts=total.doubts[:1], sources=sources)
+    total, (path, sketch, digest, blocks) = _sum(part.sketch for part in parts), parts[0]
+    if path and blocks:
+        with reading(path):
+            verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
+            digest = hashlib.sha256(text.encode()).hexdigest()
+    sources = (Source(path.name, round(float(total.size)), digest),) if path and digest else ()
+    return dataclasses.replace(total, added=sketch.added[:1], doubts=total.doubts[:1], sources=sources)
+
+
+def _text(path: pathlib.Path) -> str:
+    """The description of its values that a file states; empty if it states none."""
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            return str(file["mechanism"])
+    return spec_text(parquet_file(path)) if path.suffix == ".parquet" else ""
+
+
+def _loaded(path: pathlib.Path, mechanism: Mechanism | None) -> Sketch:
+    sketch = Sketch.load(path)
+    own = sketch._common() if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
+    if mechanism is not None and mechanism != own:
+        raise ValueError(f"{path.name}: the sketch is of values released by {own!r}, not by {mechanism!r}")
+    return sketch
 
 
 def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
@@ -323,32 +371,25 @@ def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
         if not own:
             raise FileNotFoundError(f"there is no file {os.fspath(source)!r}")
         found += own
-    seen = set[pathlib.Path]()
+    seen = set[str]()
     for path in found:
         if path.suffix not in FILES:
             raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(FILES)}")
-        if path.resolve() in seen:
+        if os.path.realpath(path) in seen:
             raise ValueError(f"records would count twice: {path.name} is given twice")
-        seen.add(path.resolve())
+        seen.add(os.path.realpath(path))
     return found
 
 
 def holds_sketch(path: pathlib.Path) -> bool:
     """Whether a file is one of `Sketch.save`."""
-    with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
-        if path.suffix == ".npz":
+    with contextlib.suppress(Exception):  # nearly anything, of a damaged archive
+        if path.suffix == ".npz" and path.is_file():
             with zipfile.ZipFile(path) as file:
                 return "sketch.npy" in file.namelist()
     return False
 
 
-@contextlib.contextmanager
-def _naming(path: pathlib.Path | None) -> Iterator[None]:
-    """ValueError and TypeError get the name of the file in front."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        if path is None:
-            raise
-        text = str(error.args[0]) if error.args else type(error).__name__
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{path.name}: {text}") from None
+def _naming(path: pathlib.Path | None) -> contextlib.AbstractContextManager:
+    """Errors of a file get its name in front."""
+    return contextlib.nullcontext() if path is None else reading(path)

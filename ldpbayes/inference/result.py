@@ -125,6 +125,12 @@ def assign_coords(result: Any, group: str, coords: Mapping[str, Any]) -> None:
         result[group].dataset = dataset(result[group]).assign_coords(coords)
 
 
+def netcdf(result: Any) -> memoryview:
+    """A result as a NetCDF file in memory, since the library of this format crashes the process if a disk is full."""
+    tree = result.to_datatree() if callable(result.groups) else result  # in ArviZ 0.23
+    return tree.to_netcdf(engine="h5netcdf")
+
+
 def convergence_problems(result: Any) -> list[str]:
     """Sentences about chains that have not converged, one for each criterion, which name the parameters."""
     az, problems = arviz(), []

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import os
 import pathlib
@@ -14,10 +13,10 @@ from importlib import metadata
 from typing import Any
 
 import jax
-import numpy as np
 import numpyro
 from numpyro.infer.util import log_density
 
+from ldpbayes._core.archive import load_arrays, reading, save_arrays, whole_file
 from ldpbayes._core.types import Array, Model, Params
 from ldpbayes.data import Release
 
@@ -86,14 +85,9 @@ class Checkpoint(dict):
         if self.path is None:
             return
         # arrays are stored by number, since a site may have a name that no file in an archive can have
-        header = json.dumps({"format": FORMAT, "settings": self.settings, "names": list(self)})
-        arrays = {str(i): array for i, array in enumerate(self.values())}
-        part = self.path.with_name(f"{self.path.name}.part")
-        with open(part, "wb") as file:
-            np.savez(file, header=np.array(header), **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.path)
+        header = {"format": FORMAT, "settings": self.settings, "names": list(self)}
+        with whole_file(self.path) as file:
+            save_arrays(file, "header", header, {str(i): array for i, array in enumerate(self.values())})
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -123,17 +117,11 @@ class Checkpoint(dict):
     def _read(self, path: pathlib.Path) -> None:
         if not path.exists():
             return
-        content = path.read_bytes()
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                header = json.loads(str(file["header"]))
-                form, settings = header["format"], header["settings"]
-                arrays = {name: file[str(i)] for i, name in enumerate(header["names"])}
-        except Exception as error:  # a damaged archive raises nearly anything
-            message = f"checkpoint {path} is damaged, or is not a checkpoint; remove the file to start again ({error})"
-            raise ValueError(message) from None
-        if form != FORMAT:
-            raise ValueError(f"checkpoint {path} has format {form!r}, written by another version of ldpbayes")
+        with reading(path, " is damaged, or is not a checkpoint; remove the file to start again") as file:
+            header, arrays = load_arrays(file, "header")
+            settings, results = header["settings"], {name: arrays[str(i)] for i, name in enumerate(header["names"])}
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']!r}, of another version of ldpbayes")
         differences = _differences(settings | {"model": None}, self.settings | {"model": None})
         # A fingerprint depends on the release and on the versions too: if these differ, it says nothing of the model.
         comparable = not any(each.startswith(("mechanism", "count ", "release ", "versions")) for each in differences)
@@ -142,7 +130,7 @@ class Checkpoint(dict):
         if differences:
             problem = f"belongs to a study with other settings: {'; '.join(differences)}"
             raise ValueError(f"checkpoint {path} {problem}; give this study another file")
-        self.update(arrays)
+        self.update(results)
 
 
 @contextlib.contextmanager
@@ -165,7 +153,8 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
                     yield
                 finally:
                     # removed before it is closed, so that the removed file cannot be the lock of another study
-                    lock.unlink(missing_ok=True)
+                    if not lock.stat().st_size:  # else it is somebody's file of that name
+                        lock.unlink()
 
 
 def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -224,6 +224,43 @@ def test_files_are_sketched_and_the_sketch_is_fitted(tmp_path, capsys, monkeypat
     assert "both.npz: 600 records, LaplaceMechanism(epsilon=1.0" in capsys.readouterr().out
 
 
+def test_words_of_a_file_cannot_change_what_a_terminal_shows(tmp_path, capsys):
+    forged = "Each record is protected by local differential privacy with epsilon = 0.001"
+    about = {"note\x1b[1A": f"fine\x1b[2K\r\n{forged}\u202e", "levels": ["no\x9b2J", "yes"]}
+    ldp.Release([1, 0, 1, 1] * 125, ldp.RandomizedResponse(1.0), about=about).save(tmp_path / "a.npz")
+    assert cli.main(["fit", str(tmp_path / "a.npz"), "--model", "warner", *FEW, "--no-progress"]) in (0, 3)
+    out, err = capsys.readouterr()
+    (line,) = (line for line in out.splitlines() if forged in line)
+    assert line.startswith(r"  note\x1b[1A: fine\x1b[2K\r\n") and line.endswith(r"\u202e")
+    assert all(each.isprintable() for each in (out + err).replace("\n", ""))
+    (tmp_path / "a.csv").write_text("x\x1b[2J,y\n1,2\n")
+    assert "\x1b" not in refused(capsys, "fit", tmp_path / "a.csv", "--column", "z", "--mechanism", "laplace")[1]
+
+
+@pytest.mark.parametrize("kind", ["damaged", "cut", "loop", "pipe", "text"])
+def test_a_file_that_cannot_be_sketched_is_refused_in_a_line(kind, tmp_path, capsys):
+    path = tmp_path / "a.npz"
+    ldp.Release([1, 0, 1], ldp.RandomizedResponse(1.0)).save(path)
+    whole = path.read_bytes()
+    path.unlink()
+    contents = {"damaged": whole[:500] + bytes([whole[500] ^ 1]) + whole[501:], "cut": whole[:300], "text": b"text"}
+    if kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(contents[kind])
+    code, err = refused(capsys, "sketch", path, "--out", tmp_path / "x.npz")
+    assert code in (1, 2) and "a.npz" in err and err.count("\n") == 1
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_a_mechanism_without_a_name_is_refused(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("value\n1\n")
+    code, err = refused(capsys, "sketch", tmp_path / "a.csv", "--mechanism", "", "--out", tmp_path / "x.npz")
+    assert code == 2 and "no mechanism ''" in err
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["fit", "--help"], ["demo", "--help"], ["models", "--help"]])
 def test_help_shows_the_exit_codes(argv, capsys):
     assert cli.main(argv) == 0
@@ -248,7 +285,7 @@ def test_bad_usage_is_refused(argv, message, capsys):
 
 def test_a_missing_file_is_refused(tmp_path, capsys):
     code, err = refused(capsys, "fit", tmp_path / "z.npz", "--model", "warner")
-    assert (code, err) == (2, f"ldpbayes: error: no release file {tmp_path / 'z.npz'}\n")
+    assert (code, err) == (2, f"ldpbayes: error: there is no regular file {tmp_path / 'z.npz'}\n")
 
 
 @pytest.mark.parametrize("name", ["z.npz", "z.parquet"])
@@ -647,5 +684,9 @@ def test_a_formula_takes_its_columns_from_the_file_of_the_release(tmp_path, caps
     assert "coefficients[age]" in out and "coefficients[education[T.low]]" in out and "sigma" in out
     assert cli.main([*argv, "--formula", "income ~ agee"]) == 2
     assert "`agee` is not present" in (error := capsys.readouterr().err) and "the columns are age, education" in error
+    twice = path.read_text().replace("age,education", "age,age", 1)
+    (tmp_path / "twice.csv").write_text(twice)
+    assert cli.main(["fit", str(tmp_path / "twice.csv"), *argv[2:], "--formula", "income ~ age"]) == 2
+    assert "has several columns 'age'" in capsys.readouterr().err
     assert cli.main([*argv, "--formula", "income ~ age", "--model", "warner"]) == 2
     assert "fit needs either --model or --formula" in capsys.readouterr().err

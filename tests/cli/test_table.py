@@ -114,6 +114,10 @@ def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
     assert code == 0 and text == expected
     code, _, err = run(capsys, path, *PLAIN, "--ratio", "n/populaton")
     assert code == 2 and "there is no column 'populaton' (did you mean population?)" in err
+    table = parquet.read_table(path)
+    parquet.write_table(table.append_column("n", table["population"]), path)
+    code, _, err = run(capsys, path, *PLAIN)
+    assert code == 2 and "counts.parquet: " in err  # which of the two is meant?
     path.write_bytes(b"no parquet")
     code, _, err = run(capsys, path, *PLAIN)
     assert code == 2 and err.count("\n") == 1

@@ -107,17 +107,18 @@ def test_files_of_another_form_are_refused(tmp_path):
     np.savez(tmp_path / "d.npz", values=np.array([1.0, None]), mechanism="{}")
     with zipfile.ZipFile(tmp_path / "e.npz", "w") as file:
         file.writestr("values.npy", "not an array")
-        file.writestr("mechanism.npy", "{}")
+        np.save(tmp_path / "spec.npy", json.dumps(LAPLACE.spec()))
+        file.write(tmp_path / "spec.npy", "mechanism.npy")
     for name, message in (
         ("a.npz", "lacks mechanism"),
         ("b.npz", "is not JSON"),
         ("c.csv", r"must end in .npz or .parquet"),
-        ("d.npz", "^values in d.npz is an array of Python objects, .* save values as an array of numbers, or .*save$"),
-        ("e.npz", "e.npz is damaged: its entry values is not an array"),
+        ("d.npz", "d.npz is not a valid release file: Object arrays cannot be loaded"),
+        ("e.npz", "e.npz is not a valid release file: values must be numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             ldp.Release.load(tmp_path / name)
-    with pytest.raises(FileNotFoundError, match=r"no release file .*nothing.npz"):
+    with pytest.raises(FileNotFoundError, match=r"no regular file .*nothing.npz"):
         ldp.Release.load(tmp_path / "nothing.npz")
 
 
@@ -129,11 +130,19 @@ def test_damaged_files_are_said_to_be(tmp_path, capsys):
     flipped[2000] ^= 255
     np.save(tmp_path / "array.npy", np.ones(3))
     for name, content, message in (
-        ("half.npz", npz[:3000], "half.npz is not a complete .npz file"),
-        ("empty.npz", b"", "empty.npz is not a complete .npz file"),
-        ("array.npz", (tmp_path / "array.npy").read_bytes(), "array.npz is not a complete .npz file"),
-        ("flipped.npz", bytes(flipped), "flipped.npz is damaged: Bad CRC-32 for file 'values.npy'"),
-        ("half.parquet", parquet[: len(parquet) // 2], "half.parquet is not a Parquet file, or damaged"),
+        ("half.npz", npz[:3000], "half.npz is not a valid release file: File is not a zip file"),
+        ("empty.npz", b"", "empty.npz is not a valid release file: File is not a zip file"),
+        (
+            "array.npz",
+            (tmp_path / "array.npy").read_bytes(),
+            "array.npz is not a valid release file: File is not a zip",
+        ),
+        ("flipped.npz", bytes(flipped), "flipped.npz is not a valid release file: Bad CRC-32 for file 'values.npy'"),
+        (
+            "half.parquet",
+            parquet[: len(parquet) // 2],
+            "half.parquet is not a valid release file: Parquet magic bytes",
+        ),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=message):
@@ -227,10 +236,10 @@ def test_nulls_in_a_parquet_file_are_refused_in_every_kind_of_column_and_all_kin
     for kind in (pa.list_(pa.int8(), 2), pa.list_(pa.int8()), pa.large_list(pa.int8())):
         np.testing.assert_array_equal(load(pa.array([[0, 1], [1, 1]], kind), personal).values, [[0, 1], [1, 1]])
         for rows in ([[0, 1], None, [1, 1]], [[0, 1], [1, None]]):  # the first would leave two rows, of two budgets
-            with pytest.raises(ValueError, match="has nulls in its column 'value', 1 of them"):
+            with pytest.raises(ValueError, match="its column 'value' has nulls, 1 of them"):
                 load(pa.array(rows, kind), personal)
     for column, mechanism in (([0.5, None, None], LAPLACE), ([0, None, None], BINARY), ([True, None, None], BINARY)):
-        with pytest.raises(ValueError, match="nulls in its column 'value', 2 of them"):
+        with pytest.raises(ValueError, match="its column 'value' has nulls, 2 of them"):
             load(pa.array(column), mechanism)
 
 

@@ -1,5 +1,6 @@
 """Sketches of files and of arrays as they come: those of the whole release, whatever the parts, and no file twice."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -7,7 +8,18 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Release, Sketch, sketch_from, streams
+from ldpbayes._core import archive
+from ldpbayes.data import (
+    CountSketch,
+    ExpandedSketch,
+    MomentSketch,
+    PanelSketch,
+    Release,
+    Sketch,
+    category_sketches,
+    sketch_from,
+    streams,
+)
 
 pa = pytest.importorskip("pyarrow")
 csv, parquet = (pytest.importorskip(f"pyarrow.{name}") for name in ("csv", "parquet"))
@@ -28,9 +40,9 @@ def released(mechanism, n, key=0):
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """Parts of a few hundred values."""
-    monkeypatch.setattr(streams, "CHUNK", 128)
+    monkeypatch.setattr(archive, "BLOCK", 128)
     monkeypatch.setattr(streams, "PIECE", 300)
-    monkeypatch.setattr(streams, "BLOCK", 1 << 12)
+    monkeypatch.setattr(streams, "CSV_BLOCK", 1 << 12)
 
 
 def write_parquet(path, values, column="value"):
@@ -205,7 +217,7 @@ def test_other_files_are_no_sketches(content, tmp_path):
         path.write_bytes(content)
     else:
         Release(released(COIN, 5), COIN).save(path)
-    with pytest.raises(ValueError, match=r"x.npz is not a sketch file, or is damaged"):
+    with pytest.raises(ValueError, match=r"x.npz is not a valid sketch file: "):
         Sketch.load(path)
     with pytest.raises(ValueError, match=r"must end in .npz"):
         Release(released(COIN, 5), COIN).sketch().save(tmp_path / "x.json")
@@ -230,3 +242,154 @@ def test_implausible_values_are_doubted_once(tmp_path):
     with pytest.warns(ldp.data.ReleaseWarning) as seen:
         found = sketch_from(values, LAPLACE)
     assert len(seen) == 1 and len(found.doubts) == 1
+
+
+@pytest.mark.parametrize("sizes", [(20, 9000), (9000, 20)], ids=["small first", "large first"])
+@pytest.mark.parametrize("form", ["files", "arrays"])
+def test_categories_have_sketches_of_one_kind_whatever_the_sizes_of_files(sizes, form, tmp_path, monkeypatch):
+    monkeypatch.setattr(category_sketches, "FEWEST_KINDS", 50)  # of released values, from which on they are expanded
+    monkeypatch.setattr(archive, "BLOCK", 1 << 20)
+    monkeypatch.setattr(streams, "PIECE", 1 << 22)
+    mechanism = ldp.OptimalUnaryEncoding(1.0, 12)
+    values = [released(mechanism, n, key) for key, n in enumerate(sizes)]
+    for i, each in enumerate(values):
+        np.save(tmp_path / f"{i}.npy", each)
+    if form == "arrays" and sizes[0] > sizes[1]:
+        pytest.skip("an expansion needs the arrays several times")
+    source = tmp_path if form == "files" else iter(values)
+    found = sketch_from(source, mechanism)
+    assert isinstance(found, ExpandedSketch if form == "files" else CountSketch) and found.size == sum(sizes)
+    found.save(tmp_path / "sketch.npz")
+    np.save(tmp_path / "more.npy", released(mechanism, 30, 5))
+    again = sketch_from([tmp_path / "sketch.npz", tmp_path / "more.npy"], mechanism)
+    assert type(again) is type(found) and again.size == sum(sizes) + 30
+
+
+def test_sketches_of_different_kinds_say_how_they_are_made_alike():
+    release = Release(released(BITS, 300), BITS)
+    with pytest.raises(ValueError, match=r"sketches of different kinds cannot be added: .*the same expand="):
+        release.sketch(expand=False) + release.sketch(expand=True)
+
+
+def test_paths_may_come_from_a_generator(days):
+    folder, values = days
+    whole = Release(values, LAPLACE).sketch()
+    same(sketch_from(folder.glob("day-*.parquet"), LAPLACE), whole)
+    same(sketch_from({str(folder / f"day-{i}.parquet"): i for i in range(3)}, LAPLACE), whole)
+    same(sketch_from((each for each in [values[:100], values[100:]]), LAPLACE), whole)
+    with pytest.raises(ValueError, match="no released value"):
+        sketch_from(iter([]), LAPLACE)
+
+
+def test_equal_files_of_different_people_are_told_apart_by_what_they_note(tmp_path):
+    answers = [1, 0, 1]
+    for i, day in enumerate(("Monday", "Tuesday")):
+        Release(answers, COIN).save(tmp_path / f"plain-{i}.npz")
+        Release(answers, COIN, about={"day": day}).save(tmp_path / f"noted-{i}.npz")
+        csv.write_csv(pa.table({"value": answers}), tmp_path / f"plain-{i}.csv")
+        csv.write_csv(pa.table({"value": answers, "day": [day] * 3}), tmp_path / f"noted-{i}.csv")
+    for ending in ("npz", "csv"):
+        with pytest.raises(ValueError, match="equal content; if they hold different people, note in one of them what"):
+            sketch_from(tmp_path / f"plain-*.{ending}", COIN)
+        assert sketch_from(tmp_path / f"noted-*.{ending}", COIN).size == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("value\n1\n\n2\n", "column 'value' has nulls, 1 of them"),
+        ("day,value\n1,2\n\n2,3\n", "column 'value' has nulls, 1 of them"),
+        ("value,day,value\n1,2,3\n", "it has several columns 'value'; its columns are value, day, value"),
+        ("day\n1\n", "it has no column 'value'; its columns are day"),
+        ("", "it has no column 'value'"),
+    ],
+)
+def test_lines_and_columns_of_a_csv_file_are_not_lost(text, message, tmp_path):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(ValueError, match=rf"a.csv: .*{message}"):
+        sketch_from(tmp_path / "a.csv", LAPLACE)
+
+
+def test_two_columns_of_a_parquet_file_cannot_have_one_name(tmp_path):
+    spec = {"ldpbayes.mechanism": json.dumps(LAPLACE.spec())}
+    table = pa.table([released(LAPLACE, 5), released(LAPLACE, 5)], names=["value", "value"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="it has several columns 'value'"):
+        sketch_from(tmp_path / "a.parquet", LAPLACE)
+    parquet.write_table(table.replace_schema_metadata(spec), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"b.parquet is not a valid release file: it needs one column 'value'"):
+        Release.load(tmp_path / "b.parquet")
+
+
+def test_a_column_may_have_fractions_behind_its_first_block(tmp_path):
+    values = np.append(np.round(released(LAPLACE, 2000)), 2.5)
+    (tmp_path / "a.csv").write_text("\n".join(["value", *(f"{each:g}" for each in values)]))
+    same(sketch_from(tmp_path / "a.csv", LAPLACE), Release(values, LAPLACE).sketch())
+
+
+def test_a_saved_sketch_is_of_the_stated_mechanism(tmp_path):
+    Release(released(LAPLACE, 50), LAPLACE).sketch().save(tmp_path / "a.npz")
+    sketch_from(tmp_path / "a.npz", LAPLACE)
+    with pytest.raises(ValueError, match=r"a.npz: the sketch is of values released by .*epsilon=1.0.*, not by .*=2.0"):
+        sketch_from(tmp_path / "a.npz", ldp.LaplaceMechanism(2.0, 0, 20))
+    made = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-6, 1.0, 1.0, columns=2)
+    statistics = Release(np.zeros((4, 3)), made).sketch()
+    statistics.save(tmp_path / "b.npz")
+    assert sketch_from(tmp_path / "b.npz", made).size == 4
+
+
+@pytest.mark.parametrize("groups", [128, 100, 1000])
+def test_a_signed_file_is_checked_in_its_parts(groups, tmp_path):
+    values = released(LAPLACE, 1000)
+    Release(values, LAPLACE).save(tmp_path / "a.parquet")
+    table = parquet.read_table(tmp_path / "a.parquet")
+    # other programs may divide the rows differently
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=groups)
+    whole = Release(values, LAPLACE).sketch()
+    with ThreadPoolExecutor(3) as executor:
+        for options in ({}, {"executor": executor}):
+            same(sketch_from(tmp_path / "a.parquet", **options), whole)
+    swapped = table.set_column(0, "value", pa.array(np.roll(values, 1)))  # with the same sketch
+    short = table.slice(0, 999)
+    for name, each in (("swapped", swapped), ("short", short), ("empty", table.slice(0, 0))):
+        parquet.write_table(each, tmp_path / f"{name}.parquet", row_group_size=groups)
+        with pytest.raises(ValueError, match=rf"{name}.parquet: .*(does not agree with its digest|has no values)"):
+            sketch_from(tmp_path / f"{name}.parquet")
+
+
+def write_header(path, changes, arrays=()):
+    """Change entries of a sketch's header and arrays; without a digest, as of a file that somebody made."""
+    with np.load(path) as file:
+        content = dict(file)
+    header = json.loads(str(content.pop("sketch")))
+    header = {name: each for name, each in (header | changes).items() if each is not ... and name != "digest"}
+    np.savez(path, **content | dict(arrays), sketch=np.array(json.dumps(header)))
+
+
+@pytest.mark.parametrize("mechanism", [LAPLACE, COIN, ROWS], ids=lambda m: type(m).__name__)
+def test_a_sketch_file_with_impossible_numbers_or_without_a_field_is_refused(mechanism, tmp_path):
+    sketch, path = Release(released(mechanism, 300), mechanism).sketch(), tmp_path / "a.npz"
+    weights = "moments" if mechanism is LAPLACE else "weights"
+    for bad in (np.nan, np.inf, -1.0):
+        sketch.save(path)
+        array = getattr(sketch, weights).copy()
+        array.flat[0] = bad
+        write_header(path, {}, {weights: array})
+        with pytest.raises(ValueError, match=r"a.npz is not a valid sketch file: some of its numbers are not"):
+            Sketch.load(path)
+    for field in ("doubts", "coords", "sources", "added", "kind", "mechanism", "num_groups"):
+        sketch.save(path)
+        write_header(path, {field: ...})
+        with pytest.raises(ValueError, match=rf"a.npz is not a valid sketch file: .*{field}"):
+            Sketch.load(path)
+    sketch.save(path)
+    write_header(path, {})
+    same(Sketch.load(path), sketch)
+
+
+def test_loops_of_links_are_no_files(tmp_path):
+    (tmp_path / "a.npz").symlink_to("b.npz")
+    (tmp_path / "b.npz").symlink_to("a.npz")
+    for source in (tmp_path, tmp_path / "a.npz", tmp_path / "*.npz"):
+        with pytest.raises(FileNotFoundError, match=r"no (regular )?file .*[ab].npz|\*.npz"):
+            sketch_from(source)

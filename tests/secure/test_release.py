@@ -12,6 +12,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes import mechanisms as m
 from ldpbayes.cli import main
+from ldpbayes.data.release import write_release
 
 pytest.importorskip("opendp")
 
@@ -283,24 +284,23 @@ def test_the_command_never_overwrites_a_file(folder, capsys, monkeypatch):
     code, _, err = run(capsys, *words)
     assert code == 2 and "--out" in err
     (folder / "z.npz").unlink()
-    save = ldp.Release.save
 
-    def late(release, path):  # while the release is being written, another program makes the file
-        save(release, path)
+    def late(release, file, npz):  # while the release is being written, another program makes the file
+        write_release(release, file, npz)
         (folder / "z.npz").write_text("mine")
 
-    monkeypatch.setattr(ldp.Release, "save", late)
+    monkeypatch.setattr("ldpbayes.cli._main.write_release", late)
     code, _, err = run(capsys, *words, "--out", "z.npz")
     assert code == 2 and "is not overwritten" in err and (folder / "z.npz").read_text() == "mine"
     assert len([*folder.iterdir()]) == 6
 
 
 def test_a_half_written_release_leaves_nothing(folder, capsys, monkeypatch):
-    def broken(release, path):
-        path.write_bytes(release.values.tobytes()[:100])
+    def broken(release, file, npz):
+        file.write(release.values.tobytes()[:100])
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(ldp.Release, "save", broken)
+    monkeypatch.setattr("ldpbayes.cli._main.write_release", broken)
     before = sorted(folder.iterdir())
     words = ("release", "people.csv", "--column", "visits", *OPTIONS, "--out", "z.npz")
     code, _, err = run(capsys, *words)

@@ -105,7 +105,7 @@ def test_a_flipped_byte_is_never_a_wrong_result(tmp_path):
         ({"x": np.arange(3)}, "is damaged, or is not a checkpoint"),  # somebody's file
         (
             {"header": np.array('{"format": 3, "settings": {}, "names": []}')},
-            "has format 3, written by another version",
+            "its format is 3, of another version",
         ),
         ({"header": np.array('{"format": 2, "names": []}')}, "is damaged, or is not a checkpoint"),
         ({"header": np.array("[]")}, "is damaged, or is not a checkpoint"),

@@ -1,0 +1,99 @@
+"""Files: written whole or not at all, and with a digest by which a reader notices damage."""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+BLOCK = 1 << 20  # rows of an array with one digest, so that a large file can be checked in parts
+DIGEST = ', "digest": '  # begins the last entry of a signed text
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike, new: bool = False) -> Iterator[BinaryIO]:
+    """Open a file for writing that takes the place of `path` after the block, complete and on disk. Whatever happens
+    earlier (an error, a full disk, a kill, another writer) leaves the old file. FileExistsError if it must be `new`.
+    """
+    target = pathlib.Path(path if new else os.path.realpath(path))  # a link still points to the file
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {target.parent}")
+    if os.path.lexists(target) and (new or not target.is_file() or not os.access(target, os.W_OK)):
+        raise FileExistsError(f"{target} exists, and is not overwritten")
+    part = target.with_name(f".ldpbayes-{secrets.token_hex(8)}.part")
+    try:
+        with open(part, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            os.link(part, target)  # a rename would replace a file that came in between
+        else:
+            if target.exists():
+                shutil.copymode(target, part)
+            part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike, problem: str = "") -> Iterator[BinaryIO]:
+    """Open a regular file. An error in the block, as damage can cause, becomes a ValueError that names the file."""
+    if not os.path.isfile(path):  # reading a pipe could wait forever
+        raise FileNotFoundError(f"there is no regular file {path}")
+    with open(path, "rb") as file:
+        try:
+            yield file
+        except (ImportError, MemoryError, Warning):
+            raise
+        except Exception as error:  # a damaged file raises nearly anything
+            raise ValueError(f"{path}{problem}: {error}") from None
+
+
+def blocks_of(**arrays: Any) -> list[str]:
+    """A line with name, type, shape and SHA-256 of each `BLOCK` rows of arrays."""
+    lines = []
+    for name, array in sorted(arrays.items()):
+        array = np.ascontiguousarray(array)
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        for rows in (array[start : start + BLOCK] for start in range(0, len(array), BLOCK)):
+            digest = hashlib.sha256(rows.view(np.uint8)).hexdigest()  # type: ignore[arg-type]
+            lines.append(f"{name} {rows.dtype.str} {rows.shape} {digest}")
+    return lines
+
+
+def signed(text: str, blocks: list[str]) -> str:
+    """A JSON object as text, with one more entry at its end: the digest of the text and of blocks of arrays."""
+    digest = hashlib.sha256("\n".join([text[:-1], *blocks]).encode()).hexdigest()
+    return f'{text[:-1]}{DIGEST}"{digest}"}}'
+
+
+def verified(text: str, blocks: Callable[[], list[str]]) -> Any:
+    """The object in a text; ValueError if the text was `signed`, and it or the arrays have changed since."""
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"its description is not JSON: {error}") from None
+    stated = isinstance(header, dict) and header.pop("digest", None) is not None
+    if stated and text != signed(text.rpartition(DIGEST)[0] + "}", blocks()):
+        raise ValueError("its content does not agree with its digest: it is damaged, or another program changed it")
+    return header
+
+
+def save_arrays(file: BinaryIO, name: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write arrays in NumPy's format, and under a name of its own a header, as signed JSON."""
+    text = signed(json.dumps(header, default=np.ndarray.tolist), blocks_of(**arrays))
+    np.savez(file, **arrays, **{name: np.array(text)})  # type: ignore[arg-type]
+
+
+def load_arrays(file: BinaryIO, name: str) -> tuple[Any, dict[str, np.ndarray]]:
+    """The header and the arrays of `save_arrays`; errors of any kind if the file is damaged."""
+    with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+        arrays = dict(archive)
+    return verified(str(arrays.pop(name)), lambda: blocks_of(**arrays)), arrays
