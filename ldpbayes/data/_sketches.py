@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -115,16 +114,6 @@ class Sketch(Holding):
     def __radd__(self, other: Any) -> Any:
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
-    def _checked(self) -> "Sketch":
-        """The sketch, or ValueError for numbers, as a file may hold them, that no sketch has."""
-        parts = {name: each for name, each in _fields(self).items() if name not in ("mechanism", "added", "nodes")}
-        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(parts) if isinstance(leaf, np.ndarray))
-        if not finite or np.any(np.less(self._tallies, 0)):
-            raise ValueError("some of its numbers are not finite, or count fewer than 0 records")
-        if "nodes" in _fields(self):
-            self.mechanism.validated(self.nodes)
-        return self
-
     def save(self, path: str | os.PathLike) -> None:
         """Write the sketch to a file, without the released values. `load` reads this file. If writing fails or is
         interrupted, an old file of this name stays as it is.
@@ -154,6 +143,7 @@ class Sketch(Holding):
         """
         with reading(path, " is not a valid sketch file") as file:
             header, arrays = load_arrays(file, "sketch")
+            finite = all(np.isfinite(array).all() for name, array in arrays.items() if name != "nodes")
             if (form := header.pop("format")) != FORMAT:
                 raise ValueError(f"its format is {form!r}, of another version of ldpbayes")
             kind, mechanism, _ = (
@@ -171,7 +161,12 @@ class Sketch(Holding):
                 fields["coords"] = {axis: tuple(places) for axis, places in header["coords"].items()}
             if lacking := {field.name for field in dataclasses.fields(cls)} - {*fields, "mechanism", "records"}:
                 raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
-            return cls(mechanism=mechanism, **fields)._checked()
+            sketch = cls(mechanism=mechanism, **fields)
+            if not finite or np.any(np.less(sketch._tallies, 0)):
+                raise ValueError("some of its numbers are not finite, or count fewer than 0 records")
+            if "nodes" in arrays:
+                mechanism.validated(sketch.nodes)
+            return sketch
 
 
 def _fields(value: Any) -> dict[str, Any]:

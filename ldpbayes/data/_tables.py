@@ -74,6 +74,8 @@ class NoisyTable(Release):
 
     def __post_init__(self, persons: Any = None) -> None:
         super().__post_init__(persons)
+        if not isinstance(self.privacy, str | None):
+            raise TypeError(f"privacy must be a text, got {self.privacy!r}")
         keys = Keys()
         for name, labels in columns_of(dict(self.keys or {})).items():
             if labels.shape != (self.count,):

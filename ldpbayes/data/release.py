@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar
 
 import jax
@@ -97,6 +97,8 @@ class Release(Holding):
             raise TypeError(f"mechanism must be an ldpbayes mechanism ({hint}), got {kind}")
         if "name" not in vars(type(self.mechanism)):
             raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
+        if not isinstance(self.about, dict | None) or not isinstance((self.about or {}).get("levels", ()), Iterable):
+            raise TypeError(f'about must be a dict, with a list of words under "levels" if any, got {self.about!r}')
         if self.values is None:
             if self.count is None:
                 raise ValueError("a release without values needs count, its number of records; got None")

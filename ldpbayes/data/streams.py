@@ -267,9 +267,8 @@ class _Reader:
 
     def _check_names(self, names: list[str]) -> None:
         for name in self.columns:
-            if names.count(name) != 1:
-                count = "several columns" if name in names else "no column"
-                raise ValueError(f"it has {count} {name!r}; its columns are {', '.join(names)}")
+            if (count := names.count(name)) != 1:
+                raise ValueError(f"it has {count} columns {name!r}; its columns are {', '.join(names)}")
 
     def _values(self, batch: Any) -> np.ndarray:
         pa, arrays = pyarrow(), []

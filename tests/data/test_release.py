@@ -122,6 +122,16 @@ def test_files_of_another_form_are_refused(tmp_path):
         ldp.Release.load(tmp_path / "nothing.npz")
 
 
+@pytest.mark.parametrize("about", [[], "visits", 5, {"levels": 5}, {"levels": None}])
+def test_facts_about_a_release_have_names(about, tmp_path):
+    with pytest.raises(TypeError, match="about must be a dict, with a list of words under"):
+        ldp.Release([0, 1], BINARY, about=about)
+    np.savez(tmp_path / "a.npz", values=[0, 1], mechanism=json.dumps(BINARY.spec() | {"release": {"about": about}}))
+    with pytest.raises(ValueError, match=r"a.npz is not a valid release file: about must be a dict"):
+        ldp.Release.load(tmp_path / "a.npz")
+    assert ldp.Release([0, 1], BINARY, about={"levels": ("no", "yes")}).about["levels"] == ("no", "yes")
+
+
 def test_damaged_files_are_said_to_be(tmp_path, capsys):
     for ending in ("npz", "parquet"):
         ldp.Release(np.linspace(-5, 5, 1000), ldp.LaplaceMechanism(100.0, -5, 5)).save(tmp_path / f"whole.{ending}")

@@ -239,6 +239,12 @@ def test_what_is_promised_follows_from_the_sensitivity_or_is_what_the_publisher_
     assert "guarantee" in derived._repr_html_()
 
 
+@pytest.mark.parametrize("privacy", [5, [], {"epsilon": 1}])
+def test_a_statement_is_a_text(privacy):
+    with pytest.raises(TypeError, match="privacy must be a text, got"):
+        table_of(privacy=privacy)
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_files_keep_the_keys_the_gaps_and_the_statement(tmp_path, suffix):
     table = table_of({"n": [101, None, 57, 40], "state": [1, 1, 2, 2]}, threshold=20, privacy="As stated.")
