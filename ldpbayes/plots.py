@@ -259,7 +259,7 @@ def plot_areas(
     ax.plot(raw, row, "|", color=_GREY, markersize=1.5 * height, label="released")
     for marker, beyond, end in (("<", raw < left, left), (">", raw > right, right)):
         ax.plot(np.full(beyond.sum(), end), row[beyond], marker, color=_GREY, markersize=height)
-    shown = row[:: -(-len(row) // LABELS)] if len(labels) else []
+    shown = row[:: -(-len(row) // LABELS)] if len(labels) else row[:0]
     ax.set_yticks(shown, [labels[order[place]] for place in shown])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-1, len(raw))

@@ -223,7 +223,9 @@ def test_draws_may_have_their_named_axes_in_any_order_and_others_must_be_last():
             np.testing.assert_allclose(ax.lines[0].get_ydata(), means)
             pyplot.close("all")
     last = np.ones((4, 6))
-    with pytest.raises(ValueError, match=r"population must have the 4 areas of raw along the last axis, got .*\(4, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"population must have the 4 areas of raw along the last axis, got .*\(4, 6\)"
+    ):
         plot_areas(np.ones(4), last)
     with pytest.raises(ValueError, match=r"table must have the 4 areas of raw along the last axis"):
         plot_areas(np.ones(4), last.T, table=last)

@@ -172,7 +172,7 @@ def _fit(args: argparse.Namespace) -> int:
             with naming("--plot"):
                 bounds = shape_of(mechanism)[:2]
         with naming("--same-people"):
-            said = promises([release for _, _, release in releases], (), args.same_people)
+            said = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
         say(few(f"  {line}" for line in said.splitlines()))
         whole = args.no_sketch or args.features or frame
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
@@ -185,7 +185,7 @@ def _fit(args: argparse.Namespace) -> int:
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
         options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
-        options["same_people"] = args.same_people
+        options |= {"same_people": args.same_people, "different_people": args.different_people}
         options["progress_bar"] = not (args.no_progress or args.quiet)
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)
@@ -375,6 +375,7 @@ def _sketch(args: argparse.Namespace) -> int:
     with naming("sketch"), _plain_warnings() as messages:
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
+        options["different_people"] = args.different_people
         stated = args.mechanism and inputs.stated_mechanism(args, args.column or ["value"])
         total = sketch_from(args.files, stated, **options)
     total.save(args.out)

@@ -19,8 +19,8 @@ EXIT_CODES = """exit codes:
   1  an optional dependency is missing, or another problem at run time
   2  bad usage or bad input
   3  done, but do not trust the result; the warnings say why: the chains have not converged, the released values are
-     nearly impossible under the stated mechanism, the release is outside the domain of the estimator, or a model is
-     not calibrated
+     nearly impossible under the stated mechanism, several of them may be about one person, the release is outside the
+     domain of the estimator, or a model is not calibrated
 """
 
 FAMILY_OPTIONS = {  # parameters of families
@@ -102,7 +102,9 @@ def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     by = "groups: the model gets one release for each value in this column, or with --by file for each file"
     _add(_add_csv_options(fit), "--by", "COLUMN", by)
     _add_switch(fit, "--add", "several RELEASEs are parts of one release")
-    _add_switch(fit, "--same-people", "--by file: all RELEASEs are about the same people; state their joint guarantee")
+    people = fit.add_mutually_exclusive_group()
+    _add_switch(people, "--same-people", "all RELEASEs are about the same people: state their guarantee together")
+    _add_switch(people, "--different-people", "nobody is in two RELEASEs: no budgets are added")
     model = (
         "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
         "with groups the model gets a sequence"
@@ -193,6 +195,7 @@ def _add_sketch_options(sketch: argparse.ArgumentParser) -> None:
     _add_parameters(sketch)
     _add(sketch, "--column", "NAME", "column of the values; for rows several (default: value)", action="append")
     _add(sketch, "--levels", "A,B,...", "words in the column that stand for the categories 0, 1, ...", _words, ())
+    _add_switch(sketch, "--different-people", "nobody is in two FILEs: state the guarantee of one release")
     _add(sketch, "--out", "FILE.npz", "file of the sketch", pathlib.Path, required=True)
     _add_switch(sketch, "--no-progress", "no progress bar")
 

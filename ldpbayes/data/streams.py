@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import os
 import pathlib
+import uuid
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from ldpbayes.data._sketches import Sketch, Source
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
 from ldpbayes.data.release import SPEC_KEY, Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.protocol import parts_of
 
 CHUNK = 1 << 20  # released values that are read and sketched at a time
 PIECE = 1 << 22  # of a large file, that are one task
@@ -38,6 +40,7 @@ def sketch_from(
     *,
     column: str | Sequence[str] | None = None,
     levels: Sequence[str] | None = None,
+    different_people: bool = False,
     executor: Executor | None = None,
     progress_bar: bool = True,
     **options: Any,
@@ -45,8 +48,9 @@ def sketch_from(
     """Make one sketch of the released values in large files or arrays, with only a few million values in memory at a
     time.
 
-    The privacy statement of the sketch treats each file as one release, and all arrays together as one release. Two
-    sketches cannot be added if both contain a file with the same content, because its records would count twice.
+    The privacy statement of the sketch treats each file as one release, except if ``different_people`` is True, and all
+    arrays together as one release. Two sketches cannot be added if both contain a file with the same content, because
+    its records would count twice.
 
     Parameters
     ----------
@@ -63,6 +67,9 @@ def sketch_from(
     levels : sequence of str, optional
         Only if the files hold words: the words that are replaced by the codes 0, 1, ..., in this order. Default: the
         files hold numbers.
+    different_people : bool
+        True if nobody is in two of the files, for example because they are chunks of one data set. The files then count
+        as one release in privacy statements. Default: False.
     executor : concurrent.futures.Executor, optional
         An executor whose workers read and sketch the files. `ldpbayes.studies.sbc` gives examples. Each worker must
         find the files under the given paths. Default: this process reads the files.
@@ -104,7 +111,11 @@ def sketch_from(
             reader = reader.expanding(pieces, [each for each in ready if isinstance(each, ExpandedSketch)], executor)
         found = filter(None, _in_order(reader.sketched, pieces, executor, bar))
         files = itertools.groupby(found, lambda part: part.path)
-        total = _sum(itertools.chain(ready, (_of_release([*parts]) for _, parts in files)))
+        sketches: Iterable[Sketch] = itertools.chain(ready, (_of_release([*parts]) for _, parts in files))
+        if different_people:
+            whole = uuid.uuid4().hex
+            sketches = (dataclasses.replace(each, added=parts_of(whole, each.promises)) for each in sketches)
+        total = _sum(sketches)
     if total is None:
         raise ValueError("there is no released value to sketch")
     if total.doubts:

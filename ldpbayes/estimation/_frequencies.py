@@ -14,7 +14,7 @@ from scipy import special
 from ldpbayes._core.checks import ABOVE_0, at_least, checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
-from ldpbayes.data.release import Release
+from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import PureProtocol, TransitionMatrix
@@ -69,6 +69,11 @@ def frequencies(
     FrequencyEstimate
         The estimated shares, with standard errors and intervals if the method has them.
 
+    Warns
+    -----
+    RepeatedAnswersWarning
+        Several released values may be about one person, but the estimate treats them as independent.
+
     Notes
     -----
     Method ``unbiased``, pure protocols: a released value z_i supports a set S(z_i) of categories. The true category of
@@ -102,6 +107,7 @@ def frequencies(
     if method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
     sketch = _exact_counts(data)
+    warn_of_repeats(sketch.promises)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, *ABOVE_0)

@@ -3,7 +3,7 @@
 import abc
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee, compose
-from ldpbayes.privacy.guarantee import quoted
+from ldpbayes.privacy.guarantee import counted_once, quoted
 
 
 def abstract(doc: str) -> Any:
@@ -413,10 +413,13 @@ class _OneOf(constraints.Constraint):
 
 
 class Promise(NamedTuple):
-    """That of a release: its mechanism, and how many of its values are about one person at most, one by default."""
+    """That of a release: its mechanism, and how many of its values are about one person at most, one by default. Parts
+    whose people are different, or of which this is the promise together, name the `whole` of which they are.
+    """
 
     mechanism: Mechanism
     times: int | None = None
+    whole: str | None = None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -424,10 +427,18 @@ class Promise(NamedTuple):
         return _with_extremes(self.mechanism).guarantee
 
 
-def statements(promises: Sequence[Promise], same_people: bool = False) -> str:
-    """What releases promise together: if they are about the same people, composed; else the sum of their budgets, in
-    case they are. Then each promise, with its number of releases.
+def parts_of(whole: str, promises: Iterable[Promise]) -> tuple[Promise, ...]:
+    """The promises of a part of what is named `whole`."""
+    return tuple(each._replace(whole=f"{whole} {place}") for place, each in enumerate(promises))
+
+
+def statements(promises: Iterable[Promise], same_people: bool = False, different_people: bool = False) -> str:
+    """What releases promise together: if they are about the same people, composed; if it is not known, the sum of their
+    budgets, in case they are. Then each promise, with its number of releases.
     """
+    if same_people and different_people:
+        raise ValueError("give same_people=True or different_people=True, not both")
+    promises = counted_once(promises)
     guarantees = [each.guarantee.composed(each.times or 1) for each in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
@@ -436,6 +447,8 @@ def statements(promises: Sequence[Promise], same_people: bool = False) -> str:
     if same_people:
         heading = f"{len(guarantees)} releases about the same people. {compose(*promises).statement()}"
         return "\n".join([f"{heading} What each promises by itself:", *lines])
+    if different_people:
+        return "\n".join([f"{len(guarantees)} releases about different people. What each promises:", *lines])
     # basic composition: epsilons add up, and deltas
     budget, delta = (
         np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)

@@ -16,6 +16,7 @@ from ldpbayes.cli._csv import BadInput, Table
 from ldpbayes.cli._inputs import Named, load_features, load_releases, parameter, place_names
 from ldpbayes.cli._main import few
 from ldpbayes.cli._parser import parser
+from ldpbayes.data.release import promises
 
 FITTED = az.from_dict(posterior={"mu": np.random.default_rng(0).normal(size=(4, 100))})
 FITTED.attrs.update(convergence_warnings="[]", release_warnings="[]")
@@ -461,7 +462,9 @@ def test_reports_a_person_are_counted_from_a_column(tmp_path, capsys):
     response = ["--column", "answer", "--mechanism", "randomized_response", "--epsilon", "1", "--model", "warner"]
     assert load_release(typed("fit", path, *response, "--persons", "who")).times == 4
     grouped = load_releases(typed("fit", path, *response, "--persons", "who", "--by", "region"))
-    assert [(each.word, each.release.times) for each in grouped] == [("n", 2), ("s", 2)]
+    assert [(each.word, each.release.times) for each in grouped] == [("n", 4), ("s", 4)]  # in all groups together
+    said = promises([each.release for each in grouped])
+    assert said == ldp.Release([0], ldp.RandomizedResponse(1.0), times=4).guarantee.statement()
     assert "do not give times" in refused(capsys, "fit", path, *response, "--persons", "who", "--times", "2")
     written(path, "who,answer\nann,1\n,0")
     assert "1 of the 2 values in column 'who' are missing, the first in line 3" in refused(

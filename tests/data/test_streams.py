@@ -8,6 +8,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Release, Sketch, sketch_from, streams
+from ldpbayes.mechanisms.protocol import statements
 
 pa = pytest.importorskip("pyarrow")
 csv, parquet = (pytest.importorskip(f"pyarrow.{name}") for name in ("csv", "parquet"))
@@ -96,6 +97,19 @@ def test_arrays_files_and_saved_sketches_agree(mechanism, tmp_path):
     same(back, found)
     assert back.promises == found.promises and back.sources == found.sources
     same(sketch_from([tmp_path / "sketch.npz", tmp_path / "values.npy"], mechanism), whole + whole)
+
+
+def test_chunks_of_one_data_set_promise_what_one_of_them_does(tmp_path):
+    values = released(COIN, 720)
+    for place, chunk in enumerate(np.split(values, 24)):
+        Release(chunk, COIN, times=2 if place == 5 else None).save(tmp_path / f"{place}.parquet")
+    alone = Release(values, COIN, times=2).guarantee.statement()
+    once = sketch_from(tmp_path, different_people=True)
+    assert statements(once.promises) == alone and once.weights.sum() == 720
+    assert statements(sketch_from(tmp_path).promises).startswith("24 releases. Where they are about the same people")
+    assert statements(sketch_from(tmp_path).promises, different_people=True).startswith("24 releases about different")
+    once.save(tmp_path / "once.npz")
+    assert statements(Sketch.load(tmp_path / "once.npz").promises) == alone
 
 
 def test_csv_files_are_read_in_blocks(tmp_path):
