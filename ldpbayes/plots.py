@@ -65,10 +65,8 @@ def plot_intervals(
     reference : array_like, optional
         Posterior draws of the number in a reference analysis. A grey line shows the mean, and a grey band the interval.
         Default: no reference.
-    level : float
-        Posterior probability of the intervals. Default: 0.95.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Posterior probability of the intervals. Default: 0.95, and the current axes.
     """
     ax = _axes(ax, "top", "right", "left")
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
@@ -118,10 +116,8 @@ def plot_shares(
         interval, if there are standard errors.
     truth : array_like (k,), optional
         True probabilities, shown as grey marks. Default: none.
-    level : float
-        Posterior probability or coverage of the intervals. Default: 0.95.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Posterior probability or coverage of the intervals. Default: 0.95, and the current axes.
     """
     ax = _axes(ax, "top", "right")
     colours, x = _colours(list(shares)), np.asarray(x, float)
@@ -169,10 +165,8 @@ def plot_density(
         share of the released numbers in its bin. Default: none.
     truth : array_like (k,), optional
         The true curve, shown as a grey line. Default: none.
-    level : float
-        Posterior probability of each of the two bands. Default: 0.95.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Posterior probability of each of the two bands. Default: 0.95, and the current axes.
     """
     x, level = np.asarray(checked("x", x, *FINITE_NUMBERS)), checked("level", level, *ONE_INSIDE_0_1)
     if x.ndim != 1 or np.any(np.diff(x) <= 0):
@@ -229,10 +223,8 @@ def plot_areas(
         exposures. Default: none.
     labels : sequence of str, optional
         Names of the areas. Default: the coordinates of ``population``, if it is an xarray array.
-    level : float
-        Posterior probability of the equal-tailed intervals. Default: 0.9.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Posterior probability of the equal-tailed intervals. Default: 0.9, and the current axes.
     """
     ax = _axes(ax, "top", "right", "left")
     raw, population = np.asarray(raw, float), _draws_first(population)

@@ -26,7 +26,7 @@ from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
-from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
+from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
@@ -57,7 +57,7 @@ def option(name: str) -> str:
 def parameter(text: str) -> Any:
     """A parameter: JSON, as ``true``, ``[[1,0],[0,1]]`` or without brackets ``0,20``; or names, as ``age,income``."""
     for written in (text, f"[{text}]"):
-        with contextlib.suppress(json.JSONDecodeError):
+        with contextlib.suppress(json.JSONDecodeError, RecursionError):
             return json.loads(written)
     parts: list[Any] = [part.strip() for part in text.split(",")]
     with contextlib.suppress(ValueError):
@@ -164,11 +164,9 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         release = Release(values, mechanism, times=args.times, persons=people)
     if not by:
         return [Named(str(path), path.stem, release)]
-    codes = np.empty(len(values), int)
-    for code, records in enumerate(groups.values()):
-        codes[records] = code
-    parts = zip(groups, grouped(release, codes), strict=True)
-    return [Named(f"{path}, {by[0]} {word}", word, part) for word, part in parts]
+    codes = {word: code for code, word in enumerate(groups)}
+    parts = grouped(release, np.array([codes[word] for word in table.words(by[0])]))
+    return [Named(f"{path}, {by[0]} {word}", word, part) for word, part in zip(groups, parts, strict=True)]
 
 
 def _typed(args: argparse.Namespace) -> dict[str, Any]:
@@ -213,8 +211,8 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
             values = own | ({"epsilon": epsilon} if several else {})
             check_options(f"--mechanism {name}", values, fields)
             with naming(f"--mechanism {name}"):
-                label = f"{name} {epsilon:g}" if several else name
-                found[label] = mechanism_from_spec({"mechanism": name} | values)
+                made = mechanism_from_spec({"mechanism": name} | values)
+                found[f"{name} {epsilon:g}" if several else name] = made
     if unused:
         raise BadInput(f"none of the mechanisms has an option {', '.join(map(option, sorted(unused)))}")
     return found
@@ -260,8 +258,9 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
         fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}
     values |= {"levels": args.levels} if args.levels else {}
-    if "categories" in fields:
+    if issubclass(cls, Categories):
         fields["levels"] = False
+    if "categories" in fields:
         values = ({"categories": len(args.levels)} if args.levels else {}) | values
     check_options(f"--mechanism {args.mechanism}", values, fields)
     unbounded = [name for name in ("lower", "upper") if name in fields and name not in values]
@@ -418,8 +417,11 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
 
 def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
     """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
+    mechanism = first.release.mechanism
+    count = getattr(mechanism, "categories", 0)
+    if getattr(mechanism.support, "upper_bound", None) != count - 1:  # released codes, which have words, are others
+        levels = ()
     levels = levels or (first.release.about or {}).get("levels", ())
-    count = getattr(first.release.mechanism, "categories", 0)
     names = [*levels, *map(str, range(len(levels), count))][:count]
     axes = AXES.get(model, ()) if levels else ()
     return {"dims": {"theta": axes}, "coords": {"category": names}} if axes else {}

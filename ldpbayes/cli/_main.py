@@ -58,10 +58,7 @@ FAMILIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return one of its exit codes, or 130 after an interrupt.
-
-    ``argv`` holds the words of the command line after the name of the program. Default: those of the process.
-    """
+    """`ldpbayes.cli.main`, after the imports."""
     try:
         args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
@@ -71,8 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, BAD_INPUT)
     except (ImportError, OSError, MemoryError) as error:
         return _fail(error, FAILED)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
 
 
 def _joined(argv: Sequence[str]) -> list[str]:
@@ -85,7 +80,7 @@ def _joined(argv: Sequence[str]) -> list[str]:
 
 
 def _fail(message: object, code: int) -> int:
-    print(f"ldpbayes: error: {message}", file=sys.stderr)
+    print(f"ldpbayes: error: {' '.join(str(message).split())}", file=sys.stderr)
     return code
 
 
@@ -204,13 +199,14 @@ def _fit(args: argparse.Namespace) -> int:
             say(f"\nwrote {args.out}")
         if args.plot is not None:
             with naming("--plot"):
-                _picture(args.plot, result, model, releases[0].release, *bounds)
+                figure = _picture(result, model, releases[0].release, *bounds)
+            figure.savefig(args.plot, dpi=150)
             say(f"\nwrote {args.plot}")
     return _exit_code([result])
 
 
-def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, low: float, high: float) -> None:
-    """Draw the posterior of a law between bounds: the density beside the released values, and the cdf."""
+def _picture(result: Any, model: Any, release: ldp.Release, low: float, high: float) -> Any:
+    """A figure of the posterior of a law between bounds: the density beside the released values, and the cdf."""
     from matplotlib.figure import Figure
 
     x = np.linspace(low, high, 201)
@@ -224,7 +220,7 @@ def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, 
         shown = beside if isinstance(beside, ldp.Release) else None
         plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
         ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def few(lines: Iterable[str]) -> str:
@@ -399,9 +395,12 @@ def _design(args: argparse.Namespace) -> int:
         raise BadInput(f"--law must be a NumPyro distribution, such as Normal; got {meant}")
     law: Any = getattr(dist, args.law)
     mechanisms = inputs.planned_mechanisms(args)
+    try:
+        counts = law(**args.at, validate_args=True).support.is_discrete
+    except Exception as error:  # NumPyro asserts, and takes any number for a law
+        raise BadInput(f"--law {args.law} cannot be the law of a number, with --at as given: {error}") from None
     with naming(f"--law {args.law}"):
-        support = law(**args.at, validate_args=True).support
-        kinds: dict[str, Any] = {} if support.is_discrete else {"mean": mean, "median": quantile(0.5)}
+        kinds: dict[str, Any] = {} if counts else {"mean": mean, "median": quantile(0.5)}
         plan = ldp.studies.design(law, args.at, mechanisms, functionals=kinds)
     print(plan.summary(args.people, args.level))
     if args.width is not None:

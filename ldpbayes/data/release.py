@@ -41,10 +41,7 @@ class ReleaseWarning(LdpBayesWarning):
 
 
 class RepeatedAnswersWarning(LdpBayesWarning):
-    """Warning that several of the released values may be about one person, but are treated as independent answers.
-
-    Intervals are then too narrow, and standard errors too small. The message says by what factor at most.
-    """
+    """Warning that several released values may be about one person, but are counted as independent answers."""
 
 
 @pytree_dataclass(eq=False, repr=False)
@@ -317,22 +314,15 @@ def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
         yield unchecked(Release, release.values[rows], mechanism, len(rows), *beside)
 
 
-def promises(
-    data: Sequence[Any], others: Sequence[Mechanism] = (), same_people: bool = False, different_people: bool = False
-) -> str:
+def promises(data: Sequence[Any], others: Sequence[Mechanism] = (), same: bool = False, different: bool = False) -> str:
     """What releases and sketches promise, and other mechanisms; of tables, what their publishers state. ValueError for
     releases about the same people whose promises do not compose.
     """
     stated = dict.fromkeys(each.privacy for each in data)
-    plain = [*promised([each for each in data if not each.privacy]), *map(Promise, others)]
-    if same_people and any(stated):
+    plain = [*(promise for each in data if not each.privacy for promise in each.promises), *map(Promise, others)]
+    if same and any(stated):
         raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
-    return "\n".join(filter(None, [statements(plain, same_people, different_people), *stated]))
-
-
-def promised(data: Sequence[Any]) -> list[Promise]:
-    """The promises of releases and sketches."""
-    return counted_once(promise for part in data for promise in part.promises)
+    return "\n".join(filter(None, [statements(plain, same, different), *stated]))
 
 
 def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> list[str]:
@@ -340,20 +330,17 @@ def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> 
 
     Of T answers a person, a sum of scores has at most T times the variance. Values under central trust are no answers.
     """
-    most = 1
-    for promises in releases:
-        counts = [each.times or 1 for each in counted_once(promises)]
-        number = sum(counts) if same_people else max(counts)
-        most = number if number > most and promises[0].guarantee.trust_model == "local" else most
-    if most == 1:
-        return []
-    wrong = f"intervals are too narrow, and standard errors too small, by a factor of up to {most**0.5:.3g}"
-    advice = "keep one value of each person, or use a model with an effect for each person"
-    known = (
-        f"up to {most:,} of the released values may be about one person, but are treated as answers of different people"
+    total = sum if same_people else max
+    counts = [(total(each.times or 1 for each in counted_once(part)), part[0]) for part in releases]
+    most = max((n for n, first in counts if n > 1 and first.guarantee.trust_model == "local"), default=1)
+    text = (
+        f"up to {most:,} of the released values may be about one person, but are taken as independent: intervals and "
+        f"standard errors are too small, by a factor of up to {most**0.5:.3g}; keep one value of each person, or model "
+        "an effect of each person"
     )
-    warn(f"{known}: {wrong}; {advice}", RepeatedAnswersWarning)
-    return [f"{known}: {wrong}; {advice}"]
+    if most > 1:
+        warn(text, RepeatedAnswersWarning)
+    return [text] * (most > 1)
 
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:

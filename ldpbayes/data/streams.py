@@ -220,11 +220,11 @@ class _Reader:
             text = np.load(path)["mechanism"].item()
         mechanism, beside = mechanism_and_more(text, path.name) if text and path else (self.mechanism, {})
         if mechanism is None:
-            raise ValueError("the file does not state its mechanism: give mechanism=")
+            raise ValueError("the file does not state its mechanism: name the mechanism")
         if self.mechanism is not None and mechanism != self.mechanism:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if mechanism.batch_shape:
-            raise ValueError("a file with different budgets cannot be read in parts: use Release.load(...).sketch()")
+            raise ValueError("a file with different budgets cannot be read in parts: load it whole, as a release")
         return mechanism, beside.get("times")
 
     def _chunks(self, piece: _Piece) -> Iterator[Any]:
@@ -261,7 +261,7 @@ class _Reader:
             if self.levels:
                 values_of(column, what)
                 column = pa.compute.index_in(column, pa.array(self.levels))
-                what = f"column {name!r} has words that are not in levels="
+                what = f"column {name!r} has words that are not among the levels"
             arrays.append(values_of(column, what))
         return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
 

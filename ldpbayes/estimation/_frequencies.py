@@ -37,7 +37,7 @@ def frequencies(
     """Estimate the share of each category in the population, from released categories.
 
     Standard errors (only of the methods ``unbiased`` and ``mle``) include the uncertainty from sampling and from the
-    mechanism.
+    mechanism. If several released values may be about one person, a `RepeatedAnswersWarning` is issued.
 
     Parameters
     ----------
@@ -68,11 +68,6 @@ def frequencies(
     -------
     FrequencyEstimate
         The estimated shares, with standard errors and intervals if the method has them.
-
-    Warns
-    -----
-    RepeatedAnswersWarning
-        Several released values may be about one person, but the estimate treats them as independent.
 
     Notes
     -----

@@ -140,7 +140,7 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Pe
     theta, precisions = means, _ = prior_of(1.0, shape.knots, outside)
     here = at(theta)
     if not np.isfinite(here[0]):
-        raise ValueError("some records at a bound were released without noise: give outside=True")
+        raise ValueError("some records at a bound were released without noise: in Python, give outside=True")
     for _ in range(STEPS):
         value, slope, information, _ = here
         curvature = information + np.diag(precisions)

@@ -22,7 +22,7 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
-from ldpbayes.data.release import promised, promises, warn_of_repeats
+from ldpbayes.data.release import promises, warn_of_repeats
 from ldpbayes.inference._arguments import plans_of, prepared
 from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
@@ -42,6 +42,7 @@ from ldpbayes.inference.result import (
 from ldpbayes.inference.surrogates import ExpansionWarning, Records, Report, Surrogate, sample
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.arrays import evenly_spaced
+from ldpbayes.privacy.guarantee import counted_once
 
 UNKNOWN_PRIVACY = (
     "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "
@@ -335,7 +336,7 @@ def data_of(model: Model, data: PyTree) -> list[Any]:
 def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
     """Mechanisms of releases and sketches, and of a model's sites without one."""
     of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    return [promise.mechanism for promise in promised(data)] + of_sites
+    return [promise.mechanism for promise in counted_once(each for part in data for each in part.promises)] + of_sites
 
 
 def _variables(model: Model) -> list[Any]:

@@ -45,6 +45,7 @@ class Mechanism(Called, abc.ABC):
     #: True if whole numbers beyond `domain` are clipped to it. If False, a law of records beyond it raises an error.
     #: Numbers that need not be whole are always clipped.
     clips: ClassVar[bool] = False
+    _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
     event_shape: tuple[int, ...] = ()  #: Shape of one released value: () for a number or a code.
     record_shape: tuple[int, ...] = ()  #: Shape of one record x: () for a number or a category.
@@ -125,6 +126,7 @@ class Mechanism(Called, abc.ABC):
         event = self.event_shape
         if array.ndim != 1 + len(event) or array.shape[1:] != event:
             hint = " (write a single value as a list)" if array.ndim == len(event) else ""
+            hint += self._of_rows.format(array.shape[1]) if array.ndim == 2 and not event else ""
             raise ValueError(f"{self._promise}; got values of shape {array.shape}{hint}")
         if array.size == 0:
             raise ValueError("values is empty: a release holds at least one record")

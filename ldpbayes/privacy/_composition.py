@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -56,7 +56,7 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
         The computation needs the extra ``opendp``, which is not installed.
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
-    guarantees = [_guarantee(each) for each in counted_once(_promises(parts))]
+    guarantees = [_guarantee(each) for each in counted_once(each for part in parts for each in _promises(part))]
     if not guarantees:
         raise ValueError("compose needs a guarantee, a mechanism, a release or a sketch")
     first = guarantees[0][0]
@@ -74,16 +74,15 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     return dataclasses.replace(first, tradeoff=curve, stated_delta=stated, times=reports, assumption=assumption)
 
 
-def _promises(parts: Iterable[Any]) -> Iterator[Any]:
-    """Guarantees, mechanisms, and promises of releases and sketches."""
-    for part in parts:
-        if getattr(part, "privacy", None):
-            raise ValueError(f"{part!r} has only a statement of its publisher, which cannot be composed")
-        yield from getattr(part, "promises", (part,))
+def _promises(part: Any) -> Sequence[Any]:
+    """The promises of a release or sketch, or what is none of these."""
+    if getattr(part, "privacy", None):
+        raise ValueError(f"{part!r} has only a statement of its publisher, which cannot be composed")
+    return getattr(part, "promises", (part,))
 
 
 def _guarantee(part: Any) -> tuple[Guarantee, int]:
-    """The guarantee of one report, and how many independent reports there are."""
+    """The guarantee of independent reports, and how often it counts."""
     if isinstance(part, Guarantee):
         return part, 1
     if isinstance(getattr(part, "guarantee", None), Guarantee):  # a mechanism, or a promise

@@ -130,7 +130,7 @@ def counted_once(promises: Iterable[Any]) -> list[Any]:
     found = dict[Any, Any]()
     for place, each in enumerate(promises):
         key = getattr(each, "whole", None) or place
-        found[key] = max(found.get(key, each), each, key=lambda promise: getattr(promise, "times", None) or 1)
+        found[key] = max(found.get(key, each), each, key=lambda part: getattr(part, "times", None) or 1)
     return [*found.values()]
 
 

@@ -26,7 +26,12 @@ BINARY = ldp.RandomizedResponse(1.0)
         ([], LAPLACE, "values is empty"),
         ([0.0, np.nan, 1.0], LAPLACE, r"must be finite; 1 are not, the first \(nan\) at 1"),
         ([0.0, np.inf], LAPLACE, r"must be finite; 1 are not, the first \(inf\) at 1"),
-        ([[0.0, 1.0]], LAPLACE, r"releases one number for each record; got values of shape \(1, 2\)"),
+        (
+            [[0.0, 1.0]],
+            LAPLACE,
+            r"one number for each record; got values of shape \(1, 2\); rows of 2 numbers need .* columns=2$",
+        ),
+        ([[0, 1]], BINARY, r"one number for each record; got values of shape \(1, 2\)$"),
         (["a", "b"], LAPLACE, "values must be numbers"),
         ([0, 1, 2], BINARY, r"integers in 0..1 under RandomizedResponse; 1 are not, the first \(2\) at 2"),
         ([0, -1], BINARY, r"the first \(-1\) at 1"),
@@ -320,7 +325,7 @@ def test_releases_add_as_if_people_were_in_both():
     for data in (both, both.sketch()):
         assert data.promises == one.promises + (Promise(LAPLACE, 2),)
         assert promises([data]).startswith("2 releases. Where they are about the same people, their budgets add up")
-        assert promises([data], different_people=True).startswith("2 releases about different people. What each")
+        assert promises([data], different=True).startswith("2 releases about different people. What each")
     table = ldp.NoisyTable([3, 5], ldp.DiscreteLaplaceMechanism(1.0, sensitivity=1), keys={"age": [1, 2]})
     answers = [ldp.Release([0, 1], ldp.RandomizedResponse(1.0, categories)) for categories in (2, 3)]
     for first, second in ((one, answers[0]), answers, (one, ldp.Release(None, LAPLACE, 3)), (table, table), (one, 1)):

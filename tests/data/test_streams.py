@@ -124,7 +124,9 @@ def test_csv_files_are_read_in_blocks(tmp_path):
     assert answers.weights[answers.nodes == 1] == np.sum(words == "yes")
     rows = sketch_from(tmp_path / "all.csv", ROWS, column=["x", "y"])
     same(rows, Release(pairs, ROWS).sketch())
-    with pytest.raises(ValueError, match=r"all.csv: column 'answer' has words that are not in levels=, .* of them"):
+    with pytest.raises(
+        ValueError, match=r"all.csv: column 'answer' has words that are not among the levels, .* of them"
+    ):
         sketch_from(tmp_path / "all.csv", COIN, column="answer", levels=["no", "maybe"])
 
 
