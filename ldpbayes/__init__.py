@@ -12,41 +12,46 @@ JAX.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ldpbayes import data, estimation, inference, likelihood, mechanisms, noise, privacy
-from ldpbayes._core.checks import LdpBayesWarning
-from ldpbayes._core.compiling import keep_compiled_code
-from ldpbayes.data import NoisyTable, Release, Sketch
-from ldpbayes.estimation import frequencies, losses, m_estimate
-from ldpbayes.inference import expand, fit, observe, observe_jointly, predict, privatize
-from ldpbayes.likelihood import Privatized
-from ldpbayes.mechanisms import (
-    DiscreteGaussianMechanism,
-    DiscreteLaplaceMechanism,
-    GaussianMechanism,
-    HadamardResponse,
-    LaplaceMechanism,
-    LocalHashing,
-    OptimalUnaryEncoding,
-    RandomizedResponse,
-    RPWithPrior,
-    RROnBins,
-    SubsetSelection,
-    SymmetricLaplaceMechanism,
-    SymmetricUnaryEncoding,
-    ZeroInflatedLaplaceMechanism,
-)
-
-if TYPE_CHECKING:  # editors and type checkers see the lazy names too
+if TYPE_CHECKING:  # editors and type checkers see all names; others are imported where they are first used
     from ldpbayes import bootstrap as bootstrap
+    from ldpbayes import data as data
+    from ldpbayes import estimation as estimation
     from ldpbayes import functionals as functionals
+    from ldpbayes import inference as inference
     from ldpbayes import learning as learning
+    from ldpbayes import likelihood as likelihood
+    from ldpbayes import mechanisms as mechanisms
     from ldpbayes import models as models  # type: ignore[attr-defined]  # a folder that is installed there
+    from ldpbayes import noise as noise
     from ldpbayes import opendp as opendp
     from ldpbayes import plots as plots
+    from ldpbayes import privacy as privacy
     from ldpbayes import secure as secure
     from ldpbayes import studies as studies
     from ldpbayes import tables as tables
+    from ldpbayes._core.checks import LdpBayesWarning
+    from ldpbayes._core.compiling import keep_compiled_code
     from ldpbayes.bootstrap import parametric_bootstrap as parametric_bootstrap
+    from ldpbayes.data import NoisyTable, Release, Sketch
+    from ldpbayes.estimation import frequencies, losses, m_estimate
+    from ldpbayes.inference import expand, fit, observe, observe_jointly, predict, privatize
+    from ldpbayes.likelihood import Privatized
+    from ldpbayes.mechanisms import (
+        DiscreteGaussianMechanism,
+        DiscreteLaplaceMechanism,
+        GaussianMechanism,
+        HadamardResponse,
+        LaplaceMechanism,
+        LocalHashing,
+        OptimalUnaryEncoding,
+        RandomizedResponse,
+        RPWithPrior,
+        RROnBins,
+        SubsetSelection,
+        SymmetricLaplaceMechanism,
+        SymmetricUnaryEncoding,
+        ZeroInflatedLaplaceMechanism,
+    )
 
 __all__ = [
     "DiscreteGaussianMechanism",
@@ -83,18 +88,21 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_FOLDERS = (data, estimation, inference, likelihood, mechanisms, noise, privacy)
-_LAZY_FOLDERS = ("bootstrap", "functionals", "learning", "models", "opendp", "plots", "secure", "studies", "tables")
+_FOLDERS = ["bootstrap", "data", "estimation", "functionals", "inference", "learning", "likelihood", "mechanisms"]
+_FOLDERS += ["models", "noise", "opendp", "plots", "privacy", "secure", "studies", "tables"]
+# where names of `__all__` are, in the order of the imports
+_HOMES = ("_core.checks", "_core.compiling", "mechanisms", "data", "likelihood", "estimation", "inference", "bootstrap")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY_FOLDERS:
+    if name in _FOLDERS:
         return importlib.import_module(f"ldpbayes.{name}")
-    if name == "parametric_bootstrap":
-        return importlib.import_module("ldpbayes.bootstrap").parametric_bootstrap
+    for home in _HOMES if name in __all__ else ():
+        module = importlib.import_module(f"ldpbayes.{home}")
+        if hasattr(module, name):
+            return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module 'ldpbayes' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    folders = (folder.__name__.removeprefix("ldpbayes.") for folder in _FOLDERS)
-    return sorted({*__all__, *folders, *_LAZY_FOLDERS, "__version__"})
+    return sorted({*__all__, *_FOLDERS, "__version__"})

@@ -38,6 +38,8 @@ __all__ = [
 #: Colours of the analyses in pictures, as hexadecimal codes, for example ``COLOURS["naive"]``.
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _GREY = COLOURS["non-private"]
+LABELS = 60  # areas that are labelled at most
+FAR_OUT = 3.0  # interquartile ranges beyond the quartiles, from where a value does not stretch the axis (Tukey's fence)
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -63,10 +65,8 @@ def plot_intervals(
     reference : array_like, optional
         Posterior draws of the number in a reference analysis. A grey line shows the mean, and a grey band the interval.
         Default: no reference.
-    level : float
-        Posterior probability of the intervals. Default: 0.95.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Posterior probability of the intervals. Default: 0.95, and the current axes.
     """
     ax = _axes(ax, "top", "right", "left")
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
@@ -110,19 +110,18 @@ def plot_shares(
     ----------
     x : array_like (k,)
         The values, such as codes of categories. The difference between neighbouring values is 1.
-    shares : mapping of str to array_like (draws, k) or FrequencyEstimate
+    shares : mapping of str to array_like (..., k) or FrequencyEstimate
         For each analysis: posterior draws of the k probabilities, or a point estimate from `ldpbayes.frequencies`. For
         draws, the plot shows the mean and an equal-tailed interval. For a point estimate, it shows the confidence
         interval, if there are standard errors.
     truth : array_like (k,), optional
         True probabilities, shown as grey marks. Default: none.
-    level : float
-        Posterior probability or coverage of the intervals. Default: 0.95.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Posterior probability or coverage of the intervals. Default: 0.95, and the current axes.
     """
     ax = _axes(ax, "top", "right")
     colours, x = _colours(list(shares)), np.asarray(x, float)
+    k = f"the {len(x)} values of x"
     if truth is not None:
         ax.hlines(truth, x - 0.4, x + 0.4, color=_GREY, linewidth=1, label="truth")
     for i, (name, estimate) in enumerate(shares.items()):
@@ -131,7 +130,7 @@ def plot_shares(
             centre = estimate.estimate
             low, high = (centre, centre) if estimate.standard_error is None else estimate.interval(level)
         else:
-            centre, low, high = _interval(np.atleast_2d(estimate), level)
+            centre, low, high = _interval(_draws(f"shares[{name!r}]", estimate, len(x), k), level)
         ax.vlines(at, low, high, color=colours[name], linewidth=2)
         ax.plot(at, centre, "o", color=colours[name], markersize=3.5, label=name)
     ax.legend(frameon=False)
@@ -166,10 +165,8 @@ def plot_density(
         share of the released numbers in its bin. Default: none.
     truth : array_like (k,), optional
         The true curve, shown as a grey line. Default: none.
-    level : float
-        Posterior probability of each of the two bands. Default: 0.95.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Posterior probability of each of the two bands. Default: 0.95, and the current axes.
     """
     x, level = np.asarray(checked("x", x, *FINITE_NUMBERS)), checked("level", level, *ONE_INSIDE_0_1)
     if x.ndim != 1 or np.any(np.diff(x) <= 0):
@@ -209,42 +206,53 @@ def plot_areas(
 ) -> "Axes":
     """Plot the released rates of areas together with posterior intervals, with one row for each area.
 
-    The rows are ordered by the posterior mean of the rate in the population.
+    The rows are ordered by the posterior mean of the rate in the population. If there are more than 60 areas, only some
+    of them are labelled, at equal distances. Released rates far from all others (by more than 3 interquartile ranges)
+    are triangles at the edge of the picture.
 
     Parameters
     ----------
     raw : array_like (areas,)
         Released rates: noisy counts divided by exposures (such as numbers of people), or NaN if no count was reported.
     population : array_like (..., areas)
-        Posterior draws of the rates in the population, such as the site ``rate`` of `ldpbayes.models.small_areas`.
+        Posterior draws of the rates in the population, such as the site ``rate`` of `ldpbayes.models.small_areas`. An
+        xarray array with axes ``chain`` and ``draw``, or ``sample``, may have them in any order. Raises ValueError if
+        the last of the other axes is not the axis of areas.
     table : array_like (..., areas), optional
         Posterior draws of the rates in the table before noise: draws of `ldpbayes.tables.true_table`, divided by
         exposures. Default: none.
     labels : sequence of str, optional
         Names of the areas. Default: the coordinates of ``population``, if it is an xarray array.
-    level : float
-        Posterior probability of the equal-tailed intervals. Default: 0.9.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Posterior probability of the equal-tailed intervals. Default: 0.9, and the current axes.
     """
     ax = _axes(ax, "top", "right", "left")
+    raw, population = np.asarray(raw, float), _draws_first(population)
     if labels is None:
         coords, dims = getattr(population, "coords", {}), getattr(population, "dims", ("",))
         labels = [*map(str, np.asarray(coords[dims[-1]]))] if dims[-1] in coords else []
-    raw = np.asarray(raw, float)
-    draws = np.asarray(population).reshape(-1, len(raw))
+    areas = len(raw), f"the {len(raw)} areas of raw"
+    draws = _draws("population", population, *areas)
     order = np.argsort(draws.mean(axis=0))
-    row, height = np.arange(len(raw)), min(6.0, 300.0 / len(raw))  # points
-    if table is not None:
-        draws_of_table = np.asarray(table).reshape(-1, len(raw))[:, order]  # of ratios some may not exist
-        low, high = np.nanquantile(draws_of_table, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        ax.hlines(row, low, high, color=COLOURS["naive"], alpha=0.35, linewidth=height, label="the table, before noise")
+    row, height, raw = np.arange(len(raw)), min(6.0, 300.0 / len(raw)), raw[order]  # points
     mean, low, high = _interval(draws[:, order], level)
+    ends = [raw, low, high]
+    if table is not None:
+        of_table = _draws("table", table, *areas)[:, order]  # of ratios some may not exist
+        sides = np.nanquantile(of_table, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        ax.hlines(row, *sides, color=COLOURS["naive"], alpha=0.35, linewidth=height, label="the table, before noise")
+        ends += [*sides]
     ax.hlines(row, low, high, color=COLOURS["noise-aware"], linewidth=height / 3, label="the population")
     ax.plot(mean, row, "o", color=COLOURS["noise-aware"], markersize=height / 1.5)
-    ax.plot(raw[order], row, "|", color=_GREY, markersize=1.5 * height, label="released")
-    few = 0 < len(labels) <= 60
-    ax.set_yticks(row if few else [], [labels[area] for area in order] if few else [])
+    quartiles = np.nanquantile(np.concatenate(ends), [0.25, 0.75])
+    near = np.clip(np.concatenate(ends), *quartiles + FAR_OUT * np.diff(quartiles) * [-1, 1])
+    left, right = np.nanmin([*near, *low]), np.nanmax([*near, *high])
+    ax.set_xlim(left - 0.05 * (right - left), right + 0.05 * (right - left))
+    ax.plot(raw, row, "|", color=_GREY, markersize=1.5 * height, label="released")
+    for marker, beyond, end in (("<", raw < left, left), (">", raw > right, right)):
+        ax.plot(np.full(beyond.sum(), end), row[beyond], marker, color=_GREY, markersize=height)
+    shown = row[:: -(-len(row) // LABELS)] if len(labels) else row[:0]
+    ax.set_yticks(shown, [labels[order[place]] for place in shown])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-1, len(raw))
     ax.legend(frameon=False, loc="lower right")
@@ -457,10 +465,20 @@ def _curves(name: str, curve: Any, points: int) -> np.ndarray:
         law = np.zeros(len(curve.params)), curve.covariance
         moves = np.random.default_rng(0).multivariate_normal(*law, 4000, check_valid="ignore")
         curve = curve.params + np.concatenate([moves, -moves])  # so that the estimate is the mean
-    draws = checked(name, curve, *FINITE_NUMBERS)
-    if np.shape(draws)[-1:] != (points,):
-        raise ValueError(f"{name} must have the {points} points of x along the last axis, got shape {np.shape(draws)}")
-    return draws.reshape(-1, points)
+    return _draws(name, checked(name, _draws_first(curve), *FINITE_NUMBERS), points, f"the {points} points of x")
+
+
+def _draws_first(draws: Any) -> Any:
+    """An array whose axes have names, with the axes of draws in front: ``az.extract`` puts them last."""
+    return draws.transpose("chain", "draw", "sample", ..., missing_dims="ignore") if hasattr(draws, "dims") else draws
+
+
+def _draws(name: str, draws: Any, size: int, what: str) -> np.ndarray:
+    """Draws (draws, size) of some numbers, which must be along the last axis."""
+    draws = np.asarray(_draws_first(draws))
+    if draws.shape[-1:] != (size,):
+        raise ValueError(f"{name} must have {what} along the last axis, got shape {draws.shape}")
+    return draws.reshape(-1, size)
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:

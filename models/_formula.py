@@ -39,6 +39,8 @@ class Design:
     codes: dict[str, Any]  # of groups, (N,) each
     centre: Any  # (p,)
     unit: Any  # (p,)
+    offset: Any  # (N,), of terms with coefficient 1, less the mean in the fit
+    shift: Any  # this mean
     answer: Any  # rough mean and standard deviation of the answers
     names: tuple[str, ...] = static(default=())
     groups: tuple[tuple[str, tuple], ...] = static(default=())  # names and levels
@@ -77,8 +79,8 @@ class regression:
 
     Returns ``model(frame, release=None)`` with these sites:
 
-    - ``at_means``: the linear predictor if all columns of the design matrix have their mean;
-    - ``intercept``: the linear predictor if all columns of the design matrix are 0;
+    - ``at_means``: the linear predictor if all columns of the design matrix and the offset have their mean;
+    - ``intercept``: the linear predictor if all columns of the design matrix and the offset are 0;
     - ``coefficients``: the coefficients in the units of the data, labelled by the columns of the design matrix;
     - ``sigma`` and ``nu``, if the family has these parameters;
     - ``by_region`` and ``tau_region`` for a term ``(1 | region)``: the effects of the regions, and their standard
@@ -92,8 +94,8 @@ class regression:
     ----------
     formula : str
         Formula in the syntax of the package formulaic, which must be installed (extra ``formula``). Example: ``"income
-        ~ age + C(education) + (1 | region)"``, where the last term is a random intercept for each region. The data
-        frame need not have a column with the answer.
+        ~ age + C(education) + (1 | region)"``, where the last term is a random intercept for each region. Terms such as
+        ``offset(log(days))`` are added with the coefficient 1. The data frame need not have a column with the answer.
     family : {"normal", "student_t", "poisson", "bernoulli"}
         The law of an original answer. The linear predictor is the mean for "normal" (default), the location for
         "student_t", the log of the mean for "poisson", and the logit of the probability for "bernoulli".
@@ -171,7 +173,7 @@ class regression:
         defaults = {"intercept": dist.Normal(middle, WIDE * spread), "tau": dist.HalfNormal(WIDE * spread)}
         defaults |= {"sigma": dist.FoldedDistribution(dist.StudentT(4.0, 0.0, spread)), "nu": dist.Gamma(2.0, 0.1)}
         laws, rough = defaults | self.priors, spread / 2  # chains start where means are of the answers' order
-        eta, slopes, level = jnp.zeros(len(design)), jnp.zeros(len(names)), middle
+        eta, slopes, level = jnp.asarray(design.offset), jnp.zeros(len(names)), middle
         if names:
             law: dist.Distribution = dist.Normal(0.0, WIDE * spread / design.unit)
             if self.priors.keys() & {*names}:
@@ -182,7 +184,7 @@ class regression:
             eta = eta + design.columns @ (slopes * design.unit)
         if design.intercept:
             level = numpyro.sample("at_means", Located(laws["intercept"], middle, rough))
-            numpyro.deterministic("intercept", level - design.centre @ slopes)
+            numpyro.deterministic("intercept", level - design.centre @ slopes - design.shift)
             eta = eta + level
         # Variance with which a record tells its predictor: of a link's, as a yes or no tells a logit of 0.
         mechanism: Any = getattr(release, "mechanism", None)
@@ -220,11 +222,12 @@ class regression:
                 refuse(table[name].isna().to_numpy(), f"column {name!r} has {{}} missing values", place="in row {0}")
         fitted = {name: ("categorical", {"categories": each}) for name, each in known.get("levels", {}).items()}
         states = {"transform_state": known.get("transforms", {}), "encoder_state": fitted, "na_action": "ignore"}
-        maker, by = formulaic.materializers.PandasMaterializer(table), {n: column(dict(table), n) for n in self.groups}
+        maker = formulaic.materializers.PandasMaterializer(table, {"offset": lambda values: values})
+        by = {n: column(dict(table), n) for n in self.groups}
         try:
             with warnings.catch_warnings(action="ignore"):  # such as of unseen levels, which are refused below
                 matrix = maker.get_model_matrix(formulaic.ModelSpec.from_spec(self.right, **states))
-        except formulaic.errors.FormulaicError as error:
+        except (formulaic.errors.FormulaicError, SyntaxError, RecursionError) as error:
             raise ValueError(f"{self.formula!r}: {error}; the columns are {', '.join(given)}") from None
         state = matrix.model_spec
         levels = {name: each["categories"] for name, (_, each) in state.encoder_state.items() if "categories" in each}
@@ -235,7 +238,10 @@ class regression:
             refuse(~values.isin(each).to_numpy(), problem, values.to_numpy(), "in row {0}")
         for name, values in matrix.items():
             refuse(~np.isfinite(values), f"column {name!r} has {{}} values that are not finite", place="in row {0}")
-        names, intercept = [name for name in matrix if name != "Intercept"], "Intercept" in matrix
+        fixed, intercept = [each for each in matrix if re.fullmatch(r"offset\([^:]*\)", each)], "Intercept" in matrix
+        names, offset = [name for name in matrix if name not in ("Intercept", *fixed)], matrix[fixed].sum(axis=1)
+        if mixed := [name for name in names if "offset(" in name]:
+            raise ValueError(f"an offset cannot be in a term with other columns, got {mixed[0]!r}")
         columns = matrix[names].to_numpy(float)
         if learned is None:
             unit, parameters = columns.std(axis=0), ["intercept", *names, *FAMILIES[self.family][0]]
@@ -247,14 +253,15 @@ class regression:
                 )
             known = {"formula": formula, "names": names, "levels": levels, "transforms": state.transform_state}
             known |= {"centre": columns.mean(axis=0) * intercept, "unit": np.where(unit > 0, unit, 1.0)}
-            known["answer"] = self._scale(release)
+            known |= {"answer": self._scale(release), "shift": offset.mean() * intercept}
             learned = json.dumps(known, default=lambda part: part.tolist())
         if names != known["names"]:
             raise ValueError(f"the columns of {self.formula!r} are {names}, but the fit had {known['names']}")
         codes = {name: pd.Categorical(each, levels[name]).codes.astype(int) for name, each in by.items()}
         groups = tuple((name, tuple(levels[name])) for name in by)
-        centre, unit, answer = (np.array(known[name], float) for name in ("centre", "unit", "answer"))
-        return Design((columns - centre) / unit, codes, centre, unit, answer, tuple(names), groups, intercept, learned)
+        centre, unit, shift, answer = (np.array(known[n], float) for n in ("centre", "unit", "shift", "answer"))
+        scaled = (columns - centre) / unit, codes, centre, unit, offset.to_numpy(float) - shift, shift, answer
+        return Design(*scaled, tuple(names), groups, intercept, learned)
 
     def _scale(self, release: Any) -> tuple[float, float]:
         """Rough mean and standard deviation of the answers, or of the linear predictor before a link."""
@@ -264,7 +271,8 @@ class regression:
         bounds = [np.inf if bound is None else float(np.mean(bound)) for bound in given]
         if not np.all(np.isfinite(bounds)):
             raise ValueError(
-                "without bounds, the size of the answers is unknown: give answer=(rough mean, rough standard deviation)"
+                "without bounds, the size of the answers is unknown: give the mechanism lower and upper, or in Python "
+                "answer=(rough mean, rough standard deviation)"
             )
         return sum(bounds) / 2, (bounds[1] - bounds[0]) / 4
 

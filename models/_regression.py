@@ -276,7 +276,7 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
     if release.mechanism.count is not None:
         return release, release.mechanism.count
     if count is None:
-        advice = "make the mechanism with count=N, or give the model count=N, or count= the release of a noisy count"
+        advice = "state the count of the mechanism, or give the model a count: N, or the release of a noisy count"
         raise ValueError(f"the number of records N is missing: {advice}")
     if not isinstance(count, Release):
         return release, count

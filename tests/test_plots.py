@@ -204,3 +204,46 @@ def test_calibration_is_drawn_beside_its_band():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["99 % band", "mu", "sigma"]
     with pytest.raises(ValueError, match="names must be among mu, sigma, got 'tau'"):
         plot_calibration(study, ["tau"])
+
+
+def test_draws_may_have_their_named_axes_in_any_order_and_others_must_be_last():
+    """``az.extract`` returns (area, sample); of as many draws as areas, the shape does not tell the axes apart."""
+    rng = np.random.default_rng(0)
+    for count in (4, 6):
+        rates = xr.DataArray(rng.random((2, count // 2, 4)), dims=("chain", "draw", "area"))
+        layouts = [rates, rates.transpose("area", "draw", "chain"), rates.stack(sample=("chain", "draw"))]
+        assert layouts[2].dims == ("area", "sample")
+        for layout in layouts:
+            means = rates.mean(("chain", "draw")).values
+            ax = plot_areas(means, layout, table=layout, ax=pyplot.figure().subplots())
+            np.testing.assert_allclose(ax.lines[0].get_xdata(), np.sort(means))
+            ax = plot_shares(range(4), {"a": layout}, ax=pyplot.figure().subplots())
+            np.testing.assert_allclose(ax.lines[0].get_ydata(), means)
+            ax = plot_density(np.arange(4.0), {"a": layout}, ax=pyplot.figure().subplots())
+            np.testing.assert_allclose(ax.lines[0].get_ydata(), means)
+            pyplot.close("all")
+    last = np.ones((4, 6))
+    with pytest.raises(
+        ValueError, match=r"population must have the 4 areas of raw along the last axis, got .*\(4, 6\)"
+    ):
+        plot_areas(np.ones(4), last)
+    with pytest.raises(ValueError, match=r"table must have the 4 areas of raw along the last axis"):
+        plot_areas(np.ones(4), last.T, table=last)
+    with pytest.raises(ValueError, match=r"shares\['a'\] must have the 4 values of x along the last axis"):
+        plot_shares(range(4), {"a": last})
+    pyplot.close("all")
+
+
+def test_of_many_areas_some_are_labelled_and_one_far_rate_does_not_squash_the_others():
+    rng = np.random.default_rng(0)
+    population = rng.normal(np.linspace(0.1, 0.3, 200), 0.01, (500, 200))
+    raw = population[0] + 0.02 * rng.normal(size=200)
+    raw[7] = 50.0
+    ax = plot_areas(raw, population, labels=[f"a{place}" for place in range(200)], ax=pyplot.figure().subplots())
+    order = np.argsort(population.mean(axis=0))
+    assert [label.get_text() for label in ax.get_yticklabels()] == [f"a{place}" for place in order[::4]]
+    low, high = ax.get_xlim()
+    assert low < population.min() and population.max() < high < 1.0  # three interquartile ranges, of about .1
+    (beyond,) = (line for line in ax.lines if line.get_marker() == ">")
+    assert beyond.get_ydata().tolist() == [order.tolist().index(7)] and low < beyond.get_xdata()[0] < high
+    pyplot.close()

@@ -95,7 +95,7 @@ class Holding:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        promises = dict.fromkeys(row for promise in self.promises for row in _guarantee_rows(*promise))
+        promises = dict.fromkeys(row for promise in self.promises for row in _guarantee_rows(*promise[:2]))
         stated = [("privacy", self.privacy)] if self.privacy else promises
         mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *stated]
         doubts = [("doubt", doubt) for doubt in self.doubts]

@@ -17,6 +17,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, Interval, interval_kind
 from ldpbayes.data import Release
+from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.estimation.estimates import names_of
 
 BATCH_SIZE = 50  # replicates that run at once by default
@@ -372,6 +373,8 @@ def parametric_bootstrap(
     BootstrapWarning
         If the release, or more than a tenth of the simulated releases, is outside the domain of the estimator: no valid
         parameters fit it. For example, the noise has made a variance negative. Also if some replicates are not finite.
+    RepeatedAnswersWarning
+        Several values may be about one person, but simulated records are independent.
 
     Examples
     --------
@@ -404,6 +407,8 @@ def parametric_bootstrap(
             reported = jax.tree.map(np.asarray, unravel(jnp.asarray(params)))
         _, targets, errors, outside = jax.tree.map(np.asarray, replicates)
     _warn(bool(estimate.outside), outside.mean(), targets)
+    if isinstance(release, Release):
+        warn_of_repeats(release.promises)
     error = None if errors is None else np.asarray(estimate.standard_error)
     outsiders = bool(estimate.outside), int(outside.sum())
     privacy = release.guarantee.statement() if getattr(release, "times", None) else private.privacy

@@ -73,7 +73,7 @@ class Studentised(Interval):
         error, errors = result.formula_error, result.draws_error
         if error is None or errors is None:
             need = "a studentised interval needs a formula for standard errors, which this estimator lacks"
-            raise ValueError(f"{need}; use kind='pivotal' or 'percentile'")
+            raise ValueError(f"{need}; use the kind pivotal or percentile")
         with np.errstate(divide="ignore", invalid="ignore"):
             t = (result.draws - result.params) / errors
         return result.params - error * quantile(t, 1 - probability)

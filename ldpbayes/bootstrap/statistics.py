@@ -111,7 +111,7 @@ class SufficientStatisticsEstimator(FamilyEstimator):
                 stated = f"the sensitivity of the mechanism is {self.mechanism.sensitivity:g}"
                 raise ValueError(f"one record can change the statistics by {sensitivity:g}, but {stated}")
         if self.account_for_clamping and not self.family.accounts_for_clamping:
-            raise ValueError(f"account_for_clamping=True is not possible for {type(self.family).__name__}")
+            raise ValueError(f"account_for_clamping is not possible for {type(self.family).__name__}")
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
         return self.mechanism.simulate(key, total)

@@ -2,6 +2,6 @@
 
 import sys
 
-from ldpbayes.cli._main import main
+from ldpbayes.cli import main
 
 sys.exit(main())

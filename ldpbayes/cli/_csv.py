@@ -27,10 +27,10 @@ class BadInput(Exception):
 
 @contextlib.contextmanager
 def naming(source: object) -> Iterator[None]:
-    """TypeError and ValueError become `BadInput` that names their source."""
+    """TypeError, ValueError and files that cannot be read become `BadInput` that names their source."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise BadInput(f"{source}: {error}") from None
 
 

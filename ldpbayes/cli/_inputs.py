@@ -23,8 +23,9 @@ from ldpbayes._core.checks import guess, require
 from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
+from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
-from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
+from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
@@ -55,7 +56,7 @@ def option(name: str) -> str:
 def parameter(text: str) -> Any:
     """A parameter: JSON, as ``true``, ``[[1,0],[0,1]]`` or without brackets ``0,20``; or names, as ``age,income``."""
     for written in (text, f"[{text}]"):
-        with contextlib.suppress(json.JSONDecodeError):
+        with contextlib.suppress(json.JSONDecodeError, RecursionError):
             return json.loads(written)
     parts: list[Any] = [part.strip() for part in text.split(",")]
     with contextlib.suppress(ValueError):
@@ -135,22 +136,18 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
     table.read([*columns, *personal.values(), *by, *persons])
     arrays = {name: table.numbers(column) for name, column in personal.items()}
-    groups = table.groups(by[0]) if by else {path.stem: np.arange(len(table.lines))}
-    people = [table.words(name) for name in persons if table.groups(name)] or None  # no cell may be empty
+    groups = table.groups(by[0]) if by else {}
+    people = table.words(persons[0]) if persons and table.groups(persons[0]) else None  # no cell may be empty
     single = sum(len(records) == 1 for records in groups.values())
     # Most groups have one record, and are no statistics: the column numbers the records.
     if 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & parameters.keys():
         counts = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single record"
         raise BadInput(f"--by must name a column of groups, but {args.by} makes {counts}")
-    mechanisms = {}
-    for word, records in groups.items():
-        own = {name: array[records] for name, array in arrays.items()}
-        shared = {name: float(array[0]) for name, array in own.items() if (array == array[0]).all()}
-        try:
-            mechanisms[word] = mechanism_from_spec(spec | own | shared)
-        except (TypeError, ValueError) as error:
-            raise BadInput(_located(f"{error}", table, personal, records)) from None
-    mechanism: Any = next(iter(mechanisms.values()))
+    shared = {name: float(array[0]) for name, array in arrays.items() if (array == array[0]).all()}
+    try:
+        mechanism: Any = mechanism_from_spec(spec | arrays | shared)
+    except (TypeError, ValueError) as error:
+        raise BadInput(_located(f"{error}", table, personal)) from None
     if len(columns) != math.prod(mechanism.event_shape):
         count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
         need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
@@ -160,13 +157,13 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     hint = words if hasattr(mechanism, "categories") else ""
     values = np.stack([table.numbers(name, args.levels, hint) for name in columns], axis=-1)
     values = values if mechanism.event_shape else values[:, 0]
-    releases = []
-    for word, records in groups.items():
-        name = f"{path}, {by[0]} {word}" if by else str(path)
-        with naming(name):
-            reports: Any = {"times": args.times, "persons": people and people[0][records]}
-            releases.append(Named(name, word, Release(values[records], mechanisms[word], **reports)))
-    return releases
+    with naming(path):
+        release = Release(values, mechanism, times=args.times, persons=people)
+    if not by:
+        return [Named(str(path), path.stem, release)]
+    codes = {word: code for code, word in enumerate(groups)}
+    parts = grouped(release, np.array([codes[word] for word in table.words(by[0])]))
+    return [Named(f"{path}, {by[0]} {word}", word, part) for word, part in zip(groups, parts, strict=True)]
 
 
 def _typed(args: argparse.Namespace) -> dict[str, Any]:
@@ -211,20 +208,20 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
             values = own | ({"epsilon": epsilon} if several else {})
             check_options(f"--mechanism {name}", values, fields)
             with naming(f"--mechanism {name}"):
-                label = f"{name} {epsilon:g}" if several else name
-                found[label] = mechanism_from_spec({"mechanism": name} | values)
+                made = mechanism_from_spec({"mechanism": name} | values)
+                found[f"{name} {epsilon:g}" if several else name] = made
     if unused:
         raise BadInput(f"none of the mechanisms has an option {', '.join(map(option, sorted(unused)))}")
     return found
 
 
-def _located(error: str, table: Table, personal: dict[str, str], records: np.ndarray) -> str:
+def _located(error: str, table: Table, personal: dict[str, str]) -> str:
     """An error about a parameter, with the line and the column of the file where the parameter stands in one."""
     match = re.fullmatch(r"(\w+) must be (.*), got (?:\w+\[(\d+)\] = )?(\S+)", error)
     if match is None or match[1] not in personal:
         return f"{table.path}: {error}"
     name, allowed, place, value = match.groups()
-    line = table.lines[records[int(place or 0)]]
+    line = table.lines[int(place or 0)]
     return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, but {name} must be {allowed}"
 
 
@@ -247,8 +244,9 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
         fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}
     values |= {"levels": args.levels} if args.levels else {}
-    if "categories" in fields:
+    if issubclass(cls, Categories):
         fields["levels"] = False
+    if "categories" in fields:
         values = ({"categories": len(args.levels)} if args.levels else {}) | values
     check_options(f"--mechanism {args.mechanism}", values, fields)
     unbounded = [name for name in ("lower", "upper") if name in fields and name not in values]
@@ -407,8 +405,11 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
 
 def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
     """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
+    mechanism = first.release.mechanism
+    count = getattr(mechanism, "categories", 0)
+    if getattr(mechanism.support, "upper_bound", None) != count - 1:  # released codes, which have words, are others
+        levels = ()
     levels = levels or (first.release.about or {}).get("levels", ())
-    count = getattr(first.release.mechanism, "categories", 0)
     names = [*levels, *map(str, range(len(levels), count))][:count]
     axes = AXES.get(model, ()) if levels else ()
     return {"dims": {"theta": axes}, "coords": {"category": names}} if axes else {}

@@ -61,10 +61,7 @@ FAMILIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return one of its exit codes, or 130 after an interrupt.
-
-    ``argv`` holds the words of the command line after the name of the program. Default: those of the process.
-    """
+    """`ldpbayes.cli.main`, after the imports."""
     try:
         args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
@@ -74,8 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, BAD_INPUT)
     except (ImportError, OSError, MemoryError) as error:
         return _fail(error, FAILED)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
 
 
 def _joined(argv: Sequence[str]) -> list[str]:
@@ -93,7 +88,7 @@ def display(*texts: object, **options: Any) -> None:
 
 
 def _fail(message: object, code: int) -> int:
-    display(f"ldpbayes: error: {message}", file=sys.stderr)
+    display(f"ldpbayes: error: {' '.join(str(message).split())}", file=sys.stderr)
     return code
 
 
@@ -181,7 +176,7 @@ def _fit(args: argparse.Namespace) -> int:
             with naming("--plot"):
                 bounds = shape_of(mechanism)[:2]
         with naming("--same-people"):
-            said = promises([release for _, _, release in releases], (), args.same_people)
+            said = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
         say(few(f"  {line}" for line in said.splitlines()))
         whole = args.no_sketch or args.features or frame
         data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
@@ -194,7 +189,7 @@ def _fit(args: argparse.Namespace) -> int:
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
         options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
-        options["same_people"] = args.same_people
+        options |= {"same_people": args.same_people, "different_people": args.different_people}
         options["progress_bar"] = not (args.no_progress or args.quiet)
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)
@@ -214,13 +209,15 @@ def _fit(args: argparse.Namespace) -> int:
             say(f"\nwrote {args.out}")
         if args.plot is not None:
             with naming("--plot"):
-                _picture(args.plot, result, model, releases[0].release, *bounds)
+                figure = _picture(result, model, releases[0].release, *bounds)
+            with whole_file(args.plot) as file:
+                figure.savefig(file, format="png", dpi=150)
             say(f"\nwrote {args.plot}")
     return _exit_code([result])
 
 
-def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, low: float, high: float) -> None:
-    """Draw the posterior of a law between bounds: the density beside the released values, and the cdf."""
+def _picture(result: Any, model: Any, release: ldp.Release, low: float, high: float) -> Any:
+    """A figure of the posterior of a law between bounds: the density beside the released values, and the cdf."""
     from matplotlib.figure import Figure
 
     x = np.linspace(low, high, 201)
@@ -234,8 +231,7 @@ def _picture(path: pathlib.Path, result: Any, model: Any, release: ldp.Release, 
         shown = beside if isinstance(beside, ldp.Release) else None
         plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
         ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
-    with whole_file(path) as file:
-        figure.savefig(file, format="png", dpi=150)
+    return figure
 
 
 def few(lines: Iterable[str]) -> str:
@@ -389,6 +385,7 @@ def _sketch(args: argparse.Namespace) -> int:
     with naming("sketch"), _plain_warnings() as messages:
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
+        options["different_people"] = args.different_people
         stated = None if args.mechanism is None else inputs.stated_mechanism(args, args.column or ["value"])
         total = sketch_from(args.files, stated, **options)
     total.save(args.out)
@@ -412,9 +409,12 @@ def _design(args: argparse.Namespace) -> int:
         raise BadInput(f"--law must be a NumPyro distribution, such as Normal; got {meant}")
     law: Any = getattr(dist, args.law)
     mechanisms = inputs.planned_mechanisms(args)
+    try:
+        counts = law(**args.at, validate_args=True).support.is_discrete
+    except Exception as error:  # NumPyro asserts, and takes any number for a law
+        raise BadInput(f"--law {args.law} cannot be the law of a number, with --at as given: {error}") from None
     with naming(f"--law {args.law}"):
-        support = law(**args.at, validate_args=True).support
-        kinds: dict[str, Any] = {} if support.is_discrete else {"mean": mean, "median": quantile(0.5)}
+        kinds: dict[str, Any] = {} if counts else {"mean": mean, "median": quantile(0.5)}
         plan = ldp.studies.design(law, args.at, mechanisms, functionals=kinds)
     display(plan.summary(args.people, args.level))
     if args.width is not None:

@@ -19,8 +19,8 @@ EXIT_CODES = """exit codes:
   1  an optional dependency is missing, or another problem at run time
   2  bad usage or bad input
   3  done, but do not trust the result; the warnings say why: the chains have not converged, the released values are
-     nearly impossible under the stated mechanism, the release is outside the domain of the estimator, or a model is
-     not calibrated
+     nearly impossible under the stated mechanism, several of them may be about one person, the release is outside the
+     domain of the estimator, or a model is not calibrated
 """
 
 FAMILY_OPTIONS = {  # parameters of families
@@ -102,7 +102,9 @@ def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     by = "groups: the model gets one release for each value in this column, or with --by file for each file"
     _add(_add_csv_options(fit), "--by", "COLUMN", by)
     _add_switch(fit, "--add", "several RELEASEs are parts of one release")
-    _add_switch(fit, "--same-people", "--by file: all RELEASEs are about the same people; state their joint guarantee")
+    people = fit.add_mutually_exclusive_group()
+    _add_switch(people, "--same-people", "all RELEASEs are about the same people: state their guarantee together")
+    _add_switch(people, "--different-people", "nobody is in two RELEASEs: no budgets are added")
     model = (
         "a factory of ldpbayes.models, with its default priors, or a Python file that defines model(release); "
         "with groups the model gets a sequence"
@@ -110,14 +112,8 @@ def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     _add(fit, "--model", "NAME_OR_FILE", model)
     formula = "instead of --model, such as 'income ~ age + C(education) + (1 | region)'; the RELEASE is the left side"
     _add(fit, "--formula", "TEXT", formula)
-    _add(
-        fit,
-        "--family",
-        "NAME",
-        "for --formula: normal, student_t, poisson or bernoulli (default: normal)",
-        None,
-        "normal",
-    )
+    family = "for --formula: normal, student_t, poisson or bernoulli (default: normal)"
+    _add(fit, "--family", "NAME", family, default="normal")
     _add(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ", pathlib.Path)
     _add(fit, "--plot", "FILE.png", "draw density and cdf of original numbers, and released values", pathlib.Path)
     _add(fit, "--features", "FILE", f"for label_regression, or (.csv) for --formula: {FEATURES_HELP}", pathlib.Path)
@@ -179,7 +175,7 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--unit", "X", "values were rounded to multiples of X", float)
     _add(table, "--floor", "X", "values below X were reported as X", float)
     _add(table, "--threshold", "X", "values below X were not reported", float)
-    _add(table, "--ratio", "A/B", "a ratio of values, or of a value and a public column", _ratio, [], action="append")
+    _add(table, "--ratio", "A/B,...", "ratios of values, or of values and public columns", _ratios, [], action="extend")
     _add(table, "--level", "P", "probability of the intervals (default: 0.9)", _probability, 0.9)
     _add(table, "--samples", "N", "number of draws of the table (default: 1000)", _integer(2), 1000)
     _add(table, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
@@ -193,6 +189,7 @@ def _add_sketch_options(sketch: argparse.ArgumentParser) -> None:
     _add_parameters(sketch)
     _add(sketch, "--column", "NAME", "column of the values; for rows several (default: value)", action="append")
     _add(sketch, "--levels", "A,B,...", "words in the column that stand for the categories 0, 1, ...", _words, ())
+    _add_switch(sketch, "--different-people", "nobody is in two FILEs: state the guarantee of one release")
     _add(sketch, "--out", "FILE.npz", "file of the sketch", pathlib.Path, required=True)
     _add_switch(sketch, "--no-progress", "no progress bar")
 
@@ -269,16 +266,20 @@ def _kind(allowed: str, parse: Callable[[str], Any], ok: Callable[[Any], bool]) 
 
 
 def _integer(least: int) -> Callable[[str], int]:
-    return _kind(f"must be an integer of at least {least}", int, lambda number: number >= least)
+    return _kind(f"must be an integer of at least {least}, below 2**63", int, lambda number: least <= number < 2**63)
 
 
 def _pairs(text: str) -> dict[str, float]:
     return {name.strip(): float(value) for name, _, value in (part.partition("=") for part in text.split(","))}
 
 
+def _fractions(text: str) -> list[tuple]:
+    return [tuple(name.strip() for name in part.partition("/")[::2]) for part in text.split(",")]
+
+
 _guesses = _kind("must be numbers by name, as in loc=40,scale=15", _pairs, all)
 _names = _kind("needs names of columns", lambda text: [name.strip() for name in text.split(",")], all)
-_ratio = _kind("must be names of two columns, as n/population", lambda text: text.partition("/")[::2], all)
+_ratios = _kind("must be names of two columns, as n/population", _fractions, lambda pairs: all(map(all, pairs)))
 _words = _kind(
     "needs two words or more, all different, with commas between them",
     lambda text: [word.strip() for word in text.split(",")],

@@ -8,7 +8,7 @@ from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.panel_sketch import PanelSketch
-from ldpbayes.data.release import Release, ReleaseWarning
+from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
 from ldpbayes.data.streams import sketch_from
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "PanelSketch",
     "Release",
     "ReleaseWarning",
+    "RepeatedAnswersWarning",
     "Sketch",
     "TotalSketch",
     "arrays_of_frames",

@@ -19,6 +19,7 @@ from ldpbayes.mechanisms import mechanism_from_spec
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.polynomial import Polynomial
+from ldpbayes.privacy.guarantee import counted_once
 
 ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
 FORMAT = 1  # of files of sketches
@@ -108,7 +109,7 @@ class Sketch(Holding):
             hint = "if they hold different people, note in one of them what tells the files apart, such as the day"
             raise ValueError(f"records would count twice: {twice[0]} are the same file, or have equal content; {hint}")
         both: Any = {name: getattr(self, name) + getattr(other, name) for name in ("doubts", "sources")}
-        both["added"] = self.promises + other.promises
+        both["added"] = (*counted_once(self.promises + other.promises),)
         return dataclasses.replace(self._plus(other), coords=self.coords, **both)
 
     def __radd__(self, other: Any) -> Any:
@@ -123,7 +124,7 @@ class Sketch(Holding):
         if pathlib.Path(path).suffix != ".npz":
             raise ValueError(f"the name of a sketch file must end in .npz, got {os.fspath(path)!r}")
         header: dict[str, Any] = {"format": FORMAT, "kind": type(self).__name__, "mechanism": self.mechanism.spec()}
-        header["added"] = [(mechanism.spec(), times) for mechanism, times in self.added]
+        header["added"] = [(mechanism.spec(), *more) for mechanism, *more in self.added]
         arrays = dict[str, Any]()
         for name, value in _fields(self).items():
             if isinstance(value, Polynomial):
@@ -155,7 +156,7 @@ class Sketch(Holding):
             polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
             fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
             fields |= arrays | ({"polynomial": Polynomial(**polynomial)} if polynomial["center"] is not None else {})
-            fields["added"] = tuple(Promise(mechanism_from_spec(each), times) for each, times in header["added"])
+            fields["added"] = tuple(Promise(mechanism_from_spec(each), *more) for each, *more in header["added"])
             fields["sources"] = tuple(Source(*each) for each in header["sources"])
             if header["coords"] is not None:
                 fields["coords"] = {axis: tuple(places) for axis, places in header["coords"].items()}

@@ -86,8 +86,8 @@ class NoisyTable(Release):
         first = _first_rows(zip(*keys.values(), strict=True))
         for row in np.flatnonzero(first != np.arange(len(first)))[:1]:
             cell = ", ".join(f"{name} {labels[row]}" for name, labels in keys.items())
-            hint = "give repeats=, a column that numbers repeated measurements"
-            raise ValueError(f"rows {first[row]} and {row} are of the same cell ({cell}); add a key, or {hint}")
+            hint = "add a key, such as a column that numbers repeated measurements"
+            raise ValueError(f"rows {first[row]} and {row} are of the same cell ({cell}); {hint}")
         object.__setattr__(self, "keys", keys)
 
     @classmethod

@@ -178,8 +178,8 @@ class PanelSketch(Sketch):
 
     def _plus(self, other: Any) -> "PanelSketch":
         if self.edges != other.edges:
-            panels = f"({len(self.edges) - 1} and {len(other.edges) - 1} panels)"
-            raise ValueError(f"sketches with different panels cannot be added {panels}; give both the same panels=")
+            panels = f"{len(self.edges) - 1} and {len(other.edges) - 1}"
+            raise ValueError(f"sketches with different panels cannot be added ({panels}); give both the same number")
         records = None if self.records is None or other.records is None else self.records + other.records
         probes = None
         if self.probes is not None and other.probes is not None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar
@@ -25,7 +26,8 @@ from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
-from ldpbayes.mechanisms.protocol import Promise, joined_mechanism, statements
+from ldpbayes.mechanisms.protocol import Promise, joined_mechanism, parts_of, statements
+from ldpbayes.privacy.guarantee import counted_once
 
 
 class ReleaseWarning(LdpBayesWarning):
@@ -34,6 +36,10 @@ class ReleaseWarning(LdpBayesWarning):
     The message says which property of the values is nearly impossible. Usually, the stated mechanism or one of its
     parameters is wrong.
     """
+
+
+class RepeatedAnswersWarning(LdpBayesWarning):
+    """Warning that several released values may be about one person, but are counted as independent answers."""
 
 
 @pytree_dataclass(eq=False, repr=False)
@@ -86,6 +92,7 @@ class Release(Holding):
     doubts: tuple[str, ...] = host(default=(), init=False, repr=False)
     times: int | None = host(default=None, kw_only=True)
     about: dict[str, Any] | None = host(default=None, kw_only=True)
+    added: tuple[Promise, ...] = host(default=(), init=False, repr=False)  # as of a sketch; of a part, of the whole
     persons: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
 
     _beside: ClassVar[tuple[str, ...]] = ("times", "about")  # fields that a file holds beside values and mechanism
@@ -131,8 +138,8 @@ class Release(Holding):
         return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}
 
     promises = property(
-        lambda self: (Promise(self.mechanism, self.times),),
-        doc="The mechanism with the number of values about one person, as a tuple of one entry.",
+        lambda self: self.added or (Promise(self.mechanism, self.times),),
+        doc="For each release in this one, its mechanism and the number of values about one person.",
     )
     guarantee = property(
         lambda self: self.mechanism.guarantee.composed(self.times or 1),
@@ -149,7 +156,7 @@ class Release(Holding):
 
     def __add__(self, other: "Release") -> "Release":
         """Return a release of the values of both releases. One person may be in both releases, so their ``times`` are
-        added.
+        added. Privacy statements are about two releases.
 
         Raises ValueError if the mechanisms are of different kinds, or if one of the releases has no values.
         """
@@ -160,7 +167,9 @@ class Release(Holding):
             raise ValueError(f"only {wanted} can be added, got {self} and {other}")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
         values, times = np.concatenate([self.values, other.values]), (self.times or 1) + (other.times or 1)
-        return Release(values, mechanism, times=times, about=self.about if self.about == other.about else None)
+        total = Release(values, mechanism, times=times, about=self.about if self.about == other.about else None)
+        object.__setattr__(total, "added", self.promises + other.promises)
+        return total
 
     def sketch(
         self,
@@ -222,27 +231,16 @@ class Release(Holding):
         elif mechanism.support.is_discrete:
             sketch = CountSketch.of(values, mechanism, by)
         elif by is not None:
-            options = {"panels": panels, "lattice": lattice, "keep_records": keep_records}
-            return Groups(tuple(self._of_groups(by, options)), coords)
+            options: Any = {"panels": panels, "lattice": lattice, "keep_records": keep_records}
+            return Groups(tuple(part.sketch(**options) for part in grouped(self, by)), coords)
         elif isinstance(mechanism, StatisticsMechanism):
             sketch = TotalSketch.of(values, mechanism)
         elif mechanism.record_shape:
             sketch = MomentSketch.of(values, mechanism)
         else:
             sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
-        added = (Promise(sketch.mechanism, self.times),) if self.times else ()
+        added = self.added or ((Promise(sketch.mechanism, self.times),) if self.times else ())
         return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
-
-    def _of_groups(self, codes: np.ndarray, options: Any) -> Iterator[Any]:
-        """A sketch a group, with the promise of all groups together; personal budgets that agree are one number."""
-        promises, doubts = self.promises, self.doubts
-        for code, rows in enumerate(np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])):
-            if not len(rows):
-                raise ValueError(f"by must have records for every group, but group {code} has none")
-            mechanism = self.mechanism.of_records((self.count,), rows)
-            mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
-            part = unchecked(Release, self.values[rows], mechanism, len(rows), doubts * (code == 0))
-            yield dataclasses.replace(part.sketch(**options), added=promises)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the release to a file, whose name ends in ``.npz`` or ``.parquet``. `load` describes the content of the
@@ -306,20 +304,47 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
         return Release(np.asarray(mechanism.randomize(key, records)), mechanism)
 
 
-def promises(data: Sequence[Any], others: Sequence[Mechanism] = (), same_people: bool = False) -> str:
+def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
+    """One release for each group of records, by codes 0, ..., G − 1 (N,), with the promise of all groups together.
+    Personal budgets that agree are one number.
+    """
+    added = parts_of(uuid.uuid4().hex, release.promises)
+    for code, rows in enumerate(np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])):
+        if not len(rows):
+            raise ValueError(f"by must have records for every group, but group {code} has none")
+        mechanism = release.mechanism.of_records((release.count,), rows)
+        mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
+        beside = release.doubts * (code == 0), release.times, release.about, added
+        yield unchecked(Release, release.values[rows], mechanism, len(rows), *beside)
+
+
+def promises(data: Sequence[Any], others: Sequence[Mechanism] = (), same: bool = False, different: bool = False) -> str:
     """What releases and sketches promise, and other mechanisms; of tables, what their publishers state. ValueError for
     releases about the same people whose promises do not compose.
     """
     stated = dict.fromkeys(each.privacy for each in data)
-    plain = promised([each for each in data if not each.privacy])
-    if same_people and any(stated):
+    plain = [*(promise for each in data if not each.privacy for promise in each.promises), *map(Promise, others)]
+    if same and any(stated):
         raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
-    return "\n".join(filter(None, [statements([*plain, *map(Promise, others)], same_people), *stated]))
+    return "\n".join(filter(None, [statements(plain, same, different), *stated]))
 
 
-def promised(data: Sequence[Any]) -> list[Promise]:
-    """The promises of releases and sketches; that of a release once, if its groups were sketched apart and share it."""
-    return [*{(place, id(each)): each for part in data for place, each in enumerate(part.promises)}.values()]
+def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> list[str]:
+    """Warn, and return the warnings, if several answers that a likelihood takes as independent may be of one person.
+
+    Of T answers a person, a sum of scores has at most T times the variance. Values under central trust are no answers.
+    """
+    total = sum if same_people else max
+    counts = [(total(each.times or 1 for each in counted_once(part)), part[0]) for part in releases]
+    most = max((n for n, first in counts if n > 1 and first.guarantee.trust_model == "local"), default=1)
+    text = (
+        f"up to {most:,} of the released values may be about one person, but are taken as independent: intervals and "
+        f"standard errors are too small, by a factor of up to {most**0.5:.3g}; keep one value of each person, or model "
+        "an effect of each person"
+    )
+    if most > 1:
+        warn(text, RepeatedAnswersWarning)
+    return [text] * (most > 1)
 
 
 def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import pathlib
+import uuid
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from ldpbayes.data._sketches import Sketch, Source, TotalSketch
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.protocol import parts_of
 
 PIECE = 1 << 22  # of a large file, that are one task
 CSV_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time
@@ -42,6 +44,7 @@ def sketch_from(
     *,
     column: str | Sequence[str] | None = None,
     levels: Sequence[str] | None = None,
+    different_people: bool = False,
     executor: Executor | None = None,
     progress_bar: bool = True,
     **options: Any,
@@ -49,8 +52,9 @@ def sketch_from(
     """Make one sketch of the released values in large files or arrays, with only a few million values in memory at a
     time.
 
-    The privacy statement of the sketch treats each file as one release, and all arrays together as one release. Two
-    sketches cannot be added if both contain a file with the same content, because its records would count twice.
+    The privacy statement of the sketch treats each file as one release, except if ``different_people`` is True, and all
+    arrays together as one release. Two sketches cannot be added if both contain a file with the same content, because
+    its records would count twice.
 
     Parameters
     ----------
@@ -67,6 +71,9 @@ def sketch_from(
     levels : sequence of str, optional
         Only if the files hold words: the words that are replaced by the codes 0, 1, ..., in this order. Default: the
         files hold numbers.
+    different_people : bool
+        True if nobody is in two of the files, for example because they are chunks of one data set. The files then count
+        as one release in privacy statements. Default: False.
     executor : concurrent.futures.Executor, optional
         An executor whose workers read and sketch the files. `ldpbayes.studies.sbc` gives examples. Each worker must
         find the files under the given paths. Default: this process reads the files.
@@ -112,7 +119,11 @@ def sketch_from(
             reader = reader.expanding(pieces, ready, executor)
         found = filter(None, _in_order(reader.sketched, pieces, executor, bar))
         files = itertools.groupby(found, lambda part: part.path)
-        total = _sum(itertools.chain(ready, (_of_release([*parts]) for _, parts in files)))
+        sketches: Iterable[Sketch] = itertools.chain(ready, (_of_release([*parts]) for _, parts in files))
+        if different_people:
+            whole = uuid.uuid4().hex
+            sketches = (dataclasses.replace(each, added=parts_of(whole, each.promises)) for each in sketches)
+        total = _sum(sketches)
     if total is None:
         raise ValueError("there is no released value to sketch")
     if total.doubts:
@@ -224,11 +235,11 @@ class _Reader:
         text = _text(path) if path else ""
         mechanism, beside = mechanism_and_more(json.loads(text)) if text else (self.mechanism, {})
         if mechanism is None:
-            raise ValueError("the file does not state its mechanism: give mechanism=")
+            raise ValueError("the file does not state its mechanism: name the mechanism")
         if self.mechanism is not None and mechanism != self.mechanism:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if mechanism.batch_shape:
-            raise ValueError("a file with different budgets cannot be read in parts: use Release.load(...).sketch()")
+            raise ValueError("a file with different budgets cannot be read in parts: load it whole, as a release")
         return mechanism, beside.get("times"), SIGNED in text
 
     def _chunks(self, piece: _Piece) -> Iterator[Any]:
@@ -277,7 +288,7 @@ class _Reader:
             if self.levels:
                 values_of(column, what)
                 column = pa.compute.index_in(column, pa.array(self.levels))
-                what = f"column {name!r} has words that are not in levels="
+                what = f"column {name!r} has words that are not among the levels"
             arrays.append(values_of(column, what))
         return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
 

@@ -14,7 +14,7 @@ from scipy import special
 from ldpbayes._core.checks import ABOVE_0, at_least, checked, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
-from ldpbayes.data.release import Release
+from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import PureProtocol, TransitionMatrix
@@ -37,7 +37,7 @@ def frequencies(
     """Estimate the share of each category in the population, from released categories.
 
     Standard errors (only of the methods ``unbiased`` and ``mle``) include the uncertainty from sampling and from the
-    mechanism.
+    mechanism. If several released values may be about one person, a `RepeatedAnswersWarning` is issued.
 
     Parameters
     ----------
@@ -102,6 +102,7 @@ def frequencies(
     if method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
     sketch = _exact_counts(data)
+    warn_of_repeats(sketch.promises)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, *ABOVE_0)

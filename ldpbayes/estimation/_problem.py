@@ -21,6 +21,7 @@ from ldpbayes.estimation._corrections import Bounds, Correction, methods_for, se
 from ldpbayes.estimation.losses import FunctionLoss, Loss, RegressionLoss, as_loss, derivatives_up_to
 from ldpbayes.mechanisms import SymmetricLaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.numerics.arrays import snapped
 
 SAMPLE = 256  # records at which a loss is examined
@@ -42,7 +43,7 @@ class Records:
     mechanism: Additive  # of original records one that adds nothing
     rows: np.ndarray
     support: Bounds
-    times: int | None = None  # as of a release
+    promises: tuple[Promise, ...] = ()  # of a release
 
     def inside(self, rows: np.ndarray) -> np.ndarray:
         """Rows with their perturbed columns clipped to the support."""
@@ -73,7 +74,7 @@ def records_of(release: Release | ArrayLike, method: Correction) -> Records:
         kind = type(mechanism).__name__
         raise TypeError(f"m_estimate takes releases with additive noise, got {kind}; for others use ldpbayes.fit")
     support = cast(Bounds, settled_for(mechanism, method).support)
-    return Records(mechanism, _on_support(rows.reshape(len(rows), -1), mechanism, support), support, release.times)
+    return Records(mechanism, _on_support(rows.reshape(len(rows), -1), mechanism, support), support, release.promises)
 
 
 def _original_records(records: ArrayLike) -> Records:

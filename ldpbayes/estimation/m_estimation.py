@@ -15,7 +15,7 @@ from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, PyTree
-from ldpbayes.data.release import Release
+from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, correction_from, settled_for
 from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of
 from ldpbayes.estimation.estimates import Estimate, names_of
@@ -103,6 +103,8 @@ def m_estimate(
     EstimationWarning
         The minimisation has not converged, the estimate lies on the boundary of ``space``, or several minima were
         found.
+    RepeatedAnswersWarning
+        Several records may be about one person, but the estimate treats them as independent.
 
     Raises
     ------
@@ -505,6 +507,8 @@ class Solver:
         others = estimator.space.sample(keys[1], (self.starts - 1,), len(first), first.dtype)
         starts = jnp.concatenate([first[None], others])
         known, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
+        promises += records.promises or (Promise(estimator.mechanism),)
+        warn_of_repeats(promises)
         evidence, ends, solution = _run(estimator, keys[0], jnp.asarray(records.rows), starts, known)
         estimate = jax.tree.map(np.asarray, self.unravel(solution.theta))
         result = MEstimationResult(
@@ -521,7 +525,7 @@ class Solver:
             minima=_distinct_minima(ends, estimator.units),
             _solver=self,
             _evidence=evidence,
-            _promises=(*promises, Promise(estimator.mechanism, records.times)),
+            _promises=promises,
         )
         if not result.converged:
             warn(f"the minimisation has not converged in {result.iterations} iterations", EstimationWarning)

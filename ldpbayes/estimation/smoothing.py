@@ -13,6 +13,7 @@ from ldpbayes._core.checks import at_least, warn
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release, Sketch
+from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning
 from ldpbayes.functionals import mean, names_of_values, quantile, sd
@@ -139,7 +140,7 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Pe
     theta, precisions = means, _ = prior_of(1.0, shape.knots, outside)
     here = at(theta)
     if not np.isfinite(here[0]):
-        raise ValueError("some records at a bound were released without noise: give outside=True")
+        raise ValueError("some records at a bound were released without noise: in Python, give outside=True")
     for _ in range(STEPS):
         value, slope, information, _ = here
         curvature = information + np.diag(precisions)
@@ -277,8 +278,11 @@ def estimate_density(
     EstimationWarning
         Nearly all records are at one end of the interval, so that little is known about the law inside. Or the search
         for the posterior mode did not converge.
+    RepeatedAnswersWarning
+        Several released numbers may be about one person, but the estimate treats them as independent.
     """
     fit, _, shape = fitted(data, lower, upper, knots, outside)
+    warn_of_repeats(data.promises)
     with jax.enable_x64(True):
         law = law_of(jnp.asarray(fit.coefficients), shape)
     nothing, found = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, shape)

@@ -807,7 +807,7 @@ class ExpandedCategories(Expanded):
             return super().judge(positions, final)
         rows = evenly_spaced(flat_rows(positions, self.chains.example), CHECKED_DRAWS)
         share = max(sketch.polynomial.share_outside(theta) for sketch, theta in self._at(rows))
-        doubt = f"{share:.0%} of the draws are far from the centre of the sketch; make it with keep_records=True"
+        doubt = f"{share:.0%} of the draws are far from the centre of the sketch; keep the records in it"
         report = dataclasses.replace(self.report(), ran="expansion without records", outside=share)
         return dataclasses.replace(report, doubt=doubt if share > 0 else None)
 

@@ -22,7 +22,7 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
-from ldpbayes.data.release import promised, promises
+from ldpbayes.data.release import promises, warn_of_repeats
 from ldpbayes.inference._arguments import plans_of, prepared
 from ldpbayes.inference._equal_rows import equal_rows_once
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
@@ -42,6 +42,7 @@ from ldpbayes.inference.result import (
 from ldpbayes.inference.surrogates import ExpansionWarning, Records, Report, Surrogate, sample
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.arrays import evenly_spaced
+from ldpbayes.privacy.guarantee import counted_once
 
 UNKNOWN_PRIVACY = (
     "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "
@@ -74,6 +75,7 @@ def fit(
     posterior_predictive: bool = False,
     log_likelihood: bool | Release = False,
     same_people: bool = False,
+    different_people: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Sample the posterior of a NumPyro model of released values.
@@ -141,9 +143,11 @@ def fit(
         True if `fit` also computes the log-likelihood of each released value at each posterior draw, in nats, for
         example for ``arviz.loo``. Default: False. If the data are a sketch, give here the release from which the sketch
         was made, because a sketch does not contain the single released values.
-    same_people : bool
-        True if all releases are about the same people. The attribute ``privacy`` of the result then begins with the
-        guarantee for all releases together, which `ldpbayes.privacy.compose` computes. Default: False.
+    same_people, different_people : bool
+        ``same_people=True`` if all releases are about the same people. The attribute ``privacy`` of the result then
+        begins with the guarantee for all releases together, which `ldpbayes.privacy.compose` computes.
+        ``different_people=True`` if nobody is in two releases. Then no budgets are added. Default: it is not known. The
+        attribute ``privacy`` then begins with the sum of the budgets. Raises ValueError if both are True.
 
     Returns
     -------
@@ -177,6 +181,8 @@ def fit(
     -----
     ReleaseWarning
         The released values are nearly impossible under the stated mechanism, whatever the original records are.
+    RepeatedAnswersWarning
+        Several values of a release may be about one person, but the model treats them as independent.
     ConvergenceWarning
         The chains have not converged well enough: there are divergences, or a parameter has an R-hat above 1.01, or a
         bulk or tail effective sample size below 100 times the number of chains. One warning lists all these problems.
@@ -218,7 +224,7 @@ def fit(
             raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
         mechanisms = mechanisms_of(data, sites)
-        privacy = promises(data, mechanisms_of([], sites), same_people) or UNKNOWN_PRIVACY
+        privacy = promises(data, mechanisms_of([], sites), same_people, different_people) or UNKNOWN_PRIVACY
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         if isinstance(log_likelihood, Release) or log_likelihood:
             requested["log_likelihood"] = functools.partial(log_likelihoods, release=log_likelihood)
@@ -233,6 +239,7 @@ def fit(
         for doubt in doubts:
             warn(doubt, ReleaseWarning)
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
+        doubts += warn_of_repeats(*(each.promises for each in data), same_people=same_people)
         sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside)
         counted, own, equal = density, sites, dict[str, Any]()
         if plain and not isinstance(expand, Expansion):  # whose points are of all records
@@ -329,7 +336,7 @@ def data_of(model: Model, data: PyTree) -> list[Any]:
 def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
     """Mechanisms of releases and sketches, and of a model's sites without one."""
     of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    return [promise.mechanism for promise in promised(data)] + of_sites
+    return [promise.mechanism for promise in counted_once(each for part in data for each in part.promises)] + of_sites
 
 
 def _variables(model: Model) -> list[Any]:

@@ -101,7 +101,7 @@ def predict(
     args, kwargs = with_plans(model, args, kwargs, json.loads(posterior.attrs.get("releases", "{}")), word)
     args, kwargs, _ = prepared(model, args, kwargs, posterior.attrs)
     fitted = dataset(posterior["posterior"])
-    draws = {str(name): np.asarray(each) for name, each in fitted.data_vars.items()}
+    draws = {str(name): np.asarray(each.transpose("chain", "draw", ...)) for name, each in fitted.data_vars.items()}
     observed = set(dataset(posterior["observed_data"]).data_vars if "observed_data" in posterior else ())
     with jax.enable_x64(True):
         density = density_of(_NewAnswers(model, word, observed, functions), args, kwargs)

@@ -61,7 +61,7 @@ def sharded(data: PyTree, mesh: Mesh) -> PyTree:
         if not isinstance(leaf, Release):
             return laid_out(leaf)
         values, mechanism = laid_out(leaf.values), jax.tree.map(laid_out, leaf.mechanism)
-        return unchecked(Release, values, mechanism, count * processes, leaf.doubts, leaf.times, leaf.about)
+        return unchecked(Release, values, mechanism, count * processes, leaf.doubts, leaf.times, leaf.about, leaf.added)
 
     with jax.enable_x64(True):
         return jax.tree.unflatten(structure, map(of_release, leaves))

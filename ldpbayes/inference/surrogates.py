@@ -129,7 +129,7 @@ COARSE_TOLERANCE = 1e-4  # nats that a sketch on fewer panels may be off by
 CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a core's cache together
 TOLERANCE = 1e-3  # nats that a sketch's log-likelihood may differ by from that of the records
 REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
-FASTER = "Where many records share a law, a sketch in their place is faster: release.sketch(), or a list by group."
+FASTER = "Where many records share a law, a sketch in their place is faster, or a list of sketches by group."
 
 
 @dataclass(eq=False)
@@ -165,7 +165,7 @@ class Records(Surrogate):
         first = not any(each.panels for each in self.reports)
         finer = self._finer(positions) if first else None
         if finer is None:
-            advice = "sketch with more panels, or with keep_records=True" if first else "fit the release itself"
+            advice = "sketch with more panels, or keep the records in the sketch" if first else "fit the release itself"
             warn(f"{message}, and cannot be refined; {advice}", SketchWarning)
             return report
         warn(f"{message}; refined to {panel_counts(finer)} and sampled again", SketchWarning)

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import FINITE_NUMBERS, check_order, checked
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
-from ldpbayes.data.release import simulated_release
+from ldpbayes.data.release import simulated_release, warn_of_repeats
 from ldpbayes.estimation.priors import label_prior
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
 from ldpbayes.mechanisms import LaplaceMechanism, RPWithPrior
@@ -136,6 +136,7 @@ def checked_data(
     objective = MarginalLikelihood() if objective is None else objective
     if not isinstance(objective, Objective):
         raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(normal_labels), got {objective!r}")
+    warn_of_repeats(release.promises)
     return objective, *checked_features(features, len(release))
 
 

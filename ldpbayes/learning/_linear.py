@@ -424,7 +424,8 @@ def linear_fit(
     penalty is the precision of their normal prior. ``Ridge(alpha)`` of scikit-learn on standardised features is
     ``SquaredError()`` with the penalty 2·alpha.
 
-    A LearningWarning is issued if the minimisation has not converged, or if the labels do not identify the parameters.
+    A LearningWarning is issued if the minimisation has not converged, or if the labels do not identify the parameters,
+    and a RepeatedAnswersWarning if several labels may be about one person.
 
     Parameters
     ----------

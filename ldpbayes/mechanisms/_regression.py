@@ -75,7 +75,7 @@ class _Regression(Columnwise):
             for name, sizes in (("radius", np.linalg.norm(x, axis=-1)), ("response_bound", np.abs(y))):
                 bound = getattr(self, name)
                 problem = f"{{}} of {sizes.size} rows exceed {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
-                refuse(sizes > bound * (1 + ROUNDING), f"{problem}: scale the rows, or use clip=True")
+                refuse(sizes > bound * (1 + ROUNDING), f"{problem}: scale the rows, or let the mechanism clip them")
         if self.clip or concrete:
             xp = np if is_concrete(y, self.response_bound) else jnp
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)

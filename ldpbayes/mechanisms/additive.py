@@ -91,7 +91,7 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     if perturbed is None:
         return whole, np.empty(0, int)
     if columns is None:
-        raise ValueError("perturbed selects columns of a row, so give columns= too")
+        raise ValueError("perturbed selects columns of a row, so give columns, too")
     names, selection = whole.keys, tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
     if positions := all(is_integer(name) and 0 <= name < len(names) for name in selection):
         selection = tuple(names[position] for position in selection)
@@ -119,6 +119,7 @@ class Columnwise(Mechanism):
     columns: ColumnNames
     perturbed: ColumnSubset
 
+    _of_rows = "; rows of {0} numbers need a mechanism with columns={0}"
     _columns = property(lambda self: Columns(self.columns, self.perturbed))
     index = property(attrgetter("_columns.index"), doc="Positions of the perturbed columns in a row.")
     names = property(attrgetter("_columns.names"), doc="Names of the columns: x0, x1, ... by default.")
@@ -252,7 +253,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         if isinstance(self.noise, IndependentGaussian):
             columns = np.shape(self.noise.standard_deviations)[-1]
             if self.columns is None or columns != self.dimension:
-                wanted = "a number (see columns=)" if self.columns is None else f"{self.dimension} perturbed columns"
+                wanted = "a number without columns" if self.columns is None else f"{self.dimension} perturbed columns"
                 raise ValueError(f"noise with {columns} standard deviations is for {columns} columns, not for {wanted}")
             return
         for name in ("lower", "upper") if left_out and self.bounded and self.columns is None else ():

@@ -3,7 +3,7 @@
 import abc
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee, compose
-from ldpbayes.privacy.guarantee import quoted
+from ldpbayes.privacy.guarantee import counted_once, quoted
 
 
 def abstract(doc: str) -> Any:
@@ -45,6 +45,7 @@ class Mechanism(Called, abc.ABC):
     #: True if whole numbers beyond `domain` are clipped to it. If False, a law of records beyond it raises an error.
     #: Numbers that need not be whole are always clipped.
     clips: ClassVar[bool] = False
+    _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
     event_shape: tuple[int, ...] = ()  #: Shape of one released value: () for a number or a code.
     record_shape: tuple[int, ...] = ()  #: Shape of one record x: () for a number or a category.
@@ -125,6 +126,7 @@ class Mechanism(Called, abc.ABC):
         event = self.event_shape
         if array.ndim != 1 + len(event) or array.shape[1:] != event:
             hint = " (write a single value as a list)" if array.ndim == len(event) else ""
+            hint += self._of_rows.format(array.shape[1]) if array.ndim == 2 and not event else ""
             raise ValueError(f"{self._promise}; got values of shape {array.shape}{hint}")
         if array.size == 0:
             raise ValueError("values is empty: a release holds at least one record")
@@ -413,10 +415,13 @@ class _OneOf(constraints.Constraint):
 
 
 class Promise(NamedTuple):
-    """That of a release: its mechanism, and how many of its values are about one person at most, one by default."""
+    """That of a release: its mechanism, and how many of its values are about one person at most, one by default. Parts
+    whose people are different, or of which this is the promise together, name the `whole` of which they are.
+    """
 
     mechanism: Mechanism
     times: int | None = None
+    whole: str | None = None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -424,10 +429,18 @@ class Promise(NamedTuple):
         return _with_extremes(self.mechanism).guarantee
 
 
-def statements(promises: Sequence[Promise], same_people: bool = False) -> str:
-    """What releases promise together: if they are about the same people, composed; else the sum of their budgets, in
-    case they are. Then each promise, with its number of releases.
+def parts_of(whole: str, promises: Iterable[Promise]) -> tuple[Promise, ...]:
+    """The promises of a part of what is named `whole`."""
+    return tuple(each._replace(whole=f"{whole} {place}") for place, each in enumerate(promises))
+
+
+def statements(promises: Iterable[Promise], same_people: bool = False, different_people: bool = False) -> str:
+    """What releases promise together: if they are about the same people, composed; if it is not known, the sum of their
+    budgets, in case they are. Then each promise, with its number of releases.
     """
+    if same_people and different_people:
+        raise ValueError("give same_people=True or different_people=True, not both")
+    promises = counted_once(promises)
     guarantees = [each.guarantee.composed(each.times or 1) for each in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
@@ -436,6 +449,8 @@ def statements(promises: Sequence[Promise], same_people: bool = False) -> str:
     if same_people:
         heading = f"{len(guarantees)} releases about the same people. {compose(*promises).statement()}"
         return "\n".join([f"{heading} What each promises by itself:", *lines])
+    if different_people:
+        return "\n".join([f"{len(guarantees)} releases about different people. What each promises:", *lines])
     # basic composition: epsilons add up, and deltas
     budget, delta = (
         np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)

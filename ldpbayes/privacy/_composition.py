@@ -15,7 +15,7 @@ from scipy import special, stats
 from ldpbayes._core.checks import NOT_NEGATIVE, ONE_INSIDE_0_1, PROBABILITY, at_least, checked, require
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
-from ldpbayes.privacy.guarantee import Guarantee
+from ldpbayes.privacy.guarantee import Guarantee, counted_once
 from ldpbayes.privacy.tradeoffs import GaussianTradeoff, PureProtocolTradeoff, SymmetricTradeoff, Tradeoff
 
 STEPS = 1000  # steps that the smallest epsilon has on the grid of privacy losses ...
@@ -56,7 +56,7 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
         The computation needs the extra ``opendp``, which is not installed.
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
-    guarantees = [each for part in parts for each in _guarantees(part)]
+    guarantees = [_guarantee(each) for each in counted_once(each for part in parts for each in _promises(part))]
     if not guarantees:
         raise ValueError("compose needs a guarantee, a mechanism, a release or a sketch")
     first = guarantees[0][0]
@@ -74,16 +74,19 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     return dataclasses.replace(first, tradeoff=curve, stated_delta=stated, times=reports, assumption=assumption)
 
 
-def _guarantees(part: Any) -> list[tuple[Guarantee, int]]:
-    """Guarantees of independent reports, each with how often it counts."""
-    if isinstance(part, Guarantee):
-        return [(part, 1)]
+def _promises(part: Any) -> Sequence[Any]:
+    """The promises of a release or sketch, or what is none of these."""
     if getattr(part, "privacy", None):
         raise ValueError(f"{part!r} has only a statement of its publisher, which cannot be composed")
-    if hasattr(part, "promises"):
-        return [pair for promise in part.promises for pair in _guarantees(promise)]
+    return getattr(part, "promises", (part,))
+
+
+def _guarantee(part: Any) -> tuple[Guarantee, int]:
+    """The guarantee of independent reports, and how often it counts."""
+    if isinstance(part, Guarantee):
+        return part, 1
     if isinstance(getattr(part, "guarantee", None), Guarantee):  # a mechanism, or a promise
-        return [(part.guarantee, getattr(part, "times", None) or 1)]
+        return part.guarantee, getattr(part, "times", None) or 1
     raise TypeError(f"compose takes guarantees, mechanisms, releases and sketches, got {part!r}")
 
 

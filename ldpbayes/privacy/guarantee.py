@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,15 @@ class Guarantee:
         if given_away.any():
             return f"{who}{aside}of finite budget {protected} One of infinite budget is not protected."
         return f"{who}{aside}{protected}"
+
+
+def counted_once(promises: Iterable[Any]) -> list[Any]:
+    """Promises, mechanisms and guarantees; of parts of one `whole`, the promise for the most values."""
+    found = dict[Any, Any]()
+    for place, each in enumerate(promises):
+        key = getattr(each, "whole", None) or place
+        found[key] = max(found.get(key, each), each, key=lambda part: getattr(part, "times", None) or 1)
+    return [*found.values()]
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:

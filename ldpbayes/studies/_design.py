@@ -83,6 +83,8 @@ def _numbers(mechanism: Any, counts: bool) -> Outcomes:
     low, high = float(edges[0]), float(edges[-1])
     whole, period = mechanism.support.is_discrete, mechanism.period
     length = 1.0 if whole else float(mechanism.resolution) if period is None else float(period)
+    if not length > 0:
+        raise ValueError(f"{mechanism!r} adds no noise: a plan for original records has no mechanism")
     if whole:
         at_least(0, "the number of released whole numbers", int(high - low), MOST_VALUES)
         values = np.arange(math.floor(low), math.ceil(high) + 1.0)
@@ -231,6 +233,8 @@ def design(
         The released values are rows, a mechanism has too many possible released values for a sum, or the released
         values do not determine the parameters.
     """
+    if not at:
+        raise ValueError("at must have a guess of at least one parameter of the law, got none")
     named = {type(mechanisms).__name__: mechanisms} if isinstance(mechanisms, Mechanism) else mechanisms
     if not (isinstance(named, Mapping) and named and all(isinstance(each, Mechanism) for each in named.values())):
         raise TypeError(f"mechanisms must be a mechanism, or a dict of mechanisms by name, got {mechanisms!r}")
@@ -247,6 +251,8 @@ def design(
         first = law_at(theta, 0)
         if not isinstance(first, dist.Distribution) or first.event_shape or first.batch_shape:
             raise TypeError(f"law must return the NumPyro law of one number or category, got {first!r}")
+        if jax.tree.map(lambda leaf: leaf, first).support is None:
+            raise TypeError(f"law must keep its support as a pytree of JAX, which {type(first).__name__} does not")
 
         @jax.jit  # mechanisms of one kind share the program
         def released(likelihood: PreparedLikelihood) -> tuple[Array, Array]:

@@ -1,5 +1,8 @@
 """Private estimators by a minimised loss, and by maximum likelihood."""
 
+import dataclasses
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.bootstrap._bootstrap import estimated, parametric_bootstrap
 from ldpbayes.bootstrap._m_estimation import MaximumLikelihoodEstimator, m_estimator, maximum_likelihood
+from ldpbayes.data import RepeatedAnswersWarning
 from ldpbayes.estimation import losses
 
 N = 400
@@ -57,7 +61,12 @@ def test_maximum_likelihood_of_warners_answers_is_in_closed_form(warner):
 def test_bootstrap_errors_agree_with_the_observed_information(warner):
     """The standard deviation of 400 replicates is within 15% (four of its standard errors) of the formula."""
     release = answers()
-    result = parametric_bootstrap(maximum_likelihood(warner, release), release, draws=400)
+    estimator = maximum_likelihood(warner, release)
+    with pytest.warns(RepeatedAnswersWarning, match="up to 10 of the released values may be about one person") as given:
+        parametric_bootstrap(estimator, dataclasses.replace(release, times=10), draws=400)
+    assert len(given) == 1
+    with warnings.catch_warnings(action="error"):
+        result = parametric_bootstrap(estimator, release, draws=400)
     assert result.names == ["theta"]
     assert result.standard_error[0] == pytest.approx(result.formula_error[0], rel=0.15)
     assert result.bias[0] == pytest.approx(0.0, abs=4 * result.standard_error[0] / 20)

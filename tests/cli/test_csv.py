@@ -16,6 +16,7 @@ from ldpbayes.cli._csv import BadInput, Table
 from ldpbayes.cli._inputs import Named, load_features, load_releases, parameter, place_names
 from ldpbayes.cli._main import few
 from ldpbayes.cli._parser import parser
+from ldpbayes.data.release import promises
 
 FITTED = az.from_dict(posterior={"mu": np.random.default_rng(0).normal(size=(4, 100))})
 FITTED.attrs.update(convergence_warnings="[]", release_warnings="[]")
@@ -395,6 +396,45 @@ def test_what_several_files_are_is_said_and_done(options, said, tmp_path, capsys
         assert data.mechanism.epsilon.tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
+@pytest.mark.parametrize(
+    "joined", [["--by", "file", "--model", "hierarchical"], ["--add", "--model", "clipped_gaussian"]]
+)
+def test_files_of_different_people_have_no_total(joined, tmp_path, capsys, monkeypatch):
+    given = []
+    monkeypatch.setattr(ldp, "fit", lambda model, data, **options: given.append(options) or FITTED)
+    for name in ("north", "south"):
+        ldp.Release([3.0, -2.0], ldp.LaplaceMechanism(1.0, 0, 5)).save(tmp_path / f"{name}.npz")
+    said = {}
+    for option in ("--different-people", "--same-people", None):
+        argv = ["fit", *(str(tmp_path / f"{name}.npz") for name in ("north", "south")), *joined]
+        assert cli.main(argv + ([option] if option else [])) == 0
+        said[option] = capsys.readouterr().out
+    assert "2 releases about different people. What each promises:" in said["--different-people"]
+    assert "epsilon = 2 " not in said["--different-people"] and said["--different-people"].count("epsilon = 1 ") == 1
+    assert "2 releases about the same people. A person with up to 2 reports" in said["--same-people"]
+    assert "2 releases. Where they are about the same people, their budgets add up" in said[None]
+    assert [(each["same_people"], each["different_people"]) for each in given] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+    assert "not allowed with" in refused(capsys, *argv, "--same-people", "--different-people")
+
+
+def test_groups_by_a_column_promise_what_their_file_does(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(ldp, "fit", lambda model, data, **options: FITTED)
+    rows = [f"{'nsew'[record % 4]},{record % 3},{1 + record % 2}" for record in range(40)]
+    path = written(tmp_path / "z.csv", "\n".join(["region,visits,budget", *rows]))
+    argv = ["fit", path, "--column", "visits", "--by", "region", *LAPLACE[:2], "--epsilon", "@budget", *LAPLACE[4:]]
+    argv = [*map(str, argv), "--model", "hierarchical"]
+    parts = load_releases(typed(*argv))
+    assert [each.release.mechanism.epsilon for each in parts] == [1.0, 2.0, 1.0, 2.0]
+    for more in ([], ["--no-sketch"]):
+        assert cli.main([*argv, *more]) == 0
+        out = capsys.readouterr().out
+        assert "releases" not in out and "Each record is protected" in out and "epsilon between 1 and 2" in out
+
+
 def test_a_column_may_be_called_file(tmp_path):
     path = written(tmp_path / "z.csv", "file,visits\na,1\nb,2\na,3\nb,4")
     args = typed("fit", path, "--column", "visits", "--by", "file", *LAPLACE, "--model", "hierarchical")
@@ -415,6 +455,23 @@ def test_categories_are_called_by_their_words():
     assert place_names("oue_histogram", north, []) == place_names("model.py", north, ["no", "yes"]) == {}
     both = place_names("regional_histograms", north, ["no", "yes", "none"])
     assert both["dims"] == {"theta": ["region", "category"]} and both["coords"] == {"category": ["no", "yes", "none"]}
+
+
+def test_words_are_the_codes_of_a_transition_matrix(tmp_path):
+    path = written(tmp_path / "z.csv", "answer\nno\nyes\nrefused\nno")
+    for matrix, words in (
+        ("[[0.7,0.2,0.1],[0.2,0.7,0.1]]", {}),
+        ("[[0.8,0.1,0.1],[0.1,0.8,0.1],[0.1,0.1,0.8]]", WORDS),
+    ):
+        argv = ["--levels", "no,yes,refused", "--mechanism", "transition_matrix", "--matrix", matrix]
+        args = typed("fit", path, *argv, "--model", "oue_histogram")
+        (named,) = load_releases(args)
+        assert named.release.values.tolist() == [0, 1, 2, 0] and named.release.mechanism.matrix.shape[1] == 3
+        # of a matrix with more outputs than categories, words for outputs are none for categories
+        assert place_names("oue_histogram", named, args.levels).get("coords", {}) == words
+
+
+WORDS = {"category": ["no", "yes", "refused"]}
 
 
 def test_text_that_is_not_unicode_is_refused(tmp_path, capsys):
@@ -461,7 +518,9 @@ def test_reports_a_person_are_counted_from_a_column(tmp_path, capsys):
     response = ["--column", "answer", "--mechanism", "randomized_response", "--epsilon", "1", "--model", "warner"]
     assert load_release(typed("fit", path, *response, "--persons", "who")).times == 4
     grouped = load_releases(typed("fit", path, *response, "--persons", "who", "--by", "region"))
-    assert [(each.word, each.release.times) for each in grouped] == [("n", 2), ("s", 2)]
+    assert [(each.word, each.release.times) for each in grouped] == [("n", 4), ("s", 4)]  # in all groups together
+    said = promises([each.release for each in grouped])
+    assert said == ldp.Release([0], ldp.RandomizedResponse(1.0), times=4).guarantee.statement()
     assert "do not give times" in refused(capsys, "fit", path, *response, "--persons", "who", "--times", "2")
     written(path, "who,answer\nann,1\n,0")
     assert "1 of the 2 values in column 'who' are missing, the first in line 3" in refused(

@@ -273,7 +273,10 @@ def test_help_shows_the_exit_codes(argv, capsys):
         ([], "required: COMMAND"),
         (["fit"], "required: RELEASE"),
         (["nonsense"], "invalid choice"),
-        (["fit", "z.npz", "--model", "warner", "--chains", "0"], "--chains: must be an integer of at least 1, got '0'"),
+        (
+            ["fit", "z.npz", "--model", "warner", "--chains", "0"],
+            "--chains: must be an integer of at least 1, below 2**63, got '0'",
+        ),
     ],
 )
 def test_bad_usage_is_refused(argv, message, capsys):
@@ -286,6 +289,66 @@ def test_bad_usage_is_refused(argv, message, capsys):
 def test_a_missing_file_is_refused(tmp_path, capsys):
     code, err = refused(capsys, "fit", tmp_path / "z.npz", "--model", "warner")
     assert (code, err) == (2, f"ldpbayes: error: there is no regular file {tmp_path / 'z.npz'}\n")
+    code, err = refused(capsys, "sketch", tmp_path / "z.npz", "--out", tmp_path / "out.npz")
+    assert (code, err) == (2, f"ldpbayes: error: sketch: there is no file '{tmp_path / 'z.npz'}'\n")
+
+
+DESIGN = ["--mechanism", "laplace", "--epsilon", "1", "--lower", "0", "--upper", "5"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["design", "--law", "Levy", "--at", "loc=0,scale=1", *DESIGN], "must keep its support as a pytree of JAX"),
+        (["design", "--law", "ProjectedNormal", "--at", "concentration=1", *DESIGN], "cannot be the law of a number"),
+        (["design", "--law", "ZeroInflatedProbs", "--at", "base_dist=1,gate=.5", *DESIGN], "cannot be the law of a"),
+        (["design", "--law", "Distribution", "--at", "batch_shape=1", *DESIGN], "cannot be the law of a number"),
+        (
+            ["design", "--law", "Normal", "--at", "loc=0,scale=1", "--mechanism", "independent_laplace", "--scale", "0"]
+            + DESIGN[4:],
+            "adds no noise",
+        ),
+        (["design", "--law", "Normal", "--at", "loc=0,scale=1", *DESIGN[:3], "[" * 3000, *DESIGN[4:]], "epsilon must"),
+        (["fit", "z.npz", "--model", "warner", "--seed", "9223372036854775808"], "--seed: must be an integer of"),
+        (
+            ["table", "z.csv", "--value", "n", "--keys", "k", "--seed", "9223372036854775808"],
+            "--seed: must be an integer of",
+        ),
+    ],
+)
+def test_odd_arguments_are_refused_in_one_line(argv, message, capsys):
+    code, err = refused(capsys, *argv)
+    assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_an_error_of_several_lines_is_printed_in_one(tmp_path, capsys):
+    """As pyarrow's of a broken file are."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "z.parquet"
+    path.write_bytes(b"PAR1" + bytes(40) + b"PAR1")
+    commands = ["table", path, "--value", "n", "--keys", "k"], ["fit", path, "--model", "warner"]
+    for argv in (*commands, ["sketch", path, "--out", tmp_path / "out.npz"]):
+        code, err = refused(capsys, *argv)
+        assert code == 2 and err.count("\n") == 1 and "thrift" in err
+    assert cli._fail("first\n  second", 2) == 2 and capsys.readouterr().err == "ldpbayes: error: first second\n"
+
+
+def test_an_interrupt_during_the_imports_is_no_traceback():
+    """The imports of JAX take seconds; here they are interrupted as soon as they begin."""
+    script = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jax":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from ldpbayes.cli import main
+sys.exit(main(["--version"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "ldpbayes: error: interrupted\n")
 
 
 @pytest.mark.parametrize("name", ["z.npz", "z.parquet"])

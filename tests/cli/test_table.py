@@ -39,6 +39,7 @@ def test_intervals_of_cells_and_ratios_are_printed_and_written(counts, tmp_path,
     out = tmp_path / "cells.csv"
     code, text, err = run(capsys, counts, *PLAIN, "--ratio", "n/population", "--out", out, "--samples", 4000)
     assert (code, err) == (0, "")
+    assert run(capsys, counts, *PLAIN, "--ratio", "n/population, population/n", "--samples", 9)[1].count("/") >= 2
     assert "Uncertainty of the table before noise, not of the population: intervals of 90 %." in text
     assert "no sensitivity and no statement of its publisher was given" in text
     assert "\nn\n===" in text and "\nn/population\n===" in text and f"wrote {out}" in text

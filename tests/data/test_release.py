@@ -1,7 +1,9 @@
 """Releases: checked before any computation, and written so that anyone can read them."""
 
 import json
+import math
 import pathlib
+import warnings
 import zipfile
 
 import jax
@@ -10,6 +12,9 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli._main import main
+from ldpbayes.data import RepeatedAnswersWarning
+from ldpbayes.data.release import promises, warn_of_repeats
+from ldpbayes.mechanisms.protocol import Promise
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 BINARY = ldp.RandomizedResponse(1.0)
@@ -21,7 +26,12 @@ BINARY = ldp.RandomizedResponse(1.0)
         ([], LAPLACE, "values is empty"),
         ([0.0, np.nan, 1.0], LAPLACE, r"must be finite; 1 are not, the first \(nan\) at 1"),
         ([0.0, np.inf], LAPLACE, r"must be finite; 1 are not, the first \(inf\) at 1"),
-        ([[0.0, 1.0]], LAPLACE, r"releases one number for each record; got values of shape \(1, 2\)"),
+        (
+            [[0.0, 1.0]],
+            LAPLACE,
+            r"one number for each record; got values of shape \(1, 2\); rows of 2 numbers need .* columns=2$",
+        ),
+        ([[0, 1]], BINARY, r"one number for each record; got values of shape \(1, 2\)$"),
         (["a", "b"], LAPLACE, "values must be numbers"),
         ([0, 1, 2], BINARY, r"integers in 0..1 under RandomizedResponse; 1 are not, the first \(2\) at 2"),
         ([0, -1], BINARY, r"the first \(-1\) at 1"),
@@ -306,6 +316,7 @@ def test_reports_a_person_pass_through_transformations_and_cost_no_compilation()
 REST = jax.tree.leaves(LAPLACE)
 
 
+@pytest.mark.filterwarnings("ignore::ldpbayes.data.RepeatedAnswersWarning")
 def test_sketches_and_frequencies_state_the_promise_to_a_person():
     rng, one = np.random.default_rng(0), ldp.RandomizedResponse(0.5)
     codes = ldp.Release(rng.integers(0, 2, 60), one, times=30)
@@ -330,8 +341,58 @@ def test_releases_add_as_if_people_were_in_both():
     one = ldp.Release([0.5, 0.2], LAPLACE)
     both = one + ldp.Release([0.9], LAPLACE, times=2)
     assert both.values.tolist() == [0.5, 0.2, 0.9] and both.mechanism == LAPLACE and both.times == 3
+    for data in (both, both.sketch()):
+        assert data.promises == one.promises + (Promise(LAPLACE, 2),)
+        assert promises([data]).startswith("2 releases. Where they are about the same people, their budgets add up")
+        assert promises([data], different=True).startswith("2 releases about different people. What each")
     table = ldp.NoisyTable([3, 5], ldp.DiscreteLaplaceMechanism(1.0, sensitivity=1), keys={"age": [1, 2]})
     answers = [ldp.Release([0, 1], ldp.RandomizedResponse(1.0, categories)) for categories in (2, 3)]
     for first, second in ((one, answers[0]), answers, (one, ldp.Release(None, LAPLACE, 3)), (table, table), (one, 1)):
         with pytest.raises(ValueError, match="only releases with values and with mechanisms of one kind can be added"):
             first + second
+
+
+def ways(times):
+    """Ways to analyse a release, each with the call."""
+    rng = np.random.default_rng(0)
+    codes = ldp.Release(rng.integers(0, 2, 60), BINARY, times=times)
+    numbers = ldp.Release(rng.laplace(0, 3, 60), LAPLACE, times=times)
+    features = rng.normal(size=(60, 1))
+    mean, short = ldp.losses.squared(features=()), {"num_warmup": 10, "num_samples": 10, "num_chains": 1}
+    yield "fit", lambda: ldp.fit(ldp.models.warner(), codes.sketch(), progress_bar=False, **short)
+    yield "frequencies", lambda: ldp.frequencies(codes, "projection")
+    yield "m_estimate", lambda: ldp.m_estimate(mean, numbers, "sl")
+    yield "update", lambda: ldp.m_estimate(mean, numbers, "sl").update(ldp.Release([0.5, 0.2], LAPLACE))
+    yield "density", lambda: ldp.estimation.estimate_density(numbers.sketch())
+    yield "labels", lambda: ldp.learning.linear_fit(features, numbers, penalty=1.0)
+
+
+@pytest.mark.parametrize("way", [name for name, _ in ways(None)])
+def test_every_analysis_warns_of_repeated_answers_once(way):
+    for times, calls in ((None, 0), (1, 0), (10, 2 if way == "update" else 1)):
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            result = dict(ways(times))[way]()
+        texts = [str(each.message) for each in caught if each.category is RepeatedAnswersWarning]
+        assert len(texts) == calls and all("up to 10 of the released values may be about one" in text for text in texts)
+        assert way != "fit" or json.loads(result.attrs["release_warnings"]) == texts
+
+
+def test_what_is_said_of_repeated_answers_bounds_the_errors_and_a_table_has_no_answers():
+    """The variance of the mean of T randomized answers of each of n people, who all answer alike or all alone, by
+    enumeration of the number of ones of a person: at most T times, and more than once, that of nT independent answers.
+    """
+    flip, times, theta = 1 / (1 + np.exp(2.0)), 10, 0.3
+    ones = np.arange(times + 1)
+    laws = {p: np.array([math.comb(times, k) * p**k * (1 - p) ** (times - k) for k in ones]) for p in (flip, 1 - flip)}
+    law = theta * laws[1 - flip] + (1 - theta) * laws[flip]
+    share = ones @ law / times
+    own, alone = (ones - times * share) ** 2 @ law, times * share * (1 - share)
+    with pytest.warns(RepeatedAnswersWarning, match="by a factor of up to 3.16"):
+        warn_of_repeats([Promise(BINARY, times)])
+    assert 1 < (own / alone) ** 0.5 < 3.16
+    with pytest.warns(RepeatedAnswersWarning, match="up to 5 of the"):
+        warn_of_repeats([Promise(BINARY, 2), Promise(BINARY, 3)], [Promise(BINARY)], same_people=True)
+    with pytest.warns(RepeatedAnswersWarning, match="up to 3 of the"):
+        warn_of_repeats([Promise(BINARY, 2), Promise(BINARY, 3)])
+    counts = ldp.NoisyTable([3, 5], ldp.DiscreteLaplaceMechanism(1.0, sensitivity=1), keys={"age": [1, 2]}, times=2)
+    assert warn_of_repeats([Promise(BINARY), Promise(BINARY)], counts.promises) == []

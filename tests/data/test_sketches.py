@@ -13,6 +13,7 @@ import ldpbayes as ldp
 from ldpbayes.data import MomentSketch, TotalSketch
 from ldpbayes.data.release import promises
 from ldpbayes.likelihood import RegressionRows, law_of_nodes, linear_rows
+from ldpbayes.privacy import compose
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -187,6 +188,21 @@ def test_sketches_of_numbers_by_group_are_those_of_each_group():
     assert float(total(other)) == pytest.approx(6) and total._cache_size() == 1
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), groups, other)
     np.testing.assert_allclose(jax.vmap(total)(stacked), 6.0)
+
+
+@pytest.mark.parametrize("times", [None, 2])
+def test_the_promise_of_a_release_counts_once_also_for_sums_and_files_of_its_groups(times, tmp_path):
+    release = ldp.Release([0.5, 7.0, -3.0, 2.0, 9.0, 1.0], ldp.LaplaceMechanism(1.0, 0, 5), times=times)
+    groups, alone = release.sketch(by=WORDS, panels=8), release.guarantee
+    for place, part in enumerate(groups):
+        part.save(tmp_path / f"{place}.npz")
+    saved = [ldp.Sketch.load(tmp_path / f"{place}.npz") for place in range(3)]
+    for parts in (groups, saved, [sum(groups)], [groups[0] + saved[1], saved[2]], [groups[1]]):
+        assert promises([*parts]) == alone.statement()
+        assert compose(*parts).epsilon(0.0) == pytest.approx(alone.epsilon(0.0))
+    other = release.sketch(by=WORDS, panels=8)  # perhaps of the same people
+    assert promises([*groups, *other]).startswith("2 releases. Where")
+    assert compose(*groups, *other).epsilon(0.0) == pytest.approx(2 * alone.epsilon(0.0))
 
 
 def test_groups_that_cannot_be_made_are_refused():

@@ -20,6 +20,7 @@ from ldpbayes.data import (
     sketch_from,
     streams,
 )
+from ldpbayes.mechanisms.protocol import statements
 
 pa = pytest.importorskip("pyarrow")
 csv, parquet = (pytest.importorskip(f"pyarrow.{name}") for name in ("csv", "parquet"))
@@ -110,6 +111,19 @@ def test_arrays_files_and_saved_sketches_agree(mechanism, tmp_path):
     same(sketch_from([tmp_path / "sketch.npz", tmp_path / "values.npy"], mechanism), whole + whole)
 
 
+def test_chunks_of_one_data_set_promise_what_one_of_them_does(tmp_path):
+    values = released(COIN, 720)
+    for place, chunk in enumerate(np.split(values, 24)):
+        Release(chunk, COIN, times=2 if place == 5 else None).save(tmp_path / f"{place}.parquet")
+    alone = Release(values, COIN, times=2).guarantee.statement()
+    once = sketch_from(tmp_path, different_people=True)
+    assert statements(once.promises) == alone and once.weights.sum() == 720
+    assert statements(sketch_from(tmp_path).promises).startswith("24 releases. Where they are about the same people")
+    assert statements(sketch_from(tmp_path).promises, different_people=True).startswith("24 releases about different")
+    once.save(tmp_path / "once.npz")
+    assert statements(Sketch.load(tmp_path / "once.npz").promises) == alone
+
+
 def test_csv_files_are_read_in_blocks(tmp_path):
     values, words = released(LAPLACE, 2000), np.where(released(COIN, 2000), "yes", "no")
     pairs = released(ROWS, 2000)
@@ -122,7 +136,9 @@ def test_csv_files_are_read_in_blocks(tmp_path):
     assert answers.weights[answers.nodes == 1] == np.sum(words == "yes")
     rows = sketch_from(tmp_path / "all.csv", ROWS, column=["x", "y"])
     same(rows, Release(pairs, ROWS).sketch())
-    with pytest.raises(ValueError, match=r"all.csv: column 'answer' has words that are not in levels=, .* of them"):
+    with pytest.raises(
+        ValueError, match=r"all.csv: column 'answer' has words that are not among the levels, .* of them"
+    ):
         sketch_from(tmp_path / "all.csv", COIN, column="answer", levels=["no", "maybe"])
 
 

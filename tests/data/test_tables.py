@@ -195,7 +195,9 @@ def test_a_variance_given_as_a_standard_deviation_is_seen_in_repeated_values_and
         with pytest.warns(ReleaseWarning, match=wrong):
             table = NoisyTable.from_frame(frame, "n", "place", noise, **options)
         assert len(table.doubts) == 1 and [*table.keys] == ["place", "take"]
-    with pytest.raises(ValueError, match=r"rows 0 and 1 are of the same cell \(place 0\).*repeats="):
+    with pytest.raises(
+        ValueError, match=r"rows 0 and 1 are of the same cell \(place 0\).*numbers repeated measurements"
+    ):
         NoisyTable.from_frame(frame, "n", "place", noise, variance="v")
 
 

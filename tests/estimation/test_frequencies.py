@@ -519,3 +519,25 @@ def test_data_of_another_kind_are_refused():
     for data in (laplace, laplace.sketch()):
         with pytest.raises(TypeError, match=r"under a pure protocol.* got a release of LaplaceMechanism"):
             frequencies(data)
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.7, 0.3), (0.5, 0.25), (0.6875, 0.5625)])
+def test_bits_of_rappor_have_the_mechanisms_that_the_page_on_other_libraries_states(one, other):
+    """From the expected numbers of reports of three categories, of the shares .2, .3 and .5, by enumeration."""
+    shares, bits = np.array([0.2, 0.3, 0.5]), np.array([*itertools.product((0, 1), repeat=3)])
+    given = np.where(np.eye(3)[:, None] == 1, one, other)  # P(bit = 1) of each category, report and place
+    law = shares @ np.prod(np.where(bits == 1, given, 1 - given), axis=-1)
+    counts = 1e4 * law
+    matrix = ldp.mechanisms.TransitionMatrix([[1 - other, other], [1 - one, one]])
+    for place, share in enumerate(shares):
+        own = counts[bits[:, place] == 1].sum()
+        sketch = CountSketch(matrix, np.array([0, 1]), np.array([1e4 - own, own]))
+        assert frequencies(sketch).params[1] == pytest.approx(share, rel=1e-9)
+    rows = []
+    if one + other == 1:
+        rows.append(ldp.SymmetricUnaryEncoding(2 * np.log(one / other), 3))
+    if one == 0.5:
+        rows.append(ldp.OptimalUnaryEncoding(np.log(1 / other - 1), 3))
+    for mechanism in rows:
+        np.testing.assert_allclose(mechanism.support_probabilities, (one, other), rtol=1e-12)
+        np.testing.assert_allclose(frequencies(CountSketch(mechanism, bits, counts)).params, shares, rtol=1e-6)

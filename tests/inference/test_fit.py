@@ -225,7 +225,8 @@ def test_a_sketch_without_records_says_that_it_cannot_refine(rng):
         ldp.observe("z", dist.Normal(numpyro.sample("mu", dist.Normal(0.5, 0.01)), 0.02), data)
 
     with pytest.warns(
-        ldp.inference.SketchWarning, match="cannot be refined; sketch with more panels, or with keep_records=True"
+        ldp.inference.SketchWarning,
+        match="cannot be refined; sketch with more panels, or keep the records in the sketch",
     ):
         quiet_fit(model, release.sketch(panels=2, keep_records=False), **SMALLEST)
 

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+import xarray as xr
 from numpyro.infer import Predictive
 from scipy import stats
 
@@ -91,6 +92,15 @@ def test_columns_are_found_by_name_and_releases_by_position(fitted, new):
         np.testing.assert_array_equal(ldp.predict(posterior, linear, *args, **kwargs)["y"], expected)
     with pytest.raises(ValueError, match="new data lack the column 'score' of the fit; the new columns are"):
         ldp.predict(posterior, linear, new.drop(columns="score"))
+
+
+def test_axes_of_a_posterior_are_found_by_name(fitted, new):
+    posterior = fitted[2]
+    draws = xr.Dataset({name: each.variable for name, each in posterior["posterior"].data_vars.items()})
+    turned = xr.DataTree.from_dict({"posterior": draws.transpose("slopes_dim_0", "draw", "chain")})
+    turned.attrs.update(posterior.attrs)
+    expected = ldp.predict(posterior, linear, new, kind="mean")["y"]
+    np.testing.assert_array_equal(ldp.predict(turned, linear, new, kind="mean")["y"], expected)
 
 
 def test_whole_tables_are_put_in_the_order_of_the_fit(fitted, new):

@@ -424,7 +424,7 @@ def test_traced_mechanisms_can_be_mapped_over():
             "columns must be an integer from 1 to 2147483647",
         ),
         (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, columns=("a", "a")), "columns must be distinct names"),
-        (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, perturbed=(0,)), "give columns="),
+        (lambda: SymmetricLaplaceMechanism(1.0, 0, 1, perturbed=(0,)), "give columns, too"),
         (
             lambda: SymmetricLaplaceMechanism(1.0, 0, 1, 3, (0, 5)),
             r"perturbed must be distinct columns out of \(0, 1, 2\)",

@@ -167,7 +167,7 @@ def test_records_outside_the_bounds_are_refused_or_clipped_when_asked_for(mechan
             return mechanism.statistics(rows)
         return mechanism.randomize(jax.random.key(0), rows)
 
-    with pytest.raises(ValueError, match=r"1 of 6 rows exceed radius = 2, up to 5: scale .* clip=True, .* at 1"):
+    with pytest.raises(ValueError, match=r"1 of 6 rows exceed radius = 2, up to 5: scale .* clip them, .* at 1"):
         take(mechanism, rows)
     inside = rows.copy()
     inside[1, :2] = [1.2, 1.6]

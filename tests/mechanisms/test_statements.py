@@ -6,7 +6,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes import noise
 from ldpbayes.mechanisms import AdditiveMechanism
-from ldpbayes.mechanisms.protocol import Promise, statements
+from ldpbayes.mechanisms.protocol import Promise, parts_of, statements
 
 SCALES = np.array([3.0, 8.0, 5.5, 4.0])
 
@@ -40,3 +40,21 @@ def test_every_scale_of_discrete_gaussian_noise_counts():
     mechanism = ldp.DiscreteGaussianMechanism(scale=scales, sensitivity=1)
     assert statements([Promise(mechanism)]) == mechanism.guarantee.statement()
     assert mechanism.guarantee.delta(3.0)[1] > mechanism.guarantee.delta(3.0)[0]
+
+
+def test_budgets_of_releases_about_different_people_are_not_added():
+    mechanisms = [ldp.RandomizedResponse(0.7)] * 3 + [ldp.LaplaceMechanism(1.0, 0, 1)]
+    answer, number = (each.guarantee.statement() for each in mechanisms[2:])
+    heading, *rest = statements(map(Promise, mechanisms), different_people=True).split("\n")
+    assert heading == "4 releases about different people. What each promises:"
+    assert rest == [f"3 releases, each: {answer}", number]
+    assert statements([Promise(mechanisms[0])], different_people=True) == answer
+    with pytest.raises(ValueError, match="same_people=True or different_people=True, not both"):
+        statements(map(Promise, mechanisms), True, True)
+
+
+def test_the_promise_of_parts_counts_once_and_is_that_with_the_most_values_about_a_person():
+    mechanism = ldp.RandomizedResponse(0.7)
+    promises = [part for times in (None, 3, 2) for part in parts_of("chunks", [Promise(mechanism, times)])]
+    assert statements(promises) == mechanism.guarantee.composed(3).statement()
+    assert statements([*promises, Promise(mechanism)]).startswith("2 releases. Where they are about the same people")

@@ -8,6 +8,7 @@ import pandas as pd
 import patsy
 import pytest
 import statsmodels.api as sm
+from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 from numpyro.infer.util import log_density
 
@@ -173,6 +174,29 @@ def test_the_density_is_that_of_the_documented_priors_and_law(people, family, x6
     assert float(log_density(model, (prepared, release), {}, at)[0]) == pytest.approx(float(expected), rel=1e-10)
 
 
+def test_an_offset_has_the_coefficient_1_also_for_new_data(people, x64):
+    """By the definition of an offset in R and statsmodels; the mean that is taken off is that of the fit."""
+    model, days = regression("visits ~ age + offset(np.log(kind + 1)) + offset(age / 10)", family="poisson"), 5
+    release = ldp.Release(np.array([3, 0, 5, 2, 9]), ldp.DiscreteLaplaceMechanism(1.0, 0, 50))
+    few, at = people.iloc[:days], {"at_means": 0.4, "coefficients": np.array([0.02])}
+    (prepared, _), _, entries = model.prepare((few, release), {})
+    offset, age = np.log(few["kind"] + 1) + few["age"] / 10, few["age"].to_numpy()
+    eta = (0.4 + 0.02 * (age - age.mean()) + offset - offset.mean()).to_numpy()
+    expected = dist.Normal(0, 2.5).log_prob(0.4) + dist.Normal(0, 2.5 / age.std()).log_prob(0.02)
+    expected += ldp.Privatized(dist.Poisson(np.exp(eta)), release.mechanism).log_prob(release.values).sum()
+    assert float(log_density(model, (prepared, release), {}, at)[0]) == pytest.approx(float(expected), rel=1e-10)
+    intercept = substitute(seed(model, 0), at)
+    assert float(trace(intercept).get_trace(prepared)["intercept"]["value"]) == pytest.approx(
+        0.4 - 0.02 * age.mean() - offset.mean()
+    )
+    new = people.iloc[7:9]
+    again = model.prepare((new,), {}, entries)[0][0]
+    np.testing.assert_allclose(again.offset, np.log(new["kind"] + 1) + new["age"] / 10 - offset.mean())
+    assert again.names == ("age",)
+    with pytest.raises(ValueError, match=r"an offset cannot be in a term with other columns, got 'age:offset\(kind\)'"):
+        design("y ~ age:offset(kind)", people)
+
+
 def test_what_a_formula_cannot_be_is_said(people):
     for text, message in (
         ("income", "formula must be 'answer ~ columns', with a name on the left"),
@@ -185,6 +209,9 @@ def test_what_a_formula_cannot_be_is_said(people):
         regression("income ~ age", family="gamma")
     with pytest.raises(ValueError, match=r"`agee` is not present .*; the columns are age, education, region, kind"):
         design("income ~ agee", people)
+    for wrong in ("log(age", "np.log(age +)", "log(" + "(" * 3000 + "age" + ")" * 3001):  # some are Python's errors
+        with pytest.raises(ValueError, match="the columns are age, education, region, kind"):
+            design(f"income ~ {wrong}", people)
     with pytest.raises(ValueError, match="priors has 'ages', which is no parameter"):
         design("income ~ age", people, priors={"ages": dist.Normal(0, 1)})
     with pytest.raises(ValueError, match="column 'age' has 1 missing values, the first in row 3"):

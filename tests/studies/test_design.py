@@ -133,6 +133,14 @@ def test_posteriors_are_as_wide_as_planned():
     [
         ((dist.Normal, {"loc": 0.0, "scale": 1.0}, {}), {}, TypeError, "mechanisms must be"),
         ((lambda a: a, {"a": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)), {}, TypeError, "must return"),
+        ((dist.Cauchy, {}, ldp.LaplaceMechanism(1.0, 0, 1)), {}, ValueError, "at least one parameter of the law"),
+        ((dist.Levy, {"loc": 0.0, "scale": 1.0}, ldp.LaplaceMechanism(1.0, 0, 1)), {}, TypeError, "its support"),
+        (
+            (dist.Normal, {"loc": 0.0}, ldp.SymmetricLaplaceMechanism(0.0, 0, 1)),
+            {},
+            ValueError,
+            "adds no noise: a plan for original records",
+        ),
         ((dist.Normal, {"loc": 0.0}, ldp.LaplaceMechanism([1.0, 2.0], 0, 1)), {}, ValueError, "one budget"),
         (
             (lambda a, b: dist.Normal(a + b, 1.0), {"a": 0.0, "b": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)),
