@@ -15,9 +15,9 @@ from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._channel import build_channel
-from ldpbayes.likelihood._quadrature import integrated, serves
+from ldpbayes.likelihood._quadrature import integrated, is_needed
 from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_counts
+from ldpbayes.likelihood.latent import VERY_NARROW, check_nodes, is_narrow, latent_nodes, log_sum_over_counts
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -123,6 +123,17 @@ class Privatized(dist.Distribution):
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
+    def on_fixed_panels(self, value: Any) -> bool:
+        """Return whether `log_prob` integrates by a channel, with panels that nobody asked for."""
+        if self._closed_form() or self._law.support.is_discrete or self.panels is not None:
+            return False
+        return self.method == "channel" or (self.method == "auto" and not is_needed(self._law, self.mechanism, value))
+
+    @property
+    def is_narrow(self) -> jax.Array:
+        """Whether the law of records is narrow beside the panels of a channel, which then cannot be exact."""
+        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW)
+
     def cdf(self, value: Any) -> jax.Array:
         """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
 
@@ -173,13 +184,10 @@ def _by_numbers(
     whole = (mechanism.clips and mechanism.domain.is_discrete) or not getattr(mechanism, "bounded", True)
     if whole and base.support.is_discrete:
         return log_sum_over_counts(base, mechanism, z)
-    if method == "auto" and panels is None and not base.support.is_discrete and serves(base, mechanism, z):
-        method = "quadrature"
-    return (
-        integrated(base, mechanism, z)
-        if method == "quadrature"
-        else build_channel(base, mechanism, z, panels).log_prob(base)
-    )
+    follows = method == "quadrature" or (method == "auto" and panels is None and is_needed(base, mechanism, z))
+    if follows and not base.support.is_discrete:
+        return integrated(base, mechanism, z)
+    return build_channel(base, mechanism, z, panels).log_prob(base)
 
 
 def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **options: Any) -> dist.Distribution:
