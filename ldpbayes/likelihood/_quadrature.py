@@ -1,6 +1,7 @@
 """Integrals over the latent record whose nodes follow its law: exact also for laws that fixed panels do not resolve."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,21 +16,21 @@ from ldpbayes.likelihood.latent import (
     GRADES,
     PANELS,
     QUADRATURE_ORDER,
-    graded_breaks,
+    density_breaks,
+    graded_points,
     is_narrow,
     latent_nodes,
     panel_nodes,
 )
-from ldpbayes.numerics.special import log_or_nothing, log_sum
+from ldpbayes.numerics.special import log_or_nothing
 
 # Without every other one of those that double: a panel between two still resolves a power of the distance.
 SPARSE_GRADES = np.concatenate([GRADES[:17:2], GRADES[17:34], GRADES[34::2]])
 FEW = 4  # values a law up to which this takes no longer than a channel's matrix, of which most entries are then useless
-FEWER = 16  # panels beside those around the centres of the law
+FEWER = 8  # panels beside those around the centres of the law
 SMALL = 64  # values for which the time does not matter
 JUMP = 1e-6  # nats by which p(z | x) changes at a kink that is a jump
-PIECES = 16  # panels that are integrated at once, if all together have more than ROOM nodes
-ROOM = 1 << 23
+ROOM = 1 << 23  # nodes of all values that are evaluated at once
 
 
 def is_needed(base: dist.Distribution, mechanism: Any, z: Array) -> bool:
@@ -59,24 +60,46 @@ def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     where p(z | ·) has kinks. All terms are positive, so that small densities have full relative precision.
     """
     edges = latent_nodes(base, mechanism, least=FEWER if family_of(base).centres() else PANELS).edges
-    breaks = graded_breaks(base, SPARSE_GRADES)
-    kinks = jnp.moveaxis(jnp.asarray(mechanism.breakpoints(z)), -1, 0)
+    kinks, own = jnp.moveaxis(jnp.asarray(mechanism.breakpoints(z)), -1, 0), density_breaks(base)
     shape = jnp.broadcast_shapes(jnp.shape(z), base.batch_shape, mechanism.batch_shape)
-    parts = [aligned(jnp.asarray(part), 1 + len(shape)) for part in (edges, kinks, breaks) if part is not None]
+    # Breaks of the law, which move with its parameters, come last: sorting keeps them behind edges that they equal.
+    parts = [jnp.asarray(edges), kinks, *graded_points(base, SPARSE_GRADES), *([] if own is None else [own])]
+    parts = [aligned(part, 1 + len(shape)) for part in parts]
     first, last = parts[0][0], parts[0][-1]
-    cuts = [jnp.broadcast_to(jnp.clip(part, first, last), (len(part), *shape)) for part in parts]
-    points = jnp.sort(jnp.concatenate(cuts), axis=0)
+    # no minimum or maximum: they halve the gradient where a break is on a bound
+    cuts = [jnp.where(part > first, jnp.where(part < last, part, last), first) for part in parts]
+    points = jnp.sort(jnp.concatenate([jnp.broadcast_to(part, (len(part), *shape)) for part in cuts]), axis=0)
+    if own is None and is_concrete(z, mechanism):
+        points = jax.lax.stop_gradient(points)  # only the integrand depends on parameters
 
-    def integral(sides: tuple[Array, Array]) -> jax.Array:
-        x, weights = panel_nodes(*sides)
-        return log_sum(log_prob_on_support(base, x) + mechanism.log_prob(z, x) + log_or_nothing(weights), axis=0)
+    def logs(x: Array) -> Array:
+        return log_prob_on_support(base, x) + mechanism.log_prob(z, x)
 
-    if QUADRATURE_ORDER * points.size > ROOM:
-        points = jnp.concatenate([points, jnp.repeat(points[-1:], -(len(points) - 1) % PIECES, axis=0)])
-        groups = tuple(side.reshape(-1, PIECES, *shape) for side in (points[:-1], points[1:]))
-        between = log_sum(jax.lax.map(jax.checkpoint(integral), groups), axis=0)
-    else:
-        between = integral((points[:-1], points[1:]))
     ends = jnp.stack([first, last])
     outside = aligned(log_mass_outside(base, edges[0], edges[-1]), 1 + len(shape)) + mechanism.log_prob(z, ends)
-    return log_sum(jnp.concatenate([between[None], jnp.broadcast_to(outside, (2, *shape))]), axis=0)
+    return _log_integral(logs, points, outside)
+
+
+def _log_integral(logs: Callable[[Array], Array], points: Array, outside: Array) -> jax.Array:
+    """Log of the integral between points (n, *batch) of a function with these logs, and masses with logs `outside`."""
+
+    def part(sides: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, weights = panel_nodes(*sides)
+        # A panel without width has a derivative if a break is on an edge, for which its nodes are before the break. So
+        # weights are not taken as logs.
+        left, right = (jnp.repeat(side, QUADRATURE_ORDER, axis=0) for side in sides)
+        off = jnp.finfo(x.dtype).eps * jnp.abs(x) + jnp.finfo(x.dtype).tiny
+        values = logs(jnp.minimum(jnp.maximum(x, left + off), right - off))
+        highest = jnp.maximum(jax.lax.stop_gradient(values).max(axis=0), jnp.finfo(values.dtype).min)
+        # Weights are not taken as logs: a panel without width has a derivative, if a break of the law is on an edge.
+        return highest, jnp.sum(jnp.exp(values - highest) * weights, axis=0)
+
+    sides, groups = (points[:-1], points[1:]), -(-QUADRATURE_ORDER * points.size // ROOM)
+    if groups > 1:
+        padded = (jnp.pad(side, [(0, -len(side) % groups), *[(0, 0)] * (side.ndim - 1)], mode="edge") for side in sides)
+        highest, totals = jax.lax.map(jax.checkpoint(part), tuple(s.reshape(groups, -1, *s.shape[1:]) for s in padded))
+    else:
+        highest, totals = (each[None] for each in part(sides))
+    largest = jnp.maximum(highest.max(axis=0), jax.lax.stop_gradient(outside).max(axis=0))
+    total = jnp.sum(jnp.exp(highest - largest) * totals, axis=0) + jnp.sum(jnp.exp(outside - largest), axis=0)
+    return largest + log_or_nothing(total)

@@ -49,15 +49,21 @@ def known_breaks(base: dist.Distribution) -> np.ndarray | None:
     return np.sort(breaks) if breaks and is_concrete(*breaks) and not any(map(np.ndim, breaks)) else None
 
 
-def graded_breaks(base: dist.Distribution, grades: np.ndarray = GRADES) -> jax.Array | None:
-    """`density_breaks`, and points ever closer to the centres of the law, for a density too narrow for fixed panels."""
-    own, shape = density_breaks(base), tuple(base.batch_shape)
-    points = [] if own is None else [own]
+def graded_points(base: dist.Distribution, grades: np.ndarray = GRADES) -> list[jax.Array]:
+    """Points (m, *batch) ever closer to the centres of the law, for a density too narrow for fixed panels."""
+    points = []
     for pair in families.family_of(base).centres():
-        centre, width = (jnp.broadcast_to(part, shape) for part in jax.lax.stop_gradient(pair))
+        centre, width = (jnp.broadcast_to(part, base.batch_shape) for part in jax.lax.stop_gradient(pair))
         known = jnp.isfinite(centre) & jnp.isfinite(width)
-        distances = aligned(grades, 1 + len(shape))
-        points.append(jnp.where(known, centre + distances * jnp.where(known, width, 0.0), -jnp.inf))
+        distances = aligned(grades, 1 + len(base.batch_shape)) * jnp.where(known, width, 0.0)
+        points.append(jnp.where(known, centre + distances, -jnp.inf))
+    return points
+
+
+def graded_breaks(base: dist.Distribution) -> jax.Array | None:
+    """`density_breaks` and `graded_points` in order."""
+    own = density_breaks(base)
+    points = [*([] if own is None else [own]), *graded_points(base)]
     return jnp.sort(jnp.concatenate(points), axis=0) if points else None
 
 
