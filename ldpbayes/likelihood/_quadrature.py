@@ -26,6 +26,8 @@ from ldpbayes.numerics.special import log_or_nothing
 
 # Without every other one of those that double: a panel between two still resolves a power of the distance.
 SPARSE_GRADES = np.concatenate([GRADES[:17:2], GRADES[17:34], GRADES[34::2]])
+TOWARDS_BREAKS = 0.25 ** np.arange(1, 19)  # distances from a break of the law, in ranges
+TOWARDS_BREAKS = np.concatenate([-TOWARDS_BREAKS, TOWARDS_BREAKS])
 FEW = 4  # values a law up to which this takes no longer than a channel's matrix, of which most entries are then useless
 FEWER = 8  # panels beside those around the centres of the law
 SMALL = 64  # values for which the time does not matter
@@ -62,8 +64,13 @@ def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     edges = latent_nodes(base, mechanism, least=FEWER if family_of(base).centres() else PANELS).edges
     kinks, own = jnp.moveaxis(jnp.asarray(mechanism.breakpoints(z)), -1, 0), density_breaks(base)
     shape = jnp.broadcast_shapes(jnp.shape(z), base.batch_shape, mechanism.batch_shape)
-    # Breaks of the law, which move with its parameters, come last: sorting keeps them behind edges that they equal.
-    parts = [jnp.asarray(edges), kinks, *graded_points(base, SPARSE_GRADES), *([] if own is None else [own])]
+    parts = [jnp.asarray(edges), kinks, *graded_points(base, SPARSE_GRADES)]
+    if own is not None:
+        # The density may be singular at a break. Breaks, which move with parameters, come last: sorting keeps them
+        # behind edges that they equal.
+        distances = TOWARDS_BREAKS.reshape(-1, *[1] * own.ndim) * (edges[-1] - edges[0])
+        places = jax.lax.stop_gradient(own) + distances
+        parts += [places.reshape(-1, *places.shape[2:]), own]
     parts = [aligned(part, 1 + len(shape)) for part in parts]
     first, last = parts[0][0], parts[0][-1]
     # no minimum or maximum: they halve the gradient where a break is on a bound

@@ -69,7 +69,7 @@ def graded_breaks(base: dist.Distribution) -> jax.Array | None:
 
 def is_narrow(base: dist.Distribution, edges: Array, share: float = NARROW) -> jax.Array:
     """Whether the law (or one of a batch) is narrower at a centre than this share of the panel there."""
-    edges, narrow = aligned(edges, max(1 + len(base.batch_shape), jnp.ndim(edges))), [np.array(False)]
+    edges, narrow = aligned(edges, max(1 + len(base.batch_shape), jnp.ndim(edges))), [jnp.array(False)]
     for centre, width in families.family_of(base).centres():
         near = (centre + REACH * width > edges[0]) & (centre - REACH * width < edges[-1])
         here = jnp.clip(centre, edges[0], edges[-1])

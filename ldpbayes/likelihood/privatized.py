@@ -24,7 +24,8 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.reporting import Floored, Reported
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
-BY_CLOSED_FORM, BY_NUMBERS = ("auto", "closed_form"), ("auto", "channel", "quadrature")  # methods that admit these ways
+# the methods that admit these ways
+BY_CLOSED_FORM, BY_CHANNEL, BY_QUADRATURE = ("auto", "closed_form"), ("auto", "channel"), ("auto", "quadrature")
 
 
 class Privatized(dist.Distribution):
@@ -86,11 +87,11 @@ class Privatized(dist.Distribution):
         is_number = noisy and isinstance(unexpanded(base_dist), dist.Delta)
         if not is_number and any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError("base_dist must have no point masses, got Delta; for known records use mechanism.log_prob")
-        if method not in BY_CLOSED_FORM + BY_NUMBERS:
+        if method not in BY_CLOSED_FORM + BY_CHANNEL + BY_QUADRATURE:
             raise ValueError(f"method must be one of auto, closed_form, channel, quadrature, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
-            if method not in BY_NUMBERS or mechanism.record_shape:
+            if method not in BY_CHANNEL + BY_QUADRATURE or mechanism.record_shape:
                 for_rows = "for rows, only MultivariateNormal and RegressionRows have one"
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
@@ -127,7 +128,7 @@ class Privatized(dist.Distribution):
         """Return whether `log_prob` integrates by a channel, with panels that nobody asked for."""
         if self._closed_form() or self._law.support.is_discrete or self.panels is not None:
             return False
-        return self.method == "channel" or (self.method == "auto" and not is_needed(self._law, self.mechanism, value))
+        return not _follows(self._law, self.mechanism, value, self.method, None)
 
     @property
     def is_narrow(self) -> jax.Array:
@@ -184,10 +185,16 @@ def _by_numbers(
     whole = (mechanism.clips and mechanism.domain.is_discrete) or not getattr(mechanism, "bounded", True)
     if whole and base.support.is_discrete:
         return log_sum_over_counts(base, mechanism, z)
-    follows = method == "quadrature" or (method == "auto" and panels is None and is_needed(base, mechanism, z))
-    if follows and not base.support.is_discrete:
-        return integrated(base, mechanism, z)
-    return build_channel(base, mechanism, z, panels).log_prob(base)
+    if base.support.is_discrete or not _follows(base, mechanism, z, method, panels):
+        return build_channel(base, mechanism, z, panels).log_prob(base)
+    return integrated(base, mechanism, z)
+
+
+def _follows(base: dist.Distribution, mechanism: Any, z: Array, method: str, panels: int | None) -> bool:
+    """Whether nodes follow the law of each record."""
+    if method in BY_CHANNEL and method in BY_QUADRATURE:
+        return panels is None and is_needed(base, mechanism, z)
+    return method in BY_QUADRATURE
 
 
 def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **options: Any) -> dist.Distribution:
