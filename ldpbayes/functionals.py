@@ -183,7 +183,7 @@ def _cdf(law: Any, x: jax.Array) -> jax.Array:
     """P(X ≤ x), without NaN in its derivatives at the ends of the support and beyond them."""
     family, (low, high) = family_of(law), ends_of(law.support)
     if law.support.is_discrete:
-        return jnp.where(x >= high, 1.0, jnp.where(x < low, 0.0, law.cdf(jnp.clip(jnp.floor(x), low, high))))
+        return jnp.where(x >= high, 1.0, jnp.where(x < low, 0.0, family.cdf(jnp.clip(jnp.floor(x), low, high))))
     inside = (x >= low) & (x <= high) & jnp.isfinite(x) if family.tame else (x > low) & (x < high)
     value = family.cdf(jnp.where(inside, x, law.support.feasible_like(x)))
     return jnp.where(inside, value, jnp.where(x < high, 0.0, 1.0))

@@ -174,3 +174,28 @@ def test_masses_of_counts_are_those_of_scipy_at_any_points():
     expected = [stats.nbinom.pmf(points, size, size / (size + 2.0)) for size in (1.0, 0.3)]
     # NumPyro's logarithms of gamma functions are good to 1e-6 in single precision, in which these may run
     np.testing.assert_allclose(functionals.density(points)(law), expected, rtol=5e-6)
+
+
+COUNTS = {
+    "bernoulli": (dist.Bernoulli(0.3), stats.bernoulli(0.3)),
+    "binomial": (dist.Binomial(np.array([3, 7]), 0.4), stats.binom(np.array([[3], [7]]), 0.4)),
+    "geometric": (dist.Geometric(0.2), stats.geom(0.2, loc=-1)),
+    "log-odds": (dist.GeometricLogits(-0.5), stats.geom(special.expit(-0.5), loc=-1)),
+    # NumPyro's probabilities of this law are right to 3e-7
+    "beta-binomial": (dist.BetaBinomial(2.0, 3.0, 5), stats.betabinom(5, 2.0, 3.0)),
+}
+
+
+@pytest.mark.parametrize("law", COUNTS)
+def test_counts_have_the_cdf_and_the_quantiles_of_scipy(law):
+    ours, reference = COUNTS[law]
+    points, fractions = np.array([-1.0, 0.0, 1.0, 2.5, 4.0, 9.0]), np.array([0.001, 0.45, 0.97])
+    np.testing.assert_allclose(functionals.cdf(points)(ours), reference.cdf(points), rtol=0, atol=3e-7)
+    np.testing.assert_array_equal(functionals.quantile(fractions)(ours), reference.ppf(fractions))
+
+
+def test_zero_inflated_counts_have_the_cdf_of_their_mixture():
+    law = dist.ZeroInflatedPoisson(np.array([0.2, 0.6]), 2.0)
+    points = np.array([0.0, 3.0])
+    expected = np.array([[0.2], [0.6]]) + np.array([[0.8], [0.4]]) * stats.poisson(2.0).cdf(points)
+    np.testing.assert_allclose(functionals.cdf(points)(law), expected, rtol=1e-12)

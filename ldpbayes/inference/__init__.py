@@ -7,12 +7,13 @@ from ldpbayes.inference._joint import observe_jointly
 from ldpbayes.inference._predict import predict
 from ldpbayes.inference._sharding import sharded
 from ldpbayes.inference.result import ConvergenceWarning
-from ldpbayes.inference.surrogates import ExpansionWarning, SketchWarning
+from ldpbayes.inference.surrogates import ExpansionWarning, LikelihoodWarning, SketchWarning
 
 __all__ = [
     "ConvergenceWarning",
     "Expansion",
     "ExpansionWarning",
+    "LikelihoodWarning",
     "SketchWarning",
     "expand",
     "fit",

@@ -39,7 +39,7 @@ from ldpbayes.inference.result import (
     inference_data,
     labels,
 )
-from ldpbayes.inference.surrogates import ExpansionWarning, Records, Report, Surrogate, sample
+from ldpbayes.inference.surrogates import DRAWS, ExpansionWarning, LikelihoodWarning, Records, Report, Surrogate, sample
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.privacy.guarantee import counted_once
@@ -48,6 +48,11 @@ UNKNOWN_PRIVACY = (
     "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "
     "was released as ldpbayes.Release(values, mechanism), also where it uses the values alone, or name the mechanisms "
     "of its sites with ldpbayes.privatize."
+)
+NARROW_LAW = (
+    "the law of records is narrower than 0.5 % of the range between the clipping bounds, and its likelihood may err by "
+    'over 0.001 nats. Use release.sketch(), which is refined where necessary, or observe(..., method="quadrature"), '
+    "which is exact but slow for many records"
 )
 GENERATED = 1 << 31  # folded into the key for groups that are generated from draws: a number that no chain has
 MAX_BYTES = 1 << 28  # bytes of a generated group
@@ -172,6 +177,7 @@ def fit(
           posterior draws, in nats, and the numbers of panels;
         - ``expansion``: what replaced the log-likelihood of single records, such as a polynomial, and its errors in
           nats, or null;
+        - ``narrow_share``: the share of posterior draws that a `LikelihoodWarning` is about;
         - ``release_warnings`` and ``convergence_warnings``: the texts of the warnings that `fit` issued.
 
         For a `NoisyTable`, the attribute ``uncertainty`` says if the posterior describes the table before noise, or a
@@ -189,6 +195,9 @@ def fit(
     ExpansionWarning
         A polynomial was not exact enough, and `fit` sampled with the exact log-likelihood instead. Or an `Expansion`
         may be inexact, because `fit` could check it only with a part of the records.
+    LikelihoodWarning
+        Many records share a law that is narrow beside the clipping bounds, so that the numerical integration over the
+        records is not exact.
     SketchWarning
         The log-likelihood of a sketch had an error above 1e-3 nats. If the sketch kept the released values, `fit` makes
         a more exact sketch and samples the posterior again.
@@ -245,6 +254,7 @@ def fit(
         if plain and not isinstance(expand, Expansion):  # whose points are of all records
             counted, own, equal = equal_rows_once(density, sites, made._init_strategy, key)
         draws = sample(_surrogate_of(counted, own, sampler, expand), sampler)
+        narrow = _narrow_share(counted, draws.samples, own)
         observed = _data_groups(draws.density.whole or draws.density)
         groups = {"posterior": draws.samples, "sample_stats": draws.statistics} | observed
         if posterior_predictive:  # it is compared with released values, not with nodes
@@ -263,6 +273,7 @@ def fit(
         certificates=json.dumps(certificates),
         expansion=json.dumps(equal | (expansions[0] if expansions else {}) or None),
         release_warnings=json.dumps(doubts),
+        narrow_share=narrow,
         convergence_warnings=json.dumps(problems),
         seed=int(seed),
         **(plans | entries),
@@ -270,6 +281,8 @@ def fit(
     of_tables = [site.fixed for site in sites.values() if isinstance(site.release, NoisyTable)]
     if of_tables:
         result.attrs["uncertainty"] = UNCERTAINTY[all(of_tables)]
+    if narrow:
+        warn(f"at {narrow:.0%} of posterior draws {NARROW_LAW}", LikelihoodWarning)
     if problems:
         depth = np.ravel(made._max_tree_depth)[-1] if isinstance(made, NUTS) else np.inf
         warn("; ".join(problems) + advice(result, depth), ConvergenceWarning)
@@ -300,6 +313,16 @@ def _surrogate_of(
         return records()
     tables = tabulated_records(density, sites, sampler, records) if expand is None else None
     return tables or expanded_records(density, sites, sampler, expand, records) or records()
+
+
+def _narrow_share(density: Density, samples: Params, sites: Mapping[str, Site]) -> float:
+    """Share of some posterior draws at which a law of records is too narrow for the panels of its likelihood."""
+    if not any(site.on_panels for site in sites.values()):
+        return 0.0
+    latent = {name: values for name, values in samples.items() if sites[name].latent}
+    draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), DRAWS) for name, each in latent.items()}
+    traced, (arrays,) = trace(lambda _, values: density.is_narrow(values), {n: each[0] for n, each in draws.items()})
+    return float(np.mean(traced.program("narrow", jax.vmap(traced, (None, 0)), arrays, draws)(arrays, draws)))
 
 
 def _with_options(kernel: Any, start: Any, accept: Any, depth: Any, dense: Any) -> Any:

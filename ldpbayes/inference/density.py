@@ -42,6 +42,7 @@ class Site(NamedTuple):
     mechanism: Mechanism | None = None  # the mechanism of observed values that came without their release
     release: Any = None  # whose values are observed
     fixed: bool = False  # whether it is privatized, with records that are numbers, not draws of a law
+    on_panels: bool = False  # whether a channel integrates over its records, on panels that may be too wide
     kinked: bool = False  # whether it is privatized, with a density that has kinks at known places
 
 
@@ -137,6 +138,17 @@ class Density:
             parts.append(jnp.sum(log_prob if site["scale"] is None else site["scale"] * log_prob))
         return sum(parts)
 
+    def is_narrow(self, values: Params) -> Array:
+        """Whether any law of records is narrow beside the panels of its channel, which then cannot be exact."""
+        sites = sample_sites(self.trace(given(self.model, values)), observed=True).values()
+        laws = [unwrapped(site["fn"])[0] for site in sites if _on_fixed_panels(site)]
+        return jnp.any(jnp.stack([law.is_narrow for law in laws]))
+
+
+def _on_fixed_panels(site: Message) -> bool:
+    fn, _ = unwrapped(site["fn"])
+    return isinstance(fn, Privatized) and fn.on_fixed_panels(site["value"])
+
 
 def density_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> Density:
     """The density of a model with its `prepared` arguments: NumPy arrays become views."""
@@ -192,6 +204,7 @@ def _described(name: str, site: Message) -> Site:
         mechanism=fn.mechanism if observed and private and not site["infer"].get("released") else None,
         release=site["infer"].get("released") if observed else None,
         fixed=private and isinstance(unexpanded(fn.base_dist), dist.Delta),
+        on_panels=observed and _on_fixed_panels(site),
         kinked=private and known_breaks(fn.base_dist) is not None,
     )
 

@@ -28,6 +28,14 @@ class ExpansionWarning(LdpBayesWarning):
     """
 
 
+class LikelihoodWarning(LdpBayesWarning):
+    """Warning that a law of many records is too narrow, at some posterior draws, for the panels of its likelihood.
+
+    The panels are the intervals in which the likelihood integrates numerically over the unknown records. The message
+    says at how many draws, and what is exact there.
+    """
+
+
 class SketchWarning(LdpBayesWarning):
     """Warning that the log-likelihood of a sketch was not exact enough to sample the posterior.
 

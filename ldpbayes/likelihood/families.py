@@ -51,11 +51,18 @@ class Family:
             return []
 
     def cdf(self, x: Array) -> Array:
-        """Return P(X ≤ x) of a continuous law, for x inside its support.
+        """Return P(X ≤ x), for x (..., *batch) inside the support: whole numbers if the law is discrete.
 
-        If the result has no derivative in the parameters of the law, the likelihood integrates the density instead.
+        The default is the cdf of NumPyro. If a discrete law has none, but finitely many values, it is a sum. If the
+        result has no derivative in the parameters of a continuous law, the likelihood integrates the density instead.
         """
-        return self.law.cdf(x)
+        low, high = ends_of(self.law.support)
+        summed = type(self.law).cdf is dist.Distribution.cdf and self.law.support.is_discrete
+        if not summed or not is_concrete(low, high) or is_infinite(high):
+            return self.law.cdf(x)
+        counts = np.arange(np.min(low), np.max(high) + 1)
+        masses, counts = (aligned(each, 1 + jnp.ndim(x)) for each in (log_prob_on_support(self.law, counts), counts))
+        return jnp.sum(jnp.where(counts <= x, jnp.exp(masses), 0.0), axis=0)
 
     def tails(self, x: Array) -> jax.Array:
         """Return P(X ≤ x) and P(X > x) of a law on the real line, as an array (2, ...)."""

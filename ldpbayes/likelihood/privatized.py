@@ -15,15 +15,17 @@ from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.likelihood._channel import build_channel
+from ldpbayes.likelihood._quadrature import integrated, is_needed
 from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.latent import check_nodes, latent_nodes, log_sum_over_counts
+from ldpbayes.likelihood.latent import VERY_NARROW, check_nodes, is_narrow, latent_nodes, log_sum_over_counts
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.reporting import Floored, Reported
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
-BY_CLOSED_FORM, BY_CHANNEL = ("auto", "closed_form"), ("auto", "channel")  # the methods that admit these ways
+# the methods that admit these ways
+BY_CLOSED_FORM, BY_CHANNEL, BY_QUADRATURE = ("auto", "closed_form"), ("auto", "channel"), ("auto", "quadrature")
 
 
 class Privatized(dist.Distribution):
@@ -41,13 +43,16 @@ class Privatized(dist.Distribution):
     mechanism : Mechanism
         The mechanism. Its parameters may be arrays, such as one budget for each record. They broadcast with the batch
         shape of ``base_dist``.
-    method : {"auto", "closed_form", "channel"}
-        How ``log_prob`` integrates: by a formula ("closed_form") or numerically ("channel"). Default: "auto", which
-        uses a formula if one is registered. A ValueError is raised if the method is not possible for this law and this
-        mechanism.
+    method : {"auto", "closed_form", "channel", "quadrature"}
+        How ``log_prob`` integrates: by a formula ("closed_form"), numerically on panels that all records share
+        ("channel"), or numerically on panels that follow the law of each record ("quadrature"). A channel is fast if
+        many records have one law, but it cannot resolve a law that is narrow beside the panels. Default: "auto", which
+        uses a formula if one is registered, and otherwise the faster of the numerical methods that is exact. If JAX
+        traces the parameters of a law of many records, "auto" uses a channel, and only `fit` checks that it is exact. A
+        ValueError is raised if the method is not possible for this law and this mechanism.
     panels : int, optional
-        Number of panels (intervals with 8 nodes each) of the numerical integration. Default: 40, or more if the noise
-        is narrow.
+        Number of panels (intervals with 8 nodes each) of a channel, which is then used whatever the law. Default: 40,
+        or more if the noise is narrow.
 
     Examples
     --------
@@ -82,11 +87,11 @@ class Privatized(dist.Distribution):
         is_number = noisy and isinstance(unexpanded(base_dist), dist.Delta)
         if not is_number and any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError("base_dist must have no point masses, got Delta; for known records use mechanism.log_prob")
-        if method not in BY_CLOSED_FORM + BY_CHANNEL:
-            raise ValueError(f"method must be one of auto, closed_form, channel, got {method!r}")
+        if method not in BY_CLOSED_FORM + BY_CHANNEL + BY_QUADRATURE:
+            raise ValueError(f"method must be one of auto, closed_form, channel, quadrature, got {method!r}")
         self.base_dist, self.mechanism, self.method, self.panels = base_dist, mechanism, method, panels
         if self._closed_form() is None:
-            if method not in BY_CHANNEL or mechanism.record_shape:
+            if method not in BY_CHANNEL + BY_QUADRATURE or mechanism.record_shape:
                 for_rows = "for rows, only MultivariateNormal and RegressionRows have one"
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
@@ -114,10 +119,21 @@ class Privatized(dist.Distribution):
         """
         if self._validate_args:
             self._validate_sample(value)
-        form = self._closed_form() or functools.partial(_by_channel, panels=self.panels)
+        form = self._closed_form() or functools.partial(_by_numbers, method=self.method, panels=self.panels)
         log_prob = form(self._law, self.mechanism, value)
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
+
+    def on_fixed_panels(self, value: Any) -> bool:
+        """Return whether `log_prob` integrates by a channel, with panels that nobody asked for."""
+        if self._closed_form() or self._law.support.is_discrete or self.panels is not None:
+            return False
+        return not _follows(self._law, self.mechanism, value, self.method, None)
+
+    @property
+    def is_narrow(self) -> jax.Array:
+        """Whether the law of records is narrow beside the panels of a channel, which then cannot be exact."""
+        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW)
 
     def cdf(self, value: Any) -> jax.Array:
         """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
@@ -161,13 +177,24 @@ class Privatized(dist.Distribution):
 
 
 @for_all_records
-def _by_channel(base: dist.Distribution, mechanism: Any, z: Array, panels: int | None = None) -> jax.Array:
-    """The log density of any law of numbers or counts under any mechanism: by the channel, or a sum over counts."""
+def _by_numbers(
+    base: dist.Distribution, mechanism: Any, z: Array, method: str = "auto", panels: int | None = None
+) -> jax.Array:
+    """The log density of any law of numbers or counts under any mechanism: by quadrature, a channel, or a sum."""
     # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
     whole = (mechanism.clips and mechanism.domain.is_discrete) or not getattr(mechanism, "bounded", True)
     if whole and base.support.is_discrete:
         return log_sum_over_counts(base, mechanism, z)
-    return build_channel(base, mechanism, z, panels).log_prob(base)
+    if base.support.is_discrete or not _follows(base, mechanism, z, method, panels):
+        return build_channel(base, mechanism, z, panels).log_prob(base)
+    return integrated(base, mechanism, z)
+
+
+def _follows(base: dist.Distribution, mechanism: Any, z: Array, method: str, panels: int | None) -> bool:
+    """Whether nodes follow the law of each record."""
+    if method in BY_CHANNEL and method in BY_QUADRATURE:
+        return panels is None and is_needed(base, mechanism, z)
+    return method in BY_QUADRATURE
 
 
 def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **options: Any) -> dist.Distribution:

@@ -1,6 +1,7 @@
 """Plans of surveys: what released values will tell about a law, by their Fisher information and without simulation."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from ldpbayes.data.panel_sketch import atom_places, panel_edges
 from ldpbayes.estimation.estimates import names_of, table
 from ldpbayes.functionals import names_of_values, quantile
 from ldpbayes.likelihood.families import ends_of
-from ldpbayes.likelihood.latent import panel_nodes
+from ldpbayes.likelihood.latent import graded_breaks, is_narrow, latent_nodes, panel_nodes
 from ldpbayes.likelihood.nodes import PreparedLikelihood
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.mechanisms import Mechanism, NumericMechanism, PureProtocol
@@ -56,11 +57,13 @@ class Outcomes(NamedTuple):
         return weights
 
 
-def outcomes(mechanism: Mechanism, law: Any) -> Outcomes:
-    """All values that a mechanism may release of records with a law; ValueError where they are too many, or rows."""
+def outcomes(mechanism: Mechanism, law: Any, narrow: bool = False) -> Outcomes:
+    """All values that a mechanism may release of records with a law; ValueError where they are too many, or rows. They
+    lie denser where the density of released values follows a law that is narrow.
+    """
     support = mechanism.support
     if isinstance(mechanism, NumericMechanism) and mechanism.released_range is not None:
-        return _numbers(mechanism, law.support.is_discrete)
+        return _numbers(mechanism, law.support.is_discrete, law if narrow else None)
     if hasattr(mechanism, "outputs"):
         values = np.asarray(mechanism.outputs, float)
         return Outcomes(values, np.ones(len(values)))
@@ -77,8 +80,10 @@ def outcomes(mechanism: Mechanism, law: Any) -> Outcomes:
     raise ValueError(f"{type(mechanism).__name__} releases rows, or has too many possible values for a sum over them")
 
 
-def _numbers(mechanism: Any, counts: bool) -> Outcomes:
-    """Nodes on panels, or all whole numbers; and cells at both ends of linear tails. Records are perhaps counts."""
+def _numbers(mechanism: Any, counts: bool, narrow: Any) -> Outcomes:
+    """Nodes on panels, or all whole numbers; and cells at both ends of linear tails. Records are perhaps counts, or
+    have a narrow law.
+    """
     edges, _ = panel_edges(mechanism)
     low, high = float(edges[0]), float(edges[-1])
     whole, period = mechanism.support.is_discrete, mechanism.period
@@ -92,6 +97,8 @@ def _numbers(mechanism: Any, counts: bool) -> Outcomes:
     else:
         if mechanism.linear_tails and period is None:
             edges = np.concatenate([[low - length], edges, [high + length]])
+        if narrow is not None:
+            edges = np.sort(np.concatenate([edges, _released_around(narrow, mechanism, edges)]))
         values, volume = panel_nodes(edges[:-1], edges[1:])
         places = atom_places(mechanism, (low, high))
         places = places if counts else places[[0, -1]] if len(places) else places
@@ -104,6 +111,15 @@ def _numbers(mechanism: Any, counts: bool) -> Outcomes:
     away = values[ends[0][0]] - length, values[ends[1][-1]] + length
     cells = (ends[0], ends[0][0], len(values)), (ends[1], ends[1][-1], len(values) + 1)
     return Outcomes(np.append(values, away), np.append(volume, [0.0, 0.0]), cells)
+
+
+def _released_around(law: Any, mechanism: Any, edges: np.ndarray) -> np.ndarray:
+    """Released values, ever closer to those at which p(z | x) has a kink if x is a centre of the law."""
+    probes = edges[0] + (edges[-1] - edges[0]) * np.array([0.5, 0.51])
+    kinks = np.asarray(mechanism.breakpoints(probes))
+    moving = np.isclose(np.diff(kinks, axis=0)[0], np.diff(probes)[0])  # others are fixed places of x
+    points = np.add.outer(np.asarray(graded_breaks(law)), (probes[:1, None] - kinks[:1, moving])[0])
+    return np.clip(points.ravel(), edges[0], edges[-1])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -258,26 +274,41 @@ def design(
         def released(likelihood: PreparedLikelihood) -> tuple[Array, Array]:
             return _with_scores(lambda theta, index: likelihood.log_prob(law_at(theta, index)), theta, count)
 
+        @jax.jit
+        def narrow(edges: Array) -> Array:
+            return jnp.any(_mapped(lambda index: is_narrow(law_at(theta, index), edges), count))
+
         def by_law(mechanism: Mechanism, values: Array) -> Callable[[Array, Array], Array]:
             return lambda theta, index: Privatized(law_at(theta, index), mechanism, validate_args=False).log_prob(
                 values
             )
 
-        names, values, jacobian = _questions(guess, lambda theta: law_at(theta, 0), functionals or {})
+        def followed(mechanism: Mechanism, values: Array) -> tuple[Array, Array]:
+            def log_prob(theta: Array, row: Array) -> Array:
+                law = Privatized(law_at(theta, row), mechanism, method="quadrature", validate_args=False)
+                return law.log_prob(values[row])
+
+            return _with_scores(log_prob, theta, count)
+
+        names, guesses, jacobian = _questions(guess, lambda theta: law_at(theta, 0), functionals or {})
         variances = []
         for name, mechanism in named.items():
             if mechanism.batch_shape:
                 raise ValueError(f"{name} must have one budget, got parameters of shape {mechanism.batch_shape}")
-            possible = outcomes(mechanism, first)
+            possible = [outcomes(mechanism, first)] * count
             if first.support.is_discrete:  # its sums are over places that are known before tracing
-                found = _with_scores(by_law(mechanism, possible.values), theta, count)
+                scored = _with_scores(by_law(mechanism, possible[0].values), theta, count)
+            elif narrow(latent_nodes(first, mechanism).edges):
+                possible = [outcomes(mechanism, law_at(theta, row), narrow=True) for row in range(count)]
+                values = np.stack([each.values for each in possible])
+                scored = jax.jit(functools.partial(followed, mechanism))(values)
             else:
-                found = released(PreparedLikelihood.at(possible.values, possible.volume, mechanism, first))
-            variances.append(_variances(_information(possible.weights, *found), jacobian, name))
+                scored = released(PreparedLikelihood.at(possible[0].values, possible[0].volume, mechanism, first))
+            variances.append(_variances(_information([each.weights for each in possible], *scored), jacobian, name))
         points, weigh = _records(law_at, theta, count)
         of_records = _with_scores(lambda theta, index: law_at(theta, index).log_prob(points[index]), theta, count)
-        record = _variances(_information(weigh, *of_records), jacobian, "original records")
-    return SurveyDesign(names, values, dict(named), np.array(variances), record)
+        record = _variances(_information([weigh] * count, *of_records), jacobian, "original records")
+    return SurveyDesign(names, guesses, dict(named), np.array(variances), record)
 
 
 def _thinned(columns: Mapping[str, Any]) -> tuple[dict[str, jax.Array], int]:
@@ -305,9 +336,9 @@ def _mapped(function: Callable[[Array], Any], count: int) -> Any:
     return jax.jit(lambda rows: jax.lax.map(function, rows, batch_size=BATCH))(jnp.arange(count))
 
 
-def _information(weigh: Callable[[np.ndarray], np.ndarray], log_prob: Array, scores: Array) -> np.ndarray:
-    """Mean over rows of Σ weight · score scoreᵀ, from (rows, n) and (rows, n, p); the weights are of log densities."""
-    weights = np.stack([weigh(each) for each in np.asarray(log_prob)])
+def _information(weigh: list[Callable[[np.ndarray], np.ndarray]], log_prob: Array, scores: Array) -> np.ndarray:
+    """Mean over rows of Σ weight · score scoreᵀ, from (rows, n) and (rows, n, p); weights are of log densities."""
+    weights = np.stack([own(each) for own, each in zip(weigh, np.asarray(log_prob), strict=True)])
     scores = np.where(weights[..., None] > 0, np.asarray(scores), 0.0)
     return np.einsum("rn,rnp,rnq->pq", weights, scores, scores) / len(scores)
 

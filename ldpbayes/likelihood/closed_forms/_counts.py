@@ -108,9 +108,15 @@ class _NegativeBinomial(Family):
 
 @register_family(dist.GeometricProbs, dist.GeometricLogits)
 class _Geometric(Family):
+    def cdf(self, x: Array) -> jax.Array:
+        return -jnp.expm1(self._log_above(x))
+
     def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
-        """P(X ≥ k) = (1 − p)^k, and log(1 − p) is the log mass at 1 less that at 0."""
-        return (nodes[-1] + 1) * (self.law.log_prob(jnp.asarray(1)) - self.law.log_prob(jnp.asarray(0)))
+        return self._log_above(nodes[-1])
+
+    def _log_above(self, x: Array) -> jax.Array:
+        """P(X > x) = (1 − p)^(x + 1)."""
+        return (x + 1) * _negative_binomial_parameters(self.law)[1]
 
 
 TAIL_NODES = 200  # of the integral for a tail under discrete Laplace noise, which decides how many values a chunk has

@@ -89,6 +89,9 @@ class _Transformed(Family):
 
 @register_family(dist.discrete.ZeroInflatedProbs)
 class _ZeroInflated(Family):
+    def cdf(self, x: Array) -> Array:
+        return self.law.gate + (1.0 - self.law.gate) * family_of(self.law.base_dist).cdf(x)
+
     def log_mass(self, counts: Array) -> jax.Array:
         gate = self.law.gate
         inflated = jnp.log1p(-gate) + family_of(self.law.base_dist).log_mass(counts)
