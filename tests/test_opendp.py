@@ -67,7 +67,7 @@ def test_without_keys_a_query_is_a_table_of_one_cell():
 @pytest.mark.parametrize(
     ("frame", "value", "options", "message"),
     [
-        (FRAME, "mean", {}, "computed from several noisy numbers \(Sum and Length\): query each"),
+        (FRAME, "mean", {}, r"computed from several noisy numbers \(Sum and Length\): query each"),
         (FRAME, "median", {}, "must be one of Integer Laplace.*got ExponentialMin"),
         (FRAME, "incom", {}, "no column 'incom'; did you mean 'income'|no column 'incom'.*income"),
         (FRAME, "n", {"keys": "city"}, "there is no column 'city'"),
@@ -264,7 +264,7 @@ def test_counts_and_sums_of_groups_have_the_laws_of_their_tables(dp, pl, measure
     aggregates += [pl.col("one").dp.mean((0, 1)).alias("mean")]
     released, summary = query_of_groups(dp, pl, [4] * 2000, aggregates, scale=2.0, measure=measure)
     tables = {name: ldp.opendp.read_table(released, summary, name) for name in ("n", "signed", "one")}
-    with pytest.raises(ValueError, match="computed from several noisy numbers \(Sum and Length"):
+    with pytest.raises(ValueError, match=r"computed from several noisy numbers \(Sum and Length"):
         ldp.opendp.read_table(released, summary, "mean")
     assert all(list(table.keys) == ["group"] for table in tables.values())
     assert isinstance(tables["n"].mechanism, Floored) and tables["n"].values.min() == 0

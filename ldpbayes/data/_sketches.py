@@ -99,7 +99,7 @@ class Sketch(Holding):
         if not isinstance(other, Sketch):
             return NotImplemented
         if type(self) is not type(other):
-            hint = "; make those of categories with the same expand= (True or False)"
+            hint = "; make them with the same expand= (True or False)" if self.mechanism == other.mechanism else ""
             raise ValueError(f"sketches of different kinds cannot be added: {self} and {other}{hint}")
         if not (self._common() == other._common() and self.coords == other.coords):
             raise ValueError(f"sketches of different mechanisms or groups cannot be added: {self} and {other}")

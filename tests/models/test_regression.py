@@ -127,7 +127,7 @@ def test_an_unknown_number_of_records_is_asked_for_or_a_latent_variable():
     central = dataclasses.replace(SUMS, trust_model="central")
     data = ldp.Release([np.arange(6.0)], central)
     at = AT | {"sigma": 0.3}
-    with pytest.raises(ValueError, match="the number of records N is missing: make the mechanism with count=N"):
+    with pytest.raises(ValueError, match="the number of records N is missing: state the count"):
         density(linear_regression(), data, at)
     counted = ldp.Release([32.0], ldp.mechanisms.AdditiveMechanism(ldp.noise.Gaussian(4.0), sensitivity=1.0))
     stated = ldp.Release(data.values, dataclasses.replace(central, count=30))
