@@ -196,8 +196,11 @@ def _between(law: Any, ends: jax.Array) -> jax.Array:
 
 
 def _density(law: Any, x: jax.Array) -> jax.Array:
-    if not law.support.is_discrete:
-        return jnp.exp(log_prob_on_support(law, x))
+    if not law.support.is_discrete:  # at an end that NumPyro's supports leave out, the density right beside it
+        ends = jnp.broadcast_arrays(*map(jnp.asarray, ends_of(law.support)))
+        low, high = (jax.lax.stop_gradient(end).astype(x.dtype) for end in ends)
+        beside = jnp.maximum(jnp.nextafter(low, high), low + jnp.finfo(x.dtype).tiny)
+        return jnp.exp(log_prob_on_support(law, jnp.where((x == low) & ~law.support(x), beside, x)))
     inside = law.support(x)
     mass = jnp.exp(law.log_prob(jnp.where(inside, x, law.support.feasible_like(x))))  # a family's is of 0, 1, 2, ...
     return jnp.where(inside, mass, 0.0)
@@ -249,7 +252,8 @@ def _integrals(law: Any, function: Callable, points: tuple = ()) -> tuple[Array,
     halvings = aligned(0.5 ** np.arange(HALVINGS + 1), 1 + middle.ndim)
     upper = low + (middle - low) / halvings if is_infinite(high) else high - (high - middle) * halvings
     last = upper[-1:] if is_infinite(high) else jnp.broadcast_to(high, upper[-1:].shape)
-    parts = low + (middle - low) * halvings, upper, *points, graded_breaks(law)
+    graded = family_of(law).steep_points() or [low + (middle - low) * halvings, upper]
+    parts = *graded, *points, graded_breaks(law)
     inner = jax.lax.stop_gradient(jnp.concatenate([part for part in parts if part is not None]))
     inner = jnp.where((inner > low) & (inner < last), inner, jax.lax.stop_gradient(middle))
     edges = jnp.concatenate([jnp.broadcast_to(low, last.shape), jnp.sort(inner, axis=0), last])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from mpmath import mp
 from scipy import special, stats
 
 from ldpbayes import functionals
@@ -57,6 +58,23 @@ def test_gini_coefficients_and_lorenz_curves_are_those_of_closed_forms(law, coef
     np.testing.assert_allclose(gini, coefficient, rtol=0, atol=1e-10)
     np.testing.assert_allclose(shares, curve, rtol=0, atol=1e-10)
     assert shares.shape == (*law.batch_shape, len(FRACTIONS))
+
+
+@pytest.mark.parametrize("rise", [5.0, 20.0, 200.0])
+def test_the_gini_coefficient_of_a_steep_density_is_that_of_its_pieces_in_closed_form(rise):
+    steps = rise * np.random.default_rng(2).choice([-1.0, 1.0], 40)
+    law = SmoothDensity(np.append(0.0, np.cumsum(steps)), 0.0, 1.0)
+    starts = np.cumsum(np.append(0.0, steps[:-1]))
+    mass = [mp.exp(start) * mp.expm1(u) / u for start, u in zip(starts, map(mp.mpf, steps), strict=True)]
+    above, means, squares = mp.mpf(1), mp.mpf(0), mp.mpf(0)
+    for m, u in zip([m / sum(mass) for m in mass], map(mp.mpf, steps), strict=True):
+        # P(X > x) = above − m G, where G = expm1(u s)/expm1(u) over a piece 0 ≤ s ≤ 1
+        first = 1 / u - 1 / mp.expm1(u)
+        second = (mp.expm1(2 * u) / (2 * u) - 2 * mp.expm1(u) / u + 1) / mp.expm1(u) ** 2
+        means += (above - m * first) / 40
+        squares += (above**2 - 2 * above * m * first + m**2 * second) / 40
+        above -= m
+    assert float(functionals.gini(law)) == pytest.approx(float(1 - squares / means), abs=1e-9)
 
 
 @pytest.mark.parametrize("outside", [pytest.param(None, marks=pytest.mark.slow), (0.05, 0.1)])
@@ -199,3 +217,11 @@ def test_zero_inflated_counts_have_the_cdf_of_their_mixture():
     points = np.array([0.0, 3.0])
     expected = np.array([[0.2], [0.6]]) + np.array([[0.8], [0.4]]) * stats.poisson(2.0).cdf(points)
     np.testing.assert_allclose(functionals.cdf(points)(law), expected, rtol=1e-12)
+
+
+def test_at_an_end_that_a_support_leaves_out_the_density_is_its_limit():
+    laws = [dist.HalfNormal(2.0), dist.Exponential(3.0), dist.Gamma(2.0), dist.HalfCauchy(1.0), dist.LogNormal()]
+    found = [float(functionals.density(0.0)(law)) for law in (*laws, dist.Weibull(1.0, 1.0), dist.Beta(1.0, 3.0))]
+    np.testing.assert_allclose(found, [np.sqrt(0.5 / np.pi), 3, 0, 2 / np.pi, 0, 1, 3], rtol=1e-6, atol=1e-30)
+    assert float(functionals.density(1.5)(dist.Pareto(1.5, 3.0))) == pytest.approx(2.0, rel=1e-6)
+    assert float(functionals.density(-1e-9)(laws[0])) == 0.0

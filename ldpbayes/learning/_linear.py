@@ -145,6 +145,53 @@ class Criterion:
         return params, jacobian
 
 
+NORMAL_INFORMATION = 100.0  # on the logarithm of the scale: a normal law of the standard deviation 0.1 describes it
+PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends: four standard errors
+PROFILE_STEPS = 14  # at most, to each side
+PROFILE_STEP_SIZES = 0.1, 0.5  # smallest and largest, in the logarithm of the scale
+HELD = 1e12  # precision of the logarithm of a scale that is held fixed
+SCALE_DEPTH = 3.0  # nats below the most probable at which scales are left out of a posterior
+PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likelihood is taken for its limit at scale 0
+
+
+def _held(criterion: Criterion, theta: np.ndarray, log_scale: float) -> tuple[Criterion, np.ndarray]:
+    """A criterion with a prior of the scale that holds it where it is, and parameters with this scale."""
+    held = dataclasses.replace(criterion, scale=np.exp(log_scale), scale_precision=HELD)
+    return held, np.append(theta[:-1], log_scale)
+
+
+def _step_of_scales(criterion: Criterion, covariance: np.ndarray) -> float | None:
+    """Step of the logarithm of the scale, of which the labels have some information; None if it is normal."""
+    information = 1 / covariance[-1, -1] - criterion.scale_precision
+    if information >= NORMAL_INFORMATION:
+        return None
+    return float(np.clip(1 / np.sqrt(max(information, 1e-9)), *PROFILE_STEP_SIZES))
+
+
+def _scale_profile(criterion: Criterion, minimum: Minimum) -> tuple[np.ndarray, np.ndarray] | None:
+    """Signed roots (m,) of the deviances of some scales, ascending, and the logarithms (m,) of these scales, around a
+    minimum of positive definite information. A root is linear in the logarithm if that is normal; None if it is.
+    """
+    step, start = _step_of_scales(criterion, np.linalg.inv(minimum.at.hessian)), minimum.theta[-1]
+    if step is None:
+        return None
+    points = {start: minimise_on_host(*_held(criterion, minimum.theta, start), ROUGH_TOLERANCE)}
+    for side in (1, -1):
+        log_scale, flat = start, 0
+        for _ in range(PROFILE_STEPS):
+            last, log_scale = points[log_scale], log_scale + side * step
+            points[log_scale] = minimise_on_host(*_held(criterion, last.theta, log_scale), ROUGH_TOLERANCE)
+            nats = [point.at.value for point in points.values()]
+            flat = flat + 1 if abs(nats[-1] - last.at.value) < PROFILE_FLAT_STEP else 0
+            if 2 * (nats[-1] - min(nats)) > PROFILE_DEPTH or (side < 0 and flat == 2):
+                break
+    logs, nats_at = np.array(sorted((log_scale, point.at.value) for log_scale, point in points.items())).T
+    deviances, k = 2 * (nats_at - nats_at.min()), int(np.argmin(nats_at))
+    # of several scales of one deviance the one furthest out counts
+    below, above = np.minimum.accumulate(deviances[: k + 1]), np.minimum.accumulate(deviances[:k:-1])[::-1]
+    return np.concatenate([-np.sqrt(below), np.sqrt(above)]), logs
+
+
 GRID = tuple(10.0 ** (k / 2) for k in range(-6, 7))  # multiples of the labels' information on one coefficient
 PATIENCE = 2  # a search ends after so many penalties in a row that do worse than the best
 
@@ -168,20 +215,23 @@ class Penalty(abc.ABC):
         `criterion` is the sum of losses without a penalty. Fits start at the parameters `start` (p,).
         """
 
-    def _best(self, criterion: Criterion, start: np.ndarray, score: Callable[[float], float]) -> float:
-        """The smallest score's penalty, from fits without coefficients on to those that overfit, while it helps."""
+    def _penalties(self, criterion: Criterion, start: np.ndarray) -> list[float]:
+        """The grid, in the unit of the penalty, descending; none if all features are constant."""
         at = criterion.losses(start)
         # of all labels on each parameter; the spread is positive even if a likelihood bends the wrong way
         information = np.diagonal(at.spread if criterion.objective.likelihood else at.hessian)
         unit = np.mean(information[criterion.coefficients])
-        if not unit:  # all features are constant
-            return 0.0
-        scores: dict[float, float] = {}
-        for penalty in (np.array(self.grid)[::-1] * unit).tolist():
-            scores[penalty] = score(penalty)
-            if len(scores) - 1 - np.argmin(list(scores.values())) >= PATIENCE:
-                break
-        return min(scores, key=lambda penalty: scores[penalty])
+        return (np.array(self.grid)[::-1] * unit).tolist() if unit else []
+
+
+def _best(penalties: list[float], score: Callable[[float], float]) -> float:
+    """The smallest score's penalty, from fits without coefficients on to those that overfit, while it helps; or 0."""
+    scores: dict[float, float] = {}
+    for penalty in penalties:
+        scores[penalty] = score(penalty)
+        if len(scores) - 1 - np.argmin(list(scores.values())) >= PATIENCE:
+            break
+    return min(scores, key=lambda penalty: scores[penalty], default=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,74 +273,90 @@ class CrossValidation(Penalty):
                 total += float(part(fold == k).losses(points[k]).value)
             return total
 
-        return self._best(criterion, start, loss)
+        return _best(self._penalties(criterion, start), loss)
+
+
+class Node(NamedTuple):
+    """A normal law of the parameters given a penalty and perhaps a scale, which have a log weight in the posterior."""
+
+    log_weight: float
+    penalty: float
+    mean: np.ndarray  # (p,)
+    covariance: np.ndarray  # (p, p)
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence(Penalty):
-    """Rule that chooses the penalty under which the released labels are most probable ([MacKay]).
+    """Rule that weighs penalties, and scales, by how probable the released labels are under them ([MacKay]).
 
     The penalty is the prior precision of the coefficients. The probability is averaged over this prior, by Laplace's
-    approximation. The loss must be a negative log-likelihood.
+    approximation for each scale. `linear_fit` then takes the posterior mean over all penalties and scales. With more
+    than 32,768 labels it takes the most probable penalty only. The loss must be a negative log-likelihood.
 
     Parameters
     ----------
     grid : sequence of float
-        Penalties to choose from, as in `CrossValidation`, but above 0.
+        Penalties to weigh, as in `CrossValidation`, but above 0. They are equally probable before the labels are seen.
     """
 
     grid: tuple[float, ...] = GRID
 
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        theta = start
+        return self.weighed(criterion, start)[0]
 
-        def minus_log_evidence(penalty: float) -> float:
-            nonlocal theta
-            minimum = minimise_on_host(criterion.penalised(penalty), theta, ROUGH_TOLERANCE)
-            theta, curvature = minimum.theta, np.linalg.slogdet(minimum.at.hessian)[1]
-            return float(minimum.at.value + 0.5 * curvature - 0.5 * len(criterion.unit) * np.log(penalty))
+    def weighed(self, criterion: Criterion, start: np.ndarray) -> tuple[float, list[Node]]:
+        """The most probable penalty, and the nodes of a posterior of penalties and scales."""
+        penalties = self._penalties(criterion, start)
+        nodes = _nodes(criterion, start, penalties)
+        best = max(nodes, key=_weight, default=None)
+        step = best and criterion.objective.scaled and _step_of_scales(criterion, best.covariance)
+        if best and step:  # the scale is not normal: its own sum takes the place of Laplace's method
+            nodes = []
+            for side in (1, -1):
+                theta = best.mean
+                for k in range(side < 0, PROFILE_STEPS):
+                    held, at = _held(criterion, theta, best.mean[-1] + side * k * step)
+                    nodes += (there := _nodes(held, at, penalties, criterion))
+                    theta = max(there, key=_weight).mean
+                    if _total(there) < max(map(_weight, nodes)) - SCALE_DEPTH:
+                        break
+        return max(penalties, key=lambda p: _total([n for n in nodes if n.penalty == p]), default=0.0), nodes
 
-        return self._best(criterion, start, minus_log_evidence)
+
+def _weight(node: Node) -> float:
+    return node.log_weight
 
 
-NORMAL_INFORMATION = 100.0  # on the logarithm of the scale: a normal law of the standard deviation 0.1 describes it
-PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends: four standard errors
-PROFILE_STEPS = 14  # at most, to each side
-PROFILE_STEP_SIZES = 0.1, 0.5  # smallest and largest, in the logarithm of the scale
-HELD = 1e12  # precision of the logarithm of a scale that is held fixed
-PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likelihood is taken for its limit at scale 0
+def _total(nodes: list[Node]) -> float:
+    return float(special.logsumexp([node.log_weight for node in nodes])) if nodes else -np.inf
 
 
-def _scale_profile(criterion: Criterion, minimum: Minimum) -> tuple[np.ndarray, np.ndarray] | None:
-    """Signed roots (m,) of the deviances of some scales, ascending, and the logarithms (m,) of these scales, around a
-    minimum of positive definite information. A root is linear in the logarithm if that is normal; None if it is.
-    """
-    information = 1 / np.linalg.inv(minimum.at.hessian)[-1, -1] - criterion.scale_precision
-    if information >= NORMAL_INFORMATION:
-        return None
+def _nodes(
+    criterion: Criterion, start: np.ndarray, penalties: list[float], free: Criterion | None = None
+) -> list[Node]:
+    """Nodes of the penalties that count; with the prior of the scale from the criterion in which it is free."""
+    nodes: list[Node] = []
 
-    def best(theta: np.ndarray, log_scale: float) -> Minimum:
-        """The likeliest other parameters given a scale, which a prior of next to no width holds where it is."""
-        held = dataclasses.replace(criterion, scale=np.exp(log_scale), scale_precision=HELD)
-        return minimise_on_host(held, np.append(theta[:-1], log_scale), ROUGH_TOLERANCE)
+    def minus_log_evidence(penalty: float) -> float:
+        theta = nodes[-1].mean if nodes else start
+        minimum = minimise_on_host(criterion.penalised(penalty), theta, ROUGH_TOLERANCE)
+        theta = minimum.theta
+        volume = 0.5 * (len(criterion.unit) * np.log(penalty) - np.linalg.slogdet(minimum.at.hessian)[1])
+        prior = 0.5 * free.scale_precision * (theta[-1] - np.log(free.scale)) ** 2 if free else 0.0
+        nodes.append(Node(float(volume - minimum.at.value - prior), penalty, theta, np.linalg.inv(minimum.at.hessian)))
+        return -nodes[-1].log_weight
 
-    start = minimum.theta[-1]
-    step = float(np.clip(1 / np.sqrt(max(information, 1e-9)), *PROFILE_STEP_SIZES))
-    points = {start: best(minimum.theta, start)}
-    for side in (1, -1):
-        log_scale, flat = start, 0
-        for _ in range(PROFILE_STEPS):
-            last, log_scale = points[log_scale], log_scale + side * step
-            points[log_scale] = best(last.theta, log_scale)
-            nats = [point.at.value for point in points.values()]
-            flat = flat + 1 if abs(nats[-1] - last.at.value) < PROFILE_FLAT_STEP else 0
-            if 2 * (nats[-1] - min(nats)) > PROFILE_DEPTH or (side < 0 and flat == 2):
-                break
-    logs, nats_at = np.array(sorted((log_scale, point.at.value) for log_scale, point in points.items())).T
-    deviances, k = 2 * (nats_at - nats_at.min()), int(np.argmin(nats_at))
-    # of several scales of one deviance the one furthest out counts
-    below, above = np.minimum.accumulate(deviances[: k + 1]), np.minimum.accumulate(deviances[:k:-1])[::-1]
-    return np.concatenate([-np.sqrt(below), np.sqrt(above)]), logs
+    _best(penalties, minus_log_evidence)
+    return nodes
+
+
+def _posterior(nodes: list[Node]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (p,) and covariance (p, p) of the mixture of some normal laws."""
+    weights = special.softmax([node.log_weight for node in nodes])
+    means = np.array([node.mean for node in nodes])
+    mean = weights @ means
+    within = np.tensordot(weights, [node.covariance for node in nodes], 1)
+    return mean, within + (weights[:, None] * (means - mean)).T @ (means - mean)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -307,15 +373,16 @@ class LinearPredictor(Estimate):
         Names and values of the intercept (if any), the coefficients, and the scale (if any), in the units of features
         and labels.
     covariance : array (p, p)
-        Covariance of the estimated parameters. For `MarginalLikelihood`, it is the inverse of the sum of the observed
-        information and the information of the prior. For squared errors, it is from the sandwich formula. It is NaN if
-        the labels do not identify the parameters.
+        Covariance of the estimated parameters. For `MarginalLikelihood` and a given penalty, it is the inverse of the
+        sum of the observed information and the information of the prior. With `Evidence`, it is the covariance of the
+        posterior over all penalties and scales. For squared errors, it is from the sandwich formula. It is NaN if the
+        labels do not identify the parameters.
     count : int
         Number of released labels in the fit.
     objective, loss : Objective, float
         The objective whose losses were minimised, and the sum of these losses without the penalty.
     penalty : float
-        The penalty that was used, as `linear_fit` describes.
+        The penalty that was used, as `linear_fit` describes; with `Evidence`, the most probable penalty.
     converged, steps : bool, int
         True if the minimisation converged, and the number of its steps.
     """
@@ -417,10 +484,11 @@ def linear_fit(
     penalty: float | Penalty | None = None,
     intercept: bool = True,
 ) -> LinearPredictor:
-    """Fit a linear predictor to released labels, by maximum a posteriori or by least squares with a ridge penalty.
+    """Fit a linear predictor to released labels, by its posterior or by least squares with a ridge penalty.
 
-    The result is a `LinearPredictor`. The function minimises the sum of losses plus penalty/2 times the sum of squared
-    coefficients. The coefficients are for standardised features (mean 0, standard deviation 1). For a likelihood, the
+    The result is a `LinearPredictor`. By default, its parameters are the posterior mean, averaged over penalties and
+    scales (`Evidence`). With a given penalty, the function minimises the sum of losses plus penalty/2 times the sum of
+    squared coefficients, which is the posterior mode. The coefficients are for standardised features (mean 0, standard deviation 1). For a likelihood, the
     penalty is the precision of their normal prior. ``Ridge(alpha)`` of scikit-learn on standardised features is
     ``SquaredError()`` with the penalty 2·alpha.
 
@@ -452,7 +520,11 @@ def linear_fit(
         criterion, sample = _criteria(matrix, release, objective, bool(intercept))
         chunked = sample is not criterion
         starts = _starts(sample)
-        strength = penalty.chosen(sample, starts[0]) if isinstance(penalty, Penalty) else penalty
+        nodes: list[Node] = []
+        if isinstance(penalty, Evidence):
+            strength, nodes = penalty.weighed(sample, starts[0])
+        else:
+            strength = penalty.chosen(sample, starts[0]) if isinstance(penalty, Penalty) else penalty
         criterion, sample = criterion.penalised(strength), sample.penalised(strength)
         start = min(starts, key=lambda theta: np.nan_to_num(sample(theta).value, nan=np.inf))
         if chunked:
@@ -460,25 +532,29 @@ def linear_fit(
         minimum = minimise_on_host(criterion, start, CHUNKED_TOLERANCE if chunked else NATS)
         identified = _identified(minimum.at.hessian)
         profile = _scale_profile(criterion, minimum) if identified and objective.scaled else None
-    params, jacobian = criterion.in_units_of_data(minimum.theta)
-    covariance = np.full((len(params),) * 2, np.nan)
+    loss = float(minimum.at.value - criterion.prior(minimum.theta)[0])
+    theta, own = minimum.theta, np.full((len(minimum.theta),) * 2, np.nan)
     if identified:  # a penalty and the scale's prior count as information
         inverse = np.linalg.inv(minimum.at.hessian)
         own = inverse if objective.likelihood else inverse @ minimum.at.spread @ inverse.T
-        covariance = jacobian @ own @ jacobian.T
+        if nodes and not chunked:
+            theta, own = _posterior(nodes)
+            with jax.enable_x64(True):
+                loss = float(criterion.losses(theta).value)
     else:
         problem = "the labels do not identify all parameters: there are no standard errors; use a larger penalty"
         warn(problem, LearningWarning)
+    params, jacobian = criterion.in_units_of_data(theta)
     if not minimum.converged:
         warn(f"the fit has not converged in {minimum.iterations} steps", LearningWarning)
     return LinearPredictor(
         names=["intercept"] * criterion.intercept + names + ["scale"] * objective.scaled,
         params=params,
-        covariance=covariance,
+        covariance=jacobian @ own @ jacobian.T,
         count=len(release),
         objective=objective,
         penalty=strength,
-        loss=float(minimum.at.value - criterion.prior(minimum.theta)[0]),
+        loss=loss,
         converged=minimum.converged,
         steps=minimum.iterations,
         privacy=labels.privacy_of(release),

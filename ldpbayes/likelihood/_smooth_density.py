@@ -13,10 +13,11 @@ from numpyro.util import is_prng_key
 from ldpbayes._core.checks import check_order
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.likelihood.families import Family, aligned, register_family
 from ldpbayes.numerics.special import log_or_nothing, stacked
 
 FEWEST = 4  # knots
+STEEP_FALLS = np.array([4.0, 14.0])  # of the log density of a steep piece, where panels of integrals end
 
 
 class SmoothDensity(dist.Distribution):
@@ -216,6 +217,14 @@ class _Smooth(Family):
 
     def breaks(self) -> list[Array]:
         return list(self.law.knots[1:-1])
+
+    def steep_points(self) -> list[Array]:
+        """Where the density has fallen by some factors from the higher end of each piece that is steep."""
+        law, rise = self.law, jnp.moveaxis(jnp.diff(self.law.log_density, axis=-1), -1, 0)  # (pieces, *batch)
+        share = aligned(STEEP_FALLS, 1 + rise.ndim) / jnp.maximum(jnp.abs(rise), STEEP_FALLS[0])
+        share = jnp.where(rise > 0, 1 - share, share).reshape(-1, *rise.shape[1:])
+        first = aligned(np.tile(law.knots[:-1], len(STEEP_FALLS)), share.ndim)
+        return [first + law._step * jnp.clip(share, 0.0, 1.0)]
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
         """Of the atoms, and of what lies between the interval's ends and edges inside it."""

@@ -40,6 +40,10 @@ class Family:
         """Return all points inside the support of a continuous law where its density has a kink or a jump."""
         return []
 
+    def steep_points(self) -> list[Array]:
+        """Return more points (m, *batch) between which functions of the cdf have to be integrated."""
+        return []
+
     def centres(self) -> list[tuple[Array, Array]]:
         """Return points around which most of the probability of a continuous law lies, as pairs (point, width).
 

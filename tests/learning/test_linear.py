@@ -215,6 +215,39 @@ def test_a_chosen_penalty_is_large_where_features_say_nothing(features, labels, 
     assert none > 10 * some
 
 
+def test_by_default_the_fit_is_the_posterior_mean_over_penalties_and_scales():
+    rng, width, grid = np.random.default_rng(0), 3.0, (0.03, 0.3)
+    x = stats.zscore(rng.normal(size=COUNT))
+    labels = 0.3 * x + 0.5 * rng.normal(size=COUNT)
+    mechanism = ldp.LaplaceMechanism(2.0, -width, width)
+    released = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(1), labels)), mechanism)
+    fit = linear_fit(x[:, None], released, penalty=Evidence(grid=grid), intercept=False)
+    single = linear_fit(x[:, None], released, penalty=Evidence(grid=grid[:1]), intercept=False)
+
+    # sums over all: the slope, the logarithm of the scale, whose prior has the median 1, and the penalty
+    slopes, logs = np.linspace(-1.2, 1.6, 41), np.linspace(-6.0, 3.0, 37)
+    t, w = np.polynomial.hermite_e.hermegauss(60)
+    noisy = np.asarray(released.values)[:, None]
+
+    def log_likelihood(slope, log_scale):
+        label = np.clip(slope * x[:, None] + np.exp(log_scale) * t, -width, width)
+        return np.sum(np.log(np.exp(-np.abs(noisy - label) / 3.0) @ w))
+
+    log_posterior = np.array([[log_likelihood(slope, log) for log in logs] for slope in slopes])
+    log_posterior -= 0.5 * (logs / 1.5) ** 2
+    deviations = [(share / grid[0] * single.penalty) ** -0.5 for share in grid]
+    joint = sum(
+        np.exp(log_posterior - log_posterior.max() + stats.norm.logpdf(slopes, 0, d)[:, None]) for d in deviations
+    )
+    joint /= joint.sum()
+    means = np.array([joint.sum(axis=1) @ slopes, joint.sum(axis=0) @ logs])
+    errors = np.sqrt([joint.sum(axis=1) @ slopes**2, joint.sum(axis=0) @ logs**2] - means**2)
+    found = np.array([fit.params[0], np.log(fit.scale)])
+    # Laplace's method for the slope is off by a tenth of an error; the mode of the scale, 0.9, is off by two thirds
+    assert np.all(np.abs(found - means) < 0.15 * errors)
+    np.testing.assert_allclose(fit.standard_error / [1.0, fit.scale], errors, rtol=0.1)
+
+
 @pytest.mark.parametrize(
     ("law", "mechanism", "draw"),
     [
