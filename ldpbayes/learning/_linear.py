@@ -488,9 +488,9 @@ def linear_fit(
 
     The result is a `LinearPredictor`. By default, its parameters are the posterior mean, averaged over penalties and
     scales (`Evidence`). With a given penalty, the function minimises the sum of losses plus penalty/2 times the sum of
-    squared coefficients, which is the posterior mode. The coefficients are for standardised features (mean 0, standard deviation 1). For a likelihood, the
-    penalty is the precision of their normal prior. ``Ridge(alpha)`` of scikit-learn on standardised features is
-    ``SquaredError()`` with the penalty 2·alpha.
+    squared coefficients, which gives the posterior mode. The coefficients are for standardised features (mean 0,
+    standard deviation 1). For a likelihood, the penalty is the precision of their normal prior. ``Ridge(alpha)`` of
+    scikit-learn on standardised features is ``SquaredError()`` with the penalty 2·alpha.
 
     A LearningWarning is issued if the minimisation has not converged, or if the labels do not identify the parameters,
     and a RepeatedAnswersWarning if several labels may be about one person.
