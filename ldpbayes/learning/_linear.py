@@ -150,7 +150,7 @@ PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends
 PROFILE_STEPS = 14  # at most, to each side
 PROFILE_STEP_SIZES = 0.1, 0.5  # smallest and largest, in the logarithm of the scale
 HELD = 1e12  # precision of the logarithm of a scale that is held fixed
-SCALE_DEPTH = 3.0  # nats below the most probable at which scales are left out of a posterior
+SCALE_DEPTH, PENALTY_DEPTH = 3.0, 6.0  # nats below the most probable at which a posterior ends
 PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likelihood is taken for its limit at scale 0
 
 
@@ -311,12 +311,13 @@ class Evidence(Penalty):
         best = max(nodes, key=_weight, default=None)
         step = best and criterion.objective.scaled and _step_of_scales(criterion, best.covariance)
         if best and step:  # the scale is not normal: its own sum takes the place of Laplace's method
+            likely = [node.penalty for node in nodes if node.log_weight > best.log_weight - PENALTY_DEPTH]
             nodes = []
             for side in (1, -1):
                 theta = best.mean
                 for k in range(side < 0, PROFILE_STEPS):
                     held, at = _held(criterion, theta, best.mean[-1] + side * k * step)
-                    nodes += (there := _nodes(held, at, penalties, criterion))
+                    nodes += (there := _nodes(held, at, likely, criterion))
                     theta = max(there, key=_weight).mean
                     if _total(there) < max(map(_weight, nodes)) - SCALE_DEPTH:
                         break

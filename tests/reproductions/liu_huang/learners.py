@@ -15,7 +15,6 @@ from jax import lax
 from ldpbayes.data import Release
 from ldpbayes.learning import (
     CrossValidation,
-    Evidence,
     LearningWarning,
     MarginalLikelihood,
     Network,
@@ -131,6 +130,6 @@ LEARNERS = {
     "paper": paper_network,
     "squared error, linear": functools.partial(linear, SquaredError(), CrossValidation(grid=GRID)),
     "unbiased labels, linear": functools.partial(linear, UnbiasedLabels(), CrossValidation(grid=GRID)),
-    "marginal likelihood, linear": functools.partial(linear, LIKELIHOOD, Evidence(grid=GRID)),
+    "marginal likelihood, linear": functools.partial(linear, None, None),  # the package's defaults
     "marginal likelihood, network": functools.partial(held_out_network, LIKELIHOOD),
 }
