@@ -107,10 +107,11 @@ class LogTradeoff(ParametricTradeoff):
     def _epsilon(self, delta: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         inside = (delta > 0) & (delta < 1)
         target = np.log(np.where(inside, delta, 0.5))
-        bracket = np.zeros_like(target), self._too_large(target, *parameters)
-        root = find_root(self._log_delta, target, bracket, *parameters)
+        high = self._too_large(target, *parameters)
+        finite = np.isfinite(high)
+        root = find_root(self._log_delta, target, (np.zeros_like(target), np.where(finite, high, 1.0)), *parameters)
         enough = (delta == 1) | (inside & (target >= self._log_delta(np.zeros_like(target), *parameters)))
-        return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))
+        return np.where(enough, 0.0, np.where((delta > 0) & finite, root.x, np.inf))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -365,7 +366,8 @@ def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
     probability δ ([KOV] Theorem 3.3).
     """
     away = composed_delta(delta, times)
-    none = away == 1 or np.isinf(epsilon)
+    epsilon = float(epsilon)  # whose products overflow without a warning
+    none = away == 1 or math.isinf(times * epsilon)
     if none or times * np.logaddexp(0.0, epsilon) > STEEPEST:  # where probabilities below underflow
         return PureProtocolTradeoff(np.inf, 1.0) if none else approximate_tradeoff(times * epsilon, away)
     yes = np.arange(times, -1.0, -1.0)

@@ -12,6 +12,7 @@ from ldpbayes.privacy import (
     Guarantee,
     LaplaceTradeoff,
     PureProtocolTradeoff,
+    SymmetricLaplaceTradeoff,
     ZeroInflatedTradeoff,
     compose,
     shuffled,
@@ -188,6 +189,38 @@ def test_a_statement_is_rounded_up():
     assert "epsilon = 1.235 and" in Guarantee(LaplaceTradeoff(1.2341)).statement()
     assert "epsilon = 1.234 and" in Guarantee(LaplaceTradeoff(1.234)).statement()
     assert "epsilon = 0.3 and" in Guarantee(LaplaceTradeoff(0.1 + 0.2)).statement()
+
+
+def test_percentages_are_rounded_up_too():
+    """Randomized response at epsilon 2 detects at most .05 exp(2) = .369453 of the truth."""
+    assert "more than 37% of the time" in ldp.RandomizedResponse(2.0).guarantee.statement()
+    # to nearest these would be 36.9 and 100
+    assert "more than 36.9% of the time" in Guarantee(LaplaceTradeoff(math.log(7.38))).statement()
+    assert "more than 99.9% of the time" in Guarantee(PureProtocolTradeoff(math.inf, 0.9485)).statement()
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-322, 1e-305, 1e-299])
+def test_the_smallest_budgets_are_stated(epsilon):
+    for guarantee in (ldp.RandomizedResponse(epsilon).guarantee, Guarantee(LaplaceTradeoff(epsilon))):
+        assert "more than 5% of the time" in guarantee.statement() and guarantee.epsilon(0.0) == epsilon
+    rows = Guarantee(SymmetricLaplaceTradeoff(epsilon, 2))
+    assert 0 < rows.delta(0.0) < 1e-8 and "epsilon = 0 and delta = 1e-06" in rows.statement()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mu", [1e154, 1e155, 1e300, 1.7e308])
+def test_the_largest_distances_have_an_infinite_epsilon_or_a_finite_one(mu):
+    """Epsilon is about mu²/2, which overflows from 2e154 on."""
+    epsilon = GaussianTradeoff(mu).epsilon([1e-6, 0.5])
+    assert np.all(epsilon == np.inf) if mu > 2e154 else np.all(np.abs(epsilon / mu / mu - 0.5) < 1e-9)
+    assert "No record is protected" in Guarantee(GaussianTradeoff(mu)).statement() or mu == 1e154
+    assert Guarantee(LaplaceTradeoff(mu)).composed(3).epsilon(0.0) == 3 * float(mu)
+
+
+def test_a_guarantee_takes_trade_off_curves_only():
+    for curve in (1.0, None, lambda alpha: 1 - alpha, NORMAL):
+        with pytest.raises(TypeError, match="tradeoff must be a curve of ldpbayes.privacy"):
+            Guarantee(curve)
 
 
 def test_the_statement_quotes_the_delta_that_was_asked_for():
