@@ -150,6 +150,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     noise: Noise  #: The law of the noise: a field or a property.
 
     clips = True
+    monotone = property(lambda self: self.noise.monotone)  # type: ignore[assignment]
     bounded = property(lambda self: self.lower is not None, doc="False if z is a statistic of many records.")
     linear_tails = property(attrgetter("noise.linear_tails"), doc="See `NumericMechanism`.")
     resolution = property(lambda self: extreme("min", self.noise.resolution))

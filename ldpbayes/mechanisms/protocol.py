@@ -47,6 +47,9 @@ class Mechanism(Called, abc.ABC):
     clips: ClassVar[bool] = False
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
+    #: True if the guarantee is monotone in every personal parameter: then statements compute it for the least and the
+    #: largest value only, and otherwise for all values.
+    monotone: bool = False
     event_shape: tuple[int, ...] = ()  #: Shape of one released value: () for a number or a code.
     record_shape: tuple[int, ...] = ()  #: Shape of one record x: () for a number or a category.
 
@@ -469,16 +472,20 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
 
 
 def _with_extremes(mechanism: Mechanism) -> Mechanism:
-    """With the values of a personal parameter that can be the worst, since promises of thousands take seconds.
-
-    This package's promises are monotone in it, so that these are its extremes. Discrete Gaussian noise is an exception.
+    """With the personal parameters that can be the worst, since promises of thousands take seconds: the extremes, and
+    what means no noise or no privacy, of a single one in which the promise is monotone; else all, each once.
     """
-    personal, noise = mechanism.personal_parameters(), getattr(mechanism, "noise", None)
-    own = all(type(part).__module__.startswith("ldpbayes.") for part in (mechanism, noise) if part is not None)
-    if not own or len(personal) != 1 or not np.all((np.asarray(personal[0]) > 0) & np.isfinite(personal[0])):
+    personal, shape = mechanism.personal_parameters(), mechanism.batch_shape
+    if len(personal) == 1 and mechanism.monotone:
+        values = np.ravel(personal[0])
+        inside = (values > 0) & np.isfinite(values)
+        ends = [end(values[inside]) for end in (np.min, np.max) if inside.any()]
+        kept = np.unique(np.append(values[~inside], ends))
+        return mechanism._map_personal(lambda leaf: kept)
+    if not personal:
         return mechanism
-    every = isinstance(noise, ldpbayes.noise.DiscreteGaussian)
-    return mechanism._map_personal(lambda leaf: np.unique(leaf) if every else np.array([np.min(leaf), np.max(leaf)]))
+    rows = np.stack([np.broadcast_to(leaf, shape).ravel() for leaf in personal])
+    return mechanism.of_records(shape, np.unique(rows, axis=1, return_index=True)[1])
 
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:

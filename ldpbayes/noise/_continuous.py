@@ -23,6 +23,7 @@ class _LaplaceColumns(Noise):
     """Noise whose law in one column is Laplace's."""
 
     linear_tails: ClassVar[bool] = True
+    monotone = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     reach: ClassVar[float] = 0.0  # `linear_tails` hold from zero on
 
@@ -113,6 +114,7 @@ class _NormalColumns(Noise):
     """Normal noise, independent in the columns."""
 
     linear_tails: ClassVar[bool] = False
+    monotone = True
     kinks: ClassVar[tuple[float, ...]] = ()
     norm: ClassVar[int] = 2
     resolution = property(lambda self: self.standard_deviation)

@@ -113,6 +113,7 @@ class FromDensity(Noise):
     breaks: tuple[float, ...] = static(default=())
 
     linear_tails: ClassVar[bool] = False
+    monotone = True
     norm: ClassVar[int] = 1  # of one column only
     symmetric: ClassVar[bool] = False  # for all that is known
     kinks = property(lambda self: tuple(self.scale * each for each in self.breaks), doc=SEE)  # type: ignore[assignment]

@@ -25,6 +25,7 @@ class Omitted(Noise):
     chance: ClassVar[Array]  # probability that the noise is left out of a record whose scale is positive
     linear_tails = property(attrgetter("noise.linear_tails"))  # type: ignore[assignment]
     kinks = property(attrgetter("noise.kinks"))  # type: ignore[assignment]
+    monotone = property(attrgetter("noise.monotone"))  # type: ignore[assignment]
     norm = property(attrgetter("noise.norm"))  # type: ignore[assignment]
     standard_deviation = property(attrgetter("noise.standard_deviation"))  # where there is some
     resolution = property(attrgetter("noise.resolution"))

@@ -25,6 +25,7 @@ FAR = 9.0  # standard deviations beyond which there is less than LOST
 LOST = 1e-15  # probability that counts as if it gave the record away
 ROUNDING = 1e-15  # of second differences of deltas, relative to the deltas
 TINY = 1e-300  # keeps logarithms finite
+CHUNK = 1 << 20  # deltas of many personal budgets that are computed at a time
 
 
 def compose(*parts: Any, delta: float | None = None) -> Guarantee:
@@ -180,7 +181,9 @@ def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
     from dp_accounting.pld import pld_pmf
 
     places = np.arange(math.ceil(reach / step * (1 - 1e-12)) + 1)
-    deltas = np.max(np.reshape(curve.delta(step * places[:, None]), (len(places), -1)), axis=1)
+    parts = np.array_split(places, -(-len(places) * np.size(curve.delta(0.0)) // CHUNK))
+    worst = [np.max(np.reshape(curve.delta(step * part[:, None]), (len(part), -1)), axis=1) for part in parts]
+    deltas = np.concatenate(worst)
     slopes = np.diff(deltas) / (np.exp(step * places[:-1]) * math.expm1(step))
     mass = np.exp(step * places[1:-1]) * np.diff(slopes)
     # Rounding errors of deltas are relative to them, and absolute where a delta is a difference of larger numbers.
