@@ -378,12 +378,13 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
         exposed = tuple(self.names[j] for j in self._columns.others)
+        common: Any = {"unit": unit, "exposed": exposed, "assumption": self.noise.assumption}
         if self.bounded:
-            return Guarantee(of_ranges(self.ranges), unit=unit, exposed=exposed)
+            return Guarantee(of_ranges(self.ranges), **common)
         if np.isinf(self.sensitivity):
-            return Guarantee(PureProtocolTradeoff(np.inf, 1.0), unit=unit, exposed=exposed)
+            return Guarantee(PureProtocolTradeoff(np.inf, 1.0), **common)
         tradeoff = self.noise.tradeoff_within(self.sensitivity, self.dimension)
-        return Guarantee(tradeoff, unit=unit, trust_model="central", exposed=exposed)
+        return Guarantee(tradeoff, trust_model="central", **common)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """Finite numbers, those at a bound as `snapped` has them; public records must be between the bounds."""

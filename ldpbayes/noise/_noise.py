@@ -40,6 +40,7 @@ class Noise(abc.ABC):
     #: True if the trade-off curve is monotone in every parameter and in the distance. Statements about records with
     #: different parameters then use the least and the largest only.
     monotone: bool = False
+    assumption: str = ""  #: A condition of the trade-off curves, which statements of the guarantee quote.
     symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
     standard_deviation: Array  #: Standard deviation in one column, infinite if there is no variance.
     #: Shortest length on which the density in one column changes, such as by a factor e for an exponential density.

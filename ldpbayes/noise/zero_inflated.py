@@ -32,8 +32,12 @@ class Omitted(Noise):
     reach = property(attrgetter("noise.reach"))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, Noise) or self.noise.discrete:
-            raise ValueError(f"noise must be a `Noise` with a continuous law, got {self.noise!r}")
+        noise, parameters = self.noise, jax.tree.leaves(self.noise)
+        continuous = isinstance(noise, Noise) and not noise.discrete and not isinstance(noise, Omitted)
+        # a parameter that is not in the shape of the records would be one a column
+        if not continuous or [*map(np.shape, parameters)] != [noise.batch_shape]:
+            wanted = "a `Noise` with a continuous law and one parameter, a scale for all columns"
+            raise ValueError(f"noise must be {wanted}, got {noise!r}")
         super().__post_init__()
 
     @property

@@ -55,7 +55,7 @@ PERSONAL = {
     "Laplace, bounds": AdditiveMechanism(noise.Laplace(1.0), 0, GRID),
     "Gaussian, deltas": ldp.GaussianMechanism(1.0, np.geomspace(1e-9, 0.5, 90), 0, 1),
     "Gaussian, scales and bounds": AdditiveMechanism(noise.Gaussian(GRID[::-1]), 0, 1 + GRID[::2].repeat(2)),
-    "symmetric Laplace": ldp.SymmetricLaplaceMechanism(GRID[::9], 0, 1, columns=2),
+    "symmetric Laplace": ldp.SymmetricLaplaceMechanism(GRID[::50], 0, 1, columns=2),
     "omitted noise": ldp.ZeroInflatedLaplaceMechanism(SHARES, 1.0, 0, 1),
     "whole numbers": ldp.DiscreteLaplaceMechanism(GRID, 0, 3),
     "whole numbers, bounds": ldp.DiscreteGaussianMechanism(0.6, 0, np.arange(1.0, 30.0)),
