@@ -150,6 +150,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     noise: Noise  #: The law of the noise: a field or a property.
 
     clips = True
+    trust_model = property(lambda self: "local" if self.bounded else "central")  # type: ignore[assignment]
     monotone = property(lambda self: self.noise.monotone)  # type: ignore[assignment]
     bounded = property(lambda self: self.lower is not None, doc="False if z is a statistic of many records.")
     linear_tails = property(attrgetter("noise.linear_tails"), doc="See `NumericMechanism`.")
@@ -384,7 +385,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         if np.isinf(self.sensitivity):
             return Guarantee(PureProtocolTradeoff(np.inf, 1.0), **common)
         tradeoff = self.noise.tradeoff_within(self.sensitivity, self.dimension)
-        return Guarantee(tradeoff, trust_model="central", **common)
+        return Guarantee(tradeoff, trust_model=self.trust_model, **common)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """Finite numbers, those at a bound as `snapped` has them; public records must be between the bounds."""

@@ -1,6 +1,7 @@
 """The methods and attributes of every mechanism: a density, a guarantee, a spec, and other properties."""
 
 import abc
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -47,6 +48,7 @@ class Mechanism(Called, abc.ABC):
     clips: ClassVar[bool] = False
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
+    trust_model: str = "local"  #: "central" if a released value is a statistic of many records.
     #: True if the guarantee is monotone in every personal parameter: then statements compute it for the least and the
     #: largest value only, and otherwise for all values.
     monotone: bool = False
@@ -425,11 +427,18 @@ class Promise(NamedTuple):
     mechanism: Mechanism
     times: int | None = None
     whole: str | None = None
+    changed: int = 1  # how many of its statistics one person changes
+    said: str = ""  # what one person changes, in words, or that it is not known; empty if there is one value for each
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of one value."""
-        return _with_extremes(self.mechanism).guarantee
+        """Of one value, or of all statistics that one person changes."""
+        return self.stated(_with_extremes(self.mechanism).guarantee)
+
+    def stated(self, one: Guarantee) -> Guarantee:
+        """What is promised if one value has this guarantee."""
+        words = " ".join(filter(None, [one.assumption, self.said]))
+        return dataclasses.replace(one.composed(self.changed), times=one.times, assumption=words)
 
 
 def parts_of(whole: str, promises: Iterable[Promise]) -> tuple[Promise, ...]:

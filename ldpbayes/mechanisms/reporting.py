@@ -46,9 +46,13 @@ class Reported(NumericMechanism, DiscreteMechanism):
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
 
     innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without rules.")
-    bounded, domain, guarantee, linear_tails, monotone, noise, resolution, support = (
+    bounded, domain, guarantee, linear_tails, monotone = (
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
-        for name in ("bounded", "domain", "guarantee", "linear_tails", "monotone", "noise", "resolution", "support")
+        for name in ("bounded", "domain", "guarantee", "linear_tails", "monotone")
+    )
+    noise, resolution, sensitivity, support, trust_model = (
+        property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
+        for name in ("noise", "resolution", "sensitivity", "support", "trust_model")
     )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ldpbayes._core.checks import PROBABILITY
 from ldpbayes._core.pytrees import check_fields, optional
 from ldpbayes._core.types import Array
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Tradeoff, composed_delta, composed_tradeoff
+from ldpbayes.privacy.tradeoffs import Tradeoff, composed_delta, composed_tradeoff
 
 SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
@@ -68,12 +68,13 @@ class Guarantee:
     def composed(self, times: int) -> "Guarantee":
         """Return the guarantee for a person with `times` reports, where each report has this guarantee.
 
-        The result is exact for Gaussian noise and for randomized response with two answers. Otherwise, it is a weaker
-        guarantee, computed from `stated_pair` for the largest personal budget. A pure budget ε becomes `times` · ε.
+        The result is exact for Gaussian noise and for randomized response with two answers, and nearly so for discrete
+        Gaussian noise. Otherwise, it is a weaker guarantee, computed from `stated_pair` for the largest personal
+        budget. A pure budget ε becomes `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
-        if times > 1 and isinstance(curve, GaussianTradeoff):
-            curve = GaussianTradeoff(np.max(curve.mu) * times**0.5)
+        if times > 1 and (known := curve.repeated(times)):
+            curve = known
         elif times > 1:
             delta = np.max(self.stated_pair[1])
             small = composed_delta(delta, 1 / times)  # of one report, for delta of all

@@ -29,6 +29,13 @@ class Tradeoff(abc.ABC):
 
     zero_probability: Array = 0.0  #: Probability that the input is released exactly as it is.
 
+    def repeated(self, times: int) -> "Tradeoff | None":
+        """Return the curve of so many independent outputs together, or None if it is not known.
+
+        For personal parameters, each output may be of any of them.
+        """
+        return None
+
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
         """Return the smallest rate of missed detections (type II error) of a test with a rate `alpha` of false alarms.
@@ -217,6 +224,9 @@ class GaussianTradeoff(LogTradeoff):
     mu: Array = ruled(
         POSITIVE
     )  #: Distance of the means, > 0: sensitivity over standard deviation, a number or an array.
+
+    def repeated(self, times: int) -> "GaussianTradeoff":
+        return GaussianTradeoff(np.max(self.mu) * times**0.5)
 
     def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray) -> np.ndarray:
         return special.ndtr(-special.ndtri(alpha) - mu)
