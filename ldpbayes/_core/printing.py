@@ -131,7 +131,7 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _guarantee_rows(promising: Any, times: int | None = None) -> list[tuple[str, str]]:
-    """The guarantee of a mechanism or a promise, for so many reports, as a row of a `_table`; none where it has no guarantee."""
+    """The guarantee of a mechanism or promise, for so many reports, as a row of a `_table`; none if there is none."""
     if not is_concrete(promising):
         return []
     try:

@@ -60,10 +60,9 @@ class NoisyTable(Release):
         The privacy statement of the publisher, which `fit` shows instead of the guarantee of the mechanism. Default:
         None.
     neighbours : {"add_remove", "replace"}, optional
-        Which data sets the guarantee compares, as the publisher states it: one person is added or removed, or one
-        person is replaced by another one. The guarantee is then of the whole table. It needs ``times``, the largest
-        number of cells in which one person is counted: a person who is replaced changes twice as many cells. Default:
-        not known. The statement is then about one released value.
+        Which data sets the guarantee and the sensitivity compare: one person is added or removed, or is replaced by
+        another one. Give also ``times``, the largest number of cells in which one person is counted: a person who is
+        replaced changes twice as many. Then the guarantee is of the whole table. Default: it is of one released value.
     times, about, persons : optional
         As in `Release`.
 
@@ -144,9 +143,7 @@ class NoisyTable(Release):
             The largest change of a value before noise if one record changes, in the unit of the values. Default:
             unknown. The table then states no privacy guarantee.
         neighbours, times : optional
-            Whether one person is added or removed ("add_remove") or replaced ("replace") in data sets that the
-            guarantee compares, and the largest number of cells in which one person is counted, as in `NoisyTable`.
-            Default: unknown. The guarantee is then of one released value.
+            What one person can change, as in `NoisyTable`. Default: unknown. The guarantee is then of one value.
         privacy : str, optional
             The privacy statement of the publisher, which `fit` shows instead of a computed guarantee. Default: none.
         unit, floor, threshold : float, optional

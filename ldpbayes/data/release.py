@@ -29,7 +29,6 @@ from ldpbayes.mechanisms.plausibility import LEVEL
 from ldpbayes.mechanisms.protocol import Promise, joined_mechanism, parts_of, statements
 from ldpbayes.privacy.guarantee import counted_once
 
-
 OF_ONE_VALUE = "This is the guarantee of one released value: how many of them one person changes is not stated."
 
 

@@ -151,7 +151,6 @@ class _EvenProtocol(PureProtocol):
     """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
 
     monotone = True
-
     _values = abstract("The `_Values` that can be released.")
     separation = property(lambda self: self.support_probabilities[0] * (1 - self._values.share_with))
     # log of (1 - p)/p, where p = P(x in S(z) | x)

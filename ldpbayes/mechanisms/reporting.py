@@ -46,13 +46,12 @@ class Reported(NumericMechanism, DiscreteMechanism):
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
 
     innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without rules.")
-    bounded, domain, guarantee, linear_tails, monotone = (
+    bounded, domain, guarantee, linear_tails, noise, resolution, support = (
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
-        for name in ("bounded", "domain", "guarantee", "linear_tails", "monotone")
+        for name in ("bounded", "domain", "guarantee", "linear_tails", "noise", "resolution", "support")
     )
-    noise, resolution, sensitivity, support, trust_model = (
-        property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
-        for name in ("noise", "resolution", "sensitivity", "support", "trust_model")
+    monotone, sensitivity, trust_model = (  # type: ignore[assignment]
+        property(attrgetter(f"innermost.{name}")) for name in ("monotone", "sensitivity", "trust_model")
     )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])

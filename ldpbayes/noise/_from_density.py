@@ -15,7 +15,7 @@ from ldpbayes._core.checks import FINITE_NUMBERS, POSITIVE, checked
 from ldpbayes._core.pytrees import pytree_dataclass, ruled, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
+from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import Polygon, best_tests
 
 LogDensity = Callable[[jax.Array], jax.Array]
@@ -183,8 +183,8 @@ class FromDensity(Noise):
 
 @functools.lru_cache(maxsize=256)
 def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) -> list[float]:
-    """Distances of two inputs, up to one in scales, that together are the worst: for each of some epsilons the one with
-    the largest delta, and the one with the largest likelihood ratio. Only the whole distance if it is the worst for all.
+    """Distances of inputs, up to one in scales, that together are the worst: for each of some epsilons the one with the
+    largest delta, and the one with the largest likelihood ratio; the whole distance alone if it is the worst for all.
     """
     law = _tabulated(log_density, breaks)
     own = _logs(log_density, law.nodes)

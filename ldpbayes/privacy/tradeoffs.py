@@ -30,10 +30,7 @@ class Tradeoff(abc.ABC):
     zero_probability: Array = 0.0  #: Probability that the input is released exactly as it is.
 
     def repeated(self, times: int) -> "Tradeoff | None":
-        """Return the curve of so many independent outputs together, or None if it is not known.
-
-        For personal parameters, each output may be of any of them.
-        """
+        """Return the curve of so many independent outputs of any of the parameters, or None if it is not known."""
         return None
 
     @abc.abstractmethod

@@ -220,7 +220,7 @@ def test_the_largest_distances_have_an_infinite_epsilon_or_a_finite_one(mu):
 
 def test_a_guarantee_takes_trade_off_curves_only():
     for curve in (1.0, None, lambda alpha: 1 - alpha, NORMAL):
-        with pytest.raises(TypeError, match="tradeoff must be a curve of ldpbayes.privacy"):
+        with pytest.raises(TypeError, match="tradeoff must be a curve of ldpbayes"):
             Guarantee(curve)
 
 
