@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from scipy.optimize import elementwise
@@ -83,8 +83,9 @@ class NoisyTable(Release):
         super().__post_init__(persons)
         if not isinstance(self.privacy, str | None):
             raise TypeError(f"privacy must be a text, got {self.privacy!r}")
-        if self.neighbours is not None and (self.neighbours not in NEIGHBOURS or self.times is None):
-            wanted = f"one of {', '.join(NEIGHBOURS)}, with times, the number of cells in which a person is counted"
+        known = self.neighbours in NEIGHBOURS and self.times and self.mechanism.trust_model == "central"
+        if self.neighbours is not None and not known:
+            wanted = f"one of {', '.join(NEIGHBOURS)}, with a sensitivity and times, a person's largest number of cells"
             raise ValueError(f"neighbours must be {wanted}; got {self.neighbours!r} and times={self.times!r}")
         keys = Keys()
         for name, labels in columns_of(dict(self.keys or {})).items():
@@ -212,10 +213,10 @@ class NoisyTable(Release):
     def _promise(self) -> Promise:
         if self.neighbours is None:
             return super()._promise
-        cells, word = NEIGHBOURS[self.neighbours]
-        changed, most = min(cells * (self.times or 1), self.count), self.mechanism.sensitivity
+        (cells, word), mechanism = NEIGHBOURS[self.neighbours], cast(Any, self.mechanism)
+        changed, most = min(cells * (self.times or 1), self.count), f"{mechanism.sensitivity:g} before noise"
         said = f"It compares data sets in which one person is {word}: this changes up to {changed} of the released"
-        return Promise(self.mechanism, changed=changed, said=f"{said} values, each by up to {most:g} before noise.")
+        return Promise(mechanism, changed=changed, said=f"{said} values, each by up to {most}.")
 
     @property
     def dim(self) -> str:

@@ -37,9 +37,7 @@ class Noise(abc.ABC):
     #: Places where the density in one column is not smooth. Empty if they depend on the bounds (see `breakpoints`).
     kinks: ClassVar[tuple[float, ...]]
     has_variance: bool = True  #: True if the noise has a finite variance.
-    #: True if the trade-off curve is monotone in every parameter and in the distance. Statements about records with
-    #: different parameters then use the least and the largest only.
-    monotone: bool = False
+    monotone: bool = False  #: True if the trade-off curve is monotone in every parameter and in the distance.
     assumption: str = ""  #: A condition of the trade-off curves, which statements of the guarantee quote.
     symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
     standard_deviation: Array  #: Standard deviation in one column, infinite if there is no variance.

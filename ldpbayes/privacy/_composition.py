@@ -207,13 +207,11 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
     Parameters
     ----------
     local : Guarantee, Mechanism or Release
-        The local guarantee of the whole report of each person, with a pure budget ε. A ValueError is raised if reports
-        have public columns, may be missing or differ in their budgets, bounds or other parameters (other reports then
-        do not hide a person), and for a guarantee of another kind, such as that of an attribute or a label. If labels
-        are all that is reported, pass ``dataclasses.replace(guarantee, unit="record")``.
+        The local guarantee of the whole report of each person, with a pure budget ε. Other reports do not hide a
+        person, and a ValueError is raised, if reports have public columns, may be missing or differ in their budgets,
+        bounds or other parameters, or if the guarantee is of an attribute or a label only.
     count : int
-        Number of persons whose reports are made by the mechanism, at most the number in the release. Do not count
-        persons who may report something else.
+        Number of persons whose reports are made by the mechanism, without persons who may report something else.
     delta : float
         The delta in (0, 1) that `Guarantee.statement` quotes.
 
@@ -223,10 +221,10 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
         The central guarantee of a record. At delta = 0, its epsilon is the local ε. Shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
-    budgets = np.asarray(guarantee.epsilon(0.0))
     parts = counted_once(_promises(local))
     mechanisms = [each if hasattr(each, "personal_parameters") else getattr(each, "mechanism", each) for each in parts]
-    personal = [budgets, *(leaf for each in mechanisms for leaf in getattr(each, "personal_parameters", list)())]
+    personal = [leaf for each in mechanisms for leaf in getattr(each, "personal_parameters", list)()]
+    personal.append(np.asarray(guarantee.epsilon(0.0)))
     for problem, wrong in {
         f"guarantees of one {guarantee.unit} only": guarantee.unit != "record",
         f"reports in which {' and '.join(guarantee.exposed)} are public": guarantee.exposed,
@@ -238,7 +236,7 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
     size = getattr(local, "size", None)
     if at_least(1, "count", count) > (count if size is None else round(float(size))):
         raise ValueError(f"count must be at most {size:.0f}, the number of reports in the release, got {count}")
-    budget = float(np.max(budgets))
+    budget = float(np.max(personal[-1]))
     if guarantee.trust_model != "local" or guarantee.times != 1 or not budget < math.inf:
         why = f"{guarantee.trust_model}, {guarantee.times} reports for each person, epsilon {budget:g} at delta = 0"
         raise ValueError(f"shuffling needs a local guarantee of one report with finite epsilon at delta = 0, got {why}")

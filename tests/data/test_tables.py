@@ -315,8 +315,10 @@ def test_several_statistics_of_a_plain_release_are_stated_as_one_value():
 
 @pytest.mark.parametrize("stated", [{"neighbours": "replace"}, {"neighbours": "swap", "times": 1}])
 def test_neighbours_need_the_number_of_cells(stated):
-    with pytest.raises(ValueError, match="neighbours must be one of add_remove, replace, with times"):
+    with pytest.raises(ValueError, match="neighbours must be one of add_remove, replace, with a sensitivity and times"):
         table_of(**stated)
+    with pytest.raises(ValueError, match="with a sensitivity and times, a person's largest number of cells"):
+        NoisyTable([1.0], ldp.LaplaceMechanism(1.0, 0, 1), neighbours="replace", times=1)
 
 
 @pytest.mark.parametrize("privacy", [5, [], {"epsilon": 1}])
