@@ -298,8 +298,8 @@ def test_a_table_states_what_one_person_changes():
     assert ldp.privacy.compose(moved, added).epsilon(0.0) == 1.5
     three = table(neighbours="replace", times=2).guarantee  # all the cells that there are
     assert three.epsilon(0.0) == pytest.approx(1.5)
-    wide = table(neighbours="replace", times=1, unit=10)
-    assert wide.guarantee.epsilon(0.0) == 1.0
+    floored = table(neighbours="replace", times=1, floor=0)
+    assert floored.guarantee.epsilon(0.0) == 1.0
 
 
 def test_several_statistics_of_a_plain_release_are_stated_as_one_value():
