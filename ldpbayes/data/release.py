@@ -26,10 +26,8 @@ from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
-from ldpbayes.mechanisms.protocol import Promise, joined_mechanism, parts_of, statements
+from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
 from ldpbayes.privacy.guarantee import counted_once
-
-OF_ONE_VALUE = "This is the guarantee of one released value: how many of them one person changes is not stated."
 
 
 class ReleaseWarning(LdpBayesWarning):

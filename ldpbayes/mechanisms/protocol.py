@@ -419,6 +419,9 @@ class _OneOf(constraints.Constraint):
         return (self.numbers,), (("numbers",), {})
 
 
+OF_ONE_VALUE = "This is the guarantee of one released value: how many of them one person changes is not stated."
+
+
 class Promise(NamedTuple):
     """That of a release: its mechanism, and how many of its values are about one person at most, one by default. Parts
     whose people are different, or of which this is the promise together, name the `whole` of which they are.
@@ -473,6 +476,7 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
         sum_of_budgets = "may be promised nothing in all"
     unit = min(guarantee.unit for guarantee in guarantees)  # a promise to a record is one to its attributes and label
     held = f"one {unit}" if max(each.times for each in guarantees) == 1 else "as many reports as are allowed"
+    held = "one released value" if any(each.said == OF_ONE_VALUE for each in promises) else held
     heading = (
         f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with "
         f"{held} in each {sum_of_budgets}. What each promises by itself:"

@@ -17,8 +17,9 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.data import NoisyTable, ReleaseWarning
 from ldpbayes.data._tables import NOISES, UNSTATED, _scale
-from ldpbayes.data.release import OF_ONE_VALUE, promises
+from ldpbayes.data.release import promises
 from ldpbayes.mechanisms.plausibility import implausible_repeats
+from ldpbayes.mechanisms.protocol import OF_ONE_VALUE
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 
 COUNTS = {
@@ -296,6 +297,8 @@ def test_a_table_states_what_one_person_changes():
         assert ldp.privacy.compose(each).statement() == stated
     assert moved[:2].guarantee.epsilon(0.0) == 1.0 and moved[:1].guarantee.epsilon(0.0) == 0.5
     assert ldp.privacy.compose(moved, added).epsilon(0.0) == 1.5
+    assert "someone with one record in each is promised epsilon = 1.5 and" in promises([moved, added])
+    assert "someone with one released value in each is promised epsilon = 1.5 and" in promises([moved, unknown])
     three = table(neighbours="replace", times=2).guarantee  # all the cells that there are
     assert three.epsilon(0.0) == pytest.approx(1.5)
     floored = table(neighbours="replace", times=1, floor=0)
