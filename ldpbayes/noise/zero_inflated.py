@@ -23,13 +23,10 @@ class Omitted(Noise):
 
     noise: Noise  #: Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
     chance: ClassVar[Array]  # probability that the noise is left out of a record whose scale is positive
-    linear_tails = property(attrgetter("noise.linear_tails"))  # type: ignore[assignment]
-    kinks = property(attrgetter("noise.kinks"))  # type: ignore[assignment]
-    monotone = property(attrgetter("noise.monotone"))  # type: ignore[assignment]
-    norm = property(attrgetter("noise.norm"))  # type: ignore[assignment]
-    standard_deviation = property(attrgetter("noise.standard_deviation"))  # where there is some
-    resolution = property(attrgetter("noise.resolution"))
-    reach = property(attrgetter("noise.reach"))
+    kinks, linear_tails, monotone, norm, reach, resolution, standard_deviation = (  # type: ignore[assignment]
+        property(attrgetter(f"noise.{name}"))
+        for name in ("kinks", "linear_tails", "monotone", "norm", "reach", "resolution", "standard_deviation")
+    )
 
     def __post_init__(self) -> None:
         noise, parameters = self.noise, jax.tree.leaves(self.noise)
@@ -85,9 +82,8 @@ class ZeroInflated(Omitted):
         Probability δ in (0, 1) that a record gets no noise: one number, or one number for each record.
     """
 
-    probability: Array = ruled(
-        INSIDE_0_1
-    )  #: δ in (0, 1), that a record gets no noise: one number, or one for each record.
+    #: δ in (0, 1), that a record gets no noise: one number, or one for each record.
+    probability: Array = ruled(INSIDE_0_1)
 
     chance = property(lambda self: self.probability, doc="The probability that a record gets no noise.")
 

@@ -218,9 +218,7 @@ class GaussianTradeoff(LogTradeoff):
         Distance of the two means, positive: the sensitivity divided by the standard deviation of the noise.
     """
 
-    mu: Array = ruled(
-        POSITIVE
-    )  #: Distance of the means, > 0: sensitivity over standard deviation, a number or an array.
+    mu: Array = ruled(POSITIVE)  #: Distance of the means, > 0: sensitivity over standard deviation, one or an array.
 
     def repeated(self, times: int) -> "GaussianTradeoff":
         return GaussianTradeoff(np.max(self.mu) * times**0.5)
