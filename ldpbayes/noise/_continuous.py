@@ -18,6 +18,8 @@ from ldpbayes.numerics.special import log_ndtr
 from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 
+PUBLIC = 1e200  # distance in standard deviations at which no epsilon is finite, as of records without noise
+
 
 class _LaplaceColumns(Noise):
     """Noise whose law in one column is Laplace's."""
@@ -149,7 +151,9 @@ class Gaussian(_NormalColumns):
     standard_deviation: Array = ruled(NOT_NEGATIVE)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        return GaussianTradeoff(np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation))
+        with np.errstate(divide="ignore"):
+            mu = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
+        return GaussianTradeoff(np.minimum(mu, PUBLIC))
 
 
 @pytree_dataclass

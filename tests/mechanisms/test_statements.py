@@ -79,6 +79,20 @@ def test_no_personal_parameter_is_worse_than_what_is_stated(name):
     assert statements([Promise(mechanism)]) == each.statement()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("law", [noise.Laplace, noise.SymmetricLaplace, noise.Gaussian])
+def test_records_without_noise_are_not_protected_and_others_are_as_stated(law):
+    for columns in (None, 2):
+        some = AdditiveMechanism(noise.WithPublicRecords(law(np.array([0.0, 2.0, 5.0]))), 0, 1, columns=columns)
+        noisy = AdditiveMechanism(noise.WithPublicRecords(law(np.array([2.0, 5.0]))), 0, 1, columns=columns)
+        assert some.guarantee.delta(1.0).tolist() == [1.0, *noisy.guarantee.delta(1.0).tolist()]
+        text = statements([Promise(some)])
+        assert text == some.guarantee.statement() and text.endswith("One of infinite budget is not protected.")
+        assert noisy.guarantee.statement().split("protected by")[1].rstrip(".") in text
+        none = AdditiveMechanism(noise.WithPublicRecords(law(0.0)), 0, 1, columns=columns)
+        assert statements([Promise(none)]).startswith("No record is protected")
+
+
 def test_the_largest_power_of_personal_widths_is_stated():
     """At epsilon 2 the neighbourhoods of both ends of [0, 1] are apart for a half-width of .5: δ(0) = .762."""
     widths = np.array([0.005, 0.5, 100.0])
