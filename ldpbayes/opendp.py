@@ -33,6 +33,7 @@ def read_table(
     signed: bool | None = None,
     sensitivity: float | None = None,
     privacy: str | None = None,
+    **options: Any,
 ) -> NoisyTable:
     """Read a noisy table from a data frame that an OpenDP query released.
 
@@ -68,6 +69,9 @@ def read_table(
         The table then states no privacy guarantee.
     privacy : str, optional
         The privacy statement of the publisher, as text. Default: none.
+    **options
+        Further options of `NoisyTable.from_frame`: ``neighbours`` and ``times``, with which the guarantee is of the
+        whole table.
 
     Returns
     -------
@@ -116,6 +120,7 @@ def read_table(
         privacy=privacy,
         floor=None if signed or threshold else 0,
         threshold=threshold,
+        **options,
     )
 
 

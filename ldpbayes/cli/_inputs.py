@@ -268,7 +268,8 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
         if len(spreads[name]) != len(values):
             allowed = f"one, or one for each column of --value {','.join(values)}"
             raise BadInput(f"{option(name)} must be {allowed}, got {spread}")
-    options = {name: getattr(args, name) for name in ("noise", "sensitivity", "privacy", "unit", "floor", "threshold")}
+    stated = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "threshold")
+    options = {name: getattr(args, name) for name in stated}
     names, given = [*values, *itertools.chain(*args.ratio)], itertools.chain(*spreads.values())
     columns = _columns(
         args.table, args.keys, dict.fromkeys([*names, *(each for each in given if isinstance(each, str))])

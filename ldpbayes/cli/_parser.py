@@ -171,6 +171,8 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
         table.add_argument(option(name), f"{option(name)}-column", metavar="X|NAME,...", help=text, type=parameter)
     _add(table, "--sensitivity", "X", "largest change of a value by one person (or state --privacy)", float)
+    _add(table, "--neighbours", "HOW", "data sets compared differ by one person: add_remove or replace; give --times")
+    _add(table, "--times", "N", "largest number of cells in which one person is counted", int)
     _add(table, "--privacy", "TEXT", "privacy statement of the publisher")
     _add(table, "--unit", "X", "values were rounded to multiples of X", float)
     _add(table, "--floor", "X", "values below X were reported as X", float)

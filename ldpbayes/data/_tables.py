@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from scipy.optimize import elementwise
@@ -14,11 +14,13 @@ from ldpbayes.data.frames import column, columns_of, is_missing
 from ldpbayes.data.release import Release, ReleaseWarning
 from ldpbayes.mechanisms import AdditiveMechanism
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_repeats
+from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
 
 NOISES = {"discrete_gaussian": DiscreteGaussian, "discrete_laplace": DiscreteLaplace, "gaussian": Gaussian}
 NOISES |= {"geometric": DiscreteLaplace, "laplace": Laplace}
+NEIGHBOURS = {"add_remove": (1, "added or removed"), "replace": (2, "replaced by another one")}
 UNSTATED = "Nothing is known of what the table promises: no sensitivity and no statement of its publisher was given."
 
 
@@ -57,6 +59,10 @@ class NoisyTable(Release):
     privacy : str, optional
         The privacy statement of the publisher, which `fit` shows instead of the guarantee of the mechanism. Default:
         None.
+    neighbours : {"add_remove", "replace"}, optional
+        Which data sets the guarantee and the sensitivity compare: one person is added or removed, or is replaced by
+        another one. Give also ``times``, the largest number of cells in which one person is counted: a person who is
+        replaced changes twice as many. Then the guarantee is of the whole table. Default: it is of one released value.
     times, about, persons : optional
         As in `Release`.
 
@@ -69,13 +75,18 @@ class NoisyTable(Release):
 
     keys: Mapping[str, Any] = static(default=None)
     privacy: str | None = host(default=None)
+    neighbours: str | None = host(default=None, kw_only=True)
 
-    _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy", *Release._beside)
+    _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy", "neighbours", *Release._beside)
 
     def __post_init__(self, persons: Any = None) -> None:
         super().__post_init__(persons)
         if not isinstance(self.privacy, str | None):
             raise TypeError(f"privacy must be a text, got {self.privacy!r}")
+        known = self.neighbours in NEIGHBOURS and self.times and self.mechanism.trust_model == "central"
+        if self.neighbours is not None and not known:
+            wanted = f"one of {', '.join(NEIGHBOURS)}, with a sensitivity and times, a person's largest number of cells"
+            raise ValueError(f"neighbours must be {wanted}; got {self.neighbours!r} and times={self.times!r}")
         keys = Keys()
         for name, labels in columns_of(dict(self.keys or {})).items():
             if labels.shape != (self.count,):
@@ -102,6 +113,8 @@ class NoisyTable(Release):
         standard_deviation: float | str | None = None,
         variance: float | str | None = None,
         sensitivity: float | None = None,
+        neighbours: str | None = None,
+        times: int | None = None,
         privacy: str | None = None,
         unit: float | None = None,
         floor: float | None = None,
@@ -130,6 +143,8 @@ class NoisyTable(Release):
         sensitivity : float, optional
             The largest change of a value before noise if one record changes, in the unit of the values. Default:
             unknown. The table then states no privacy guarantee.
+        neighbours, times : optional
+            What one person can change, as in `NoisyTable`. Default: unknown. The guarantee is then of one value.
         privacy : str, optional
             The privacy statement of the publisher, which `fit` shows instead of a computed guarantee. Default: none.
         unit, floor, threshold : float, optional
@@ -174,7 +189,8 @@ class NoisyTable(Release):
         low, high = reported.interval(values)
         _refuse(np.isinf(values) | (low > high), value, values, labels, f"possible values are {possible}")
         mechanism = reported if gaps.any() else mechanism
-        table = cls(values, mechanism, keys=labels, privacy=UNSTATED if sensitivity is privacy is None else privacy)
+        privacy = UNSTATED if sensitivity is privacy is None else privacy
+        table = cls(values, mechanism, keys=labels, privacy=privacy, neighbours=neighbours, times=times)
         if repeats and unit is floor is threshold is None:
             cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
             verdicts = {name: implausible_repeats(values, law(_scale(law, name, spreads)), cells) for name in stated}
@@ -190,7 +206,17 @@ class NoisyTable(Release):
     def __getitem__(self, rows: Any) -> "NoisyTable":
         """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions."""
         mechanism, keys = self.mechanism.of_records((self.count,), rows), {k: v[rows] for k, v in self.keys.items()}
-        return NoisyTable(self.values[rows], mechanism, keys=keys, privacy=self.privacy)
+        beside: Any = {name: getattr(self, name) for name in ("privacy", "neighbours", "times")}
+        return NoisyTable(self.values[rows], mechanism, keys=keys, **beside)
+
+    @property
+    def _promise(self) -> Promise:
+        if self.neighbours is None:
+            return super()._promise
+        (cells, word), mechanism = NEIGHBOURS[self.neighbours], cast(Any, self.mechanism)
+        changed, most = min(cells * (self.times or 1), self.count), f"{mechanism.sensitivity:g} before noise"
+        said = f"It compares data sets in which one person is {word}: this changes up to {changed} of the released"
+        return Promise(mechanism, changed=changed, said=f"{said} values, each by up to {most}.")
 
     @property
     def dim(self) -> str:

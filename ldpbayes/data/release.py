@@ -26,7 +26,7 @@ from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import PanelSketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
-from ldpbayes.mechanisms.protocol import Promise, joined_mechanism, parts_of, statements
+from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
 from ldpbayes.privacy.guarantee import counted_once
 
 
@@ -138,13 +138,19 @@ class Release(Holding):
         return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}
 
     promises = property(
-        lambda self: self.added or (Promise(self.mechanism, self.times),),
+        lambda self: self.added or (self._promise,),
         doc="For each release in this one, its mechanism and the number of values about one person.",
     )
     guarantee = property(
-        lambda self: self.mechanism.guarantee.composed(self.times or 1),
+        lambda self: self._promise.stated(self.mechanism.guarantee).composed(self._promise.times or 1),
         doc="The guarantee for each person, for all values about this person.",
     )
+
+    @property
+    def _promise(self) -> Promise:
+        unknown = self.mechanism.trust_model == "central" and self.count > 1 and self.times is None
+        return Promise(self.mechanism, self.times, said=OF_ONE_VALUE if unknown else "")
+
     sampler = property(
         lambda self: (self.about or {}).get("sampler"),
         doc="The program that drew the values of a secure release, or None.",
@@ -239,7 +245,8 @@ class Release(Holding):
             sketch = MomentSketch.of(values, mechanism)
         else:
             sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
-        added = self.added or ((Promise(sketch.mechanism, self.times),) if self.times else ())
+        own = self._promise._replace(mechanism=sketch.mechanism)
+        added = self.added or ((own,) if own != Promise(sketch.mechanism) else ())
         return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
 
     def save(self, path: str | os.PathLike) -> None:

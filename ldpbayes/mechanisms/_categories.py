@@ -150,6 +150,7 @@ class _Values(NamedTuple):
 class _EvenProtocol(PureProtocol):
     """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
 
+    monotone = True
     _values = abstract("The `_Values` that can be released.")
     separation = property(lambda self: self.support_probabilities[0] * (1 - self._values.share_with))
     # log of (1 - p)/p, where p = P(x in S(z) | x)
@@ -273,6 +274,7 @@ class RandomizedResponse(_EvenProtocol):
 class _UnaryEncoding(BitVectorProtocol):
     """Each bit of the one-hot code of x is perturbed by itself: 1 stays with probability p, 0 becomes 1 with q."""
 
+    monotone = True
     _independent_bits: ClassVar[bool] = True
     _log_odds = abstract("Logits of p and of q in the shape of the budget; infinite at an infinite budget.")
     separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))

@@ -56,6 +56,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     edges: Array = ruled(FINITE_NUMBERS)
     outputs: Array = ruled(FINITE_NUMBERS)
 
+    monotone = True
     _shared: ClassVar[tuple[str, ...]] = ("edges", "outputs")
     domain = property(lambda self: constraints.interval(self.edges[0], self.edges[-1]))
     _response = property(lambda self: unchecked(RandomizedResponse, self.epsilon, len(self.outputs)))
@@ -311,6 +312,7 @@ class SquareWaveMechanism(NearOrAnywhere):
     lower: Array = ruled(ONE_NUMBER)
     upper: Array = ruled(ONE_NUMBER)
 
+    monotone = True
     _unit: ClassVar[str] = "record"
     interval = property(lambda self: (self.lower, self.upper), doc="The bounds, as a pair.")
 

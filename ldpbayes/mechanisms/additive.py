@@ -150,6 +150,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     noise: Noise  #: The law of the noise: a field or a property.
 
     clips = True
+    trust_model = property(lambda self: "local" if self.bounded else "central")  # type: ignore[assignment]
+    monotone = property(lambda self: self.noise.monotone)  # type: ignore[assignment]
     bounded = property(lambda self: self.lower is not None, doc="False if z is a statistic of many records.")
     linear_tails = property(attrgetter("noise.linear_tails"), doc="See `NumericMechanism`.")
     resolution = property(lambda self: extreme("min", self.noise.resolution))
@@ -377,12 +379,13 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
         exposed = tuple(self.names[j] for j in self._columns.others)
+        common: Any = {"unit": unit, "exposed": exposed, "assumption": self.noise.assumption}
         if self.bounded:
-            return Guarantee(of_ranges(self.ranges), unit=unit, exposed=exposed)
+            return Guarantee(of_ranges(self.ranges), **common)
         if np.isinf(self.sensitivity):
-            return Guarantee(PureProtocolTradeoff(np.inf, 1.0), unit=unit, exposed=exposed)
+            return Guarantee(PureProtocolTradeoff(np.inf, 1.0), **common)
         tradeoff = self.noise.tradeoff_within(self.sensitivity, self.dimension)
-        return Guarantee(tradeoff, unit=unit, trust_model="central", exposed=exposed)
+        return Guarantee(tradeoff, trust_model=self.trust_model, **common)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """Finite numbers, those at a bound as `snapped` has them; public records must be between the bounds."""

@@ -1,6 +1,7 @@
 """The methods and attributes of every mechanism: a density, a guarantee, a spec, and other properties."""
 
 import abc
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -47,6 +48,10 @@ class Mechanism(Called, abc.ABC):
     clips: ClassVar[bool] = False
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
+    trust_model: str = "local"  #: "central" if a released value is a statistic of many records.
+    #: True if the guarantee is monotone in every personal parameter: then statements compute it for the least and the
+    #: largest value only, and otherwise for all values.
+    monotone: bool = False
     event_shape: tuple[int, ...] = ()  #: Shape of one released value: () for a number or a code.
     record_shape: tuple[int, ...] = ()  #: Shape of one record x: () for a number or a category.
 
@@ -414,6 +419,9 @@ class _OneOf(constraints.Constraint):
         return (self.numbers,), (("numbers",), {})
 
 
+OF_ONE_VALUE = "This is the guarantee of one released value: how many of them one person changes is not stated."
+
+
 class Promise(NamedTuple):
     """That of a release: its mechanism, and how many of its values are about one person at most, one by default. Parts
     whose people are different, or of which this is the promise together, name the `whole` of which they are.
@@ -422,11 +430,18 @@ class Promise(NamedTuple):
     mechanism: Mechanism
     times: int | None = None
     whole: str | None = None
+    changed: int = 1  # how many of its statistics one person changes
+    said: str = ""  # what one person changes, in words, or that it is not known; empty if there is one value for each
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of one value."""
-        return _with_extremes(self.mechanism).guarantee
+        """Of one value, or of all statistics that one person changes."""
+        return self.stated(_with_extremes(self.mechanism).guarantee)
+
+    def stated(self, one: Guarantee) -> Guarantee:
+        """What is promised if one value has this guarantee."""
+        words = " ".join(filter(None, [one.assumption, self.said]))
+        return dataclasses.replace(one.composed(self.changed), times=one.times, assumption=words)
 
 
 def parts_of(whole: str, promises: Iterable[Promise]) -> tuple[Promise, ...]:
@@ -461,6 +476,7 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
         sum_of_budgets = "may be promised nothing in all"
     unit = min(guarantee.unit for guarantee in guarantees)  # a promise to a record is one to its attributes and label
     held = f"one {unit}" if max(each.times for each in guarantees) == 1 else "as many reports as are allowed"
+    held = "one released value" if any(each.said == OF_ONE_VALUE for each in promises) else held
     heading = (
         f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with "
         f"{held} in each {sum_of_budgets}. What each promises by itself:"
@@ -469,16 +485,20 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
 
 
 def _with_extremes(mechanism: Mechanism) -> Mechanism:
-    """With the values of a personal parameter that can be the worst, since promises of thousands take seconds.
-
-    This package's promises are monotone in it, so that these are its extremes. Discrete Gaussian noise is an exception.
+    """With the personal parameters that can be the worst, since promises of thousands take seconds: the extremes, and
+    what means no noise or no privacy, of a single one in which the promise is monotone; else all, each once.
     """
-    personal, noise = mechanism.personal_parameters(), getattr(mechanism, "noise", None)
-    own = all(type(part).__module__.startswith("ldpbayes.") for part in (mechanism, noise) if part is not None)
-    if not own or len(personal) != 1 or not np.all((np.asarray(personal[0]) > 0) & np.isfinite(personal[0])):
+    personal, shape = mechanism.personal_parameters(), mechanism.batch_shape
+    if len(personal) == 1 and mechanism.monotone:
+        values = np.ravel(personal[0])
+        inside = (values > 0) & np.isfinite(values)
+        ends = [end(values[inside]) for end in (np.min, np.max) if inside.any()]
+        kept = np.unique(np.append(values[~inside], ends))
+        return mechanism._map_personal(lambda leaf: kept)
+    if not personal:
         return mechanism
-    every = isinstance(noise, ldpbayes.noise.DiscreteGaussian)
-    return mechanism._map_personal(lambda leaf: np.unique(leaf) if every else np.array([np.min(leaf), np.max(leaf)]))
+    rows = np.stack([np.broadcast_to(leaf, shape).ravel() for leaf in personal])
+    return mechanism.of_records(shape, np.unique(rows, axis=1, return_index=True)[1])
 
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:

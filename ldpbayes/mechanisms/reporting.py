@@ -50,6 +50,9 @@ class Reported(NumericMechanism, DiscreteMechanism):
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
         for name in ("bounded", "domain", "guarantee", "linear_tails", "noise", "resolution", "support")
     )
+    monotone, sensitivity, trust_model = (  # type: ignore[assignment]
+        property(attrgetter(f"innermost.{name}")) for name in ("monotone", "sensitivity", "trust_model")
+    )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])
     #: A bound on how many whole numbers from 0 on are printed as one value; computed with NumPy.

@@ -18,11 +18,14 @@ from ldpbayes.numerics.special import log_ndtr
 from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 
+PUBLIC = 1e200  # distance in standard deviations at which no epsilon is finite, as of records without noise
+
 
 class _LaplaceColumns(Noise):
     """Noise whose law in one column is Laplace's."""
 
     linear_tails: ClassVar[bool] = True
+    monotone = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     reach: ClassVar[float] = 0.0  # `linear_tails` hold from zero on
 
@@ -113,6 +116,7 @@ class _NormalColumns(Noise):
     """Normal noise, independent in the columns."""
 
     linear_tails: ClassVar[bool] = False
+    monotone = True
     kinks: ClassVar[tuple[float, ...]] = ()
     norm: ClassVar[int] = 2
     resolution = property(lambda self: self.standard_deviation)
@@ -147,7 +151,9 @@ class Gaussian(_NormalColumns):
     standard_deviation: Array = ruled(NOT_NEGATIVE)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        return GaussianTradeoff(np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation))
+        with np.errstate(divide="ignore"):
+            mu = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
+        return GaussianTradeoff(np.minimum(mu, PUBLIC))
 
 
 @pytree_dataclass

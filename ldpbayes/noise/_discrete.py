@@ -50,6 +50,7 @@ class DiscreteLaplace(_WholeNumbers):
     """
 
     linear_tails: ClassVar[bool] = True
+    monotone = True
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     norm: ClassVar[int] = 1  # as of Laplace noise
     reach: ClassVar[float] = 0.0  # `linear_tails` hold from zero on

@@ -15,7 +15,7 @@ from ldpbayes._core.checks import FINITE_NUMBERS, POSITIVE, checked
 from ldpbayes._core.pytrees import pytree_dataclass, ruled, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
+from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import Polygon, best_tests
 
 LogDensity = Callable[[jax.Array], jax.Array]
@@ -25,10 +25,14 @@ PANELS = 5888  # on either side, up to 4e39 scales
 NEGLIGIBLE = 1e-32  # probability beyond the reach of the noise
 TOLERANCE = 1e-6  # of the integral of the density, and of its mean
 VISIBLE = math.log(1e-2)  # log densities less the largest one, from which on their slopes count
+VISIBLE_MASS = 1e-8  # of a node: nodes with less do not count where distances are compared
 STEEPEST = 500.0  # largest finite epsilon that is stated at delta = 0
 SMALLEST_DELTA = 1e-14  # probability of what counts as given away where no epsilon holds at delta = 0
-SHARES = np.arange(4, 0, -1) / 4  # of the distance of two inputs: none must be easier to tell apart than the whole
-BUDGETS = np.linspace(0.0, 10.0, 101)  # at which they are compared
+BUDGETS = np.linspace(0.0, 3.0, 13) ** 2  # at which distances of two inputs are compared
+MARGIN = 1e-4  # relative: by so much more power than at the distances found is stated, and half of it counts as none
+DISTANCES = 1024  # most of them that are equally far apart; others are at steps of 1/64, and where jumps meet
+ZOOMS = 4  # rounds, each with 16 times more distances around the worst ones
+BATCH = 64  # distances at a time
 SEE = "See `Noise`."
 _T, _W = leggauss(4)
 
@@ -37,6 +41,8 @@ class _Law(NamedTuple):
     """Noise of scale one in panels between edges (n + 1,), in arcsinh of the noise."""
 
     edges: np.ndarray
+    nodes: np.ndarray  # (m,) in the panels, with their probabilities, that are not negligible
+    weights: np.ndarray
     below: np.ndarray  # (n + 1,): probability below each edge, relatively accurate however small it is
     above: np.ndarray
     deviation: float
@@ -69,7 +75,8 @@ def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
         slope = np.max(np.abs(np.diff(logs, axis=1) / np.diff(t, axis=1)), where=seen, initial=0.0)
     inside = edges[(below > NEGLIGIBLE) & (above > NEGLIGIBLE)]
     reach = math.sinh(max(abs(inside[0]), abs(inside[-1])) + STEP)
-    return _Law(edges, below, above, deviation, 1 / slope if slope else math.inf, reach)
+    kept = weights > VISIBLE_MASS
+    return _Law(edges, t[kept], weights[kept], below, above, deviation, 1 / slope if slope else math.inf, reach)
 
 
 def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
@@ -91,10 +98,10 @@ class FromDensity(Noise):
     The noise is only for records that are numbers. A mechanism with this noise cannot be read from a file, because
     files contain only the name of the function.
 
-    The guarantee is not proven. Numerical integration computes it for two inputs at the largest distance, with rounding
-    towards less privacy. If the noise has several modes, two nearer inputs may be easier to distinguish. Therefore the
-    code also tests inputs at 1/4, 1/2 and 3/4 of the distance. If these are easier to distinguish, the stated budget is
-    infinite.
+    The guarantee is not proven. Numerical integration computes it, with rounding towards less privacy. If the noise has
+    several modes, two inputs near each other may be easier to distinguish than two inputs at the largest distance.
+    Therefore the code compares about a thousand distances, and refines the worst ones. The guarantee assumes that no
+    other distance is worse, and its statement says so.
 
     Parameters
     ----------
@@ -113,9 +120,11 @@ class FromDensity(Noise):
     breaks: tuple[float, ...] = static(default=())
 
     linear_tails: ClassVar[bool] = False
+    monotone = True
     norm: ClassVar[int] = 1  # of one column only
     symmetric: ClassVar[bool] = False  # for all that is known
     kinks = property(lambda self: tuple(self.scale * each for each in self.breaks), doc=SEE)  # type: ignore[assignment]
+    assumption = "This was computed numerically, and no distance of two inputs is known to be worse."
     has_variance = property(lambda self: self._law.deviation < math.inf, doc=SEE)  # type: ignore[assignment]
     standard_deviation = property(lambda self: self.scale * self._law.deviation, doc=SEE)
     resolution = property(lambda self: self.scale * self._law.resolution, doc=SEE)
@@ -154,15 +163,15 @@ class FromDensity(Noise):
         return -np.log2(np.maximum(tail, np.finfo(float).tiny))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs that differ by `distance`, from numerical integration.
+        """Return the trade-off curve of the worst two inputs that differ by `distance` or less, by integration.
 
-        If records have different scales or distances, the result is the lowest of their curves.
+        If records have different scales or distances, the result is below all of their curves.
         """
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
-        curve, *nearer = (_curve(self.log_density, self.breaks, apart * share) for share in SHARES)
-        if any(np.any(each.delta(BUDGETS) > 1.001 * curve.delta(BUDGETS) + 1e-9) for each in nearer):
-            return PureProtocolTradeoff(math.inf, 1.0)
-        return curve
+        curves = [_curve(self.log_density, self.breaks, each) for each in _worst(self.log_density, self.breaks, apart)]
+        if len(curves) == 1:
+            return curves[0]
+        return Polygon(best_tests(np.minimum(curve.corners.T * [[1.0], [1 + MARGIN]], 1.0) for curve in curves))
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
         return np.ravel(np.add.outer([lower, upper], np.multiply(self.scale, self.breaks)))
@@ -170,6 +179,46 @@ class FromDensity(Noise):
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
         if not numbers:
             raise ValueError("FromDensity noise is only for numbers, each with noise, not for rows")
+
+
+@functools.lru_cache(maxsize=256)
+def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) -> list[float]:
+    """Distances of inputs, up to one in scales, that together are the worst: for each of some epsilons the one with the
+    largest delta, and the one with the largest likelihood ratio; the whole distance alone if it is the worst for all.
+    """
+    law = _tabulated(log_density, breaks)
+    own = _logs(log_density, law.nodes)
+
+    def scores(apart: np.ndarray) -> np.ndarray:
+        """Deltas and the largest log ratio of inputs so far apart, in their worse order, by sums over nodes."""
+        found = []
+        for part in np.append(apart, np.repeat(distance, -len(apart) % BATCH)).reshape(-1, BATCH, 1):
+            ratio = np.stack([_logs(log_density, law.nodes + shift) for shift in (-part, part)]) - own
+            kept = np.exp(np.minimum(ratio, 0.0))
+            deltas = [np.maximum(1 - np.exp(each) * kept, 0.0) @ law.weights for each in BUDGETS]
+            found.append(np.max([*deltas, np.minimum(-ratio.min(axis=-1), STEEPEST)], axis=1))
+        return np.concatenate(found, axis=1)[:, : len(apart)]
+
+    even = np.linspace(0.0, distance, int(np.clip(4 * distance / law.resolution, BATCH, DISTANCES)))
+    tries = [even, np.sinh(np.arange(0.0, np.arcsinh(distance), STEP)), np.subtract.outer(breaks, breaks).ravel()]
+    tried = np.unique(np.concatenate(tries))
+    tried = tried[(tried > 0) & (tried <= distance)]
+    found = scores(tried)
+    for _ in range(ZOOMS):
+        worse = found.max(axis=1) > found[:, -1] * (1 + MARGIN / 2)
+        if not worse.any():
+            return [distance]
+        place = found.argmax(axis=1)[worse]
+        ends = tried[np.maximum(place - 1, 0)], tried[place + 1]
+        new = np.setdiff1d(np.linspace(*ends, 33), tried)
+        order = np.argsort(np.append(tried, new))
+        found, tried = np.append(found, scores(new), axis=1)[:, order], np.append(tried, new)[order]
+    chosen = [len(tried) - 1]
+    for row in found:
+        if row.max() > row[chosen].max() * (1 + MARGIN / 2):
+            alike = np.flatnonzero(row >= row.max() * (1 - 1e-9))  # sums see no more of where jumps meet
+            chosen.append(int(alike[len(alike) // 2]))
+    return tried[chosen].tolist()
 
 
 @functools.lru_cache(maxsize=256)

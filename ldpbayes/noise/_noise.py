@@ -37,6 +37,8 @@ class Noise(abc.ABC):
     #: Places where the density in one column is not smooth. Empty if they depend on the bounds (see `breakpoints`).
     kinks: ClassVar[tuple[float, ...]]
     has_variance: bool = True  #: True if the noise has a finite variance.
+    monotone: bool = False  #: True if the trade-off curve is monotone in every parameter and in the distance.
+    assumption: str = ""  #: A condition of the trade-off curves, which statements of the guarantee quote.
     symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
     standard_deviation: Array  #: Standard deviation in one column, infinite if there is no variance.
     #: Shortest length on which the density in one column changes, such as by a factor e for an exponential density.

@@ -23,16 +23,18 @@ class Omitted(Noise):
 
     noise: Noise  #: Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
     chance: ClassVar[Array]  # probability that the noise is left out of a record whose scale is positive
-    linear_tails = property(attrgetter("noise.linear_tails"))  # type: ignore[assignment]
-    kinks = property(attrgetter("noise.kinks"))  # type: ignore[assignment]
-    norm = property(attrgetter("noise.norm"))  # type: ignore[assignment]
-    standard_deviation = property(attrgetter("noise.standard_deviation"))  # where there is some
-    resolution = property(attrgetter("noise.resolution"))
-    reach = property(attrgetter("noise.reach"))
+    kinks, linear_tails, monotone, norm, reach, resolution, standard_deviation = (  # type: ignore[assignment]
+        property(attrgetter(f"noise.{name}"))
+        for name in ("kinks", "linear_tails", "monotone", "norm", "reach", "resolution", "standard_deviation")
+    )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, Noise) or self.noise.discrete:
-            raise ValueError(f"noise must be a `Noise` with a continuous law, got {self.noise!r}")
+        noise, parameters = self.noise, jax.tree.leaves(self.noise)
+        continuous = isinstance(noise, Noise) and not noise.discrete and not isinstance(noise, Omitted)
+        # a parameter that is not in the shape of the records would be one a column
+        if not continuous or [*map(np.shape, parameters)] != [noise.batch_shape]:
+            wanted = "a `Noise` with a continuous law and one parameter, a scale for all columns"
+            raise ValueError(f"noise must be {wanted}, got {noise!r}")
         super().__post_init__()
 
     @property
@@ -80,9 +82,8 @@ class ZeroInflated(Omitted):
         Probability δ in (0, 1) that a record gets no noise: one number, or one number for each record.
     """
 
-    probability: Array = ruled(
-        INSIDE_0_1
-    )  #: δ in (0, 1), that a record gets no noise: one number, or one for each record.
+    #: δ in (0, 1), that a record gets no noise: one number, or one for each record.
+    probability: Array = ruled(INSIDE_0_1)
 
     chance = property(lambda self: self.probability, doc="The probability that a record gets no noise.")
 

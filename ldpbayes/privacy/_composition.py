@@ -25,6 +25,7 @@ FAR = 9.0  # standard deviations beyond which there is less than LOST
 LOST = 1e-15  # probability that counts as if it gave the record away
 ROUNDING = 1e-15  # of second differences of deltas, relative to the deltas
 TINY = 1e-300  # keeps logarithms finite
+CHUNK = 1 << 20  # deltas of many personal budgets that are computed at a time
 
 
 def compose(*parts: Any, delta: float | None = None) -> Guarantee:
@@ -180,7 +181,9 @@ def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
     from dp_accounting.pld import pld_pmf
 
     places = np.arange(math.ceil(reach / step * (1 - 1e-12)) + 1)
-    deltas = np.max(np.reshape(curve.delta(step * places[:, None]), (len(places), -1)), axis=1)
+    parts = np.array_split(places, -(-len(places) * np.size(curve.delta(0.0)) // CHUNK))
+    worst = [np.max(np.reshape(curve.delta(step * part[:, None]), (len(part), -1)), axis=1) for part in parts]
+    deltas = np.concatenate(worst)
     slopes = np.diff(deltas) / (np.exp(step * places[:-1]) * math.expm1(step))
     mass = np.exp(step * places[1:-1]) * np.diff(slopes)
     # Rounding errors of deltas are relative to them, and absolute where a delta is a difference of larger numbers.
@@ -204,10 +207,11 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
     Parameters
     ----------
     local : Guarantee, Mechanism or Release
-        The local guarantee of one report for each person, with a pure budget ε. If budgets are personal, ε is the
-        largest budget. A guarantee of another kind raises a ValueError.
+        The local guarantee of the whole report of each person, with a pure budget ε. Other reports do not hide a
+        person, and a ValueError is raised, if reports have public columns, may be missing or differ in their budgets,
+        bounds or other parameters, or if the guarantee is of an attribute or a label only.
     count : int
-        Number of persons whose reports are made by the mechanism. Do not count persons who may report something else.
+        Number of persons whose reports are made by the mechanism, without persons who may report something else.
     delta : float
         The delta in (0, 1) that `Guarantee.statement` quotes.
 
@@ -217,12 +221,28 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
         The central guarantee of a record. At delta = 0, its epsilon is the local ε. Shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
-    budget = float(np.max(guarantee.epsilon(0.0)))
+    parts = counted_once(_promises(local))
+    mechanisms = [each if hasattr(each, "personal_parameters") else getattr(each, "mechanism", each) for each in parts]
+    personal = [leaf for each in mechanisms for leaf in getattr(each, "personal_parameters", list)()]
+    personal.append(np.asarray(guarantee.epsilon(0.0)))
+    for problem, wrong in {
+        f"guarantees of one {guarantee.unit} only": guarantee.unit != "record",
+        f"reports in which {' and '.join(guarantee.exposed)} are public": guarantee.exposed,
+        "parameters that differ between persons": any(np.any(leaf != np.ravel(leaf)[0]) for leaf in personal),
+        "reports that may be missing": any(getattr(each, "may_be_missing", False) for each in mechanisms),
+    }.items():
+        if wrong:
+            raise ValueError(f"shuffling hides a person among whole reports that are made alike, got {problem}")
+    size = getattr(local, "size", None)
+    if at_least(1, "count", count) > (count if size is None else round(float(size))):
+        raise ValueError(f"count must be at most {size:.0f}, the number of reports in the release, got {count}")
+    budget = float(np.max(personal[-1]))
     if guarantee.trust_model != "local" or guarantee.times != 1 or not budget < math.inf:
         why = f"{guarantee.trust_model}, {guarantee.times} reports for each person, epsilon {budget:g} at delta = 0"
         raise ValueError(f"shuffling needs a local guarantee of one report with finite epsilon at delta = 0, got {why}")
-    curve = ShuffledTradeoff(budget, at_least(1, "count", count))
-    assumption = f"This holds if a trusted shuffler mixes {count:,} reports, each made as stated by somebody else."
+    curve = ShuffledTradeoff(budget, count)
+    mixed = f"This holds if a trusted shuffler mixes {count:,} reports, each made as stated by somebody else."
+    assumption = " ".join(filter(None, [guarantee.assumption, mixed]))
     stated = checked("delta", delta, *ONE_INSIDE_0_1)
     return dataclasses.replace(
         guarantee, tradeoff=curve, trust_model="central", stated_delta=stated, assumption=assumption

@@ -82,6 +82,12 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
         Scale of the noise, and distance of the centres, a positive integer, both in the unit of the data.
     """
 
+    def repeated(self, times: int) -> ParametricTradeoff | None:
+        scale, squared = float(np.min(self.scale)), round(float(times * np.max(self.distance) ** 2))
+        if np.ptp(self.scale) == 0:
+            return _rows_curve(scale, squared, times)
+        return _normal_rows(scale, squared, times)  # whose noise each of several scales has a part of
+
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         reach = np.ceil(FAR * scale) + 2
         # the first m with T(m) ≤ alpha; there and at m − 1 the test rejects, at m − 1 with some probability
@@ -254,11 +260,14 @@ def _rows_curve(scale: float, squared: int, columns: int) -> ParametricTradeoff:
     """The curve of rows of integers at most a squared distance apart."""
     if scale <= SMALL and squared <= SHORT:
         return Polygon(best_tests(_tests(scale, vector) for vector in _longest_vectors((), squared, columns)))
+    return _normal_rows(scale, squared, columns) or tradeoffs.PureProtocolTradeoff(math.inf, 1.0)
+
+
+def _normal_rows(scale: float, squared: int, columns: int) -> GaussianTradeoff | None:
+    """A curve just below that of rows so far apart, under noise of this scale or larger in each column."""
     # σ² − τ², with a τ² at which 4 exp(−2π²τ²), summed over the columns that may differ, is 2^-53
     variance = scale**2 - math.log(min(columns, squared) * 2.0**55) / (2 * math.pi**2)
-    if variance <= 0:
-        return tradeoffs.PureProtocolTradeoff(math.inf, 1.0)
-    return GaussianTradeoff(math.sqrt(squared / variance))
+    return GaussianTradeoff(math.sqrt(squared / variance)) if variance > 0 else None
 
 
 def _longest_vectors(start: tuple[int, ...], left: int, columns: int) -> Iterator[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ldpbayes._core.checks import PROBABILITY
 from ldpbayes._core.pytrees import check_fields, optional
 from ldpbayes._core.types import Array
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, Tradeoff, composed_delta, composed_tradeoff
+from ldpbayes.privacy.tradeoffs import Tradeoff, composed_delta, composed_tradeoff
 
 SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
@@ -50,6 +50,8 @@ class Guarantee:
     assumption: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tradeoff, Tradeoff):
+            raise TypeError(f"tradeoff must be a curve of ldpbayes.privacy (a `Tradeoff`), got {self.tradeoff!r}")
         for name, allowed in (("unit", ("record", "attribute", "label")), ("trust_model", ("local", "central"))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
@@ -66,12 +68,13 @@ class Guarantee:
     def composed(self, times: int) -> "Guarantee":
         """Return the guarantee for a person with `times` reports, where each report has this guarantee.
 
-        The result is exact for Gaussian noise and for randomized response with two answers. Otherwise, it is a weaker
-        guarantee, computed from `stated_pair` for the largest personal budget. A pure budget ε becomes `times` · ε.
+        The result is exact for Gaussian noise and for randomized response with two answers, and nearly so for discrete
+        Gaussian noise. Otherwise, it is a weaker guarantee, computed from `stated_pair` for the largest personal
+        budget. A pure budget ε becomes `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
-        if times > 1 and isinstance(curve, GaussianTradeoff):
-            curve = GaussianTradeoff(np.max(curve.mu) * times**0.5)
+        if times > 1 and (known := curve.repeated(times)):
+            curve = known
         elif times > 1:
             delta = np.max(self.stated_pair[1])
             small = composed_delta(delta, 1 / times)  # of one report, for delta of all
@@ -91,7 +94,7 @@ class Guarantee:
         return epsilon, delta
 
     def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
-        """Return the guarantee in sentences. Numbers are rounded up to four digits.
+        """Return the guarantee in sentences. Numbers are rounded up to four digits, percentages to three.
 
         The sentences quote one pair of epsilon and delta. Give `epsilon` in nats or `delta` to choose the pair.
         Default: the pair for `stated_delta`.
@@ -112,7 +115,7 @@ class Guarantee:
             f"is protected by {self.trust_model} differential privacy with "
             f"epsilon {quoted(budget[~given_away])} and delta {quoted(quoted_delta[~given_away])}: "
             f"no test between two {kind} {what} that raises a false alarm 5% of the time "
-            f"detects the truth more than {100 * np.max(power[~given_away]):.3g}% of the time."
+            f"detects the truth more than {_rounded_up(100 * np.max(power[~given_away]), 3):.3g}% of the time."
         )
         if np.any(self.tradeoff.zero_probability):
             share = quoted(self.tradeoff.zero_probability, "")
@@ -140,9 +143,9 @@ def quoted(value: ArrayLike, equals: str = "= ") -> str:
     return f"{equals}{low}" if low == high else f"between {low} and {high}"
 
 
-def _rounded_up(value: float) -> float:
-    """In the fourth digit, but for rounding errors of the value itself: a promise is never better than it is."""
-    if not 0 < value < math.inf:
+def _rounded_up(value: float, digits: int = 4) -> float:
+    """In the last digit, but for rounding errors of the value itself: a promise is never better than it is."""
+    if not 1e-300 < value < math.inf:  # numbers that are nearly too small for a float have fewer digits
         return value
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
     return math.ceil(value / unit * (1 - 1e-9)) * unit

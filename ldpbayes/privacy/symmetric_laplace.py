@@ -18,6 +18,7 @@ from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
 from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ParametricTradeoff, PureProtocolTradeoff, SeparateTradeoff
 
 FAR = 2000.0  # distance at which both errors underflow
+NEAR = 1e-9  # least distance of a table: nearer centres, whose errors would be lost in rounding, are told no better
 MANY = 10_000  # dimensions beyond which the limit stands for the curve: it is lower by 1/dimension of itself
 PUBLIC = PureProtocolTradeoff(math.inf, 1.0)  # of records that are released as they are
 NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: above it, 1 − error is more precise
@@ -57,7 +58,8 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
         return np.where(finite, laplace, np.asarray(PUBLIC._at(formula, argument)))[()]
 
     def _curve(self, distance: float) -> ParametricTradeoff:
-        return _tests(self.dimension if self.dimension <= MANY else math.inf, distance) if distance < FAR else PUBLIC
+        dimension = self.dimension if self.dimension <= MANY else math.inf
+        return _tests(dimension, max(distance, NEAR)) if distance < FAR else PUBLIC
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -29,6 +29,10 @@ class Tradeoff(abc.ABC):
 
     zero_probability: Array = 0.0  #: Probability that the input is released exactly as it is.
 
+    def repeated(self, times: int) -> "Tradeoff | None":
+        """Return the curve of so many independent outputs of any of the parameters, or None if it is not known."""
+        return None
+
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
         """Return the smallest rate of missed detections (type II error) of a test with a rate `alpha` of false alarms.
@@ -107,10 +111,11 @@ class LogTradeoff(ParametricTradeoff):
     def _epsilon(self, delta: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         inside = (delta > 0) & (delta < 1)
         target = np.log(np.where(inside, delta, 0.5))
-        bracket = np.zeros_like(target), self._too_large(target, *parameters)
-        root = find_root(self._log_delta, target, bracket, *parameters)
+        high = self._too_large(target, *parameters)
+        finite = np.isfinite(high)
+        root = find_root(self._log_delta, target, (np.zeros_like(target), np.where(finite, high, 1.0)), *parameters)
         enough = (delta == 1) | (inside & (target >= self._log_delta(np.zeros_like(target), *parameters)))
-        return np.where(enough, 0.0, np.where(delta > 0, root.x, np.inf))
+        return np.where(enough, 0.0, np.where((delta > 0) & finite, root.x, np.inf))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,9 +218,10 @@ class GaussianTradeoff(LogTradeoff):
         Distance of the two means, positive: the sensitivity divided by the standard deviation of the noise.
     """
 
-    mu: Array = ruled(
-        POSITIVE
-    )  #: Distance of the means, > 0: sensitivity over standard deviation, a number or an array.
+    mu: Array = ruled(POSITIVE)  #: Distance of the means, > 0: sensitivity over standard deviation, one or an array.
+
+    def repeated(self, times: int) -> "GaussianTradeoff":
+        return GaussianTradeoff(np.max(self.mu) * times**0.5)
 
     def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray) -> np.ndarray:
         return special.ndtr(-special.ndtri(alpha) - mu)
@@ -365,7 +371,8 @@ def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
     probability δ ([KOV] Theorem 3.3).
     """
     away = composed_delta(delta, times)
-    none = away == 1 or np.isinf(epsilon)
+    epsilon = float(epsilon)  # whose products overflow without a warning
+    none = away == 1 or math.isinf(times * epsilon)
     if none or times * np.logaddexp(0.0, epsilon) > STEEPEST:  # where probabilities below underflow
         return PureProtocolTradeoff(np.inf, 1.0) if none else approximate_tradeoff(times * epsilon, away)
     yes = np.arange(times, -1.0, -1.0)

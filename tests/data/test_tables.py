@@ -1,5 +1,8 @@
 """Noisy tables: read from frames, refused with key and column, written to files, and the labels of what fit returns."""
 
+import functools
+import html
+import itertools
 import json
 import warnings
 
@@ -14,7 +17,9 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.data import NoisyTable, ReleaseWarning
 from ldpbayes.data._tables import NOISES, UNSTATED, _scale
+from ldpbayes.data.release import promises
 from ldpbayes.mechanisms.plausibility import implausible_repeats
+from ldpbayes.mechanisms.protocol import OF_ONE_VALUE
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 
 COUNTS = {
@@ -241,6 +246,84 @@ def test_what_is_promised_follows_from_the_sensitivity_or_is_what_the_publisher_
     assert "guarantee" in derived._repr_html_()
 
 
+def told(law, scales, change, epsilon):
+    """δ of two tables whose cells differ by `change`, by enumeration of all values that they release."""
+    values = np.arange(-60, 61)
+    cells = [np.exp(-np.abs(values[:, None] - [0, d]) / s) for s, d in zip(scales, change, strict=True)]
+    if law == "discrete_gaussian":
+        cells = [np.exp(-((values[:, None] - [0, d]) ** 2) / (2 * s**2)) for s, d in zip(scales, change, strict=True)]
+    p, q = (functools.reduce(np.multiply.outer, [(each / each.sum(axis=0))[:, i] for each in cells]) for i in (0, 1))
+    return np.maximum(p - np.exp(epsilon) * q, 0).sum()
+
+
+@pytest.mark.parametrize("scales", [(2.0, 2.0, 2.0), (1.7, 4.0, 2.5), (0.4, 0.6, 0.5)])
+@pytest.mark.parametrize("law", ["discrete_laplace", "discrete_gaussian"])
+@pytest.mark.parametrize("neighbours, times", [("add_remove", 1), ("add_remove", 2), ("replace", 1), ("replace", 2)])
+def test_no_two_neighbouring_tables_are_told_better_than_stated(law, scales, neighbours, times):
+    """Who is added changes up to `times` of three counts by one; who is replaced changes others, too, back by one."""
+    frame = {"k": ["a", "b", "c"], "n": [5, 7, 9], "s": scales}
+    table = NoisyTable.from_frame(frame, "n", "k", law, scale="s", sensitivity=1, neighbours=neighbours, times=times)
+    added = [c for c in itertools.product([0, 1], repeat=3) if sum(c) <= times]
+    pairs = {tuple(np.subtract(b, a)) for a in added for b in added if neighbours == "replace" or not any(a)}
+    for epsilon in (0.0, 0.3, 0.9, 2.0):
+        worst = max(told(law, scales, change, epsilon) for change in pairs)
+        assert worst <= np.max(table.guarantee.delta(epsilon)) + 1e-12, (epsilon, worst)
+        if len({*scales}) == 1 and law == "discrete_gaussian":
+            assert table.guarantee.delta(epsilon) == pytest.approx(worst, rel=1e-9)
+    if law == "discrete_laplace":
+        budgets = np.sort([sum(1 / s for s, c in zip(scales, change, strict=True) if c) for change in pairs])
+        assert np.max(table.guarantee.epsilon(0.0)) >= budgets[-1] - 1e-12
+        if len({*scales}) == 1:
+            assert np.max(table.guarantee.epsilon(0.0)) == pytest.approx(budgets[-1])
+
+
+def test_a_table_states_what_one_person_changes():
+    """A record that moves to another cell changes two counts of scale 2: epsilon is 1, not .5."""
+    frame = {"k": ["a", "b", "c"], "n": [5, 7, 9]}
+
+    def table(**stated):
+        return NoisyTable.from_frame(frame, "n", "k", "discrete_laplace", scale=2.0, sensitivity=1, **stated)
+
+    moved, added, unknown = table(neighbours="replace", times=1), table(neighbours="add_remove", times=1), table()
+    replaced = "one person is replaced by another one: this changes up to 2 of the released values, each by up to 1 "
+    assert "epsilon = 1 and" in promises([moved]) and replaced in promises([moved])
+    assert "epsilon = 0.5 and" in promises([added]) and "added or removed: this changes up to 1 of" in promises([added])
+    assert "epsilon = 0.5 and" in promises([unknown]) and OF_ONE_VALUE in promises([unknown])
+    assert OF_ONE_VALUE not in promises([unknown[:1]])  # of one value only
+    for each in (moved, added, unknown):
+        stated = promises([each])
+        assert stated == each.guarantee.statement() == promises([each.sketch()])
+        assert stated in html.unescape(each._repr_html_())
+        assert ldp.privacy.compose(each).statement() == stated
+    assert moved[:2].guarantee.epsilon(0.0) == 1.0 and moved[:1].guarantee.epsilon(0.0) == 0.5
+    assert ldp.privacy.compose(moved, added).epsilon(0.0) == 1.5
+    assert "someone with one record in each is promised epsilon = 1.5 and" in promises([moved, added])
+    assert "someone with one released value in each is promised epsilon = 1.5 and" in promises([moved, unknown])
+    three = table(neighbours="replace", times=2).guarantee  # all the cells that there are
+    assert three.epsilon(0.0) == pytest.approx(1.5)
+    floored = table(neighbours="replace", times=1, floor=0)
+    assert floored.guarantee.epsilon(0.0) == 1.0
+
+
+def test_several_statistics_of_a_plain_release_are_stated_as_one_value():
+    several = ldp.Release([3, 9], ldp.DiscreteLaplaceMechanism(2.0))
+    one, local = ldp.Release([3], ldp.DiscreteLaplaceMechanism(2.0)), ldp.Release([0, 1], ldp.RandomizedResponse(1.0))
+    rows = ldp.Release([[3.0, 9.0]], ldp.LaplaceMechanism(1.0, columns=2, sensitivity=1.0))
+    twice = ldp.Release([3, 9], ldp.DiscreteLaplaceMechanism(2.0), times=2)
+    assert OF_ONE_VALUE in several.guarantee.statement() and OF_ONE_VALUE in promises([several.sketch()])
+    for each in (one, local, rows, twice):
+        assert OF_ONE_VALUE not in promises([each])
+    assert twice.guarantee.epsilon(0.0) == 1.0 and "A person with up to 2 reports" in promises([twice])
+
+
+@pytest.mark.parametrize("stated", [{"neighbours": "replace"}, {"neighbours": "swap", "times": 1}])
+def test_neighbours_need_the_number_of_cells(stated):
+    with pytest.raises(ValueError, match="neighbours must be one of add_remove, replace, with a sensitivity and times"):
+        table_of(**stated)
+    with pytest.raises(ValueError, match="with a sensitivity and times, a person's largest number of cells"):
+        NoisyTable([1.0], ldp.LaplaceMechanism(1.0, 0, 1), neighbours="replace", times=1)
+
+
 @pytest.mark.parametrize("privacy", [5, [], {"epsilon": 1}])
 def test_a_statement_is_a_text(privacy):
     with pytest.raises(TypeError, match="privacy must be a text, got"):
@@ -249,11 +332,13 @@ def test_a_statement_is_a_text(privacy):
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_files_keep_the_keys_the_gaps_and_the_statement(tmp_path, suffix):
-    table = table_of({"n": [101, None, 57, 40], "state": [1, 1, 2, 2]}, threshold=20, privacy="As stated.")
+    cells, how = {"n": [101, None, 57, 40], "state": [1, 1, 2, 2]}, {"neighbours": "replace", "times": 2}
+    table = table_of(cells, threshold=20, privacy="As stated.", **how)
     path = tmp_path / f"counts{suffix}"
     table.save(path)
     loaded = NoisyTable.load(path)
     assert loaded.keys == table.keys and loaded.privacy == "As stated." and loaded.mechanism == table.mechanism
+    assert (loaded.neighbours, loaded.times) == ("replace", 2)
     np.testing.assert_array_equal(loaded.values, table.values)
     assert loaded.keys["state"].dtype.kind == "i"
     assert type(ldp.Release.load(path)) is ldp.Release  # of the values alone
@@ -381,9 +466,7 @@ def test_two_tables_of_the_same_cells_share_their_axis():
 
 
 def test_the_statement_of_a_publisher_stands_beside_the_guarantees_of_other_releases():
-    from ldpbayes.data.release import promises
-
     stated, derived = table_of(privacy="As stated."), table_of(sensitivity=1, standard_deviation=None, scale=10.0)
     text = promises([stated, derived, stated])
     assert text.endswith("\nAs stated.") and text.count("As stated.") == 1
-    assert text.startswith(derived.mechanism.guarantee.statement())
+    assert text.startswith(derived.guarantee.statement())

@@ -154,6 +154,19 @@ def test_a_statistic_has_a_sensitivity_and_the_guarantee_of_a_person_in_it():
         (lambda: ldp.DiscreteLaplaceMechanism(1.0, sensitivity=0.5), "sensitivity must be a whole number"),
         (lambda: ldp.mechanisms.AdditiveMechanism(noise.DiscreteLaplace(1.0), 0.5, 10), "lower must be a whole number"),
         (lambda: noise.ZeroInflated(noise.DiscreteLaplace(1.0), 0.2), "noise must be a `Noise` with a continuous law"),
+        *(
+            (lambda wrap=wrap, law=law: wrap(law), "noise must be .* one parameter, a scale for all columns, got ")
+            # of columns with scales 1 and 0.001, the guarantee was that of the first: δ of 2e-8 for 1
+            for law in (
+                noise.IndependentGaussian([1.0, 0.001]),
+                noise.IndependentGaussian([2.0]),
+                noise.IndependentGaussian(np.ones((3, 2))),
+                noise.Staircase(1.0, 1.0, 0.5),
+                noise.WithPublicRecords(noise.Laplace(1.0)),
+                noise.ZeroInflated(noise.Gaussian(1.0), 0.1),
+            )
+            for wrap in (noise.WithPublicRecords, lambda law: noise.ZeroInflated(law, 1e-9))
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             make()

@@ -457,7 +457,7 @@ def test_specs_make_the_mechanism_again():
         (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), 0, 1.1), "upper - lower must be at most the step"),
         (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), 0, 1, 2), "not for rows or statistics"),
         (lambda: AdditiveMechanism(Staircase(1.0, 1.0, 0.5), sensitivity=0.5), "not for rows or statistics"),
-        (lambda: AdditiveMechanism(WithPublicRecords(Staircase(1.0, 1.0, 0.5)), 0, 1), "each with noise"),
+        (lambda: WithPublicRecords(Staircase(1.0, 1.0, 0.5)), "one parameter, a scale for all columns"),
         (
             lambda: mechanism_from_spec(
                 {"mechanism": "staircase", "epsilon": 1.0, "lower": 0, "upper": 1, "columns": 2}

@@ -1,5 +1,6 @@
 import math
 
+import jax
 import numpy as np
 import pytest
 from scipy import integrate, special, stats
@@ -12,6 +13,7 @@ from ldpbayes.privacy import (
     Guarantee,
     LaplaceTradeoff,
     PureProtocolTradeoff,
+    SymmetricLaplaceTradeoff,
     ZeroInflatedTradeoff,
     compose,
     shuffled,
@@ -190,6 +192,38 @@ def test_a_statement_is_rounded_up():
     assert "epsilon = 0.3 and" in Guarantee(LaplaceTradeoff(0.1 + 0.2)).statement()
 
 
+def test_percentages_are_rounded_up_too():
+    """Randomized response at epsilon 2 detects at most .05 exp(2) = .369453 of the truth."""
+    assert "more than 37% of the time" in ldp.RandomizedResponse(2.0).guarantee.statement()
+    # to nearest these would be 36.9 and 100
+    assert "more than 36.9% of the time" in Guarantee(LaplaceTradeoff(math.log(7.38))).statement()
+    assert "more than 99.9% of the time" in Guarantee(PureProtocolTradeoff(math.inf, 0.9485)).statement()
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-322, 1e-305, 1e-299])
+def test_the_smallest_budgets_are_stated(epsilon):
+    for guarantee in (ldp.RandomizedResponse(epsilon).guarantee, Guarantee(LaplaceTradeoff(epsilon))):
+        assert "more than 5% of the time" in guarantee.statement() and guarantee.epsilon(0.0) == epsilon
+    rows = Guarantee(SymmetricLaplaceTradeoff(epsilon, 2))
+    assert 0 < rows.delta(0.0) < 1e-8 and "epsilon = 0 and delta = 1e-06" in rows.statement()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mu", [1e154, 1e155, 1e300, 1.7e308])
+def test_the_largest_distances_have_an_infinite_epsilon_or_a_finite_one(mu):
+    """Epsilon is about mu²/2, which overflows from 2e154 on."""
+    epsilon = GaussianTradeoff(mu).epsilon([1e-6, 0.5])
+    assert np.all(epsilon == np.inf) if mu > 2e154 else np.all(np.abs(epsilon / mu / mu - 0.5) < 1e-9)
+    assert "No record is protected" in Guarantee(GaussianTradeoff(mu)).statement() or mu == 1e154
+    assert Guarantee(LaplaceTradeoff(mu)).composed(3).epsilon(0.0) == 3 * float(mu)
+
+
+def test_a_guarantee_takes_trade_off_curves_only():
+    for curve in (1.0, None, lambda alpha: 1 - alpha, NORMAL):
+        with pytest.raises(TypeError, match="tradeoff must be a curve of ldpbayes"):
+            Guarantee(curve)
+
+
 def test_the_statement_quotes_the_delta_that_was_asked_for():
     pytest.importorskip("dp_accounting", reason="the extra opendp is not installed")
     text = compose(*[LAPLACE] * 10, delta=1e-3).statement()
@@ -279,8 +313,60 @@ def test_shuffling_is_refused_where_there_is_no_bound():
     ):
         with pytest.raises(ValueError, match="needs a local guarantee of one report with finite epsilon"):
             shuffled(local, 100, 1e-6)
-    with pytest.raises(ValueError, match="count must be"):
-        shuffled(RESPONSE, 0, 1e-6)
+    for count in (0, 2.5):
+        with pytest.raises(ValueError, match="count must be"):
+            shuffled(RESPONSE, count, 1e-6)
+
+
+BUDGETS = np.append(1.0, np.full(999, 1e-6))
+AGE = np.append(1.0, np.zeros(999))
+NOT_HIDDEN = {
+    "public columns": ldp.LaplaceMechanism(1.0, 0, 1, columns=2, perturbed=[0]),
+    "attributes": ldp.LaplaceMechanism(61.0, 0, 1, columns=61).attribute_guarantee,
+    "labels": ldp.mechanisms.RPWithPrior(1.0, (0.0, 1.0), 0.2),
+    "bins of labels": ldp.mechanisms.RROnBins(1.0, [0.0, 1.0, 2.0], [0.5, 1.5]),
+    "budgets": ldp.RandomizedResponse(BUDGETS),
+    "budgets in a guarantee": ldp.RandomizedResponse(BUDGETS).guarantee,
+    "budgets in a release": ldp.Release(np.arange(1000) % 2, ldp.RandomizedResponse(BUDGETS)),
+    "budgets in a sketch": ldp.Release(np.arange(1000) % 2, ldp.RandomizedResponse(BUDGETS)).sketch(),
+    "bounds": ldp.LaplaceMechanism(1.0, AGE * 100, AGE * 100 + 1),  # of one width: one guarantee, but other values
+    "bounds, and one scale": ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(1.0), 0.0, 1 + AGE),
+    "scales of a density": ldp.mechanisms.AdditiveMechanism(
+        ldp.noise.FromDensity(jax.scipy.stats.cauchy.logpdf, 1 + AGE), 0.0, 1.0
+    ),
+    "gamma": ldp.mechanisms.StaircaseMechanism(1.0, 0, 1, 0.2 + AGE / 2),
+    "units of rounding": ldp.mechanisms.Rounded(ldp.LaplaceMechanism(1.0, 0, 1), 1 + AGE),
+    "missing reports": ldp.mechanisms.Incomplete(ldp.LaplaceMechanism(1.0, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", NOT_HIDDEN)
+def test_what_other_reports_do_not_hide_is_refused(name):
+    with pytest.raises(ValueError, match="shuffling hides a person among whole reports that are made alike, got "):
+        shuffled(NOT_HIDDEN[name], 1_000, 1e-6)
+
+
+def test_others_with_smaller_budgets_hide_nobody():
+    """Noise of scale 1 among 999 of scale 1e6, all on numbers from 0 to 1: but for a probability of 999 · 21/2e6, no
+    other report lies from −10 to 11, where the person's does, but for exp(−10).
+    """
+    told = LaplaceTradeoff(1.0).delta(0.1) - 999 * 21 / 2e6 - math.exp(-10)
+    assert told > 0.35 > 500 * shuffled(ldp.LaplaceMechanism(1.0, 0, 1), 1_000, 1e-6).delta(0.1)
+
+
+def test_rows_whose_columns_all_get_noise_are_hidden():
+    whole = shuffled(ldp.LaplaceMechanism(1.0, 0, 1, columns=2), 10_000, 1e-6)
+    assert whole.delta(0.1) == shuffled(RESPONSE, 10_000, 1e-6).delta(0.1) < 1e-13
+
+
+def test_no_more_reports_are_shuffled_than_were_released():
+    release = ldp.Release([0, 1, 1, 0], RESPONSE)
+    for local in (release, release.sketch(), ldp.Release(None, RESPONSE, 4)):
+        with pytest.raises(ValueError, match="count must be at most 4, the number of reports in the release, got 5"):
+            shuffled(local, 5, 1e-6)
+        assert shuffled(local, 4, 1e-6).delta(0.3) == shuffled(RESPONSE, 4, 1e-6).delta(0.3)
+    alike = ldp.Release([0, 1, 1, 0], ldp.RandomizedResponse(np.ones(4)))
+    assert shuffled(alike, 3, 1e-6).delta(0.3) == shuffled(RESPONSE, 3, 1e-6).delta(0.3)
 
 
 def test_the_shuffled_statement_says_what_it_assumes():
