@@ -233,7 +233,8 @@ def fit(
             raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
         mechanisms = mechanisms_of(data, sites)
-        privacy = promises(data, mechanisms_of([], sites), same_people, different_people) or UNKNOWN_PRIVACY
+        privacy = promises(data, mechanisms_of([], sites), same_people, different_people)
+        privacy = "\n".join(filter(None, [privacy, *map(_of_sampled, sites, sites.values())])) or UNKNOWN_PRIVACY
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         if isinstance(log_likelihood, Release) or log_likelihood:
             requested["log_likelihood"] = functools.partial(log_likelihoods, release=log_likelihood)
@@ -360,6 +361,15 @@ def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechan
     """Mechanisms of releases and sketches, and of a model's sites without one."""
     of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
     return [promise.mechanism for promise in counted_once(each for part in data for each in part.promises)] + of_sites
+
+
+def _of_sampled(name: str, site: Site) -> str:
+    """What is said of the promise of a mechanism with sampled parameters; nothing of others."""
+    return bool(site.sampled) * (
+        f"What the mechanism of site {name!r} promises depends on {' and '.join(map(repr, site.sampled))}, which the "
+        "model samples. So no epsilon is stated, and none is part of a sum: a mechanism that is made with a draw states "
+        "the guarantee at this draw."
+    )
 
 
 def _variables(model: Model) -> list[Any]:

@@ -5,6 +5,7 @@ its log-likelihood is computed once as a function of that number, and looked up 
 import contextlib
 import dataclasses
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -182,6 +183,9 @@ class TabulatedSite:
         channel = closed_form(base, law.mechanism) is None and getattr(law.mechanism, "bounded", True)
         if channel or isinstance(base, dist.Delta):
             raise NoTable("a channel takes longer to build than tables save, and a number with noise is quick itself")
+        arguments = inspect.signature(type(base)).parameters.values()
+        if {each.name for each in arguments if each.default is each.empty} - set(base.arg_constraints):
+            raise NoTable("the law of a record is made of other laws, not of numbers alone")
         varying = [each for each in base.arg_constraints if depends(lambda _, law: getattr(law, each))]  # noqa: B023
         others = depends(lambda site, _: (unwrapped(site["fn"])[0].mechanism, site["value"], site["scale"]))
         if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):

@@ -20,6 +20,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference._handlers import check_site
+from ldpbayes.inference.compiled_programs import inputs_in_use
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.latent import known_breaks
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
@@ -40,6 +41,7 @@ class Site(NamedTuple):
     expanded_constrained: bool = False
     shape: tuple[int, ...] = ()
     mechanism: Mechanism | None = None  # the mechanism of observed values that came without their release
+    sampled: tuple[str, ...] = ()  # sites that the parameters of its mechanism depend on
     release: Any = None  # whose values are observed
     fixed: bool = False  # whether it is privatized, with records that are numbers, not draws of a law
     on_panels: bool = False  # whether a channel integrates over its records, on panels that may be too wide
@@ -169,6 +171,16 @@ def sites_of(density: Density, strategy: Callable = init_to_uniform) -> dict[str
             _validate_model(trace)
 
     jax.eval_shape(describe, jax.random.key(0))
+    for name in [name for name, site in sites.items() if not is_concrete(site.mechanism)]:
+
+        def mechanism(parameters: Params, name: str = name) -> Mechanism:
+            model = numpyro.handlers.seed(given(density.model, parameters, parameters), jax.random.key(0))
+            return unwrapped(density.trace(model)[name]["fn"])[0].mechanism
+
+        example = jax.eval_shape(lambda key: density.start(key, strategy), jax.random.key(0))
+        (sampled,) = inputs_in_use(lambda values: jax.tree.leaves(mechanism(values)), example)
+        known = None if sampled or sites[name].release else mechanism(density.start(jax.random.key(0), strategy))
+        sites[name] = sites[name]._replace(mechanism=known, sampled=(*sampled,))
     return sites
 
 
@@ -191,6 +203,7 @@ def _described(name: str, site: Message) -> Site:
         raise ValueError(f"site {name!r} is privatized, but observes no values: give the model the released values")
     discrete = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
     batch_shape = log_likelihood_shape(site) if observed else ()
+    released = site["infer"].get("released") if observed else None
     return Site(
         latent,
         discrete_base=private and fn.base_dist.support.is_discrete and isinstance(fn.mechanism, NumericMechanism),
@@ -201,8 +214,8 @@ def _described(name: str, site: Message) -> Site:
         batch_shape=batch_shape,
         expanded_constrained=latent and _has_numbers_or_shares(site["fn"].support),
         shape=shape,
-        mechanism=fn.mechanism if observed and private and not site["infer"].get("released") else None,
-        release=site["infer"].get("released") if observed else None,
+        mechanism=fn.mechanism if observed and private and (not released or not is_concrete(fn.mechanism)) else None,
+        release=released,
         fixed=private and isinstance(unexpanded(fn.base_dist), dist.Delta),
         on_panels=observed and _on_fixed_panels(site),
         kinked=private and known_breaks(fn.base_dist) is not None,

@@ -1,7 +1,6 @@
 """The class `Privatized`: the law of a released value, as a NumPyro distribution."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -261,19 +260,32 @@ def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) 
     if mechanism is not None and mechanism.support.is_discrete and not isinstance(mechanism, (Additive, Reported)):
         return Grouped(law, groups)
     own = unexpanded(law)
-    if own.batch_shape == ():
+    if own.batch_shape in ((), (1,)):
         return own.expand(np.shape(groups))
-    if isinstance(own, dist.MultivariateNormal):
-        return dist.MultivariateNormal(own.loc[groups], scale_tril=own.scale_tril[groups], validate_args=False)
-    arguments = inspect.signature(type(own)).parameters.values()
-    required = {a.name for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD}
-    if not required <= set(own.arg_constraints) or own.event_shape:
-        raise TypeError(f"a {type(own).__name__} cannot be repeated for the records of each group")
-    parameters: dict[str, Any] = {}
-    for name, constraint in own.arg_constraints.items():
-        value = getattr(own, name)
-        rank = jnp.ndim(value) - constraint.event_dim
-        batch, event = jnp.shape(value)[:rank], jnp.shape(value)[rank:]
-        # a parameter that all groups share stays one number
-        parameters[name] = value[groups] if batch == law.batch_shape else jnp.reshape(value, event)
-    return type(own)(**parameters, validate_args=False)
+    (count,) = own.batch_shape
+    if any(np.ndim(leaf) > 1 for leaf in jax.tree.leaves(own)):
+        # An axis of another kind that is as long by chance does not fit rows of which there are twice as many.
+        twice, value = np.tile(np.arange(count), 2), jnp.zeros(own.event_shape)
+        try:
+            fits = jax.eval_shape(lambda: _rows(own, twice, count).log_prob(value)).shape == twice.shape
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise TypeError(f"a {type(own).__name__} cannot be repeated for the records of each group")
+    return _rows(own, groups, count)
+
+
+def _rows(law: Any, rows: Array, count: int) -> Any:
+    """Rows of the arrays of a law, and of the laws that it is made from, whose first axis is as long as `count`."""
+
+    def own(part: Any) -> Any:
+        if isinstance(part, dist.Distribution):
+            return _rows(part, rows, count)
+        return part[rows] if np.shape(part)[:1] == (count,) else part
+
+    batch = (*np.shape(rows), *law.batch_shape[1:]) if law.batch_shape[:1] == (count,) else law.batch_shape
+    if isinstance(law, dist.ExpandedDistribution):
+        return _rows(law.base_dist, rows, count).expand(batch)
+    taken = jax.tree.map(own, law, is_leaf=lambda part: part is not law and isinstance(part, dist.Distribution))
+    taken._batch_shape = batch
+    return taken

@@ -129,13 +129,13 @@ def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
 
 def binomial_log_mass(k: Any, n: Any, log_p: Any, log_q: Any) -> jax.Array:
     """Return the log probability of k successes in n trials, where log_p = log p and log_q = log(1 − p)."""
-    inside = (k > 0) & (k < n)
-    at = jnp.where(inside, k, 0.5 * n)
+    inside, ends = (k > 0) & (k < n), jnp.where(k == n, n * log_p, jnp.where(k > n, -jnp.inf, n * log_q))
+    n = jnp.where(inside, n, 1.0)  # derivatives at 0 trials would be NaN, even if not selected
+    at = jnp.where(inside, k, 0.5)
     rest, excess = n - at, n * jnp.exp(log_p) - at
     deviance = _deviance(at, excess, jnp.log(n / at) + log_p) + _deviance(rest, -excess, jnp.log(n / rest) + log_q)
     errors = _stirling_error(n) - _stirling_error(at) - _stirling_error(rest)
     lead = 0.5 * (jnp.log(n / (at * rest)) - math.log(2 * math.pi))
-    ends = jnp.where(k == n, n * log_p, jnp.where(k > n, -jnp.inf, n * log_q))
     return jnp.where(inside, lead + errors - deviance, ends)
 
 

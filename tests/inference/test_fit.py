@@ -389,3 +389,57 @@ def test_improper_priors_and_numbers_computed_inside_plates_are_sampled_and_kept
     assert dims == {"level": (), "each": ("groups",), "twice": ("groups",), "total": (), "ends": ("ends_dim_0",)}
     np.testing.assert_allclose(posterior["total"], np.sum(np.asarray(posterior["each"]), axis=-1))
     assert not np.isnan(np.asarray(posterior["ends"])).any()
+
+
+SAMPLED_MECHANISMS = {
+    "transition matrix": lambda p: ldp.mechanisms.TransitionMatrix(jnp.array([[1 - p, p], [p, 1 - p]])),
+    "budget of categories": lambda p: ldp.RandomizedResponse(4 * p),
+    "bits": lambda p: ldp.mechanisms.OptimalUnaryEncoding(4 * p, 2),
+    "budget": lambda p: ldp.LaplaceMechanism(4 * p, 0, 1),
+    "scale of noise": lambda p: ldp.GaussianMechanism.from_standard_deviation(p, lower=0, upper=1),
+    "reporting rule": lambda p: ldp.mechanisms.Rounded(
+        ldp.mechanisms.AdditiveMechanism(ldp.noise.DiscreteLaplace(p), sensitivity=1.0), 5.0
+    ),
+    "staircase": lambda p: ldp.mechanisms.StaircaseMechanism(4 * p, 0, 1),
+    "square wave": lambda p: ldp.mechanisms.SquareWaveMechanism(4 * p, 0, 1),
+}
+
+
+@pytest.mark.parametrize("in_release", [False, True])
+@pytest.mark.parametrize("name", SAMPLED_MECHANISMS)
+def test_a_promise_that_depends_on_sampled_parameters_is_said_to(name, in_release):
+    values = np.eye(2, dtype=int) if name == "bits" else np.array([0, 1])
+
+    def model(values):
+        p, theta = numpyro.sample("p", dist.Beta(5, 20)), numpyro.sample("theta", dist.Beta(2, 2))
+        mechanism, law = SAMPLED_MECHANISMS[name](p), dist.Bernoulli(theta)
+        if in_release:
+            ldp.observe("z", law, ldp.Release(values, mechanism))
+        else:
+            numpyro.sample("z", ldp.Privatized(law, mechanism).expand([2]), obs=values)
+
+    with jax.enable_x64(True):
+        site = sites_of(density_of(model, (values,), {}))["z"]
+    assert site.sampled == ("p",) and site.mechanism is None
+
+
+def test_entries_of_a_transition_matrix_are_sampled_with_the_shares():
+    """28 of 40 answers are 1, q = p + (1 − 2 p) θ: both posterior means against sums on a grid of 400 × 400."""
+    matrix = SAMPLED_MECHANISMS["transition matrix"]
+
+    def model(values):
+        p, theta = numpyro.sample("p", dist.Beta(5, 20)), numpyro.sample("theta", dist.Beta(2, 2))
+        numpyro.sample("z", ldp.Privatized(dist.Bernoulli(theta), matrix(p)).expand([40]), obs=values)
+
+    posterior = ldp.fit(model, np.repeat([0, 1], [12, 28]), seed=1, progress_bar=False)
+    assert "promises depends on 'p', which the model samples" in posterior.attrs["privacy"]
+    assert posterior.attrs["mechanisms"] == "[]"
+    grid = (np.arange(400) + 0.5) / 400  # midpoint rule, for densities that are 0 at all ends: an error below 1e-4
+    p, theta = np.meshgrid(grid, grid, indexing="ij")
+    q = p + (1 - 2 * p) * theta
+    weights = p**4 * (1 - p) ** 19 * theta * (1 - theta) * q**28 * (1 - q) ** 12
+    for name, values in (("p", p), ("theta", theta)):
+        draws, mean = posterior.posterior[name].values, np.average(values, weights=weights)
+        sd = np.sqrt(np.average((values - mean) ** 2, weights=weights))
+        # at least 400 of the 4,000 draws are effective: 5 standard errors, a false alarm in 1e6
+        assert abs(draws.mean() - mean) < 5 * sd / 400**0.5

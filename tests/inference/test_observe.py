@@ -11,7 +11,7 @@ from numpyro.infer.util import log_density as uncompiled_log_density
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch
-from ldpbayes.likelihood.privatized import unwrapped
+from ldpbayes.likelihood.privatized import law_of_records, unwrapped
 from ldpbayes.models import clipped_gaussian, hierarchical
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -186,7 +186,8 @@ def test_a_mask_of_the_laws_hides_groups(x64):
             "group 0 is a sketch of 2 groups, and needs a",
         ),
         (
-            dist.LeftTruncatedDistribution(dist.Normal(np.zeros(2), 1.0), low=0.0),
+            # as many weights, which both groups share, as groups
+            dist.MixtureSameFamily(dist.Categorical(np.array([0.5, 0.5])), dist.Normal(np.zeros((2, 2)), 1.0)),
             ["release", "release"],
             ValueError,
             "cannot be repeated for the records of each group; sketch the releases, or give each group a",
@@ -201,6 +202,35 @@ def test_groups_that_do_not_go_into_one_site_are_refused(law, data, error, messa
     }
     with pytest.raises(error, match=f"site 'z': .*{message}"):
         ldp.observe("z", law, [made.get(part, part) for part in data])
+
+
+A, B = np.array([0.2, 0.5, 0.7]), np.array([0.8, 1.1, 1.3])
+MADE_OF_LAWS = {
+    "zero-inflated": lambda i: dist.ZeroInflatedNegativeBinomial2(5 * B[i], 3.0, gate=A[i]),
+    "zero-inflated by logits": lambda i: dist.ZeroInflatedDistribution(dist.Poisson(3 * B[i]), gate_logits=A[i]),
+    "mixture": lambda i: dist.MixtureSameFamily(
+        dist.Categorical(np.stack([A, 1 - A], -1)[i]), dist.Normal(np.stack([A, B], -1)[i], 1.0)
+    ),
+    "mixture of kinds": lambda i: dist.MixtureGeneral(
+        dist.Categorical(np.stack([A, 1 - A], -1)[i]), [dist.Normal(A[i], 1.0), dist.StudentT(3.0, B[i], 1.0)]
+    ),
+    "transformed": lambda i: dist.TransformedDistribution(
+        dist.Normal(0.0, 1.0), dist.transforms.AffineTransform(A[i], B[i])
+    ),
+    "truncated": lambda i: dist.TruncatedNormal(A[i], B[i], low=-A[i], high=2.0),
+    "folded": lambda i: dist.FoldedDistribution(dist.Normal(A[i], B[i])),
+    "normal rows": lambda i: dist.MultivariateNormal(np.stack([A, B, A], -1)[i], np.eye(3)),
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_LAWS)
+def test_laws_that_are_made_of_other_laws_are_repeated_for_the_records_of_groups(name, x64):
+    law, groups = MADE_OF_LAWS[name], np.array([0, 2, 1, 1, 0])
+    records = law_of_records(law(np.arange(3)), groups)
+    value = np.full(records.event_shape, 1.0)
+    np.testing.assert_allclose(records.log_prob(value), [law(i).log_prob(value) for i in groups], rtol=1e-13)
+    assert records.sample(jax.random.key(0)).shape == records.shape() == (5, *records.event_shape)
+    assert np.all(records.support(value))
 
 
 def test_a_record_counts_once_whatever_plates_are_around_it():

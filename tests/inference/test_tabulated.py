@@ -144,6 +144,23 @@ def test_likelihoods_of_other_numbers_have_no_table(model):
         site_of(model, release if model is not latent_noise else RELEASE, EXPOSURE)
 
 
+@pytest.mark.parametrize("name", ["negative binomial", "logits"])
+def test_zero_inflated_laws_with_a_latent_gate_are_sampled_without_tables(name):
+    def model(release):
+        gate, rate = numpyro.sample("gate", dist.Beta(2, 2)), numpyro.sample("rate", dist.Gamma(2, 0.1))
+        inflated = {
+            "negative binomial": lambda: dist.ZeroInflatedNegativeBinomial2(rate, 3.0, gate=gate),
+            "logits": lambda: dist.ZeroInflatedDistribution(dist.Poisson(rate), gate_logits=4 * gate - 2),
+        }[name]()
+        ldp.observe("z", inflated.expand([AREAS]), release)
+
+    with jax.enable_x64(True), pytest.raises(_tabulated.NoTable, match="made of other laws"):
+        site_of(model, RELEASE)
+    with pytest.warns(ldp.inference.ConvergenceWarning):  # the chains are short
+        posterior = ldp.fit(model, RELEASE, num_warmup=20, num_samples=20, num_chains=1, progress_bar=False)
+    assert np.isfinite(posterior.sample_stats["lp"]).all()
+
+
 def test_fit_takes_tables_by_itself_and_says_how_far_off_they_are():
     options = {"num_warmup": 150, "num_samples": 150, "num_chains": 2, "progress_bar": False}
     with pytest.warns(ldp.inference.ConvergenceWarning):  # the chains are short

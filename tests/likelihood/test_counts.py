@@ -15,11 +15,12 @@ import mpmath as mp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax import nn
 from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes.likelihood.closed_forms._counts import noisy_count
-from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
+from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Laplace
 from tests.likelihood import reference
 from tests.likelihood.reference import error, log_density, log_gradient
 
@@ -501,3 +502,28 @@ def test_derivatives_at_log_odds_of_0_are_those_of_the_sum(law, trials):
     log_prob = lambda eta: ldp.Privatized(law(eta), mechanism).log_prob(z)  # noqa: E731
     assert jax.grad(log_prob)(0.0) == pytest.approx(slope, abs=1e-12)
     assert jax.grad(jax.grad(log_prob))(0.0) == pytest.approx(bend, abs=1e-12)
+
+
+@pytest.mark.parametrize("noise", [Laplace(2.0), pytest.param(DiscreteGaussian(2.0), marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.parametrize("bounds", [{"sensitivity": 1.0}, {"lower": 0.0, "upper": 15.0}], ids=["statistic", "clipped"])
+def test_a_cell_without_trials_or_exposure_has_the_noise_alone_and_derivatives_of_0(noise, bounds):
+    """For a rate r e^t with r = 0 the derivative in t is 0 as well."""
+    mechanism, z, trials = ldp.mechanisms.AdditiveMechanism(noise, **bounds), np.array([3.0, 4.0]), np.array([0, 5])
+
+    @jax.jit
+    def log_probs(t):
+        t = t * jnp.ones(2)
+        laws = (
+            dist.BinomialProbs(nn.sigmoid(t), trials),
+            dist.BinomialLogits(t, trials),
+            dist.Poisson(trials * jnp.exp(t)),
+        )
+        return jnp.stack([ldp.Privatized(law, mechanism).log_prob(z) for law in laws], axis=-1)
+
+    np.testing.assert_allclose(log_probs(0.3)[0], mechanism.log_prob(z[0], 0.0), atol=1e-12)
+    h = 1e-4  # central differences: an error of h²/6 |f'''| < 2e-8 here and rounding of 1e-16/h
+    others = (log_probs(0.3 + h)[1] - log_probs(0.3 - h)[1]) / (2 * h)
+    for jacobian in (jax.jacfwd, jax.jacrev):
+        empty, proper = jacobian(log_probs)(0.3)
+        assert np.abs(empty).max() < 1e-100  # a rate is raised by 1e-154, which moves a derivative by as much
+        np.testing.assert_allclose(proper, others, atol=1e-7)

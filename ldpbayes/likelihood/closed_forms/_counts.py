@@ -49,6 +49,11 @@ class _LogOdds(Family):
 
 @register_family(dist.Poisson)
 class _Poisson(_Counts):
+    def __init__(self, law: Any) -> None:
+        """With a rate above 0 by less than rounding errors: at 0, log masses have no derivative."""
+        above = float(jnp.finfo(jnp.result_type(law.rate, float)).tiny) ** 0.5
+        super().__init__(dist.Poisson(law.rate + above, validate_args=False))
+
     def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
         """Where the complement is small P(X ≥ k) = λ^k/Γ(k) ∫ exp(−k v − λ exp(−v)) dv over v > 0."""
         k, rate = nodes[-1] + 1, self.law.rate
@@ -176,7 +181,7 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
         odds = law.logits if isinstance(law, dist.BinomialLogits) else jnp.log(law.probs) - jnp.log1p(-law.probs)
         count_law, parameters = _BINOMIAL, [law.total_count, -nn.softplus(-odds), -nn.softplus(odds)]
     elif isinstance(law, dist.Poisson):
-        count_law, parameters = _POISSON, [law.rate]
+        count_law, parameters = _POISSON, [families.family_of(law).law.rate]
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
         count_law, parameters = _NEGATIVE_BINOMIAL, [*_negative_binomial_parameters(law)]
     else:
