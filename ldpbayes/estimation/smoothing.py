@@ -184,7 +184,8 @@ class DensityEstimate(Estimate):
     -----
     Standard errors are posterior standard deviations, from a normal approximation at the posterior mode and the delta
     method. They include the bias that the penalty on rough densities causes. For quantiles in a tail and for small
-    shares, they are often too small.
+    shares, they are often too small. If the law is narrow beside the bounds and the noise is strong, the estimated law
+    is too wide, and the standard errors of the Gini coefficient and of quantiles are far too small.
     """
 
     law: SmoothDensity

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends
 PROFILE_STEPS = 14  # at most, to each side
 PROFILE_STEP_SIZES = 0.1, 0.5  # smallest and largest, in the logarithm of the scale
 HELD = 1e12  # precision of the logarithm of a scale that is held fixed
-SCALE_DEPTH, PENALTY_DEPTH = 3.0, 6.0  # nats below the most probable at which a posterior ends
+SCALE_DEPTH = 3.0  # nats below the most probable at which a posterior of scales ends
 PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likelihood is taken for its limit at scale 0
 
 
@@ -307,21 +307,20 @@ class Evidence(Penalty):
     def weighed(self, criterion: Criterion, start: np.ndarray) -> tuple[float, list[Node]]:
         """The most probable penalty, and the nodes of a posterior of penalties and scales."""
         penalties = self._penalties(criterion, start)
-        nodes = _nodes(criterion, start, penalties)
-        best = max(nodes, key=_weight, default=None)
-        step = best and criterion.objective.scaled and _step_of_scales(criterion, best.covariance)
-        if best and step:  # the scale is not normal: its own sum takes the place of Laplace's method
-            likely = [node.penalty for node in nodes if node.log_weight > best.log_weight - PENALTY_DEPTH]
-            nodes = []
-            for side in (1, -1):
-                theta = best.mean
-                for k in range(side < 0, PROFILE_STEPS):
-                    held, at = _held(criterion, theta, best.mean[-1] + side * k * step)
-                    nodes += (there := _nodes(held, at, likely, criterion))
-                    theta = max(there, key=_weight).mean
-                    if _total(there) < max(map(_weight, nodes)) - SCALE_DEPTH:
-                        break
-        return max(penalties, key=lambda p: _total([n for n in nodes if n.penalty == p]), default=0.0), nodes
+        if not penalties:
+            return 0.0, []
+        first = minimise_on_host(criterion.penalised(penalties[0]), start, ROUGH_TOLERANCE)
+        step = _step_of_scales(criterion, np.linalg.inv(first.at.hessian)) if criterion.objective.scaled else None
+        nodes = _nodes(criterion, first.theta, penalties) if step is None else []
+        for side in (1, -1) if step else ():  # the scale is not normal: a sum takes the place of Laplace's method
+            theta, last = first.theta, list[Node]()
+            for k in range(side < 0, PROFILE_STEPS):
+                held, theta = _held(criterion, theta, first.theta[-1] + side * k * step)
+                last = _nodes(held, theta, penalties, last, criterion)
+                nodes += last
+                if _total(last) < max(map(_weight, nodes)) - SCALE_DEPTH:
+                    break
+        return max(penalties, key=lambda p: _total([n for n in nodes if n.penalty == p])), nodes
 
 
 def _weight(node: Node) -> float:
@@ -333,14 +332,21 @@ def _total(nodes: list[Node]) -> float:
 
 
 def _nodes(
-    criterion: Criterion, start: np.ndarray, penalties: list[float], free: Criterion | None = None
+    criterion: Criterion,
+    start: np.ndarray,
+    penalties: list[float],
+    near: Sequence[Node] = (),
+    free: Criterion | None = None,
 ) -> list[Node]:
-    """Nodes of the penalties that count; with the prior of the scale from the criterion in which it is free."""
+    """Nodes of the penalties that count, from those of a scale nearby, if any; the criterion in which the scale is free
+    has its prior.
+    """
     nodes: list[Node] = []
+    starts = {node.penalty: node.mean for node in near}
 
     def minus_log_evidence(penalty: float) -> float:
-        theta = nodes[-1].mean if nodes else start
-        minimum = minimise_on_host(criterion.penalised(penalty), theta, ROUGH_TOLERANCE)
+        theta = starts.get(penalty, nodes[-1].mean if nodes else start)
+        minimum = minimise_on_host(criterion.penalised(penalty), np.append(theta[:-1], start[-1]), ROUGH_TOLERANCE)
         theta = minimum.theta
         volume = 0.5 * (len(criterion.unit) * np.log(penalty) - np.linalg.slogdet(minimum.at.hessian)[1])
         prior = 0.5 * free.scale_precision * (theta[-1] - np.log(free.scale)) ** 2 if free else 0.0
