@@ -20,6 +20,7 @@ from ldpbayes.data import NoisyTable
 from ldpbayes.data.release import promises
 from ldpbayes.inference.density import Site
 from ldpbayes.inference.result import UNCERTAINTY, inference_data, labels
+from ldpbayes.likelihood.families import ends_of, family_of, unexpanded
 from ldpbayes.likelihood.privatized import law_of_records
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.tables._known_sums import draw_given_sums, known_sums, tilted, tree_of_sums
@@ -27,6 +28,11 @@ from ldpbayes.tables._least_squares import Workload, by_name, sample_cells
 
 PLACES = 1 << 14  # numbers of a cell whose probabilities are listed; of more, and of real numbers, equal blocks are
 DROP = 42.0  # nats by which a cell's log probability has fallen at the ends of its window: e^-42 is 6e-19
+PASSES = 6  # in which blocks may be moved (in the last three of them to twice as many), until their
+CDF_ERROR = 1e-5  # distribution function is as exact
+HIDDEN = 0.01  # probability that is looked for in long blocks with the centre of a prior, or an end of whole numbers
+NEAREST, TINY = 1e-8, 1e-300  # distance from an end, in sizes of the end and in all, within which nothing is moved
+SPREAD = 0.1  # share of the blocks that stays where it is
 ROWS = 128  # cells whose probabilities are evaluated at once
 DRAWS = 1 << 20  # draws that are made at once
 
@@ -134,10 +140,10 @@ class _Law:
         self.whole = discrete if whole is None else bool(whole)
         if discrete and not self.whole:
             raise ValueError(f"{name}: whole=False is not possible, because the noise or the prior is discrete")
-        support, bounded = getattr(prior, "support", None), self.whole if nonnegative is None else nonnegative
-        least = np.maximum(getattr(support, "lower_bound", -math.inf), 0.0 if bounded else -math.inf)
+        bounded, (least, most) = self.whole if nonnegative is None else nonnegative, ends_of(getattr(prior, "support", 0))
+        least = np.maximum(least, 0.0 if bounded else -math.inf)
         self.least = np.where(fixed, 0.0, np.ceil(least) if self.whole else least)
-        self.most = np.where(fixed, 0.0, getattr(support, "upper_bound", math.inf))
+        self.most = np.where(fixed, 0.0, np.floor(most) if self.whole else most)
         self.scale = np.broadcast_to(self.noise.standard_deviation, shape)
         if total is not None and not self.whole:
             need = "total is only for whole numbers: give other sums as a table with small noise, and queries='keys'"
@@ -159,30 +165,31 @@ class _Law:
 
         def draw(rng: np.random.Generator, rows: np.ndarray) -> None:
             with jax.enable_x64(True):  # which is an affair of each thread
-                low, step, log_p = self.window(rows)
+                edges, log_p = self.window(rows)
             counts = rng.multinomial(count, special.softmax(log_p, axis=1))
             place = np.repeat(np.nonzero(counts)[1], counts[counts > 0]).reshape(len(rows), count)
-            place, low, step = rng.permuted(place, axis=1), low[:, None], step[:, None]
-            if step.max() > self.whole:  # anywhere in a block
-                place = np.minimum(step * (place + rng.random(place.shape)), self.most[rows, None] - low)
-            result[rows] = low.astype(result.dtype) + place.astype(result.dtype)
+            place = rng.permuted(place, axis=1)
+            x, end = (np.take_along_axis(edges, place + side, axis=1) for side in range(2))
+            if np.max(edges[:, 1:] - edges[:, :-1]) > self.whole:  # anywhere in a block
+                x += (end - x) * rng.random(place.shape)
+            result[rows] = np.floor(x) if self.whole else x
 
         list(pool.map(draw, rngs, (free[start : start + size] for start in range(0, len(free), size))))
         for rows, total in self.sums:
-            low, _, log_p = self.window(rows, total)
-            tree = tree_of_sums(list(zip(low.astype(int), np.exp(log_p), strict=True)))
+            edges, log_p = self.window(rows, total)
+            tree = tree_of_sums(list(zip(edges[:, 0].astype(int), np.exp(log_p), strict=True)))
             result[rows] = draw_given_sums(next(rngs), tree, np.full(count, total))
         return result.T
 
-    def window(self, rows: np.ndarray, total: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Least numbers and lengths of blocks (n,), and log probabilities (n, blocks) that are negligible at both ends;
+    def window(self, rows: np.ndarray, total: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Edges (n, blocks + 1) of blocks, and their log probabilities (n, blocks), which are negligible at both ends;
         with a known sum tilted to its mean, which changes no law given the sum: nothing underflows then.
         """
         least, most, whole, z = self.least[rows], self.most[rows], self.whole, self.z[rows]
-        padded = partial(np.resize, new_shape=-(-len(rows) // ROWS) * ROWS)  # so that few functions are compiled
+        padded = np.resize(rows, -(-len(rows) // ROWS) * ROWS)  # so that few functions are compiled
         prior = self.prior
-        prior = law_of_records(prior, padded(rows)) if prior is not None and prior.batch_shape else prior
-        parts = self.mechanism.of_records(self.z.shape, padded(rows)), prior, padded(z)
+        prior = law_of_records(prior, padded) if prior is not None and prior.batch_shape else prior
+        log_masses = partial(self.log_masses, padded, self.mechanism.of_records(self.z.shape, padded), prior)
         reach = (30.0 if self.noise.linear_tails else 9.3) * self.scale[rows] + 3 * whole
         centre = np.clip(np.nan_to_num(z), least, most)
         low, high = centre - reach, centre + reach
@@ -193,9 +200,11 @@ class _Law:
             places = min(PLACES, 2 ** math.ceil(math.log2(max(32, span.max())))) if whole else PLACES
             step = np.ceil(span / places) if whole else span / places
             step = step + (1 - step % 2) * whole  # an odd number of whole numbers, whose middle is one
-            high = np.maximum(high, low + step * places - whole)
-            middles = map(padded, (low + (step - whole) / 2, step, most))
-            log_p = np.asarray(_log_probabilities(places, *parts, *middles))[: len(rows)]
+            edges = low[:, None] + step[:, None] * np.arange(places + 1.0)
+            edges = np.minimum(edges, most[:, None] + whole)
+            edges[:, -1] = np.maximum(edges[:, -1], high + whole)
+            high = edges[:, -1] - whole
+            log_p = log_masses(edges)
             if total is not None:
                 if step.max() > 1:
                     raise ValueError(f"{self.name}: a cell of a known total has more than {PLACES:,} likely values")
@@ -208,18 +217,96 @@ class _Law:
             if lost.any():
                 first = np.argmax(lost)
                 why = "this prior" if prior is not None else "a flat prior without bounds: in Python, give prior="
+                why += ", whose density is infinite at a whole number" * bool(peak[first, 0] > 0)
                 cell = f"cell {str(self.table.labels[rows[first]])!r}, reported as {z[first]:g},"
                 raise ValueError(f"{self.name}: {cell} has no proper posterior under {why}")
             coarse = (step > whole) & (end - first < places // 2)
             if not (below | above | coarse).any():
-                return low, step, log_p
+                break
             high = np.where(above, high + span, low + step * (end + 1) - whole)
             low = np.where(below, low - span, low + step * (first - 1))
+        apart = (low > least) & isinstance(unexpanded(prior), dist.discrete.ZeroInflatedProbs) & (total is None)
+        if apart.any():  # 0 is likely by itself
+            edges[apart, :2] = np.arange(2.0)
+            log_p = log_masses(edges)
+        if prior is None or np.diff(edges).max() <= whole:
+            return edges, log_p
+        ends = least[:, None], most[:, None] + whole
+        hidden = [np.resize(point, (len(padded), 1))[: len(rows)] for point, _ in family_of(prior).centres()]
+        hidden += [ends[0], ends[1] - 1] if whole else []
+        for attempt in range(PASSES):
+            p, change = special.softmax(log_p, axis=1), _changes(edges, log_p)
+            long = np.diff(edges) > _nearer(edges, ends, whole)[1]  # others are exact
+            for point in hidden:  # that middles of blocks may not show
+                holds = (edges[:, :-1] <= point) & (point < edges[:, 1:]) & long
+                p, change = np.maximum(p, HIDDEN * holds), np.maximum(change, holds)
+            error = p * change * long
+            if np.max((error * change).sum(axis=1) / 24 + error.max(axis=1) / 8) <= CDF_ERROR:
+                break
+            count, need = places * (1 + (attempt >= PASSES / 2)), np.cbrt(p * np.minimum(change, 1) ** 2)
+            edges, hidden = _moved(edges, need, count, ends, whole), []
+            log_p = log_masses(edges)
+        return edges, log_p
+
+    def log_masses(self, padded: np.ndarray, mechanism: Any, prior: Any, edges: np.ndarray) -> np.ndarray:
+        """Log probabilities (n, blocks) of blocks by the density at their middles; next to an end of the prior, where
+        it may be infinite, by the power of the distance that the density follows.
+        """
+        rows, length = padded[: len(edges)], np.diff(edges)
+        middle = edges[:, :-1] + (np.maximum(length - 1, 0) // 2 if self.whole else length / 2)
+        x = np.resize(middle, (len(padded), middle.shape[1]))
+        log_p = np.array(_log_densities(mechanism, prior, self.z[padded], x.T))[: len(rows)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for end, outer, pair in ((self.least, 0, [0, 1]), (self.most, -1, [-1, -2])):
+                if prior is not None and not self.whole:
+                    rise, away = np.diff(log_p[:, pair]), np.diff(np.log(np.abs(middle[:, pair] - end[rows, None])))
+                    power = np.clip(rise / away, -0.999, 1.0)[:, 0]
+                    touches = (edges[:, outer] == end[rows]) & np.isfinite(power)
+                    log_p[:, outer] += np.where(touches, power * np.log(2) - np.log1p(power), 0.0)
+            return log_p + np.log(length)
 
 
-@partial(jax.jit, static_argnums=0)
-def _log_probabilities(places: int, mechanism: Any, prior: Any, z: Array, low: Array, step: Array, most: Array) -> Any:
-    x = low + step * jnp.arange(float(places))[:, None]
-    inside = jnp.minimum(x, most)
-    log_p = mechanism.log_prob(z, inside) + (0.0 if prior is None else prior.log_prob(inside))
-    return jnp.where((x <= most) & ~jnp.isnan(log_p), log_p, -jnp.inf).T
+@jax.jit
+def _log_densities(mechanism: Any, prior: Any, z: Array, x: Array) -> Any:
+    log_p = mechanism.log_prob(z, x)
+    if prior is not None:
+        possible = prior.support(x) if prior.support.is_discrete else True  # whole numbers may be at an open end
+        log_p += jnp.where(possible, prior.log_prob(x), -jnp.inf)
+    return jnp.where(jnp.isnan(log_p), -jnp.inf, log_p).T
+
+
+def _nearer(edges: np.ndarray, ends: Any, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The nearer end (n, blocks) of the support of each block, and the least distance from there that tells blocks."""
+    end = np.where(edges[:, :-1] - ends[0] <= ends[1] - edges[:, 1:], *ends)
+    span = edges[:, -1:] - edges[:, :1]
+    return end, np.ones_like(end) if whole else np.maximum(NEAREST * np.minimum(np.abs(end), span), TINY)
+
+
+def _changes(edges: np.ndarray, log_p: np.ndarray) -> np.ndarray:
+    """By how much the log density changes within each block (n, blocks)."""
+    length = np.diff(edges)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.abs(np.diff(log_p - np.log(length)) / np.diff(edges[:, :-1] + length / 2))
+    slope = np.pad(np.where(np.isfinite(slope), slope, 0.0), ((0, 0), (1, 1)))
+    return length * np.maximum(slope[:, 1:], slope[:, :-1])
+
+
+def _moved(edges: np.ndarray, need: np.ndarray, count: int, ends: Any, whole: bool) -> np.ndarray:
+    """Edges (n, count + 1) of blocks, the shorter the greater the need there (n, blocks); graded towards finite ends."""
+    need = need / need.sum(axis=1, keepdims=True) + SPREAD / need.shape[1]
+    total = np.pad(np.cumsum(need, axis=1), ((0, 0), (1, 0)))
+    even, numbers = np.linspace(0, 1 + SPREAD, count + 1), np.arange(count + 1.0)
+    place = np.stack([np.interp(even, each, np.arange(need.shape[1] + 1)) for each in total])
+    block = np.minimum(place.astype(int), need.shape[1] - 1)
+    (end, least), left, right = _nearer(edges, ends, whole), edges[:, :-1], edges[:, 1:]
+    end, least, left, right = (np.take_along_axis(each, block, axis=1) for each in (end, least, left, right))
+    near, far = (np.maximum(np.abs(x - end), least) for x in (left, right))
+    with np.errstate(invalid="ignore"):
+        graded = end + np.where(left < end, -near, near) * (far / near) ** (place - block)
+    result = np.where(np.isfinite(end), graded, left + (right - left) * (place - block))
+    result[:, 0], result[:, -1] = edges[:, 0], edges[:, -1]
+    if whole:  # an odd number of them in each block
+        low = edges[:, :1]
+        even = np.maximum.accumulate(result - low - numbers, axis=1)
+        result = np.minimum(low + numbers + 2 * np.rint(even / 2), ends[1])
+    return result
