@@ -15,12 +15,12 @@ import numpyro.distributions as dist
 from scipy import special
 
 from ldpbayes._core.checks import at_least
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.data import NoisyTable
 from ldpbayes.data.release import promises
 from ldpbayes.inference.density import Site
 from ldpbayes.inference.result import UNCERTAINTY, inference_data, labels
-from ldpbayes.likelihood.families import ends_of, family_of, unexpanded
+from ldpbayes.likelihood.families import CATEGORICAL, ends_of, family_of, unexpanded
 from ldpbayes.likelihood.privatized import law_of_records
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.tables._known_sums import draw_given_sums, known_sums, tilted, tree_of_sums
@@ -232,19 +232,14 @@ class _Law:
         if prior is None or np.diff(edges).max() <= whole:
             return edges, log_p
         ends = least[:, None], most[:, None] + whole
-        hidden = [np.resize(point, (len(padded), 1))[: len(rows)] for point, _ in family_of(prior).centres()]
-        hidden += [ends[0], ends[1] - 1] if whole else []
+        hidden = [ends[0], ends[1] - 1] if whole else []
+        hidden = [*family_of(prior).centres(), *((each, float(whole)) for each in hidden)]
+        hidden = [[np.resize(each, (len(padded), 1))[: len(rows)] for each in pair] for pair in hidden]
         for attempt in range(PASSES):
-            p, change = special.softmax(log_p, axis=1), _changes(edges, log_p)
-            long = np.diff(edges) > _nearer(edges, ends, whole)[1]  # others are exact
-            for point in hidden:  # that middles of blocks may not show
-                holds = (edges[:, :-1] <= point) & (point < edges[:, 1:]) & long
-                p, change = np.maximum(p, HIDDEN * holds), np.maximum(change, holds)
-            error = p * change * long
-            if np.max((error * change).sum(axis=1) / 24 + error.max(axis=1) / 8) <= CDF_ERROR:
+            error, need = _needs(whole, edges, log_p, ends, hidden)
+            if np.max(error) <= CDF_ERROR:
                 break
-            count, need = places * (1 + (attempt >= PASSES / 2)), np.cbrt(p * np.minimum(change, 1) ** 2)
-            edges, hidden = _moved(edges, need, count, ends, whole), []
+            edges, hidden = _moved(edges, np.asarray(need), places * (1 + (attempt >= PASSES / 2)), ends, whole), []
             log_p = log_masses(edges)
         return edges, log_p
 
@@ -271,24 +266,33 @@ def _log_densities(mechanism: Any, prior: Any, z: Array, x: Array) -> Any:
     log_p = mechanism.log_prob(z, x)
     if prior is not None:
         possible = prior.support(x) if prior.support.is_discrete else True  # whole numbers may be at an open end
+        x = x.astype(int) if isinstance(unexpanded(prior), CATEGORICAL) else x
         log_p += jnp.where(possible, prior.log_prob(x), -jnp.inf)
     return jnp.where(jnp.isnan(log_p), -jnp.inf, log_p).T
 
 
-def _nearer(edges: np.ndarray, ends: Any, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+def _nearer(xp: ArrayModule, edges: Array, ends: Any, whole: bool) -> tuple[Array, Array]:
     """The nearer end (n, blocks) of the support of each block, and the least distance from there that tells blocks."""
-    end = np.where(edges[:, :-1] - ends[0] <= ends[1] - edges[:, 1:], *ends)
+    end = xp.where(edges[:, :-1] - ends[0] <= ends[1] - edges[:, 1:], *ends)
     span = edges[:, -1:] - edges[:, :1]
-    return end, np.ones_like(end) if whole else np.maximum(NEAREST * np.minimum(np.abs(end), span), TINY)
+    return end, xp.ones_like(end) if whole else xp.maximum(NEAREST * xp.minimum(xp.abs(end), span), TINY)
 
 
-def _changes(edges: np.ndarray, log_p: np.ndarray) -> np.ndarray:
-    """By how much the log density changes within each block (n, blocks)."""
-    length = np.diff(edges)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope = np.abs(np.diff(log_p - np.log(length)) / np.diff(edges[:, :-1] + length / 2))
-    slope = np.pad(np.where(np.isfinite(slope), slope, 0.0), ((0, 0), (1, 1)))
-    return length * np.maximum(slope[:, 1:], slope[:, :-1])
+@partial(jax.jit, static_argnums=0)
+def _needs(whole: bool, edges: Array, log_p: Array, ends: Any, hidden: list) -> tuple[Array, Array]:
+    """Bounds (n,) on errors of distribution functions, and how densely blocks (n, blocks) should lie, to make it less;
+    hidden are points, and lengths, that middles of longer blocks may not show.
+    """
+    length, p = jnp.diff(edges), jax.nn.softmax(log_p, axis=1)
+    slope = jnp.abs(jnp.diff(log_p - jnp.log(length)) / jnp.diff(edges[:, :-1] + length / 2))
+    slope = jnp.pad(jnp.where(jnp.isfinite(slope), slope, 0.0), ((0, 0), (1, 1)))
+    change = length * jnp.maximum(slope[:, 1:], slope[:, :-1])  # of the log density within a block
+    long = length > _nearer(jnp, edges, ends, whole)[1]  # others are exact
+    for point, width in hidden:
+        holds = (edges[:, :-1] <= point) & (point < edges[:, 1:]) & long & (length > width)
+        p, change = jnp.maximum(p, HIDDEN * holds), jnp.maximum(change, holds)
+    error = p * change * long
+    return (error * change).sum(axis=1) / 24 + error.max(axis=1) / 8, jnp.cbrt(p * jnp.minimum(change, 1) ** 2)
 
 
 def _moved(edges: np.ndarray, need: np.ndarray, count: int, ends: Any, whole: bool) -> np.ndarray:
@@ -298,15 +302,20 @@ def _moved(edges: np.ndarray, need: np.ndarray, count: int, ends: Any, whole: bo
     even, numbers = np.linspace(0, 1 + SPREAD, count + 1), np.arange(count + 1.0)
     place = np.stack([np.interp(even, each, np.arange(need.shape[1] + 1)) for each in total])
     block = np.minimum(place.astype(int), need.shape[1] - 1)
-    (end, least), left, right = _nearer(edges, ends, whole), edges[:, :-1], edges[:, 1:]
-    end, least, left, right = (np.take_along_axis(each, block, axis=1) for each in (end, least, left, right))
-    near, far = (np.maximum(np.abs(x - end), least) for x in (left, right))
-    with np.errstate(invalid="ignore"):
-        graded = end + np.where(left < end, -near, near) * (far / near) ** (place - block)
-    result = np.where(np.isfinite(end), graded, left + (right - left) * (place - block))
+    (end, least), left, right = _nearer(np, edges, ends, whole), edges[:, :-1], edges[:, 1:]
+    parts = [np.take_along_axis(each, block, axis=1) for each in (end, least, left, right)]
+    result = np.array(_graded(*parts, place - block))
     result[:, 0], result[:, -1] = edges[:, 0], edges[:, -1]
     if whole:  # an odd number of them in each block
         low = edges[:, :1]
         even = np.maximum.accumulate(result - low - numbers, axis=1)
         result = np.minimum(low + numbers + 2 * np.rint(even / 2), ends[1])
     return result
+
+
+@jax.jit
+def _graded(end: Array, least: Array, left: Array, right: Array, part: Array) -> Array:
+    """Places between left and right, whose distances from a finite end are in a geometric sequence."""
+    near, far = (jnp.maximum(jnp.abs(x - end), least) for x in (left, right))
+    graded = end + jnp.where(left < end, -near, near) * (far / near) ** part
+    return jnp.where(jnp.isfinite(end), graded, left + (right - left) * part)
