@@ -292,7 +292,8 @@ def _needs(whole: bool, edges: Array, log_p: Array, ends: Any, hidden: list) -> 
         holds = (edges[:, :-1] <= point) & (point < edges[:, 1:]) & long & (length > width)
         p, change = jnp.maximum(p, HIDDEN * holds), jnp.maximum(change, holds)
     error = p * change * long
-    return (error * change).sum(axis=1) / 24 + error.max(axis=1) / 8, jnp.cbrt(p * jnp.minimum(change, 1) ** 2)
+    worst = jnp.maximum((error * change).sum(axis=1) / 24, error.max(axis=1) / 8)  # of sums, and inside a block
+    return worst, jnp.cbrt(p * jnp.minimum(change, 1) ** 2)
 
 
 def _moved(edges: np.ndarray, need: np.ndarray, count: int, ends: Any, whole: bool) -> np.ndarray:
