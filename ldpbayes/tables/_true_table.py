@@ -70,7 +70,7 @@ def true_table(
         True if the cells before noise are at least 0. Default: True if the cells are whole numbers.
     total : int or dict, optional
         Only for cells that are whole numbers: sums that are known exactly. An integer is the sum of all cells. A dict
-        has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
+        or series of pandas has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
         and the sum of state A is 51. Default: no sum is known. Raises ValueError if sums contradict each other, or if
         two sums overlap and neither contains the other.
     zeros : array of bool (N,), optional

@@ -7,6 +7,7 @@ import json
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy import integrate, special, stats
 
@@ -350,6 +351,19 @@ def test_zeros_are_zero_and_sums_may_be_nested():
     assert (result.sum("cell") == 40).all() and (result[..., 2] == 4).all() and (result[..., 4] == 0).all()
     by_state = result.groupby("state").sum()
     assert (by_state.sel(state="A") == 9).all() and (by_state.sel(state="B") == 31).all()
+
+
+def test_known_sums_may_be_a_series_of_pandas():
+    release = table([5, 8, -3, 12], mechanism("discrete_gaussian"), state=list("AABB"), age=list("0101"))
+    of_states = pd.Series([20, 15], pd.Index(["A", "B"], name="state"))
+    options = {"num_samples": 20, "seed": 3}
+    expected = draws(true_table(release, total={"state": {"A": 20, "B": 15}}, **options))
+    for total in (of_states, {"state": of_states}):
+        np.testing.assert_array_equal(draws(true_table(release, total=total, **options)), expected)
+    of_cells = pd.Series([7], pd.MultiIndex.from_tuples([("A", "1")], names=["state", "age"]))
+    assert np.all(draws(true_table(release, total=of_cells, **options))[..., 1] == 7)
+    with pytest.raises(ValueError, match="name it by a key of state, age"):
+        true_table(release, total=of_states.rename_axis(None))
 
 
 def test_many_cells_given_their_sum_keep_it_and_their_means():
