@@ -231,6 +231,19 @@ class NoisyTable(Release):
         order = np.argsort(first)
         return labels[order], np.argsort(order)[codes]
 
+    def rows_of(self, other: "NoisyTable") -> np.ndarray | None:
+        """Return the position in this table of each cell of another table. The result is None if the two tables have
+        different keys or cells.
+
+        ``table[table.rows_of(other)]`` is a table whose cells have the order of the cells of `other`.
+        """
+        if self.keys.keys() != other.keys.keys() or not self.keys or self.count != other.count:
+            return None
+        ours, theirs = (zip(*(each.keys[key].tolist() for key in other.keys), strict=True) for each in (self, other))
+        places = {cell: row for row, cell in enumerate(ours)}
+        rows = [places.get(cell, -1) for cell in theirs]
+        return None if -1 in rows else np.array(rows)
+
     def _counts(self) -> dict[str, Any]:
         gaps = 0 if self.values is None else np.count_nonzero(np.isnan(self.values))
         return {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})

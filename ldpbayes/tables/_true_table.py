@@ -114,7 +114,11 @@ def true_table(
         laws = [_Law(name, each, **{k: own(value, name) for k, value in about.items()}) for name, each in named.items()]
         with jax.enable_x64(True), ThreadPoolExecutor() as pool:
             result = {law.name: law.sample([seed, i], num_samples, pool)[None] for i, law in enumerate(laws)}
-        cells = named
+        cells = dict(named)
+        for name, each in named.items():  # one order of equal cells, by their keys
+            first = next(one for one in named.values() if one is each or each.rows_of(one) is not None)
+            rows = slice(None) if first is each else each.rows_of(first)
+            result[name], cells[name] = result[name][..., rows], first
     sites = {
         name: Site(True, False, [] if cells[name] else ["cell"], False, shape=each.shape[2:], release=cells[name])
         for name, each in result.items()

@@ -6,6 +6,7 @@ import json
 
 import jax
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
@@ -404,6 +405,25 @@ def test_a_table_with_a_statement_of_its_publisher_is_not_said_to_be_unprotected
     )
     result = true_table({"n": stated}, num_samples=5)
     assert result.attrs["privacy"] == estimate_table(stated, np.eye(2)).privacy == "As the law has it."
+
+
+def test_tables_of_the_same_cells_are_matched_by_key_whatever_the_order_of_rows():
+    keys = {"state": np.array(list("AABB")), "age": np.array(list("0101"))}
+    n, order = table([30, 40, 50, 60], mechanism("discrete_gaussian"), **keys), np.array([2, 0, 3, 1])
+    values = np.array([300, 400, 500, 600])
+    other = table(values[order], mechanism("discrete_gaussian"), age=keys["age"][order], state=keys["state"][order])
+    post = dataset(true_table({"n": n, "sum": other}, num_samples=400)["posterior"])
+    assert (post["sum"] / post["n"]).dims == ("chain", "draw", "cell") and list(post["age"].values) == list("0101")
+    np.testing.assert_allclose(post["sum"].mean(("chain", "draw")), values, atol=5 * SCALE / np.sqrt(400))
+    assert n.rows_of(other).tolist() == order.tolist() and n.rows_of(n[:2]) is None
+
+    def model(n, other):
+        rate = numpyro.sample("rate", dist.Gamma(2, 0.1))
+        ldp.observe("a", dist.Poisson(rate).expand([4]), n)
+        ldp.observe("b", dist.Poisson(10 * rate).expand([4]), other)
+
+    with pytest.raises(ValueError, match=r"equal cells in another order, so that rows differ.*a\[a.rows_of\(b\)\]"):
+        ldp.fit(model, n, other, progress_bar=False)
 
 
 def test_draws_are_a_function_of_the_seed_and_differ_between_tables():
