@@ -49,7 +49,8 @@ def small_areas(
     exposure : float, array (cells,) or Release
         The expected count of a cell is exposure × rate. Usually, the exposure is the number of people in the cell. For
         a binomial response, it is the number of trials. If the exposure was released with noise, give this release,
-        with one value for each cell. The true exposure is then a site ``exposure`` with a flat prior. Default: 1.
+        with one value for each cell (a table of equal cells may have them in any order). The true exposure is then a
+        site ``exposure`` with a flat prior. Default: 1.
     covariates : array (cells, d), optional
         The d covariates of each cell. Standardise the covariates, because all slopes have the same prior. Default:
         none.
@@ -74,7 +75,9 @@ def small_areas(
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
     binomial, count = response == "binomial", len(table)
     keys, gamma = list(getattr(table, "keys", None) or ["area"]), response == "negative_binomial"
-    size, rough = _exposures(exposure, count, binomial)
+    both = isinstance(exposure, NoisyTable) and isinstance(table, NoisyTable)
+    rows = exposure.rows_of(table) if both else None
+    size, rough = _exposures(exposure if rows is None else exposure[rows], count, binomial)
     center, precision = _rough_effects(table, rough, binomial)
     matrix = _matrix(covariates, count)
     # All coordinates depend on rough estimates of effects and spreads, and no law does: with coordinates of one scale,

@@ -1,6 +1,7 @@
 """Noisy tables: releases whose values are cells with keys, as statistical offices publish them."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -21,6 +22,9 @@ from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace,
 NOISES = {"discrete_gaussian": DiscreteGaussian, "discrete_laplace": DiscreteLaplace, "gaussian": Gaussian}
 NOISES |= {"geometric": DiscreteLaplace, "laplace": Laplace}
 NEIGHBOURS = {"add_remove": (1, "added or removed"), "replace": (2, "replaced by another one")}
+# Of values below a threshold or above it by half a standard deviation of the noise, noise puts a third below; with so
+# many above and none missing, cells were left out: the probability of a false report is (2/3)^20 = 3e-4.
+MANY = 20
 UNSTATED = "Nothing is known of what the table promises: no sensitivity and no statement of its publisher was given."
 
 
@@ -93,6 +97,7 @@ class NoisyTable(Release):
                 raise ValueError(f"key {name!r} needs a label for each of {self.count} cells, got shape {labels.shape}")
             if gaps := [row for row, label in enumerate(labels.tolist()) if is_missing(label)]:
                 raise ValueError(f"key {name!r} has no label in row {gaps[0]}")
+            labels = _dates(labels) if labels.dtype.kind == "M" else labels
             keys[name] = labels if labels.dtype.kind in "iufbU" else labels.astype(str)
         first = _first_rows(zip(*keys.values(), strict=True))
         for row in np.flatnonzero(first != np.arange(len(first)))[:1]:
@@ -100,6 +105,13 @@ class NoisyTable(Release):
             hint = "add a key, such as a column that numbers repeated measurements"
             raise ValueError(f"rows {first[row]} and {row} are of the same cell ({cell}); {hint}")
         object.__setattr__(self, "keys", keys)
+        rule: Any = self.mechanism
+        if isinstance(rule, Withheld) and rule.mechanism is rule.innermost and isinstance(self.values, np.ndarray):
+            width = rule.noise.standard_deviation / 2
+            near = np.count_nonzero((self.values < rule.threshold + width) & ((width >= 1) | (not rule.noise.discrete)))
+            if near >= MANY and not np.isnan(self.values).any():
+                problem = f"no cell is withheld, although {near:,} values are just above the threshold: if withheld cells"
+                _doubt(self, f"{problem} were left out, add a row without a value for each; results are biased otherwise")
 
     @classmethod
     def from_frame(
@@ -199,8 +211,7 @@ class NoisyTable(Release):
                 problem = f"repeated values differ {verdict} than is possible for noise with {moment} = {spread!r}"
                 problem += f" (probability below {LEVEL:g})"
                 problem += f"; the stated number could be the {fits}" if fits else ""
-                object.__setattr__(table, "doubts", (*table.doubts, problem))
-                warn(problem, ReleaseWarning)
+                _doubt(table, problem)
         return table
 
     def __getitem__(self, rows: Any) -> "NoisyTable":
@@ -228,11 +239,14 @@ class NoisyTable(Release):
     @property
     def labels(self) -> np.ndarray:
         """One label for each of N cells, as an array (N,). With several keys, the label joins the labels of all keys by
-        commas.
+        commas. If two cells then have one label, labels with commas or quotation marks are written in quotation marks.
         """
         if len(self.keys) < 2:
             return self.keys.get(self.dim, np.arange(self.count))
-        return np.array([", ".join(map(str, row)) for row in zip(*self.keys.values(), strict=True)])
+        rows = [[*map(str, row)] for row in zip(*self.keys.values(), strict=True)]
+        if len({*map(", ".join, rows)}) < len(rows):
+            rows = [[repr(part) if {*part} & {*",'\""} else part for part in row] for row in rows]
+        return np.array([", ".join(row) for row in rows])
 
     def levels(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the k distinct labels (k,) of a key, and for each of N cells the number (N,) of its label.
@@ -243,9 +257,33 @@ class NoisyTable(Release):
         order = np.argsort(first)
         return labels[order], np.argsort(order)[codes]
 
+    def rows_of(self, other: "NoisyTable") -> np.ndarray | None:
+        """Return the position in this table of each cell of another table. The result is None if the two tables have
+        different keys or cells.
+
+        ``table[table.rows_of(other)]`` is a table whose cells have the order of the cells of `other`.
+        """
+        if self.keys.keys() != other.keys.keys() or not self.keys or self.count != other.count:
+            return None
+        ours, theirs = (zip(*(each.keys[key].tolist() for key in other.keys), strict=True) for each in (self, other))
+        places = {cell: row for row, cell in enumerate(ours)}
+        rows = [places.get(cell, -1) for cell in theirs]
+        return None if -1 in rows else np.array(rows)
+
     def _counts(self) -> dict[str, Any]:
         gaps = 0 if self.values is None else np.count_nonzero(np.isnan(self.values))
         return {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})
+
+
+def _dates(labels: np.ndarray) -> np.ndarray:
+    """Dates of any resolution as texts, without zeros that say nothing."""
+    texts = np.datetime_as_string(labels.astype(np.promote_types(labels.dtype, "M8[s]")))
+    return np.array([re.sub(r"\.?0*$" if "." in each else "$", "", each).removesuffix("T00:00:00") for each in texts])
+
+
+def _doubt(table: NoisyTable, problem: str) -> None:
+    object.__setattr__(table, "doubts", (*table.doubts, problem))
+    warn(problem, ReleaseWarning)
 
 
 def _law(noise: Any) -> Any:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 import jax
@@ -129,7 +130,8 @@ def _array(series: Any) -> np.ndarray:
     array = np.asarray(series)
     # pandas, polars and Arrow call types of numbers, whose values may be missing, by such names; others are intervals.
     kind = str(getattr(series, "dtype", None) or getattr(series, "type", "")).lower()
-    if array.dtype.kind == "O" and re.match(r"u?int\d|(half_?)?float|double|bool", kind):
+    exact = array.dtype.kind == "O" and all(isinstance(each, Decimal) or is_missing(each) for each in array.flat)
+    if array.dtype.kind == "O" and (exact or re.match(r"u?int\d|(half_?)?float|double|bool", kind)):
         array = np.array([np.nan if is_missing(each) else each for each in array], float)
     return array
 

@@ -30,7 +30,7 @@ from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.likelihood.registry import closed_form
-from ldpbayes.numerics.arrays import evenly_spaced
+from ldpbayes.numerics.arrays import distinct, evenly_spaced, width_classes
 
 LEAST_ROWS = 10  # values of a site from which on it is tabulated
 FEW = 50  # latent numbers of a model below which many records are better expanded: a look-up takes time for each
@@ -43,6 +43,7 @@ CHUNK, SMALL_CHUNK = 1 << 13, 1 << 9  # likelihoods that are computed at once
 DRAWS = 32  # posterior draws at which tables are compared with the likelihood
 GRID = 16  # numbers at which the ends of a table are sought, in each of at most so many rounds
 MAX_ROUNDS = 30
+SLOW = 4.0  # twice as many pieces reduce an error by more, or never enough
 
 _NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))  # of Chebyshev
 _TESTS = np.cos(np.pi * np.arange(DEGREE + 2) / (DEGREE + 1))  # where the error of a smooth function is largest
@@ -106,6 +107,7 @@ class Tables:
     below: Array  # slopes at the two ends, beyond which the log-likelihood goes on in a straight line
     above: Array
     coefficients: Array  # (all pieces, DEGREE + 1), of powers of a place from −1 to 1 on a piece, the constant first
+    others: Array  # records without a table, whose likelihood is computed; 0 stands for it
 
     def __call__(self, x: Array) -> jax.Array:
         """Log-likelihoods (records,) at numbers (records,)."""
@@ -129,12 +131,12 @@ class LookedUp(dist.Distribution):
 
     support = constraints.real_vector
 
-    def __init__(self, tables: Tables, numbers: Array, keep: Any) -> None:
-        self.tables, self.numbers, self.keep = tables, numbers, keep
+    def __init__(self, tables: Tables, numbers: Array, keep: Any, of_others: Array) -> None:
+        self.tables, self.numbers, self.keep, self.of_others = tables, numbers, keep, of_others
         super().__init__(batch_shape=jnp.shape(numbers))
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        return jnp.where(self.keep, self.tables(self.numbers), 0.0)
+        return jnp.where(self.keep, self.tables(self.numbers).at[self.tables.others].set(self.of_others), 0.0)
 
 
 class _LookUp(Messenger):
@@ -147,7 +149,10 @@ class _LookUp(Messenger):
     def process_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and msg["name"] in self.tabulated:
             site, tables, _ = self.tabulated[msg["name"]]
-            msg["fn"] = LookedUp(tables, site.numbers(msg), unwrapped(msg["fn"])[1])
+            others = tables.others
+            law = site.law_at(site.parameters(msg)[others], others) if len(others) else None
+            of_others = jnp.zeros(0) if law is None else law.log_prob(site.values[others])
+            msg["fn"] = LookedUp(tables, site.numbers(msg), unwrapped(msg["fn"])[1], of_others)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,43 +216,51 @@ class TabulatedSite:
 
     def numbers(self, message: Message) -> jax.Array:
         """The numbers (records,) in a run of the model, on the scale of the tables."""
-        parameter = jnp.broadcast_to(getattr(_law(message), self.parameter), self.values.shape)
-        number = self.scale.place(parameter, jnp.asarray(self.variances))
+        number = self.scale.place(self.parameters(message), jnp.asarray(self.variances))
         return jnp.clip(number, -1e30, 1e30)  # finite, since it is multiplied by slopes that may be 0
 
-    def law_of(self, numbers: Array, owners: np.ndarray) -> Privatized:
-        """The law of the values of some records at numbers on the scale of the tables."""
+    def parameters(self, message: Message) -> jax.Array:
+        """The parameter (records,) in a run of the model."""
+        return jnp.broadcast_to(getattr(_law(message), self.parameter), self.values.shape)
+
+    def law_at(self, parameter: Array, owners: np.ndarray) -> Privatized:
+        """The law of the values of some records at parameters."""
         parameters = {name: getattr(self.base, name)[owners] for name in self.base.arg_constraints}
-        parameters[self.parameter] = self.scale.parameter(numbers, self.variances[owners])
+        parameters[self.parameter] = parameter
         base = type(self.base)(**parameters, validate_args=False)
         return Privatized(base, self.mechanism.of_records(self.values.shape, owners), validate_args=False)
 
     def tables(self) -> tuple[Tables, float]:
         """Tables of the records, one for equal ones, each on as many pieces as it needs, and the sum of their largest
-        errors; `NoTable` if there is one that cannot be made.
+        errors, and the records without one; `NoTable` if no table can be made.
         """
         columns = [getattr(self.base, name) for name in self.base.arg_constraints if name != self.parameter]
         columns += [np.broadcast_to(leaf, self.values.shape) for leaf in jax.tree.leaves(self.mechanism)]
         rows = np.stack([self.values, *columns], axis=-1).astype(float)
-        _, first, kinds = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        kinds, count = kinds.ravel(), len(first)
-        low, high = _ends(self, first)
+        first, kinds = distinct(rows)
+        count = len(first)
+        low, high, possible = _ends(self, first)
         weights, errors = np.bincount(kinds, np.abs(self.weights), count), np.zeros(count)
         polynomials: list[Any] = [None] * count
-        pieces, waiting = FIRST_PIECES, np.arange(count)
-        while len(waiting):
-            if pieces > MOST_PIECES:
-                raise NoTable(f"a log-likelihood is no polynomial of degree {DEGREE} on each of {MOST_PIECES} pieces")
+        pieces, waiting = FIRST_PIECES, np.flatnonzero(possible)
+        while len(waiting) and pieces <= MOST_PIECES:
             offset = (np.arange(pieces)[:, None] + 0.5 * (1 + np.concatenate([_NODES, _TESTS]))).ravel() / pieces
             points = low[waiting] + (high - low)[waiting] * offset[:, None]
             values = self.at(points, first[waiting]).reshape(pieces, -1, len(waiting))
             made = np.einsum("pnk,nc->kpc", values[:, : DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
             at_tests = np.einsum("kpc,tc->ptk", made, np.vander(_TESTS, DEGREE + 1, increasing=True))
-            errors[waiting] = np.max(np.abs(at_tests - values[:, DEGREE + 1 :]), axis=(0, 1))
-            good = weights[waiting] * errors[waiting] <= TOLERANCE / count
+            before, now = errors[waiting], np.max(np.abs(at_tests - values[:, DEGREE + 1 :]), axis=(0, 1))
+            good = weights[waiting] * now <= TOLERANCE / count
             for place in np.flatnonzero(good):
                 polynomials[waiting[place]] = made[place]
-            waiting, pieces = waiting[~good], 2 * pieces
+            errors[waiting] = now
+            hopeless = (pieces > 2 * FIRST_PIECES) & (now > before / SLOW)
+            waiting, pieces = waiting[~good & ~hopeless], 2 * pieces
+        lacking = np.array([each is None for each in polynomials])
+        if lacking.all():
+            raise NoTable(f"a log-likelihood is no polynomial of degree {DEGREE} on each of {MOST_PIECES} pieces")
+        errors[lacking], flat = 0.0, np.zeros((1, DEGREE + 1))
+        polynomials = [flat if each is None else each for each in polynomials]
         sizes, powers = np.array([len(each) for each in polynomials]), np.arange(DEGREE + 1)
         width = (high - low) / sizes
         below = np.array([each[0] @ (powers * (-1.0) ** (powers + 1)) for each in polynomials]) * 2 / width
@@ -256,25 +269,35 @@ class TabulatedSite:
         coefficients = np.zeros((1 << int(sizes.sum() - 1).bit_length(), DEGREE + 1))
         coefficients[: sizes.sum()] = np.concatenate(polynomials)
         of_records = [each[kinds] for each in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
-        return Tables(*map(jnp.asarray, [*of_records, coefficients])), float(weights @ errors)
+        others = np.flatnonzero(lacking[kinds])  # known while the model is traced
+        return Tables(*map(jnp.asarray, [*of_records, coefficients]), others), float(weights @ errors)
 
     def at(self, numbers: np.ndarray, records: Any = None) -> np.ndarray:
         """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
         records = np.arange(len(self.values)) if records is None else records
         flat, owners = numbers.ravel(), np.broadcast_to(records, numbers.shape).ravel()
-        starts = range(0, flat.size, CHUNK - 1)
+        size, result = CHUNK - 1, np.empty(flat.size)
+        # Sums over counts have windows for the widest noise: records of one class of it share one that is compiled.
+        widths = width_classes(np.sqrt(self.variances))
+        parts = []
+        for width in np.unique(widths[owners]):
+            rows = np.flatnonzero(widths[owners] == width)
+            widest = int(np.argmax(np.where(widths == width, self.variances, -1.0)))
+            parts += [(rows[start : start + size], widest) for start in range(0, len(rows), size)]
         with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-table") as pool:
-            parts = pool.map(lambda start: self._chunk(flat[start:][: CHUNK - 1], owners[start:][: CHUNK - 1]), starts)
-            return np.concatenate([*parts]).reshape(numbers.shape)
+            values = pool.map(lambda part: self._chunk(flat[part[0]], owners[part[0]], part[1]), parts)
+            for (rows, _), each in zip(parts, values, strict=True):
+                result[rows] = each
+        return result.reshape(numbers.shape)
 
-    def _chunk(self, x: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    def _chunk(self, x: np.ndarray, owners: np.ndarray, widest: int) -> np.ndarray:
         size = len(x)
         room = CHUNK if size > SMALL_CHUNK else SMALL_CHUNK
         x = np.pad(x, (0, room - size), mode="edge")
-        # Sums over counts have windows for the widest noise: with it in every chunk, one window is compiled.
-        owners = np.pad(owners, (0, room - size), constant_values=int(np.argmax(self.variances)))
+        owners = np.pad(owners, (0, room - size), constant_values=widest)
         with jax.enable_x64(True):
-            values = np.asarray(self.law_of(jnp.asarray(x), owners).log_prob(self.values[owners]))
+            parameters = self.scale.parameter(jnp.asarray(x), self.variances[owners])
+            values = np.asarray(self.law_at(parameters, owners).log_prob(self.values[owners]))
         return np.where(np.isnan(values), -np.inf, values)[:size]
 
 
@@ -283,21 +306,21 @@ def _law(message: Message) -> Any:
     return unexpanded(unwrapped(message["fn"])[0].base_dist)
 
 
-def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers (kinds,) beyond which log-likelihoods are lower by `DEPTH` than at their largest, if they ever are."""
+def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers (kinds,) beyond which log-likelihoods are lower by `DEPTH` than at their largest, if they ever are; and
+    whether values have a density at any.
+    """
     grid = site.scale.place(site.scale.sizes[:, None], site.variances[records])
     grid, every = np.broadcast_to(grid, (len(grid), len(records))), np.arange(len(records))
     for _ in range(MAX_ROUNDS):  # on a finer grid between the neighbours of those that are not lower
         values = site.at(grid, records)
-        near = values >= values.max(axis=0) - DEPTH
-        if not np.isfinite(values.max(axis=0)).all():
-            raise NoTable("a value has no density at any parameter")
+        near, possible = values >= values.max(axis=0) - DEPTH, np.isfinite(values.max(axis=0))
         first, last = np.argmax(near, axis=0), len(grid) - 1 - np.argmax(near[::-1], axis=0)
         low, high = grid[np.maximum(first - 1, 0), every], grid[np.minimum(last + 1, len(grid) - 1), every]
         if np.all(high - low > 0.7 * (grid[-1] - grid[0])):
             break
         grid = low + (high - low) * np.linspace(0, 1, GRID)[:, None]
-    return low, high
+    return low, high, possible
 
 
 # By the name of a site: the site, its tables and the sum of their errors.
@@ -328,16 +351,19 @@ class TabulatedRecords(Surrogate):
         flat = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), DRAWS) for name, each in positions.items()}
         draws = len(next(iter(flat.values())))
         rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
-        errors, count, certified = np.zeros(draws), 0, 0.0
+        errors, count, others, certified = np.zeros(draws), 0, 0, 0.0
         for name, (site, tables, error) in self.tabulated.items():
             numbers, count, certified = (
                 np.stack([row[name] for row in rows]),
                 count + len(site.values),
                 certified + error,
             )
-            errors += (site.at(numbers) - np.stack([tables(row) for row in numbers])) @ site.weights
+            others += len(tables.others)
+            weights = np.where(np.isin(np.arange(len(site.values)), tables.others), 0.0, site.weights)
+            errors += (site.at(numbers) - np.stack([tables(row) for row in numbers])) @ weights
         error = float(np.max(np.abs(errors)))
-        report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
+        facts = {"count": count - others, "others": others or None}
+        report = Report("tables", sites=(*self.tabulated,), **facts, error_nats=error, certified_nats=certified)
         if error <= 10 * TOLERANCE:
             return report
         return self.records(f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws", report)

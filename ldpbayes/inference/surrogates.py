@@ -60,6 +60,7 @@ class Report:
     sites: tuple[str, ...] = ()  # that the records see, and the shape of their values
     shape: tuple[int, ...] = ()
     count: int | None = None
+    others: int | None = None  # records without a table, whose likelihood is computed
     passes: int | None = None
     order: int | None = None
     panels: tuple[int, ...] = ()

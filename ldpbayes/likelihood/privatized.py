@@ -21,6 +21,7 @@ from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_record
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.reporting import Floored, Reported
+from ldpbayes.numerics.arrays import distinct
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 # the methods that admit these ways
@@ -119,8 +120,17 @@ class Privatized(dist.Distribution):
         if self._validate_args:
             self._validate_sample(value)
         form = self._closed_form() or functools.partial(_by_numbers, method=self.method, panels=self.panels)
-        log_prob = form(self._law, self.mechanism, value)
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
+        mechanism, kinds = self.mechanism, None
+        one_law = self._law.batch_shape == () and self._unclipped and not self.event_shape
+        if one_law and len(batch_shape) == 1 and is_concrete(value, mechanism):  # equal cells of a table count once
+            columns = [np.broadcast_to(each, batch_shape) for each in (value, *jax.tree.leaves(mechanism))]
+            first, of_cells = distinct(np.stack(columns, axis=-1).astype(float))
+            if 2 * len(first) < len(of_cells):
+                first = np.resize(first, 1 << (len(first) - 1).bit_length())  # few sizes are compiled
+                mechanism, value, kinds = mechanism.of_records(batch_shape, first), np.asarray(value)[first], of_cells
+        log_prob = form(self._law, mechanism, value)
+        log_prob = log_prob if kinds is None else log_prob[kinds]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
 
     def on_fixed_panels(self, value: Any) -> bool:

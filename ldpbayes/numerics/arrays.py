@@ -169,3 +169,15 @@ def rounded(xp: ArrayModule, point: Array, dtype: np.dtype) -> Array:
         return lax.reduce_precision(point, 8, 23) if dtype == jnp.float64 else point
     with np.errstate(over="ignore"):
         return np.asarray(point).astype(np.float32 if dtype == np.float64 else dtype).astype(dtype)
+
+
+def width_classes(widths: Array) -> np.ndarray:
+    """Numbers of classes of positive widths, each up to twice as wide as the one before; the first is up to 4."""
+    return np.maximum(np.ceil(np.log2(np.maximum(widths, 1.0)) - 1e-9), 2.0)
+
+
+def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first of each kind of equal rows of numbers (n, columns), NaN like NaN, and the kind (n,) of each row."""
+    bits = np.ascontiguousarray(rows + 0.0).view(np.int64)  # -0.0 is 0.0
+    _, first, kinds = np.unique(bits, axis=0, return_index=True, return_inverse=True)
+    return first, kinds.ravel()

@@ -1,6 +1,6 @@
 """Sums of cells that are known exactly: which there are, and whole numbers given their sum."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,12 @@ def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarra
     ValueError, by key and label, for sums that contradict one another or the bounds, or overlap and are not nested.
     """
     known: list[tuple[str, np.ndarray, int]] = []
+    if isinstance(names := getattr(getattr(total, "index", None), "names", None), Sequence):  # a series of pandas
+        total = {names[0] if len(names) == 1 else (*names,): total}
+        if None in names:
+            raise ValueError(f"total is a series whose index has no name; name it by a key of {', '.join(table.keys)}")
     for key, sums in (total if isinstance(total, Mapping) else {None: total}).items():
+        sums = dict(sums.items()) if hasattr(sums, "items") else sums
         names = () if key is None else key if isinstance(key, tuple) else (key,)
         if unknown := set(names) - set(table.keys):
             keys = ", ".join(table.keys) or "none"

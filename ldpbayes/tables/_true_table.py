@@ -15,11 +15,12 @@ import numpyro.distributions as dist
 from scipy import special
 
 from ldpbayes._core.checks import at_least
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.data import NoisyTable
 from ldpbayes.data.release import promises
 from ldpbayes.inference.density import Site
 from ldpbayes.inference.result import UNCERTAINTY, inference_data, labels
+from ldpbayes.likelihood.families import CATEGORICAL, ends_of, family_of, unexpanded
 from ldpbayes.likelihood.privatized import law_of_records
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.tables._known_sums import draw_given_sums, known_sums, tilted, tree_of_sums
@@ -27,6 +28,11 @@ from ldpbayes.tables._least_squares import Workload, by_name, sample_cells
 
 PLACES = 1 << 14  # numbers of a cell whose probabilities are listed; of more, and of real numbers, equal blocks are
 DROP = 42.0  # nats by which a cell's log probability has fallen at the ends of its window: e^-42 is 6e-19
+PASSES = 6  # in which blocks may be moved (in the last three of them to twice as many), until their
+CDF_ERROR = 1e-5  # distribution function is as exact
+HIDDEN = 0.01  # probability that is looked for in long blocks with the centre of a prior, or an end of whole numbers
+NEAREST, TINY = 1e-8, 1e-300  # distance from an end, in sizes of the end and in all, within which nothing is moved
+SPREAD = 0.1  # share of the blocks that stays where it is
 ROWS = 128  # cells whose probabilities are evaluated at once
 DRAWS = 1 << 20  # draws that are made at once
 
@@ -64,7 +70,7 @@ def true_table(
         True if the cells before noise are at least 0. Default: True if the cells are whole numbers.
     total : int or dict, optional
         Only for cells that are whole numbers: sums that are known exactly. An integer is the sum of all cells. A dict
-        has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
+        or series of pandas has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
         and the sum of state A is 51. Default: no sum is known. Raises ValueError if sums contradict each other, or if
         two sums overlap and neither contains the other.
     zeros : array of bool (N,), optional
@@ -108,7 +114,11 @@ def true_table(
         laws = [_Law(name, each, **{k: own(value, name) for k, value in about.items()}) for name, each in named.items()]
         with jax.enable_x64(True), ThreadPoolExecutor() as pool:
             result = {law.name: law.sample([seed, i], num_samples, pool)[None] for i, law in enumerate(laws)}
-        cells = named
+        cells = dict(named)
+        for name, each in named.items():  # one order of equal cells, by their keys
+            first = next(one for one in named.values() if one is each or each.rows_of(one) is not None)
+            rows = slice(None) if first is each else each.rows_of(first)
+            result[name], cells[name] = result[name][..., rows], first
     sites = {
         name: Site(True, False, [] if cells[name] else ["cell"], False, shape=each.shape[2:], release=cells[name])
         for name, each in result.items()
@@ -134,10 +144,10 @@ class _Law:
         self.whole = discrete if whole is None else bool(whole)
         if discrete and not self.whole:
             raise ValueError(f"{name}: whole=False is not possible, because the noise or the prior is discrete")
-        support, bounded = getattr(prior, "support", None), self.whole if nonnegative is None else nonnegative
-        least = np.maximum(getattr(support, "lower_bound", -math.inf), 0.0 if bounded else -math.inf)
+        bounded, (least, most) = self.whole if nonnegative is None else nonnegative, ends_of(getattr(prior, "support", 0))
+        least = np.maximum(least, 0.0 if bounded else -math.inf)
         self.least = np.where(fixed, 0.0, np.ceil(least) if self.whole else least)
-        self.most = np.where(fixed, 0.0, getattr(support, "upper_bound", math.inf))
+        self.most = np.where(fixed, 0.0, np.floor(most) if self.whole else most)
         self.scale = np.broadcast_to(self.noise.standard_deviation, shape)
         if total is not None and not self.whole:
             need = "total is only for whole numbers: give other sums as a table with small noise, and queries='keys'"
@@ -159,30 +169,31 @@ class _Law:
 
         def draw(rng: np.random.Generator, rows: np.ndarray) -> None:
             with jax.enable_x64(True):  # which is an affair of each thread
-                low, step, log_p = self.window(rows)
+                edges, log_p = self.window(rows)
             counts = rng.multinomial(count, special.softmax(log_p, axis=1))
             place = np.repeat(np.nonzero(counts)[1], counts[counts > 0]).reshape(len(rows), count)
-            place, low, step = rng.permuted(place, axis=1), low[:, None], step[:, None]
-            if step.max() > self.whole:  # anywhere in a block
-                place = np.minimum(step * (place + rng.random(place.shape)), self.most[rows, None] - low)
-            result[rows] = low.astype(result.dtype) + place.astype(result.dtype)
+            place = rng.permuted(place, axis=1)
+            x, end = (np.take_along_axis(edges, place + side, axis=1) for side in range(2))
+            if np.max(edges[:, 1:] - edges[:, :-1]) > self.whole:  # anywhere in a block
+                x += (end - x) * rng.random(place.shape)
+            result[rows] = np.floor(x) if self.whole else x
 
         list(pool.map(draw, rngs, (free[start : start + size] for start in range(0, len(free), size))))
         for rows, total in self.sums:
-            low, _, log_p = self.window(rows, total)
-            tree = tree_of_sums(list(zip(low.astype(int), np.exp(log_p), strict=True)))
+            edges, log_p = self.window(rows, total)
+            tree = tree_of_sums(list(zip(edges[:, 0].astype(int), np.exp(log_p), strict=True)))
             result[rows] = draw_given_sums(next(rngs), tree, np.full(count, total))
         return result.T
 
-    def window(self, rows: np.ndarray, total: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Least numbers and lengths of blocks (n,), and log probabilities (n, blocks) that are negligible at both ends;
+    def window(self, rows: np.ndarray, total: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Edges (n, blocks + 1) of blocks, and their log probabilities (n, blocks), which are negligible at both ends;
         with a known sum tilted to its mean, which changes no law given the sum: nothing underflows then.
         """
         least, most, whole, z = self.least[rows], self.most[rows], self.whole, self.z[rows]
-        padded = partial(np.resize, new_shape=-(-len(rows) // ROWS) * ROWS)  # so that few functions are compiled
+        padded = np.resize(rows, -(-len(rows) // ROWS) * ROWS)  # so that few functions are compiled
         prior = self.prior
-        prior = law_of_records(prior, padded(rows)) if prior is not None and prior.batch_shape else prior
-        parts = self.mechanism.of_records(self.z.shape, padded(rows)), prior, padded(z)
+        prior = law_of_records(prior, padded) if prior is not None and prior.batch_shape else prior
+        log_masses = partial(self.log_masses, padded, self.mechanism.of_records(self.z.shape, padded), prior)
         reach = (30.0 if self.noise.linear_tails else 9.3) * self.scale[rows] + 3 * whole
         centre = np.clip(np.nan_to_num(z), least, most)
         low, high = centre - reach, centre + reach
@@ -193,9 +204,11 @@ class _Law:
             places = min(PLACES, 2 ** math.ceil(math.log2(max(32, span.max())))) if whole else PLACES
             step = np.ceil(span / places) if whole else span / places
             step = step + (1 - step % 2) * whole  # an odd number of whole numbers, whose middle is one
-            high = np.maximum(high, low + step * places - whole)
-            middles = map(padded, (low + (step - whole) / 2, step, most))
-            log_p = np.asarray(_log_probabilities(places, *parts, *middles))[: len(rows)]
+            edges = low[:, None] + step[:, None] * np.arange(places + 1.0)
+            edges = np.minimum(edges, most[:, None] + whole)
+            edges[:, -1] = np.maximum(edges[:, -1], high + whole)
+            high = edges[:, -1] - whole
+            log_p = log_masses(edges)
             if total is not None:
                 if step.max() > 1:
                     raise ValueError(f"{self.name}: a cell of a known total has more than {PLACES:,} likely values")
@@ -208,18 +221,106 @@ class _Law:
             if lost.any():
                 first = np.argmax(lost)
                 why = "this prior" if prior is not None else "a flat prior without bounds: in Python, give prior="
+                why += ", whose density is infinite at a whole number" * bool(peak[first, 0] > 0)
                 cell = f"cell {str(self.table.labels[rows[first]])!r}, reported as {z[first]:g},"
                 raise ValueError(f"{self.name}: {cell} has no proper posterior under {why}")
             coarse = (step > whole) & (end - first < places // 2)
             if not (below | above | coarse).any():
-                return low, step, log_p
+                break
             high = np.where(above, high + span, low + step * (end + 1) - whole)
             low = np.where(below, low - span, low + step * (first - 1))
+        apart = (low > least) & isinstance(unexpanded(prior), dist.discrete.ZeroInflatedProbs) & (total is None)
+        if apart.any():  # 0 is likely by itself
+            edges[apart, :2] = np.arange(2.0)
+            log_p = log_masses(edges)
+        if prior is None or np.diff(edges).max() <= whole:
+            return edges, log_p
+        ends = least[:, None], most[:, None] + whole
+        hidden = [ends[0], ends[1] - 1] if whole else []
+        hidden = [*family_of(prior).centres(), *((each, float(whole)) for each in hidden)]
+        hidden = [[np.resize(each, (len(padded), 1))[: len(rows)] for each in pair] for pair in hidden]
+        for attempt in range(PASSES):
+            error, need = _needs(whole, edges, log_p, ends, hidden)
+            if np.max(error) <= CDF_ERROR:
+                break
+            edges, hidden = _moved(edges, np.asarray(need), places * (1 + (attempt >= PASSES / 2)), ends, whole), []
+            log_p = log_masses(edges)
+        return edges, log_p
+
+    def log_masses(self, padded: np.ndarray, mechanism: Any, prior: Any, edges: np.ndarray) -> np.ndarray:
+        """Log probabilities (n, blocks) of blocks by the density at their middles; next to an end of the prior, where
+        it may be infinite, by the power of the distance that the density follows.
+        """
+        rows, length = padded[: len(edges)], np.diff(edges)
+        middle = edges[:, :-1] + (np.maximum(length - 1, 0) // 2 if self.whole else length / 2)
+        x = np.resize(middle, (len(padded), middle.shape[1]))
+        log_p = np.array(_log_densities(mechanism, prior, self.z[padded], x.T))[: len(rows)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for end, outer, pair in ((self.least, 0, [0, 1]), (self.most, -1, [-1, -2])):
+                if prior is not None and not self.whole:
+                    rise, away = np.diff(log_p[:, pair]), np.diff(np.log(np.abs(middle[:, pair] - end[rows, None])))
+                    power = np.clip(rise / away, -0.999, 1.0)[:, 0]
+                    touches = (edges[:, outer] == end[rows]) & np.isfinite(power)
+                    log_p[:, outer] += np.where(touches, power * np.log(2) - np.log1p(power), 0.0)
+            return log_p + np.log(length)
+
+
+@jax.jit
+def _log_densities(mechanism: Any, prior: Any, z: Array, x: Array) -> Any:
+    log_p = mechanism.log_prob(z, x)
+    if prior is not None:
+        possible = prior.support(x) if prior.support.is_discrete else True  # whole numbers may be at an open end
+        x = x.astype(int) if isinstance(unexpanded(prior), CATEGORICAL) else x
+        log_p += jnp.where(possible, prior.log_prob(x), -jnp.inf)
+    return jnp.where(jnp.isnan(log_p), -jnp.inf, log_p).T
+
+
+def _nearer(xp: ArrayModule, edges: Array, ends: Any, whole: bool) -> tuple[Array, Array]:
+    """The nearer end (n, blocks) of the support of each block, and the least distance from there that tells blocks."""
+    end = xp.where(edges[:, :-1] - ends[0] <= ends[1] - edges[:, 1:], *ends)
+    span = edges[:, -1:] - edges[:, :1]
+    return end, xp.ones_like(end) if whole else xp.maximum(NEAREST * xp.minimum(xp.abs(end), span), TINY)
 
 
 @partial(jax.jit, static_argnums=0)
-def _log_probabilities(places: int, mechanism: Any, prior: Any, z: Array, low: Array, step: Array, most: Array) -> Any:
-    x = low + step * jnp.arange(float(places))[:, None]
-    inside = jnp.minimum(x, most)
-    log_p = mechanism.log_prob(z, inside) + (0.0 if prior is None else prior.log_prob(inside))
-    return jnp.where((x <= most) & ~jnp.isnan(log_p), log_p, -jnp.inf).T
+def _needs(whole: bool, edges: Array, log_p: Array, ends: Any, hidden: list) -> tuple[Array, Array]:
+    """Bounds (n,) on errors of distribution functions, and how densely blocks (n, blocks) should lie, to make it less;
+    hidden are points, and lengths, that middles of longer blocks may not show.
+    """
+    length, p = jnp.diff(edges), jax.nn.softmax(log_p, axis=1)
+    slope = jnp.abs(jnp.diff(log_p - jnp.log(length)) / jnp.diff(edges[:, :-1] + length / 2))
+    slope = jnp.pad(jnp.where(jnp.isfinite(slope), slope, 0.0), ((0, 0), (1, 1)))
+    change = length * jnp.maximum(slope[:, 1:], slope[:, :-1])  # of the log density within a block
+    long = length > _nearer(jnp, edges, ends, whole)[1]  # others are exact
+    for point, width in hidden:
+        holds = (edges[:, :-1] <= point) & (point < edges[:, 1:]) & long & (length > width)
+        p, change = jnp.maximum(p, HIDDEN * holds), jnp.maximum(change, holds)
+    error = p * change * long
+    worst = jnp.maximum((error * change).sum(axis=1) / 24, error.max(axis=1) / 8)  # of sums, and inside a block
+    return worst, jnp.cbrt(p * jnp.minimum(change, 1) ** 2)
+
+
+def _moved(edges: np.ndarray, need: np.ndarray, count: int, ends: Any, whole: bool) -> np.ndarray:
+    """Edges (n, count + 1) of blocks, the shorter the greater the need there (n, blocks); graded towards finite ends."""
+    need = need / need.sum(axis=1, keepdims=True) + SPREAD / need.shape[1]
+    total = np.pad(np.cumsum(need, axis=1), ((0, 0), (1, 0)))
+    even, numbers = np.linspace(0, 1 + SPREAD, count + 1), np.arange(count + 1.0)
+    place = np.stack([np.interp(even, each, np.arange(need.shape[1] + 1)) for each in total])
+    block = np.minimum(place.astype(int), need.shape[1] - 1)
+    (end, least), left, right = _nearer(np, edges, ends, whole), edges[:, :-1], edges[:, 1:]
+    parts = [np.take_along_axis(each, block, axis=1) for each in (end, least, left, right)]
+    result = np.array(_graded(*parts, place - block))
+    result[:, 0], result[:, -1] = edges[:, 0], edges[:, -1]
+    if whole:  # an odd number of them in each block
+        low = edges[:, :1]
+        even = np.maximum.accumulate(result - low - numbers, axis=1)
+        result = np.minimum(low + numbers + 2 * np.rint(even / 2), ends[1])
+    return result
+
+
+@jax.jit
+def _graded(end: Array, least: Array, left: Array, right: Array, part: Array) -> Array:
+    """Places between left and right, whose distances from a finite end are in a geometric sequence."""
+    near, far = (jnp.maximum(jnp.abs(x - end), least) for x in (left, right))
+    graded = end + jnp.where(left < end, -near, near) * (far / near) ** part
+    return jnp.where(jnp.isfinite(end), graded, left + (right - left) * part)

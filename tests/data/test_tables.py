@@ -5,6 +5,7 @@ import html
 import itertools
 import json
 import warnings
+from decimal import Decimal
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +95,51 @@ def test_missing_values_were_withheld_where_there_is_a_threshold_and_are_incompl
         assert np.isnan(table.values).tolist() == [False, True, False, False]
         assert "4 cells by state, county, 1 not reported" in repr(table)
     assert isinstance(table_of(threshold=5).mechanism, Withheld)  # no cell was, and each could have been
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_table_with_a_threshold_of_which_only_published_rows_were_given_is_doubted(noise):
+    # Of 400 cells near the threshold about half are withheld. Seeds are fixed; a complete table is doubted never, one
+    # of cells far above it with probability below 3e-4.
+    rng, scale, place = np.random.default_rng(3), 6.0, np.arange(400)
+    values = rng.poisson(30, 400) + np.rint(rng.normal(0, scale, 400))
+    frame = {"place": place, "n": np.where(values < 30, np.nan, values)}
+    options = {"keys": "place", "noise": noise, "standard_deviation": scale, "threshold": 30}
+    published = {name: column[values >= 30] for name, column in frame.items()}
+    with pytest.warns(ldp.data.ReleaseWarning, match="no cell is withheld, although .* are just above the threshold"):
+        table = NoisyTable.from_frame(published, "n", **options)
+    assert len(table.doubts) == 1
+    with warnings.catch_warnings(action="error"):
+        NoisyTable.from_frame(frame, "n", **options)
+        NoisyTable.from_frame({"place": place, "n": values + 40}, "n", **options)
+
+
+def test_cells_whose_joined_labels_would_be_equal_have_labels_of_their_own():
+    first = {"state": ["a, b", "a", "a, b"], "county": ["c", "b, c", "d"]}
+    labels = NoisyTable([1, 2, 3], ldp.DiscreteLaplaceMechanism(1.0), keys=first).labels.tolist()
+    assert labels == ["'a, b', c", "a, 'b, c'", "'a, b', d"]
+    alone = NoisyTable([1], ldp.DiscreteLaplaceMechanism(1.0), keys={"state": ["a, b"], "county": ["c"]})
+    assert alone.labels.tolist() == ["a, b, c"]
+
+
+def test_dates_of_two_resolutions_are_one_label():
+    days = np.array(["2020-01-31", "2020-02-29"], "M8[D]")
+    texts = [NoisyTable([1, 2], ldp.DiscreteLaplaceMechanism(1.0), keys={"day": days.astype(f"M8[{unit}]")}).labels
+             for unit in ("D", "h", "s", "ms", "ns")]
+    assert all(each.tolist() == ["2020-01-31", "2020-02-29"] for each in texts)
+    fine = np.array(["2020-01-31T10:00:00.500", "2020-01-31T10:00:00"], "M8[ns]")
+    labels = NoisyTable([1, 2], ldp.DiscreteLaplaceMechanism(1.0), keys={"time": fine}).labels
+    assert labels.tolist() == ["2020-01-31T10:00:00.5", "2020-01-31T10:00:00"]
+
+
+def test_decimal_numbers_are_numbers():
+    import polars as pl
+
+    numbers = [Decimal("3.5"), None, Decimal("-1")]
+    for column in (pl.Series(numbers, dtype=pl.Decimal(10, 2)), pd.Series(numbers)):
+        frame = {"place": np.arange(3), "n": column}
+        table = NoisyTable.from_frame(frame, "n", "place", "laplace", scale=2.0)
+        np.testing.assert_array_equal(table.values, [3.5, np.nan, -1])
 
 
 def test_rules_stand_around_the_noise_in_the_order_in_which_they_were_applied():

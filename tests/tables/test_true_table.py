@@ -6,7 +6,9 @@ import json
 
 import jax
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy import integrate, special, stats
 
@@ -70,11 +72,11 @@ def probabilities(table, upto=400, **options):
     law, result = law_of(table, **options), np.zeros((table.count, upto))
     with jax.enable_x64(True):
         for row in range(table.count):
-            low, step, log_p = law.window(np.array([row]))
-            assert step == 1
-            p = np.exp(log_p[0] - special.logsumexp(log_p[0]))
-            inside = (p > 0) & (low[0] + np.arange(len(p)) < upto)
-            result[row, (low[0] + np.arange(len(p))[inside]).astype(int)] = p[inside]
+            (edges,), (log_p,) = law.window(np.array([row]))
+            p = np.exp(log_p - special.logsumexp(log_p))
+            assert np.all((np.diff(edges) == 1) | (p == 0))
+            inside = (p > 0) & (edges[:-1] < upto)
+            result[row, edges[:-1][inside].astype(int)] = p[inside]
     return result
 
 
@@ -152,8 +154,8 @@ def test_cells_given_their_sum_have_the_law_that_enumeration_gives(name, z, tota
     law = law_of(table(z, mechanism(name)), whole=True, total=total)
     (known,) = law.sums
     with jax.enable_x64(True):
-        low, _, log_p = law.window(*known)
-    parts = list(zip(low.astype(int), np.exp(log_p), strict=True))
+        edges, log_p = law.window(*known)
+    parts = list(zip(edges[:, 0].astype(int), np.exp(log_p), strict=True))
     _, left, right = tree_of_sums(parts)
     first = split_weights(left[0], right[0], np.array([total]))[0]
     joint = np.zeros((total + 1,) * 3)
@@ -236,6 +238,101 @@ def test_real_cells_under_a_prior_are_on_a_fine_grid():
             assert stats.kstest(sample[:, j], interpolated).statistic < 0.0165
 
 
+def distribution_of(release, **options):
+    """Edges of blocks of the only cell, and the probabilities below each, as `true_table` draws it."""
+    with jax.enable_x64(True):
+        (edges,), (log_p,) = law_of(release, **options).window(np.array([0]))
+    return edges, np.concatenate([[0.0], np.cumsum(normalised(log_p))])
+
+
+STEEP = {
+    "Gamma": (dist.Gamma(0.1, 0.01), stats.gamma(0.1, scale=100)),
+    "Weibull": (dist.Weibull(5.0, 0.3), stats.weibull_min(0.3, scale=5)),
+    "LogNormal": (dist.LogNormal(0.0, 3.0), stats.lognorm(3)),
+    "HalfCauchy": (dist.HalfCauchy(1e-4), stats.halfcauchy(scale=1e-4)),
+    "Pareto, whose end is not 0": (dist.Pareto(1.0, 0.5), stats.pareto(0.5)),
+    "Beta, steep at both ends": (dist.Beta(0.3, 0.2), stats.beta(0.3, 0.2)),
+    "Cauchy, narrow": (dist.Cauchy(1.0, 1e-5), stats.cauchy(1, 1e-5)),
+    "Student's t, narrow": (dist.StudentT(2.0, 7.0, 1e-4), stats.t(2, 7, 1e-4)),
+    "smooth": (dist.Gamma(2.0, 0.1), stats.gamma(2, scale=10)),
+}
+
+
+@pytest.mark.parametrize("noisy", ["gaussian", "laplace"])
+@pytest.mark.parametrize("name", STEEP)
+def test_cells_under_a_steep_prior_have_the_law_that_quadrature_gives(name, noisy):
+    # Over panels between quantiles of the prior, which are steep as it is: with t its distribution function, the
+    # integrand is the density of the noise alone. Panels halve towards both ends of t and at z.
+    (prior, reference), z = STEEP[name], 4.0
+    release = NoisyTable([z], mechanism(noisy), keys={"cell": ["a"]})
+    edges, below = distribution_of(release, prior=prior)
+    at = np.interp([1e-3, 0.1, 0.5, 0.9, 0.97], below, edges)
+    ends = 0.5 ** np.arange(1.0, 200.0)
+    ends = np.unique([0, *ends, *(1 - ends[:50]), 1, *reference.cdf(at), reference.cdf(z), *np.linspace(0, 1, 3000)])
+    nodes, weights = np.polynomial.legendre.leggauss(10)
+    t = ends[:-1, None] + np.diff(ends)[:, None] * (1 + nodes) / 2
+    mass = (np.exp(DENSITY[noisy](z - reference.ppf(t))) @ weights) * np.diff(ends)
+    expected = np.interp(reference.cdf(at), ends, np.concatenate([[0], np.cumsum(mass)]) / mass.sum())
+    np.testing.assert_allclose(np.interp(at, edges, below), expected, rtol=0, atol=1e-5)  # as docs promise
+
+
+COUNTS = np.arange(200_000)
+STEEP_COUNTS = {
+    "negative binomial": (dist.NegativeBinomial2(5000.0, 0.05), stats.nbinom(0.05, 0.05 / 5000.05).logpmf(COUNTS)),
+    "zero-inflated": (
+        dist.ZeroInflatedPoisson(0.4, 9000.0),
+        np.logaddexp(np.where(COUNTS == 0, np.log(0.4), -np.inf), np.log(0.6) + stats.poisson(9000).logpmf(COUNTS)),
+    ),
+    "beta-binomial": (dist.BetaBinomial(2.0, 0.05, 30_000), stats.betabinom(30_000, 2.0, 0.05).logpmf(COUNTS)),
+    "narrow": (dist.Poisson(900.0), stats.poisson(900).logpmf(COUNTS)),
+}
+
+
+@pytest.mark.parametrize("name", STEEP_COUNTS)
+def test_counts_under_a_steep_prior_and_wide_noise_have_the_law_that_enumeration_gives(name):
+    (prior, log_prior), scale, z = STEEP_COUNTS[name], 5000.0, 3000
+    release = NoisyTable([z], AdditiveMechanism(noise.DiscreteGaussian(scale), sensitivity=1), keys={"cell": ["a"]})
+    edges, below = distribution_of(release, prior=prior)
+    p = normalised(log_prior - ((z - COUNTS) / scale) ** 2 / 2)
+    exact = np.concatenate([[0.0], np.cumsum(p)])
+    np.testing.assert_allclose(np.interp(np.arange(len(exact)), edges, below), exact, rtol=0, atol=1e-5)
+    sample = draws(true_table(release, prior=prior, num_samples=20_000))[0, :, 0]
+    spread = np.sqrt(np.sum(p * COUNTS**2) - np.sum(p * COUNTS) ** 2)  # 5 standard errors: probability 6e-7
+    assert abs(sample.mean() - p @ COUNTS) < 5 * spread / np.sqrt(20_000)
+
+
+SUPPORTS = [
+    (dist.Bernoulli(0.3), 0, 1),
+    (dist.BernoulliLogits(0.3), 0, 1),
+    (dist.Categorical(np.ones(3) / 3), 0, 2),
+    (dist.DiscreteUniform(4, 9), 4, 9),
+    (dist.Binomial(5, 0.5), 0, 5),
+    (dist.BetaBinomial(1.0, 1.0, 7), 0, 7),
+    (dist.TruncatedPolyaGamma(), 0, 2.5),
+    (dist.Uniform(2.0, 6.0), 2, 6),
+    (dist.TruncatedNormal(0.0, 20.0, low=3.0), 3, np.inf),
+    (dist.TruncatedNormal(0.0, 20.0, high=-3.0), -np.inf, -3),
+    (dist.Pareto(30.0, 1.0), 30, np.inf),
+    (dist.VonMises(0.0, 1.0), -np.pi, np.pi),
+    (
+        dist.TransformedDistribution(
+            dist.Exponential(0.1), dist.transforms.AffineTransform(5.0, 2.0, domain=dist.constraints.positive)
+        ),
+        5,
+        np.inf,
+    ),
+    (dist.MixtureSameFamily(dist.Categorical(np.ones(2) / 2), dist.Gamma(np.array([1.0, 2.0]), 1.0)), 0, np.inf),
+    (dist.Kumaraswamy(2.0, 2.0).expand([3]), 0, 1),
+]
+
+
+@pytest.mark.parametrize("prior, low, high", SUPPORTS, ids=lambda each: type(each).__name__)
+def test_cells_stay_in_the_support_of_their_prior_whatever_its_kind(prior, low, high):
+    release = table([-20, 7, 40], mechanism("discrete_gaussian" if prior.support.is_discrete else "gaussian"))
+    cells = draws(true_table(release, prior=prior, num_samples=200))
+    assert low <= cells.min() and cells.max() <= high
+
+
 def test_noise_wider_than_the_places_is_drawn_in_blocks():
     # Kolmogorov's distance of 20,000 draws exceeds 0.0165 with probability 4e-5.
     release = table([3_000_000, 40], ldp.DiscreteGaussianMechanism(scale=1e5, sensitivity=1))
@@ -255,6 +352,19 @@ def test_zeros_are_zero_and_sums_may_be_nested():
     assert (result.sum("cell") == 40).all() and (result[..., 2] == 4).all() and (result[..., 4] == 0).all()
     by_state = result.groupby("state").sum()
     assert (by_state.sel(state="A") == 9).all() and (by_state.sel(state="B") == 31).all()
+
+
+def test_known_sums_may_be_a_series_of_pandas():
+    release = table([5, 8, -3, 12], mechanism("discrete_gaussian"), state=list("AABB"), age=list("0101"))
+    of_states = pd.Series([20, 15], pd.Index(["A", "B"], name="state"))
+    options = {"num_samples": 20, "seed": 3}
+    expected = draws(true_table(release, total={"state": {"A": 20, "B": 15}}, **options))
+    for total in (of_states, {"state": of_states}):
+        np.testing.assert_array_equal(draws(true_table(release, total=total, **options)), expected)
+    of_cells = pd.Series([7], pd.MultiIndex.from_tuples([("A", "1")], names=["state", "age"]))
+    assert np.all(draws(true_table(release, total=of_cells, **options))[..., 1] == 7)
+    with pytest.raises(ValueError, match="name it by a key of state, age"):
+        true_table(release, total=of_states.rename_axis(None))
 
 
 def test_many_cells_given_their_sum_keep_it_and_their_means():
@@ -297,6 +407,25 @@ def test_a_table_with_a_statement_of_its_publisher_is_not_said_to_be_unprotected
     assert result.attrs["privacy"] == estimate_table(stated, np.eye(2)).privacy == "As the law has it."
 
 
+def test_tables_of_the_same_cells_are_matched_by_key_whatever_the_order_of_rows():
+    keys = {"state": np.array(list("AABB")), "age": np.array(list("0101"))}
+    n, order = table([30, 40, 50, 60], mechanism("discrete_gaussian"), **keys), np.array([2, 0, 3, 1])
+    values = np.array([300, 400, 500, 600])
+    other = table(values[order], mechanism("discrete_gaussian"), age=keys["age"][order], state=keys["state"][order])
+    post = dataset(true_table({"n": n, "sum": other}, num_samples=400)["posterior"])
+    assert (post["sum"] / post["n"]).dims == ("chain", "draw", "cell") and list(post["age"].values) == list("0101")
+    np.testing.assert_allclose(post["sum"].mean(("chain", "draw")), values, atol=5 * SCALE / np.sqrt(400))
+    assert n.rows_of(other).tolist() == order.tolist() and n.rows_of(n[:2]) is None
+
+    def model(n, other):
+        rate = numpyro.sample("rate", dist.Gamma(2, 0.1))
+        ldp.observe("a", dist.Poisson(rate).expand([4]), n)
+        ldp.observe("b", dist.Poisson(10 * rate).expand([4]), other)
+
+    with pytest.raises(ValueError, match=r"equal cells in another order, so that rows differ.*a\[a.rows_of\(b\)\]"):
+        ldp.fit(model, n, other, progress_bar=False)
+
+
 def test_draws_are_a_function_of_the_seed_and_differ_between_tables():
     release = table([30, 40], mechanism("discrete_gaussian"))
     first, again, other = (draws(true_table(release, seed=seed, num_samples=50)) for seed in (0, 0, 1))
@@ -322,6 +451,7 @@ GAUSSIAN = mechanism("gaussian")
             "cell 'c0', reported as nan, has no proper posterior",
             marks=pytest.mark.slow,
         ),
+        ([3.0, 4.0], {"prior": dist.Gamma(0.5, 1.0), "whole": True}, "whose density is infinite at a whole number"),
         ([3.0, 4.0], {"prior": dist.Poisson(3.0), "whole": False}, "whole=False is not possible, because the noise"),
         ([3.0, 4.0], {"prior": dist.Poisson(np.ones(3))}, r"prior must be a NumPyro law of batch shape \(\) or \(2,\)"),
         ([3.0, 4.0], {"zeros": [True]}, "zeros must be 2 bools"),

@@ -19,7 +19,7 @@ from ldpbayes.likelihood.latent import log_sum_over_counts
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, SymmetricLaplace
-from ldpbayes.numerics.arrays import CHUNK, by_rows
+from ldpbayes.numerics.arrays import CHUNK, by_rows, width_classes
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
 from ldpbayes.numerics.tails import (
     binomial_log_mass,
@@ -202,23 +202,32 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
     (scale,) = jax.tree.leaves(noise)
     dtype = jnp.result_type(low, float)
     arrays = jnp.broadcast_arrays(*(jnp.asarray(array, dtype) for array in (low, high, scale, *parameters)))
-    if isinstance(noise, (Laplace, SymmetricLaplace, DiscreteLaplace)):
-        function: Any = _under_laplace, law, longest, type(noise)
-        width = TAIL_NODES + longest
-    elif not isinstance(noise, (Gaussian, DiscreteGaussian)):
-        raise ValueError(f"the sum over counts without bounds is not available for {noise!r}")
-    else:
+    shape, size = arrays[0].shape, math.prod(arrays[0].shape)
+    rows = np.arange(size)
+    if longest and is_concrete(low, high):  # what is not in an interval is not asked for
+        rows = np.flatnonzero(np.broadcast_to(low < high, shape))
+    groups = [rows]
+    if isinstance(noise, (Gaussian, DiscreteGaussian)):  # windows as wide as the noise needs
         if not is_concrete(scale):
             raise ValueError("Gaussian noise needs a scale that JAX does not trace: do not pass the noise to jit")
-        # where an interval takes curvature from the noise, it leaves more than a third
-        half = math.ceil((1.3 if longest else 1.0) * REACH * np.max(scale)) + 2 + longest
-        width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
-    shape, rows = arrays[0].shape, np.arange(math.prod(arrays[0].shape))
-    if longest and is_concrete(low, high):  # what is not in an interval is not asked for; few sizes are compiled
-        proper = np.flatnonzero(np.broadcast_to(low < high, shape))
-        rows = np.resize(proper, min(1 << (len(proper) - 1).bit_length(), len(rows)))
-    log_prob = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[rows] for array in arrays))
-    return jnp.zeros(math.prod(shape), dtype).at[rows].set(log_prob).reshape(shape)
+        widths = np.broadcast_to(width_classes(scale), shape).ravel()[rows]
+        groups = [rows[widths == width] for width in np.unique(widths)]
+    elif not isinstance(noise, (Laplace, SymmetricLaplace, DiscreteLaplace)):
+        raise ValueError(f"the sum over counts without bounds is not available for {noise!r}")
+    result = jnp.zeros(size, dtype)
+    for group in groups:
+        if len(group) < size:  # few sizes are compiled
+            group = np.resize(group, min(1 << (len(group) - 1).bit_length(), size))
+        if isinstance(noise, (Gaussian, DiscreteGaussian)):
+            # where an interval takes curvature from the noise, it leaves more than a third
+            widest = np.max(np.broadcast_to(scale, shape).ravel()[group])
+            half = math.ceil((1.3 if longest else 1.0) * REACH * widest) + 2 + longest
+            width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
+        else:
+            width, function = TAIL_NODES + longest, (_under_laplace, law, longest, type(noise))
+        log_prob = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[group] for array in arrays))
+        result = result.at[group].set(log_prob)
+    return result.reshape(shape)
 
 
 def _log_noise(noise: Any, longest: int, low: Array, high: Array, counts: Array) -> jax.Array:
