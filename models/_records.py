@@ -16,7 +16,7 @@ from ldpbayes.models._factory import factory
 from ldpbayes.models._pooled import pooled_relative
 
 MOST_NUMBERS = 1 << 24  # entries of a matrix of released values and categories that rough logits are computed from
-ROUGH_SCALE = 3.0  # standard deviation of the logits of a region in their rough estimates
+ROUGH_SCALES = 3.0, 0.7  # standard deviations of the mean logits and of those of a region, in their rough estimates
 
 
 @factory("numbers")
@@ -128,22 +128,23 @@ def _rough_logits(regions: Any, **_: Any) -> tuple[Any, Any]:
         masses = np.exp(np.stack(columns, axis=-1))
         codes = np.zeros(count, int) if sketch.groups is None else np.asarray(sketch.groups)
         rows = [codes == group for group in range(math.prod(sketch.law_shape))]
-        parts += [_rough(masses[own], weights[own]) for own in rows]
-    logits, precisions = zip(*parts, strict=True)
+        parts += [(masses[own], weights[own]) for own in rows]
+    overall, _ = _rough(*map(np.concatenate, zip(*parts, strict=True)), np.zeros(categories), ROUGH_SCALES[0])
+    logits, precisions = zip(*(_rough(*part, overall, ROUGH_SCALES[1]) for part in parts), strict=True)
     return np.stack(logits), np.stack(precisions)
 
 
-def _rough(masses: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Most probable logits (categories,) by Fisher scoring from probabilities (n, categories) of weighted values, and
-    the numbers of answers without noise that would tell as much.
+def _rough(masses: np.ndarray, weights: np.ndarray, mean: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Most probable logits (categories,) by Fisher scoring from probabilities (n, categories) of weighted values, given
+    their prior mean and scale, and the numbers of answers without noise that would tell as much.
     """
-    logits = np.zeros(masses.shape[1])
+    logits = mean
     for _ in range(30):
         shares = special.softmax(logits)
         mixed = masses * shares
         excess = mixed / mixed.sum(axis=1, keepdims=True) - shares
-        information, slope = (weights * excess.T) @ excess, weights @ excess - logits / ROUGH_SCALE**2
-        step = np.linalg.solve(information + np.eye(len(logits)) / ROUGH_SCALE**2, slope)
+        information, slope = (weights * excess.T) @ excess, weights @ excess - (logits - mean) / scale**2
+        step = np.linalg.solve(information + np.eye(len(logits)) / scale**2, slope)
         logits = logits + step / max(1.0, np.abs(step).max())
         if np.abs(step).max() < 1e-3:
             break
