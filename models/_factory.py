@@ -102,9 +102,11 @@ class Model:
 
     def tuned(self, release: Any) -> "Model":
         """The same model in coordinates in which the posterior of a release is easier to sample."""
-        if self.tune is None or getattr(release, "values", release) is None:
+        parts = self._groups(release) if self.groups else [release]
+        if self.tune is None or any(getattr(part, "values", part) is None for part in parts):
             return self
-        self._check(release)
+        for part in parts:
+            self._check(part)
         coordinates = self.tune(release, **self.__wrapped__.keywords)
         model = functools.partial(self.__wrapped__, _coordinates=coordinates)
         (data,) = self.__signature__.parameters.values()

@@ -9,21 +9,46 @@ from jax.typing import ArrayLike
 from numpyro.distributions import biject_to, constraints, transforms
 
 
+class _Stretch(transforms.Transform):
+    """Vectors that are `factor` times as long along a unit vector `direction`, and elsewhere as they were."""
+
+    domain = codomain = constraints.real_vector
+
+    def __init__(self, direction: Any, factor: Any) -> None:
+        self.direction, self.factor = direction, factor
+
+    def __call__(self, x: Any) -> Any:
+        return x + (self.factor - 1) * jnp.sum(x * self.direction, axis=-1, keepdims=True) * self.direction
+
+    def _inverse(self, y: Any) -> Any:
+        return _Stretch(self.direction, 1 / self.factor)(y)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> jax.Array:
+        return jnp.broadcast_to(jnp.log(self.factor)[..., 0], jnp.shape(x)[:-1])
+
+    def tree_flatten(self) -> Any:
+        return (self.direction, self.factor), (("direction", "factor"), {})
+
+
 class Coordinates(constraints.greater_than):
-    """The real line in the coordinates (x − center)/scale, or the positive numbers in (log x − center)/scale. NumPyro
-    lets "greater than −∞" depend on other sites.
+    """The real line in the coordinates (x − center)/scale, or the positive numbers in (log x − center)/scale; or
+    vectors, which are stretched before. NumPyro lets "greater than −∞" depend on other sites.
     """
 
-    def __init__(self, center: Any, scale: Any, positive: bool = False) -> None:
+    def __init__(self, center: Any, scale: Any, positive: bool = False, stretch: _Stretch | None = None) -> None:
         super().__init__(jnp.full(jnp.shape(center), 0.0 if positive else -jnp.inf))
-        self.center, self.scale, self.positive = center, scale, positive
+        self.center, self.scale, self.positive, self.stretch = center, scale, positive, stretch
+        self.event_dim = int(stretch is not None)
+
+    def __call__(self, x: Any) -> Any:
+        return jnp.all(super().__call__(x), axis=-1) if self.event_dim else super().__call__(x)
 
     def feasible_like(self, prototype: Any) -> Any:
         return jnp.ones_like(prototype)
 
     def tree_flatten(self) -> Any:
-        names, fixed = ("lower_bound", "center", "scale"), {"positive": self.positive}
-        return (self.lower_bound, self.center, self.scale), (names, fixed)
+        names, fixed = ("lower_bound", "center", "scale", "stretch"), ("positive", "event_dim")
+        return tuple(getattr(self, n) for n in names), (names, {name: getattr(self, name) for name in fixed})
 
     def eq(self, other: object, static: bool = False) -> Any:
         return self is other
@@ -32,18 +57,20 @@ class Coordinates(constraints.greater_than):
 @biject_to.register(Coordinates)
 def _(support: Coordinates) -> transforms.Transform:
     affine = transforms.AffineTransform(support.center, support.scale, domain=constraints.real)
-    return transforms.ComposeTransform([affine, transforms.ExpTransform()]) if support.positive else affine
+    parts = [*([support.stretch] if support.stretch else []), affine, *[transforms.ExpTransform()] * support.positive]
+    return transforms.ComposeTransform(parts) if len(parts) > 1 else affine
 
 
 class Located(dist.Distribution):
-    """A law of numbers, or of positive ones, in the coordinates of `Coordinates`."""
+    """A law of numbers, of positive ones or of vectors in the coordinates of `Coordinates`."""
 
     support: Any = constraints.real
     pytree_data_fields = ("law", "support")
 
-    def __init__(self, law: dist.Distribution, center: Any, scale: Any, positive: bool = False) -> None:
-        self.law, self.support = law, Coordinates(jnp.asarray(center), jnp.asarray(scale), positive)
-        super().__init__(jnp.broadcast_shapes(law.batch_shape, jnp.shape(center)), validate_args=False)
+    def __init__(self, law: dist.Distribution, center: Any, scale: Any, positive: bool = False, *vector: Any) -> None:
+        self.law, self.support = law, Coordinates(jnp.asarray(center), jnp.asarray(scale), positive, *vector)
+        batch = jnp.shape(center)[: jnp.ndim(center) - law.event_dim]
+        super().__init__(jnp.broadcast_shapes(law.batch_shape, batch), law.event_shape, validate_args=False)
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         return self.law.expand(self.batch_shape).sample(key, sample_shape)
@@ -62,6 +89,25 @@ def pooled(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: Array
     weight = informed / (1 + informed)
     law = dist.Normal(loc, scale, validate_args=False)
     return Located(law, loc + weight * (jnp.asarray(center) - loc), scale / jnp.sqrt(1 + informed))
+
+
+def pooled_relative(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
+    """Vectors of independent normal numbers in the coordinates of `pooled`, where the estimates (..., k) are known up to
+    a number that is added to all k, such as the level of logits. Given the law, this number is normal, too: the
+    coordinates are longer in the direction in which it moves the vector.
+    """
+    loc, scale, center, precision = jnp.broadcast_arrays(loc, scale, center, jnp.asarray(precision, float))
+    informed = jnp.square(scale) * precision
+    sharpness = precision / (1 + informed)  # of loc − center, which is this number and an error
+    total = jnp.sum(sharpness, axis=-1, keepdims=True)
+    total = jnp.where(total > 0, total, 1.0)
+    level = jnp.sum(sharpness * (loc - center), axis=-1, keepdims=True) / total
+    own = pooled(loc, scale, center + level, precision)
+    moved = informed / (1 + informed) / own.support.scale / jnp.sqrt(total)
+    length = jnp.sum(jnp.square(moved), axis=-1, keepdims=True)
+    direction = moved / jnp.sqrt(jnp.where(length > 0, length, 1.0))
+    stretch = _Stretch(direction, jnp.sqrt(1 + length))
+    return Located(own.law.to_event(1), own.support.center, own.support.scale, False, stretch)
 
 
 def pooled_gamma(loc: ArrayLike, concentration: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:

@@ -1,14 +1,22 @@
 """Models of clipped numbers, and of categories: shares, shares by region, a sensitive yes or no."""
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from scipy import special
 
 from ldpbayes import Release, Sketch, observe
+from ldpbayes.data import ExpandedSketch
 from ldpbayes.models._factory import factory
+from ldpbayes.models._pooled import pooled_relative
+
+MOST_NUMBERS = 1 << 24  # entries of a matrix of released values and categories that rough logits are computed from
+ROUGH_SCALES = 3.0, 0.7  # standard deviations of the mean logits and of those of a region, in their rough estimates
 
 
 @factory("numbers")
@@ -107,9 +115,48 @@ def oue_histogram(release: Release | Sketch, theta: dist.Distribution | None = N
     observe("z", dist.Categorical(numpyro.sample("theta", prior)), release)
 
 
-@factory("categories", groups=True)
+def _rough_logits(regions: Any, **_: Any) -> tuple[Any, Any]:
+    """Logits (regions, categories) by the released values, up to a number for each region, and their precisions."""
+    parts = []
+    for data in [regions] if isinstance(regions, Sketch) else regions:
+        sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
+        sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
+        weights, categories, count = np.asarray(sketch.weights), sketch.mechanism.categories, len(sketch.weights)
+        if count * categories > MOST_NUMBERS:
+            return 0.0, 0.0
+        columns = [sketch.mechanism.log_prob(sketch.nodes, np.full(count, k)) for k in range(categories)]
+        masses = np.exp(np.stack(columns, axis=-1))
+        codes = np.zeros(count, int) if sketch.groups is None else np.asarray(sketch.groups)
+        rows = [codes == group for group in range(math.prod(sketch.law_shape))]
+        parts += [(masses[own], weights[own]) for own in rows]
+    overall, _ = _rough(*map(np.concatenate, zip(*parts, strict=True)), np.zeros(categories), ROUGH_SCALES[0])
+    logits, precisions = zip(*(_rough(*part, overall, ROUGH_SCALES[1]) for part in parts), strict=True)
+    return np.stack(logits), np.stack(precisions)
+
+
+def _rough(masses: np.ndarray, weights: np.ndarray, mean: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Most probable logits (categories,) by Fisher scoring from probabilities (n, categories) of weighted values, given
+    their prior mean and scale, and the numbers of answers without noise that would tell as much.
+    """
+    logits = mean
+    for _ in range(30):
+        shares = special.softmax(logits)
+        mixed = masses * shares
+        excess = mixed / mixed.sum(axis=1, keepdims=True) - shares
+        information, slope = (weights * excess.T) @ excess, weights @ excess - (logits - mean) / scale**2
+        step = np.linalg.solve(information + np.eye(len(logits)) / scale**2, slope)
+        logits = logits + step / max(1.0, np.abs(step).max())
+        if np.abs(step).max() < 1e-3:
+            break
+    return logits, np.diag(information) / np.maximum(1 - shares, 1e-6)
+
+
+@factory("categories", groups=True, tune=_rough_logits)
 def regional_histograms(
-    regions: Any, mu: dist.Distribution = dist.Normal(0, 2), tau: dist.Distribution = dist.HalfNormal(1)
+    regions: Any,
+    mu: dist.Distribution = dist.Normal(0, 2),
+    tau: dist.Distribution = dist.HalfNormal(1),
+    _coordinates: tuple[Any, Any] = (0.0, 0.0),
 ) -> None:
     """Model of categories in several regions, where the shares of the regions vary around common shares.
 
@@ -137,8 +184,9 @@ def regional_histograms(
     count = regions.law_shape[0] if grouped else len(regions)
     with numpyro.plate("category", categories[0]):
         population, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
-        with numpyro.plate("region", count):
-            # The parametrisation is non-centred, since privacy noise often leaves little to tell regions apart.
-            offset = numpyro.sample("offset", dist.Normal(0, 1))
-            theta = numpyro.deterministic("theta", jax.nn.softmax(population + spread * offset, axis=-1))
+    with numpyro.plate("region", count):
+        # These are Normal(population, spread): the rest says in which coordinates they are sampled well.
+        logits = numpyro.sample("logits", pooled_relative(population, spread, *_coordinates))
+    with numpyro.plate("category", categories[0]), numpyro.plate("region", count):
+        theta = numpyro.deterministic("theta", jax.nn.softmax(logits, axis=-1))
     observe("z", dist.Categorical(theta), regions if grouped else list(regions))

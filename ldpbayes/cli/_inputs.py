@@ -36,7 +36,7 @@ MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows,
 AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
 GROUPED = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
 # sites that the summary leaves out: coordinates of the sampler, and a density, of which it shows functionals
-INNER = {"regional_histograms": {"offset"}, "smooth_density": {"coefficients", "log_density", "odds"}}
+INNER = {"regional_histograms": {"logits"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 
 
 # Mechanisms with which [KJKH] studies calibration: Figures 1, 11 and 10.

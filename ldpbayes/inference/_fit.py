@@ -367,8 +367,8 @@ def _of_sampled(name: str, site: Site) -> str:
     """What is said of the promise of a mechanism with sampled parameters; nothing of others."""
     return bool(site.sampled) * (
         f"What the mechanism of site {name!r} promises depends on {' and '.join(map(repr, site.sampled))}, which the "
-        "model samples. So no epsilon is stated, and none is part of a sum: a mechanism that is made with a draw states "
-        "the guarantee at this draw."
+        "model samples. So no epsilon is stated, and none is part of a sum. A mechanism made with a draw states the "
+        " guarantee at this draw."
     )
 
 

@@ -16,6 +16,8 @@ from ldpbayes.inference.density import Site
 
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
+# At the quantiles 1 % and 99 %, of so many draws in all: those of chains that mix well have twice as many.
+FAR_ESS_PER_CHAIN, MIN_FAR_DRAWS = 150, 2000
 ARVIZ_NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",
@@ -147,18 +149,43 @@ def convergence_problems(result: Any) -> list[str]:
         return problems
     # Entries that the model fixes have variance 0, and no R-hat.
     varying = posterior[[name for name in posterior.data_vars if posterior[name].std() != 0]]
-    enough = MIN_ESS_PER_CHAIN * chains
+    enough, found = MIN_ESS_PER_CHAIN * chains, set[str]()
+
+    def add(problem: str, texts: Mapping[str, str]) -> None:
+        found.update(texts)
+        problems.extend([f"{problem}: {', '.join(f'{name} {text}' for name, text in texts.items())}"] * bool(texts))
+
+    def least_ess(names: Sequence[str], **how: Any) -> dict[str, float]:
+        return {name: float(each.min()) for name, each in az.ess(varying[names], **how).data_vars.items()}
+
     with np.errstate(invalid="ignore", divide="ignore"):
+        names = [*varying.data_vars]
         if chains > 1:
             worst = {name: float(each.max()) for name, each in az.rhat(varying).data_vars.items()}
             # Rounded, a number just above the limit would not be.
             texts = {name: f"{each:.3f}" if round(each, 3) > MAX_RHAT else f"{each}" for name, each in worst.items()}
-            high = [f"{name} {texts[name]}" for name, each in worst.items() if not each <= MAX_RHAT]
-            problems += [f"R-hat is above {MAX_RHAT}: {', '.join(high)}"] if high else []
+            add(
+                f"R-hat is above {MAX_RHAT}",
+                {name: texts[name] for name, each in worst.items() if not each <= MAX_RHAT},
+            )
         for method in ("bulk", "tail"):
-            least = {name: float(each.min()) for name, each in az.ess(varying, method=method).data_vars.items()}
-            few = [f"{name} {np.floor(each):.0f}" for name, each in least.items() if not each >= enough]
-            problems += [f"{method} effective sample size is below {enough}: {', '.join(few)}"] if few else []
+            least = least_ess(names, method=method)
+            few = {name: f"{np.floor(each):.0f}" for name, each in least.items() if not each >= enough}
+            add(f"{method} effective sample size is below {enough}", few)
+        # Chains that are seldom in a long tail, and then for long: elsewhere they may mix well.
+        rare = [name for name in names if enough <= least[name] < draws * chains / 4]
+        if rare and draws * chains >= MIN_FAR_DRAWS:
+            enough = FAR_ESS_PER_CHAIN * chains
+            ends = [least_ess(rare, method="quantile", prob=probability) for probability in (0.01, 0.99)]
+            far = {name: min(end[name] for end in ends) for name in rare}
+            few = {name: f"{each:.0f}" for name, each in far.items() if each < enough}
+            add(
+                f"chains have seldom been in a tail, and standard deviations may be wrong: effective sample size at the "
+                f"1% or the 99% quantile is below {enough}",
+                few,
+            )
+    if found and (good := [name for name in names if name not in found]):
+        problems.append(f"converged by these criteria: {', '.join(good)}")
     return problems
 
 
@@ -168,7 +195,7 @@ def advice(result: Any, depth: float) -> str:
     diverging, steps = (np.asarray(statistics.get(name, 0)) for name in ("diverging", "n_steps"))
     full, ways = np.mean(steps >= 2**depth - 1), ["run longer chains"]
     ways += ["raise target_accept_prob"] * bool(np.any(diverging))
-    ways += [f"raise max_tree_depth ({100 * full:.2g}% of the draws reached it)"] * bool(full)
+    ways += [f"raise max_tree_depth ({100 * full:.{2 if full < 0.995 else 3}g}% of the draws reached it)"] * bool(full)
     return f"; {', '.join(ways)}, reparametrise, or try dense_mass=True if parameters are correlated"
 
 

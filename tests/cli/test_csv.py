@@ -231,7 +231,7 @@ def test_groups_are_named_in_the_summary(tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"{path}, region south: 30 records" in out
     assert "theta[south, no]" in out and "theta[north, yes]" in out and "mu[yes]" in out
-    assert "offset" not in out  # which is no parameter
+    assert "logits" not in out  # which is no parameter
     assert out.count("Each record is protected") == 1  # of both regions
 
 

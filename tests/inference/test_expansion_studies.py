@@ -147,7 +147,8 @@ def private_choices(release):
 SHARES = jnp.array([0.22, 0.18, 0.15, 0.12, 0.1, 0.08, 0.06, 0.04, 0.03, 0.02])
 ROOT = jnp.array([[1.0, 0.0], [0.3, 0.9539392]])  # of a correlation of 0.3
 TWO = {"slopes": jnp.array([1.0, -0.5]), "scale": jnp.array([1.0, 0.8]), "root": ROOT}
-REGIONS = {"mu": jnp.array([1.0, 0.5, 0.0, -0.5]), "tau": jnp.full(4, 0.5), "offset": rng.normal(size=(5, 4))}
+REGIONS = {"mu": jnp.array([1.0, 0.5, 0.0, -0.5]), "tau": jnp.full(4, 0.5)}
+REGIONS["logits"] = REGIONS["mu"] + REGIONS["tau"] * rng.normal(size=(5, 4))
 CASES = {
     "oue_histogram": (oue_histogram(), ldp.OptimalUnaryEncoding(1.0, 10), 10_000, {"theta": SHARES}),
     "regional_histograms": (regional_histograms(), ldp.OptimalUnaryEncoding(2.0, 4), [4000] * 5, REGIONS),

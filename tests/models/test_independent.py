@@ -152,17 +152,17 @@ def regional_histograms():
 
     def density(at):
         total = stats.norm.logpdf(at["mu"], 0, 2).sum() + stats.halfnorm.logpdf(at["tau"]).sum()
-        total += stats.norm.logpdf(at["offset"]).sum()
-        for z, epsilon, offset in zip(answers, budgets, at["offset"], strict=True):
-            weights = np.exp(at["mu"] + at["tau"] * offset)
+        total += stats.norm.logpdf(at["logits"], at["mu"], at["tau"]).sum()
+        for z, epsilon, logits in zip(answers, budgets, at["logits"], strict=True):
+            weights = np.exp(logits)
             lie = 1 / (np.exp(epsilon) + 2)
             total += np.log(lie + (np.exp(epsilon) - 1) * lie * (weights / weights.sum())[z]).sum()
         return total
 
-    offset = np.array([[0.3, -1.0, 0.2], [1.5, 0.1, -0.6]])
+    logits = np.array([[0.65, -2.5, 0.22], [1.25, -0.85, 0.14]])
     points = [
-        {"mu": np.array([0.5, -1.0, 0.2]), "tau": np.array([0.5, 1.5, 0.1]), "offset": offset},
-        {"mu": np.array([3.0, 0.0, -2.0]), "tau": np.array([2.0, 0.3, 1.0]), "offset": -2 * offset},
+        {"mu": np.array([0.5, -1.0, 0.2]), "tau": np.array([0.5, 1.5, 0.1]), "logits": logits},
+        {"mu": np.array([3.0, 0.0, -2.0]), "tau": np.array([2.0, 0.3, 1.0]), "logits": -2 * logits},
     ]
     return models.regional_histograms(), releases, density, points
 

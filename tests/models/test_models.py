@@ -185,9 +185,8 @@ def test_regional_histograms_pool_regions_given_one_by_one_or_together(x64):
     data = [release(dist.Categorical(row), mechanism) for row in theta]
     together = ldp.Release(np.concatenate([r.values for r in data]), mechanism)
     values = {"mu": np.array([0.1, 0.0, -0.3]), "tau": np.array([0.5, 0.2, 1.0])}
-    values["offset"] = np.array([[0.3, -1.0, 0.2], [0.0, 0.4, -0.6]])
-    priors = {"mu": dist.Normal(0, 2), "tau": dist.HalfNormal(1), "offset": dist.Normal(0, 1)}
-    logits = values["mu"] + values["tau"] * values["offset"]
+    logits = values["logits"] = values["mu"] + values["tau"] * np.array([[0.3, -1.0, 0.2], [0.0, 0.4, -0.6]])
+    priors = {"mu": dist.Normal(0, 2), "tau": dist.HalfNormal(1), "logits": dist.Normal(values["mu"], values["tau"])}
     laws = [
         (ldp.Privatized(dist.Categorical(logits=row), mechanism), r.values) for row, r in zip(logits, data, strict=True)
     ]
