@@ -29,7 +29,8 @@ VISIBLE_MASS = 1e-8  # of a node: nodes with less do not count where distances a
 STEEPEST = 500.0  # largest finite epsilon that is stated at delta = 0
 SMALLEST_DELTA = 1e-14  # probability of what counts as given away where no epsilon holds at delta = 0
 BUDGETS = np.linspace(0.0, 3.0, 13) ** 2  # at which distances of two inputs are compared
-MARGIN = 1e-4  # relative: by so much more power than at the distances found is stated, and half of it counts as none
+MARGIN = 1e-3  # relative: so much more power than at the distances found is stated, as others may be worse between ...
+ALIKE = 1e-4  # ... the epsilons that are compared, and by this number are not distinguished
 DISTANCES = 1024  # most of them that are equally far apart; others are at steps of 1/64, and where jumps meet
 ZOOMS = 4  # rounds, each with 16 times more distances around the worst ones
 BATCH = 64  # distances at a time
@@ -205,7 +206,7 @@ def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
     tried = tried[(tried > 0) & (tried <= distance)]
     found = scores(tried)
     for _ in range(ZOOMS):
-        worse = found.max(axis=1) > found[:, -1] * (1 + MARGIN / 2)
+        worse = found.max(axis=1) > found[:, -1] * (1 + ALIKE)
         if not worse.any():
             return [distance]
         place = found.argmax(axis=1)[worse]
@@ -215,7 +216,7 @@ def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
         found, tried = np.append(found, scores(new), axis=1)[:, order], np.append(tried, new)[order]
     chosen = [len(tried) - 1]
     for row in found:
-        if row.max() > row[chosen].max() * (1 + MARGIN / 2):
+        if row.max() > row[chosen].max() * (1 + ALIKE):
             alike = np.flatnonzero(row >= row.max() * (1 - 1e-9))  # sums see no more of where jumps meet
             chosen.append(int(alike[len(alike) // 2]))
     return tried[chosen].tolist()
