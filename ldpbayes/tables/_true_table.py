@@ -144,7 +144,10 @@ class _Law:
         self.whole = discrete if whole is None else bool(whole)
         if discrete and not self.whole:
             raise ValueError(f"{name}: whole=False is not possible, because the noise or the prior is discrete")
-        bounded, (least, most) = self.whole if nonnegative is None else nonnegative, ends_of(getattr(prior, "support", 0))
+        bounded, (least, most) = (
+            self.whole if nonnegative is None else nonnegative,
+            ends_of(getattr(prior, "support", 0)),
+        )
         least = np.maximum(least, 0.0 if bounded else -math.inf)
         self.least = np.where(fixed, 0.0, np.ceil(least) if self.whole else least)
         self.most = np.where(fixed, 0.0, np.floor(most) if self.whole else most)
