@@ -349,17 +349,14 @@ class TabulatedRecords(Surrogate):
         rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
         errors, count, others, certified = np.zeros(draws), 0, 0, 0.0
         for name, (site, tables, error) in self.tabulated.items():
-            numbers, count, certified = (
-                np.stack([row[name] for row in rows]),
-                count + len(site.values),
-                certified + error,
-            )
-            others += len(tables.others)
-            weights = np.where(np.isin(np.arange(len(site.values)), tables.others), 0.0, site.weights)
-            errors += (site.at(numbers) - np.stack([tables(row) for row in numbers])) @ weights
+            numbers, certified = np.stack([row[name] for row in rows]), certified + error
+            kept = np.setdiff1d(np.arange(len(site.values)), tables.others)
+            count, others = count + len(kept), others + len(tables.others)
+            values = np.stack([tables(row) for row in numbers])
+            errors += (site.at(numbers[:, kept], kept) - values[:, kept]) @ site.weights[kept]
         error = float(np.max(np.abs(errors)))
-        facts = {"count": count - others, "others": others or None}
-        report = Report("tables", sites=(*self.tabulated,), **facts, error_nats=error, certified_nats=certified)
+        facts = {"sites": (*self.tabulated,), "count": count, "others": others or None}
+        report = Report("tables", **facts, error_nats=error, certified_nats=certified)
         if error <= 10 * TOLERANCE:
             return report
         return self.records(f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws", report)

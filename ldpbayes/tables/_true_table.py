@@ -301,7 +301,7 @@ def _needs(whole: bool, edges: Array, log_p: Array, ends: Any, hidden: list) -> 
 
 
 def _moved(edges: np.ndarray, need: np.ndarray, count: int, ends: Any, whole: bool) -> np.ndarray:
-    """Edges (n, count + 1) of blocks, the shorter the greater the need (n, blocks) there; graded towards finite ends."""
+    """Edges (n, count + 1) of blocks, the shorter the greater the need (n, blocks) there; graded to finite ends."""
     need = need / need.sum(axis=1, keepdims=True) + SPREAD / need.shape[1]
     total = np.pad(np.cumsum(need, axis=1), ((0, 0), (1, 0)))
     even, numbers = np.linspace(0, 1 + SPREAD, count + 1), np.arange(count + 1.0)
