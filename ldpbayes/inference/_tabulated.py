@@ -266,7 +266,8 @@ class TabulatedSite:
         coefficients[: sizes.sum()] = np.concatenate(polynomials)
         of_records = [each[kinds] for each in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
         others = np.flatnonzero(lacking[kinds])  # known while the model is traced
-        return Tables(*map(jnp.asarray, [*of_records, coefficients]), others), float(weights @ errors)
+        arrays = [*map(jnp.asarray, [*of_records, coefficients]), others]
+        return Tables(*arrays), float(weights @ errors)
 
     def at(self, numbers: np.ndarray, records: Any = None) -> np.ndarray:
         """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
@@ -355,8 +356,8 @@ class TabulatedRecords(Surrogate):
             values = np.stack([tables(row) for row in numbers])
             errors += (site.at(numbers[:, kept], kept) - values[:, kept]) @ site.weights[kept]
         error = float(np.max(np.abs(errors)))
-        facts = {"sites": (*self.tabulated,), "count": count, "others": others or None}
-        report = Report("tables", **facts, error_nats=error, certified_nats=certified)
+        report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
+        report = dataclasses.replace(report, others=others or None)
         if error <= 10 * TOLERANCE:
             return report
         return self.records(f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws", report)
