@@ -110,8 +110,8 @@ class NoisyTable(Release):
             width = rule.noise.standard_deviation / 2
             near = np.count_nonzero((self.values < rule.threshold + width) & ((width >= 1) | (not rule.noise.discrete)))
             if near >= MANY and not np.isnan(self.values).any():
-                problem = f"no cell is withheld, although {near:,} values are just above the threshold: if withheld cells"
-                _doubt(self, f"{problem} were left out, add a row without a value for each; results are biased otherwise")
+                hint = "if withheld cells were left out, results are biased: add a row without a value for each"
+                _doubt(self, f"no cell is withheld, although {near:,} values are just above the threshold; {hint}")
 
     @classmethod
     def from_frame(

@@ -270,7 +270,8 @@ class TabulatedSite:
         coefficients[: sizes.sum()] = np.concatenate(polynomials)
         of_records = [each[kinds] for each in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
         others = np.flatnonzero(lacking[kinds])  # known while the model is traced
-        return Tables(*map(jnp.asarray, [*of_records, coefficients]), others), float(weights @ errors)
+        arrays = [*map(jnp.asarray, [*of_records, coefficients]), others]
+        return Tables(*arrays), float(weights @ errors)
 
     def at(self, numbers: np.ndarray, records: Any = None) -> np.ndarray:
         """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
@@ -353,17 +354,14 @@ class TabulatedRecords(Surrogate):
         rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
         errors, count, others, certified = np.zeros(draws), 0, 0, 0.0
         for name, (site, tables, error) in self.tabulated.items():
-            numbers, count, certified = (
-                np.stack([row[name] for row in rows]),
-                count + len(site.values),
-                certified + error,
-            )
-            others += len(tables.others)
-            weights = np.where(np.isin(np.arange(len(site.values)), tables.others), 0.0, site.weights)
-            errors += (site.at(numbers) - np.stack([tables(row) for row in numbers])) @ weights
+            numbers, certified = np.stack([row[name] for row in rows]), certified + error
+            kept = np.setdiff1d(np.arange(len(site.values)), tables.others)
+            count, others = count + len(kept), others + len(tables.others)
+            values = np.stack([tables(row) for row in numbers])
+            errors += (site.at(numbers[:, kept], kept) - values[:, kept]) @ site.weights[kept]
         error = float(np.max(np.abs(errors)))
-        facts = {"count": count - others, "others": others or None}
-        report = Report("tables", sites=(*self.tabulated,), **facts, error_nats=error, certified_nats=certified)
+        report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
+        report = dataclasses.replace(report, others=others or None)
         if error <= 10 * TOLERANCE:
             return report
         return self.records(f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws", report)

@@ -53,7 +53,9 @@ def labels(
         for other, each in tables.items() if not alike else ():
             if (table.keys == each.keys) is False and table.rows_of(each) is not None:
                 order = f"the tables of {name!r} and {other!r} have equal cells in another order, so that rows differ"
-                raise ValueError(f"{order}; pass one of them in the order of the other, a[a.rows_of(b)] for tables a and b")
+                raise ValueError(
+                    f"{order}; pass one of them in the order of the other, a[a.rows_of(b)] for tables a and b"
+                )
         names.setdefault(name, [table.dim if alike else f"{name}_{table.dim}"])
     for name, axes in (dims or {}).items():
         if name not in shapes:

@@ -68,11 +68,12 @@ def true_table(
         True if the cells before noise are whole numbers. Default: True if the noise or the prior is discrete.
     nonnegative : bool, optional
         True if the cells before noise are at least 0. Default: True if the cells are whole numbers.
-    total : int or dict, optional
+    total : int, dict or series of pandas, optional
         Only for cells that are whole numbers: sums that are known exactly. An integer is the sum of all cells. A dict
-        or series of pandas has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
-        and the sum of state A is 51. Default: no sum is known. Raises ValueError if sums contradict each other, or if
-        two sums overlap and neither contains the other.
+        has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
+        and the sum of state A is 51. A series has sums by the labels of its index, which has the name of the key.
+        Default: no sum is known. Raises ValueError if sums contradict each other, or if two sums overlap and neither
+        contains the other.
     zeros : array of bool (N,), optional
         True for cells that are known to be 0. Default: none is known.
     queries : "keys", or matrices, optional
@@ -117,8 +118,7 @@ def true_table(
         cells = dict(named)
         for name, each in named.items():  # one order of equal cells, by their keys
             first = next(one for one in named.values() if one is each or each.rows_of(one) is not None)
-            rows = slice(None) if first is each else each.rows_of(first)
-            result[name], cells[name] = result[name][..., rows], first
+            result[name], cells[name] = result[name][..., slice(None) if first is each else each.rows_of(first)], first
     sites = {
         name: Site(True, False, [] if cells[name] else ["cell"], False, shape=each.shape[2:], release=cells[name])
         for name, each in result.items()
@@ -144,8 +144,8 @@ class _Law:
         self.whole = discrete if whole is None else bool(whole)
         if discrete and not self.whole:
             raise ValueError(f"{name}: whole=False is not possible, because the noise or the prior is discrete")
-        bounded, (least, most) = self.whole if nonnegative is None else nonnegative, ends_of(getattr(prior, "support", 0))
-        least = np.maximum(least, 0.0 if bounded else -math.inf)
+        least, most = ends_of(getattr(prior, "support", None))
+        least = np.maximum(least, 0.0 if (self.whole if nonnegative is None else nonnegative) else -math.inf)
         self.least = np.where(fixed, 0.0, np.ceil(least) if self.whole else least)
         self.most = np.where(fixed, 0.0, np.floor(most) if self.whole else most)
         self.scale = np.broadcast_to(self.noise.standard_deviation, shape)
@@ -174,7 +174,7 @@ class _Law:
             place = np.repeat(np.nonzero(counts)[1], counts[counts > 0]).reshape(len(rows), count)
             place = rng.permuted(place, axis=1)
             x, end = (np.take_along_axis(edges, place + side, axis=1) for side in range(2))
-            if np.max(edges[:, 1:] - edges[:, :-1]) > self.whole:  # anywhere in a block
+            if np.diff(edges).max() > self.whole:  # anywhere in a block
                 x += (end - x) * rng.random(place.shape)
             result[rows] = np.floor(x) if self.whole else x
 
@@ -301,26 +301,20 @@ def _needs(whole: bool, edges: Array, log_p: Array, ends: Any, hidden: list) -> 
 
 
 def _moved(edges: np.ndarray, need: np.ndarray, count: int, ends: Any, whole: bool) -> np.ndarray:
-    """Edges (n, count + 1) of blocks, the shorter the greater the need there (n, blocks); graded towards finite ends."""
+    """Edges (n, count + 1) of blocks, the shorter the greater the need (n, blocks) there; graded to finite ends."""
     need = need / need.sum(axis=1, keepdims=True) + SPREAD / need.shape[1]
     total = np.pad(np.cumsum(need, axis=1), ((0, 0), (1, 0)))
     even, numbers = np.linspace(0, 1 + SPREAD, count + 1), np.arange(count + 1.0)
     place = np.stack([np.interp(even, each, np.arange(need.shape[1] + 1)) for each in total])
     block = np.minimum(place.astype(int), need.shape[1] - 1)
     (end, least), left, right = _nearer(np, edges, ends, whole), edges[:, :-1], edges[:, 1:]
-    parts = [np.take_along_axis(each, block, axis=1) for each in (end, least, left, right)]
-    result = np.array(_graded(*parts, place - block))
+    end, least, left, right = (np.take_along_axis(each, block, axis=1) for each in (end, least, left, right))
+    near, far = (np.maximum(np.abs(x - end), least) for x in (left, right))
+    with np.errstate(invalid="ignore"):
+        graded = end + np.where(left < end, -near, near) * (far / near) ** (place - block)
+    result = np.where(np.isfinite(end), graded, left + (right - left) * (place - block))
     result[:, 0], result[:, -1] = edges[:, 0], edges[:, -1]
     if whole:  # an odd number of them in each block
-        low = edges[:, :1]
-        even = np.maximum.accumulate(result - low - numbers, axis=1)
-        result = np.minimum(low + numbers + 2 * np.rint(even / 2), ends[1])
+        even = np.maximum.accumulate(result - edges[:, :1] - numbers, axis=1)
+        result = np.minimum(edges[:, :1] + numbers + 2 * np.rint(even / 2), ends[1])
     return result
-
-
-@jax.jit
-def _graded(end: Array, least: Array, left: Array, right: Array, part: Array) -> Array:
-    """Places between left and right, whose distances from a finite end are in a geometric sequence."""
-    near, far = (jnp.maximum(jnp.abs(x - end), least) for x in (left, right))
-    graded = end + jnp.where(left < end, -near, near) * (far / near) ** part
-    return jnp.where(jnp.isfinite(end), graded, left + (right - left) * part)

@@ -124,8 +124,10 @@ def test_cells_whose_joined_labels_would_be_equal_have_labels_of_their_own():
 
 def test_dates_of_two_resolutions_are_one_label():
     days = np.array(["2020-01-31", "2020-02-29"], "M8[D]")
-    texts = [NoisyTable([1, 2], ldp.DiscreteLaplaceMechanism(1.0), keys={"day": days.astype(f"M8[{unit}]")}).labels
-             for unit in ("D", "h", "s", "ms", "ns")]
+    texts = [
+        NoisyTable([1, 2], ldp.DiscreteLaplaceMechanism(1.0), keys={"day": days.astype(f"M8[{unit}]")}).labels
+        for unit in ("D", "h", "s", "ms", "ns")
+    ]
     assert all(each.tolist() == ["2020-01-31", "2020-02-29"] for each in texts)
     fine = np.array(["2020-01-31T10:00:00.500", "2020-01-31T10:00:00"], "M8[ns]")
     labels = NoisyTable([1, 2], ldp.DiscreteLaplaceMechanism(1.0), keys={"time": fine}).labels

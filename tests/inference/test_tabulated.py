@@ -91,6 +91,63 @@ def test_beyond_its_ends_a_table_is_a_straight_line_with_finite_slopes():
         assert np.isfinite(slope(jnp.full(AREAS, -1e30))).all() and np.isfinite(slope(jnp.full(AREAS, 1e30))).all()
 
 
+NARROW = np.where(np.arange(AREAS) < 12, 1.5, 6.0)  # noise under which a rare count has no table
+SOME = ldp.Release(
+    np.where(np.arange(AREAS) < 12, np.maximum(COUNTS, 12), Z), ldp.DiscreteGaussianMechanism(scale=NARROW)
+)
+
+
+def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_looked_up():
+    with jax.enable_x64(True):
+        density, site = site_of(areas, SOME, EXPOSURE)
+        tables, certified = site.tables()
+        assert 0 < len(tables.others) < AREAS / 2 and certified <= _tabulated.TOLERANCE
+        surrogate = _tabulated.TabulatedRecords(density, {"z": (site, tables, certified)}, None)
+        effect = np.log((COUNTS + 0.5) / EXPOSURE)
+        parameters = {"mean": jnp.array(-3.0), "spread": jnp.array(-0.7), "effect": jnp.asarray(effect)}
+        exact, slope = jax.value_and_grad(density.potential)(parameters)
+        value, tabulated_slope = jax.value_and_grad(surrogate.density.potential)(parameters)
+        assert abs(value - exact) <= _tabulated.TOLERANCE
+        np.testing.assert_allclose(tabulated_slope["effect"], slope["effect"], atol=1e-4)
+        surrogate.prepare(types.SimpleNamespace(example=parameters))
+        report = surrogate.judge({name: np.stack([each] * 2)[None] for name, each in parameters.items()})
+    others = len(tables.others)
+    assert report.entries()["others"] == others and report.count == AREAS - others
+
+
+def work_of(values, mechanism, rates):
+    """Array entries that the likelihood of Poisson counts reads and writes."""
+    release = ldp.Release(values, mechanism)
+
+    def log_prob(_, shift):
+        return ldp.Privatized(dist.Poisson(rates * jnp.exp(shift)), release.mechanism).log_prob(release.values).sum()
+
+    return _tabulated.trace(log_prob, 0.0)[0].work
+
+
+def test_one_wide_cell_widens_no_other_window():
+    rates, wide = np.full(AREAS, 40.0), np.where(np.arange(AREAS) == 0, 600.0, 6.0)
+    alone = work_of(Z[:1], ldp.DiscreteGaussianMechanism(scale=600.0), rates[:1])
+    rest = work_of(Z[1:], ldp.DiscreteGaussianMechanism(scale=6.0), rates[1:])
+    assert work_of(Z, ldp.DiscreteGaussianMechanism(scale=wide), rates) < 1.5 * (alone + rest)
+
+
+def test_equal_cells_under_one_law_count_once():
+    values = np.concatenate([np.full(3000, np.nan), [31.0, 44.0, 44.0, 60.0]])
+    rule = ldp.mechanisms.Withheld(ldp.DiscreteGaussianMechanism(scale=10.0, sensitivity=1), 30.0)
+    few = np.unique(values)
+    with jax.enable_x64(True):
+        assert work_of(values, rule, 30.0) < 10 * work_of(few, rule, 30.0)
+        ours, each = (np.asarray(ldp.Privatized(dist.Poisson(30.0), rule).log_prob(part)) for part in (values, few))
+        np.testing.assert_allclose(ours, np.concatenate([np.full(3000, each[-1]), each[[0, 1, 1, 2]]]), rtol=1e-12)
+        scales = np.where(np.arange(3004) % 2 == 0, 5.0, 10.0)  # cells with other noise are not equal
+        own = ldp.mechanisms.Withheld(ldp.DiscreteGaussianMechanism(scale=scales, sensitivity=1), 30.0)
+        ours = ldp.Privatized(dist.Poisson(30.0), own).log_prob(values)
+        apart = [ldp.Privatized(dist.Poisson(30.0), own.of_records((3004,), [i])).log_prob(values[[i]]) for i in (0, 1)]
+        np.testing.assert_allclose(ours[:2], np.concatenate(apart), rtol=1e-12)
+        assert ours[0] != ours[1]
+
+
 @pytest.mark.slow
 def test_the_model_with_tables_has_the_log_density_of_the_model():
     with jax.enable_x64(True):

@@ -196,3 +196,15 @@ def test_intervals_cover_rates_and_totals_of_tables_from_the_prior(threshold):
     assert all(low <= count <= high for count in covered.values())
     # Where withheld cells are left out, intercepts are too high: their lower ends exceed the truth in more than 5 %.
     assert threshold is None or np.mean(biased) < 0.8
+
+
+def test_a_noisy_exposure_is_matched_by_key_whatever_the_order_of_its_rows():
+    mechanism, order = ldp.DiscreteGaussianMechanism(scale=5.0), np.array([2, 0, 1])
+    names, people = np.array(["a", "b", "c"]), np.array([400, 500, 600])
+    cases = ldp.NoisyTable([30, 40, 50], mechanism, keys={"county": names})
+    other = ldp.NoisyTable(people[order], mechanism, keys={"county": names[order]})
+    given = numpyro.handlers.substitute(small_areas(exposure=other), {"exposure": people * 1.0})
+    model = numpyro.handlers.seed(given, jax.random.key(0))
+    sites = numpyro.handlers.trace(model).get_trace(cases).values()
+    observed = [np.asarray(site["value"]).tolist() for site in sites if site.get("is_observed")]
+    assert people.tolist() in observed and people[order].tolist() not in observed

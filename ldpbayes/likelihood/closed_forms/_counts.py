@@ -202,31 +202,28 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
     (scale,) = jax.tree.leaves(noise)
     dtype = jnp.result_type(low, float)
     arrays = jnp.broadcast_arrays(*(jnp.asarray(array, dtype) for array in (low, high, scale, *parameters)))
-    shape, size = arrays[0].shape, math.prod(arrays[0].shape)
-    rows = np.arange(size)
+    gaussian = isinstance(noise, (Gaussian, DiscreteGaussian))
+    if not gaussian and not isinstance(noise, (Laplace, SymmetricLaplace, DiscreteLaplace)):
+        raise ValueError(f"the sum over counts without bounds is not available for {noise!r}")
+    if gaussian and not is_concrete(scale):
+        raise ValueError("Gaussian noise needs a scale that JAX does not trace: do not pass the noise to jit")
+    size = math.prod(shape := arrays[0].shape)
+    rows, result = np.arange(size), jnp.zeros(size, dtype)
     if longest and is_concrete(low, high):  # what is not in an interval is not asked for
         rows = np.flatnonzero(np.broadcast_to(low < high, shape))
-    groups = [rows]
-    if isinstance(noise, (Gaussian, DiscreteGaussian)):  # windows as wide as the noise needs
-        if not is_concrete(scale):
-            raise ValueError("Gaussian noise needs a scale that JAX does not trace: do not pass the noise to jit")
-        widths = np.broadcast_to(width_classes(scale), shape).ravel()[rows]
-        groups = [rows[widths == width] for width in np.unique(widths)]
-    elif not isinstance(noise, (Laplace, SymmetricLaplace, DiscreteLaplace)):
-        raise ValueError(f"the sum over counts without bounds is not available for {noise!r}")
-    result = jnp.zeros(size, dtype)
-    for group in groups:
-        if len(group) < size:  # few sizes are compiled
-            group = np.resize(group, min(1 << (len(group) - 1).bit_length(), size))
-        if isinstance(noise, (Gaussian, DiscreteGaussian)):
-            # where an interval takes curvature from the noise, it leaves more than a third
+    widths = np.broadcast_to(width_classes(scale) if gaussian else 0.0, shape).ravel()[rows]
+    for each in np.unique(widths):  # windows are as wide as the noise of some rows needs
+        group = rows[widths == each]
+        group = np.resize(group, min(1 << (len(group) - 1).bit_length(), size))  # few sizes are compiled
+        function: Any = _under_laplace, law, longest, type(noise)
+        width = TAIL_NODES + longest
+        if gaussian:
             widest = np.max(np.broadcast_to(scale, shape).ravel()[group])
+            # where an interval takes curvature from the noise, it leaves more than a third
             half = math.ceil((1.3 if longest else 1.0) * REACH * widest) + 2 + longest
             width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
-        else:
-            width, function = TAIL_NODES + longest, (_under_laplace, law, longest, type(noise))
-        log_prob = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[group] for array in arrays))
-        result = result.at[group].set(log_prob)
+        values = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[group] for array in arrays))
+        result = result.at[group].set(values)
     return result.reshape(shape)
 
 
