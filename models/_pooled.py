@@ -92,8 +92,8 @@ def pooled(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: Array
 
 
 def pooled_relative(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
-    """Vectors of independent normal numbers in the coordinates of `pooled`, where the estimates (..., k) are known up to
-    a number that is added to all k, such as the level of logits. Given the law, this number is normal, too: the
+    """Vectors of independent normal numbers in the coordinates of `pooled`, where the estimates (..., k) are known but
+    for a number that is added to all k, such as the level of logits. Given the law, this number is normal, too: the
     coordinates are longer in the direction in which it moves the vector.
     """
     loc, scale, center, precision = jnp.broadcast_arrays(loc, scale, center, jnp.asarray(precision, float))

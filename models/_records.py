@@ -15,6 +15,7 @@ from ldpbayes.data import ExpandedSketch
 from ldpbayes.models._factory import factory
 from ldpbayes.models._pooled import pooled_relative
 
+SHARP = 25.0  # precision of a rough logit from which on it has more weight than its law
 MOST_NUMBERS = 1 << 24  # entries of a matrix of released values and categories that rough logits are computed from
 ROUGH_SCALES = 3.0, 0.7  # standard deviations of the mean logits and of those of a region, in their rough estimates
 
@@ -148,7 +149,8 @@ def _rough(masses: np.ndarray, weights: np.ndarray, mean: np.ndarray, scale: flo
         logits = logits + step / max(1.0, np.abs(step).max())
         if np.abs(step).max() < 1e-3:
             break
-    return logits, np.diag(information) / np.maximum(1 - shares, 1e-6)
+    precision = np.diag(information) / np.maximum(1 - shares, 1e-6)
+    return logits, precision**2 / (precision + SHARP)  # a posterior that is not sharp is not normal, either
 
 
 @factory("categories", groups=True, tune=_rough_logits)

@@ -118,7 +118,9 @@ class _Weighted(Messenger):
 
 
 def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bool:
-    """Whether the log densities of all sites are equal up to rounding at some random parameters."""
+    """Whether the log densities of all sites are equal up to rounding at some random parameters. These are near the
+    starts of chains: what a model does with its rows only far from there is not seen.
+    """
     example = whole.start(key, strategy)
     programs = [program_of("terms", functools.partial(_terms, each), example) for each in (counted, whole)]
     agreed = list[bool]()

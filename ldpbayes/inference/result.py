@@ -17,7 +17,7 @@ from ldpbayes.inference.density import Site
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
 # At the quantiles 1 % and 99 %, of so many draws in all: those of chains that mix well have twice as many.
-FAR_ESS_PER_CHAIN, MIN_FAR_DRAWS = 150, 2000
+FAR_ESS_PER_CHAIN, MIN_FAR_DRAWS = 125, 2000
 ARVIZ_NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",
@@ -182,8 +182,8 @@ def convergence_problems(result: Any) -> list[str]:
             far = {name: min(end[name] for end in ends) for name in rare}
             few = {name: f"{each:.0f}" for name, each in far.items() if each < enough}
             add(
-                f"chains have seldom been in a tail, and standard deviations may be wrong: effective sample size at the "
-                f"1% or the 99% quantile is below {enough}",
+                "chains have seldom been in a tail, and standard deviations may be wrong: effective sample size at "
+                f"the 1% or the 99% quantile is below {enough}",
                 few,
             )
     if found and (good := [name for name in names if name not in found]):

@@ -25,6 +25,11 @@ from ldpbayes.numerics.arrays import snapped
 ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number, but for rounding
 
 
+def _slack(z: jax.Array) -> jax.Array:
+    """Rounding errors of multiples of a unit, which another rule may print: such as in 3 · 0.7 < 2.1."""
+    return 2 * jnp.finfo(z.dtype).eps * jnp.abs(z)
+
+
 @dataclasses.dataclass(frozen=True)
 class Reported(NumericMechanism, DiscreteMechanism):
     """Base of reporting rules. A rule says what is printed if an additive mechanism has released the number z.
@@ -206,7 +211,7 @@ class Withheld(Reported):
         return xp.where(missing, -np.inf, least), xp.where(missing, self.threshold, high), short | missing
 
     def _applied(self, z: jax.Array) -> jax.Array:
-        return jnp.where(z < self.threshold, jnp.nan, z)
+        return jnp.where(z + _slack(z) < self.threshold, jnp.nan, z)
 
 
 @registered_dataclass("rounded")
@@ -232,7 +237,8 @@ class Rounded(Reported):
 
     def _applied(self, z: jax.Array) -> jax.Array:
         unit = jnp.asarray(self.unit, z.dtype)
-        return unit * jnp.floor(z / unit + 0.5).astype(z.dtype)
+        quotient = z / unit
+        return unit * jnp.floor(quotient + 0.5 + _slack(quotient)).astype(z.dtype)
 
 
 @registered_dataclass("incomplete")

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -259,3 +261,19 @@ def test_breakpoints_are_where_the_probability_bends(mechanism):
     traced = jax.jit(lambda z: rule.breakpoints(z))(z)
     np.testing.assert_allclose(traced, cuts, rtol=1e-12)
     assert isinstance(rule, Reported)
+
+
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize(("inner", "outer"), [("0.1", "0.2"), ("0.7", "1.4"), ("0.01", "0.1"), ("0.3", "0.6")])
+def test_rules_around_rounding_print_what_fractions_say_at_ties_and_thresholds(inner, outer, x64):
+    with jax.enable_x64(x64):
+        unit, wide, places = Fraction(inner), Fraction(outer), range(-300, 301)
+        rounded = Rounded(AdditiveMechanism(Laplace(1.0), sensitivity=1.0), float(inner))
+        printed = rounded._applied(jnp.asarray([float(place * unit) for place in places]))
+        again = Rounded(rounded, float(outer))._applied(printed)
+        # All are multiples of the wider unit, which differ by it.
+        expected = [float(wide * math.floor(place * unit / wide + Fraction(1, 2))) for place in places]
+        np.testing.assert_allclose(again, expected, atol=0.01 * float(outer))
+        for threshold in (3, 7, 9, 21, 147):
+            withheld = Withheld(rounded, float(threshold * unit))._applied(printed)
+            np.testing.assert_array_equal(np.isnan(withheld), [place < threshold for place in places])
