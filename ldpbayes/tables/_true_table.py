@@ -193,8 +193,8 @@ class _Law:
         padded = np.resize(rows, -(-len(rows) // ROWS) * ROWS)  # so that few functions are compiled
         prior = self.prior
         prior = law_of_records(prior, padded) if prior is not None and prior.batch_shape else prior
-        laws, of_cells = (self.mechanism.of_records(self.z.shape, padded), prior), (self.z, self.least, self.most)
-        of_cells = [each[padded] for each in of_cells]
+        laws = self.mechanism.of_records(self.z.shape, padded), prior
+        of_cells = [each[padded] for each in (self.z, self.least, self.most)]
 
         def log_masses(edges: np.ndarray) -> np.ndarray:
             edges = edges if len(rows) == len(padded) else np.resize(edges, (len(padded), edges.shape[1]))
