@@ -174,7 +174,7 @@ class _Law:
             place = np.repeat(np.nonzero(counts)[1], counts[counts > 0]).reshape(len(rows), count)
             place = rng.permuted(place, axis=1)
             x, end = (np.take_along_axis(edges, place + side, axis=1) for side in range(2))
-            if np.diff(edges).max() > self.whole:  # anywhere in a block
+            if np.max(end - x) > self.whole:  # anywhere in a block
                 x += (end - x) * rng.random(place.shape)
             result[rows] = np.floor(x) if self.whole else x
 
@@ -193,7 +193,13 @@ class _Law:
         padded = np.resize(rows, -(-len(rows) // ROWS) * ROWS)  # so that few functions are compiled
         prior = self.prior
         prior = law_of_records(prior, padded) if prior is not None and prior.batch_shape else prior
-        log_masses = partial(self.log_masses, padded, self.mechanism.of_records(self.z.shape, padded), prior)
+        laws = self.mechanism.of_records(self.z.shape, padded), prior
+        of_cells = [each[padded] for each in (self.z, self.least, self.most)]
+
+        def log_masses(edges: np.ndarray) -> np.ndarray:
+            edges = edges if len(rows) == len(padded) else np.resize(edges, (len(padded), edges.shape[1]))
+            return np.asarray(_log_masses(whole, *laws, *of_cells, edges))[: len(rows)]
+
         reach = (30.0 if self.noise.linear_tails else 9.3) * self.scale[rows] + 3 * whole
         centre = np.clip(np.nan_to_num(z), least, most)
         low, high = centre - reach, centre + reach
@@ -233,7 +239,7 @@ class _Law:
         if apart.any():  # 0 is likely by itself
             edges[apart, :2] = np.arange(2.0)
             log_p = log_masses(edges)
-        if prior is None or np.diff(edges).max() <= whole:
+        if prior is None or (step.max() <= whole and not apart.any()):
             return edges, log_p
         ends = least[:, None], most[:, None] + whole
         hidden = [ends[0], ends[1] - 1] if whole else []
@@ -247,32 +253,26 @@ class _Law:
             log_p = log_masses(edges)
         return edges, log_p
 
-    def log_masses(self, padded: np.ndarray, mechanism: Any, prior: Any, edges: np.ndarray) -> np.ndarray:
-        """Log probabilities (n, blocks) of blocks by the density at their middles; next to an end of the prior, where
-        it may be infinite, by the power of the distance that the density follows.
-        """
-        rows, length = padded[: len(edges)], np.diff(edges)
-        middle = edges[:, :-1] + (np.maximum(length - 1, 0) // 2 if self.whole else length / 2)
-        x = np.resize(middle, (len(padded), middle.shape[1]))
-        log_p = np.array(_log_densities(mechanism, prior, self.z[padded], x.T))[: len(rows)]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            for end, outer, pair in ((self.least, 0, [0, 1]), (self.most, -1, [-1, -2])):
-                if prior is not None and not self.whole:
-                    rise, away = np.diff(log_p[:, pair]), np.diff(np.log(np.abs(middle[:, pair] - end[rows, None])))
-                    power = np.clip(rise / away, -0.999, 1.0)[:, 0]
-                    touches = (edges[:, outer] == end[rows]) & np.isfinite(power)
-                    log_p[:, outer] += np.where(touches, power * np.log(2) - np.log1p(power), 0.0)
-            return log_p + np.log(length)
 
-
-@jax.jit
-def _log_densities(mechanism: Any, prior: Any, z: Array, x: Array) -> Any:
-    log_p = mechanism.log_prob(z, x)
+@partial(jax.jit, static_argnums=0)
+def _log_masses(whole: bool, mechanism: Any, prior: Any, z: Array, least: Array, most: Array, edges: Array) -> Array:
+    """Log probabilities (n, blocks) of blocks by the density at their middles; next to an end of the prior, where it
+    may be infinite, by the power of the distance that the density follows.
+    """
+    length = jnp.diff(edges)
+    middle = edges[:, :-1] + (jnp.maximum(length - 1, 0) // 2 if whole else length / 2)
+    log_p = mechanism.log_prob(z, middle.T).T
     if prior is not None:
-        possible = prior.support(x) if prior.support.is_discrete else True  # whole numbers may be at an open end
-        x = x.astype(int) if isinstance(unexpanded(prior), CATEGORICAL) else x
-        log_p += jnp.where(possible, prior.log_prob(x), -jnp.inf)
-    return jnp.where(jnp.isnan(log_p), -jnp.inf, log_p).T
+        possible = prior.support(middle.T).T if prior.support.is_discrete else True  # 0 may be an open end
+        x = middle.astype(int) if isinstance(unexpanded(prior), CATEGORICAL) else middle
+        log_p += jnp.where(possible, prior.log_prob(x.T).T, -jnp.inf)
+    log_p = jnp.where(jnp.isnan(log_p), -jnp.inf, log_p)
+    for end, outer, next_one in ((least, 0, 1), (most, -1, -2)) if prior is not None and not whole else ():
+        away = jnp.log(jnp.abs(middle[:, outer] - end) / jnp.abs(middle[:, next_one] - end))
+        power = jnp.clip((log_p[:, outer] - log_p[:, next_one]) / away, -0.999, 1.0)
+        touches = (edges[:, outer] == end) & jnp.isfinite(power)
+        log_p = log_p.at[:, outer].add(jnp.where(touches, power * jnp.log(2) - jnp.log1p(power), 0.0))
+    return log_p + jnp.log(length)
 
 
 def _nearer(xp: ArrayModule, edges: Array, ends: Any, whole: bool) -> tuple[Array, Array]:
