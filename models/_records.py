@@ -130,7 +130,8 @@ def _rough_logits(regions: Any, **_: Any) -> tuple[Any, Any]:
         codes = np.zeros(count, int) if sketch.groups is None else np.asarray(sketch.groups)
         rows = [codes == group for group in range(math.prod(sketch.law_shape))]
         parts += [(masses[own], weights[own]) for own in rows]
-    overall, _ = _rough(*map(np.concatenate, zip(*parts, strict=True)), np.zeros(categories), ROUGH_SCALES[0])
+    masses, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+    overall = _rough(masses, weights, np.zeros(categories), ROUGH_SCALES[0])[0]
     logits, precisions = zip(*(_rough(*part, overall, ROUGH_SCALES[1]) for part in parts), strict=True)
     return np.stack(logits), np.stack(precisions)
 
