@@ -15,7 +15,7 @@ from ldpbayes.data import ExpandedSketch
 from ldpbayes.models._factory import factory
 from ldpbayes.models._pooled import pooled_relative
 
-SHARP = 25.0  # precision of a rough logit from which on it has more weight than its law
+SHARP = 8.0  # precision at which a rough logit has half of its weight: less sharp posteriors are skewed
 MOST_NUMBERS = 1 << 24  # entries of a matrix of released values and categories that rough logits are computed from
 ROUGH_SCALES = 3.0, 0.7  # standard deviations of the mean logits and of those of a region, in their rough estimates
 
@@ -130,7 +130,8 @@ def _rough_logits(regions: Any, **_: Any) -> tuple[Any, Any]:
         codes = np.zeros(count, int) if sketch.groups is None else np.asarray(sketch.groups)
         rows = [codes == group for group in range(math.prod(sketch.law_shape))]
         parts += [(masses[own], weights[own]) for own in rows]
-    overall, _ = _rough(*map(np.concatenate, zip(*parts, strict=True)), np.zeros(categories), ROUGH_SCALES[0])
+    masses, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+    overall = _rough(masses, weights, np.zeros(categories), ROUGH_SCALES[0])[0]
     logits, precisions = zip(*(_rough(*part, overall, ROUGH_SCALES[1]) for part in parts), strict=True)
     return np.stack(logits), np.stack(precisions)
 
@@ -150,7 +151,7 @@ def _rough(masses: np.ndarray, weights: np.ndarray, mean: np.ndarray, scale: flo
         if np.abs(step).max() < 1e-3:
             break
     precision = np.diag(information) / np.maximum(1 - shares, 1e-6)
-    return logits, precision**2 / (precision + SHARP)  # a posterior that is not sharp is not normal, either
+    return logits, precision**2 / (precision + SHARP)
 
 
 @factory("categories", groups=True, tune=_rough_logits)

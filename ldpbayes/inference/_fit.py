@@ -172,7 +172,7 @@ def fit(
         The attribute ``privacy`` of the result states the privacy guarantees in words. Further attributes are JSON
         texts:
 
-        - ``mechanisms``: the mechanisms of the releases;
+        - ``mechanisms``: the mechanisms of the releases, but for those with sampled parameters;
         - ``certificates``: for sketches of numbers (`PanelSketch`), the largest error of the log-likelihood at
           posterior draws, in nats, and the numbers of panels;
         - ``expansion``: what replaced the log-likelihood of single records, such as a polynomial, and its errors in
@@ -190,8 +190,9 @@ def fit(
     RepeatedAnswersWarning
         Several values of a release may be about one person, but the model treats them as independent.
     ConvergenceWarning
-        The chains have not converged well enough: there are divergences, or a parameter has an R-hat above 1.01, or a
-        bulk or tail effective sample size below 100 times the number of chains. One warning lists all these problems.
+        The chains have not converged well enough: there are divergences, or a parameter has an R-hat above 1.01, a bulk
+        or tail effective sample size below 100 times the number of chains, or one below 125 times this number at its 1%
+        or 99% quantile. One warning lists all these problems, and the parameters without any.
     ExpansionWarning
         A polynomial was not exact enough, and `fit` sampled with the exact log-likelihood instead. Or an `Expansion`
         may be inexact, because `fit` could check it only with a part of the records.
