@@ -311,15 +311,18 @@ class Evidence(Penalty):
             return 0.0, []
         first = minimise_on_host(criterion.penalised(penalties[0]), start, ROUGH_TOLERANCE)
         step = _step_of_scales(criterion, np.linalg.inv(first.at.hessian)) if criterion.objective.scaled else None
-        nodes = _nodes(criterion, first.theta, penalties) if step is None else []
-        for side in (1, -1) if step else ():  # the scale is not normal: a sum takes the place of Laplace's method
-            theta, last = first.theta, list[Node]()
-            for k in range(side < 0, PROFILE_STEPS):
-                held, theta = _held(criterion, theta, first.theta[-1] + side * k * step)
-                last = _nodes(held, theta, penalties, last, criterion)
-                nodes += last
-                if _total(last) < max(map(_weight, nodes)) - SCALE_DEPTH:
-                    break
+        nodes: list[Node] = []
+        if step is None:
+            nodes = _nodes(criterion, first.theta, penalties)
+        else:  # the scale is not normal: a sum over scales takes the place of Laplace's method
+            for side in (1, -1):
+                theta, last = first.theta, list[Node]()
+                for k in range(side < 0, PROFILE_STEPS):
+                    held, theta = _held(criterion, theta, first.theta[-1] + side * k * step)
+                    last = _nodes(held, theta, penalties, last, criterion)
+                    nodes += last
+                    if _total(last) < max(map(_weight, nodes)) - SCALE_DEPTH:
+                        break
         return max(penalties, key=lambda p: _total([n for n in nodes if n.penalty == p])), nodes
 
 
