@@ -279,8 +279,15 @@ class Release(Holding):
         with reading(path, " is not a valid release file") as file:
             values, text = _read_npz(file) if is_npz(path) else _read_parquet(file)
             mechanism, beside = mechanism_and_more(verified(text, lambda: blocks_of(values=values)))
-            options: Any = {name: beside.get(name) for name in cls._beside}
-            return cls(values, mechanism, **options)
+            kind = _table_kind() if "keys" in beside and cls is Release else cls
+            options: Any = {name: beside.get(name) for name in kind._beside}
+            return kind(values, mechanism, **options)
+
+
+def _table_kind() -> type[Release]:
+    from ldpbayes.data._tables import NoisyTable  # which is a release
+
+    return NoisyTable
 
 
 def write_release(release: Release, file: BinaryIO, npz: bool) -> None:
@@ -329,11 +336,7 @@ def promises(data: Sequence[Any], others: Sequence[Mechanism] = (), same: bool =
     """What releases and sketches promise, and other mechanisms; of tables, what their publishers state. ValueError for
     releases about the same people whose promises do not compose.
     """
-    stated = dict.fromkeys(each.privacy for each in data)
-    plain = [*(promise for each in data if not each.privacy for promise in each.promises), *map(Promise, others)]
-    if same and any(stated):
-        raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
-    return "\n".join(filter(None, [statements(plain, same, different), *stated]))
+    return statements([*(each for part in data for each in part.promises), *map(Promise, others)], same, different)
 
 
 def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> list[str]:

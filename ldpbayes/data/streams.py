@@ -238,6 +238,8 @@ class _Reader:
             raise ValueError("the file does not state its mechanism: name the mechanism")
         if self.mechanism is not None and mechanism != self.mechanism:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
+        if beside.keys() & {"neighbours", "privacy"}:
+            raise ValueError("a table whose publisher states its privacy cannot be read in parts: load it whole")
         if mechanism.batch_shape:
             raise ValueError("a file with different budgets cannot be read in parts: load it whole, as a release")
         return mechanism, beside.get("times"), SIGNED in text

@@ -432,6 +432,8 @@ class Promise(NamedTuple):
     whole: str | None = None
     changed: int = 1  # how many of its statistics one person changes
     said: str = ""  # what one person changes, in words, or that it is not known; empty if there is one value for each
+    neighbours: str | None = None  # how data sets differ that are compared, if the publisher states it
+    publisher: str | None = None  # the statement of a publisher, in place of all that
 
     @property
     def guarantee(self) -> Guarantee:
@@ -456,6 +458,11 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if same_people and different_people:
         raise ValueError("give same_people=True or different_people=True, not both")
     promises = counted_once(promises)
+    if texts := dict.fromkeys(each.publisher for each in promises if each.publisher):
+        if same_people:
+            raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
+        rest = statements([each for each in promises if not each.publisher], different_people=different_people)
+        return "\n".join(filter(None, [rest, *texts]))
     guarantees = [each.guarantee.composed(each.times or 1) for each in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
@@ -466,10 +473,16 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
         return "\n".join([f"{heading} What each promises by itself:", *lines])
     if different_people:
         return "\n".join([f"{len(guarantees)} releases about different people. What each promises:", *lines])
-    # basic composition: epsilons add up, and deltas
+    # basic composition: epsilons add up, and deltas; somebody who is replaced is removed and added
+    mixed = {"add_remove", "replace"} <= {each.neighbours for each in promises}
+    alike = [e._replace(changed=2 * e.changed) if mixed and e.neighbours == "add_remove" else e for e in promises]
+    pairs = (
+        [each.guarantee.composed(each.times or 1).stated_pair for each in alike]
+        if mixed
+        else [guarantee.stated_pair for guarantee in guarantees]
+    )
     budget, delta = (
-        np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
-        for parts in zip(*(guarantee.stated_pair for guarantee in guarantees), strict=True)
+        np.sum([(np.min(part), np.max(part)) for part in parts], axis=0) for parts in zip(*pairs, strict=True)
     )
     sum_of_budgets = f"is promised epsilon {quoted(budget)} and delta {quoted(delta)} in all"
     if budget[1] == np.inf or delta[1] >= 1:
@@ -493,6 +506,10 @@ def _with_extremes(mechanism: Mechanism) -> Mechanism:
         values = np.ravel(personal[0])
         inside = (values > 0) & np.isfinite(values)
         ends = [end(values[inside]) for end in (np.min, np.max) if inside.any()]
+        if len(ends) == 2 and ends[0] < ends[1]:
+            epsilon, delta = mechanism._map_personal(lambda leaf: np.array(ends)).guarantee.stated_pair
+            if np.any(np.isinf(epsilon) | (delta == 1)):  # a statement leaves it out: the next one counts
+                ends = values[inside]
         kept = np.unique(np.append(values[~inside], ends))
         return mechanism._map_personal(lambda leaf: kept)
     if not personal:

@@ -57,7 +57,12 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
         The computation needs the extra ``opendp``, which is not installed.
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
-    guarantees = [_guarantee(each) for each in counted_once(each for part in parts for each in _promises(part))]
+    counted = counted_once(each for part in parts for each in _promises(part))
+    if len({getattr(each, "neighbours", None) for each in counted} - {None}) > 1:
+        raise ValueError(
+            "tables whose neighbours are 'add_remove' and 'replace' cannot be composed: give both 'replace'"
+        )
+    guarantees = [_guarantee(each) for each in counted]
     if not guarantees:
         raise ValueError("compose needs a guarantee, a mechanism, a release or a sketch")
     first = guarantees[0][0]
@@ -77,9 +82,10 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
 
 def _promises(part: Any) -> Sequence[Any]:
     """The promises of a release or sketch, or what is none of these."""
-    if getattr(part, "privacy", None):
+    promises = getattr(part, "promises", (part,))
+    if any(getattr(each, "publisher", None) for each in promises):
         raise ValueError(f"{part!r} has only a statement of its publisher, which cannot be composed")
-    return getattr(part, "promises", (part,))
+    return promises
 
 
 def _guarantee(part: Any) -> tuple[Guarantee, int]:
@@ -274,16 +280,18 @@ class ShuffledTradeoff(SymmetricTradeoff):
 
     def _delta(self, epsilon: float) -> float:
         clones, probabilities, others = self._clones
-        q = special.expit(self.budget)
+        p, q = special.expit([-self.budget, self.budget])
         if epsilon >= self.budget:
             return 0.0
         # Of `clones` + 1 symbols the test counts the first ones, and rejects from the number on at which the likelihood
         # ratio exceeds exp(epsilon).
-        odds = math.exp(epsilon)
-        share = (odds * q - (1 - q)) / ((2 * q - 1) * (1 + odds))
-        start = np.floor((clones + 1) * share) + 1
-        gain = (q - odds * (1 - q)) * stats.binom.pmf(start - 1, clones, 0.5)
-        cost = (odds - 1) * stats.binom.sf(start - 1, clones, 0.5)
+        below = math.exp(-epsilon)
+        # of all symbols, the share of the other one at this ratio: positive, though its terms may underflow
+        rest = max(q * (below - math.exp(-self.budget)) / ((q - p) * (1 + below)), TINY)
+        start = clones + 2 - np.ceil((clones + 1) * rest)
+        gain = -q * math.expm1(epsilon - self.budget) * stats.binom.pmf(start - 1, clones, 0.5)
+        tail = stats.binom.logsf(start - 1, clones, 0.5)
+        cost = np.exp(np.minimum(epsilon + tail, STEEP)) - np.exp(tail)
         return float(np.sum(probabilities * np.maximum(gain - cost, 0.0)) + others)
 
     def epsilon(self, delta: ArrayLike) -> Array:

@@ -129,12 +129,17 @@ class Guarantee:
 
 
 def counted_once(promises: Iterable[Any]) -> list[Any]:
-    """Promises, mechanisms and guarantees; of parts of one `whole`, the promise for the most values."""
-    found = dict[Any, Any]()
-    for place, each in enumerate(promises):
-        key = getattr(each, "whole", None) or place
-        found[key] = max(found.get(key, each), each, key=lambda part: getattr(part, "times", None) or 1)
-    return [*found.values()]
+    """Promises, mechanisms and guarantees; of equal parts of one `whole`, the promise for the most values."""
+    found = list[Any]()
+    for each in promises:
+        whole = getattr(each, "whole", None)
+        for place, other in enumerate(found if whole else ()):
+            if getattr(other, "whole", None) == whole and other._replace(times=None) == each._replace(times=None):
+                found[place] = max(other, each, key=lambda part: part.times or 1)
+                break
+        else:
+            found.append(each)
+    return found
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:

@@ -409,3 +409,12 @@ def test_loops_of_links_are_no_files(tmp_path):
     for source in (tmp_path, tmp_path / "a.npz", tmp_path / "*.npz"):
         with pytest.raises(FileNotFoundError, match=r"no (regular )?file .*[ab].npz|\*.npz"):
             sketch_from(source)
+
+
+def test_different_people_of_different_budgets_are_all_in_the_statement(tmp_path):
+    for budget in (1.0, 5.0):
+        release = ldp.Release(np.arange(50 + int(budget)) % 2, ldp.RandomizedResponse(budget))
+        release.save(tmp_path / f"{budget:g}.npz")
+    for order in ("15", "51"):
+        paths = [tmp_path / f"{each}.npz" for each in order]
+        assert "epsilon = 5" in statements(sketch_from(paths, different_people=True).promises)

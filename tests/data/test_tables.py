@@ -344,8 +344,9 @@ def test_a_table_states_what_one_person_changes():
         assert stated in html.unescape(each._repr_html_())
         assert ldp.privacy.compose(each).statement() == stated
     assert moved[:2].guarantee.epsilon(0.0) == 1.0 and moved[:1].guarantee.epsilon(0.0) == 0.5
-    assert ldp.privacy.compose(moved, added).epsilon(0.0) == 1.5
-    assert "someone with one record in each is promised epsilon = 1.5 and" in promises([moved, added])
+    assert ldp.privacy.compose(moved, moved).epsilon(0.0) == 2.0
+    # somebody who is replaced is removed from a table and added to it
+    assert "someone with one record in each is promised epsilon = 2 and" in promises([moved, added])
     assert "someone with one released value in each is promised epsilon = 1.5 and" in promises([moved, unknown])
     three = table(neighbours="replace", times=2).guarantee  # all the cells that there are
     assert three.epsilon(0.0) == pytest.approx(1.5)
@@ -389,7 +390,7 @@ def test_files_keep_the_keys_the_gaps_and_the_statement(tmp_path, suffix):
     assert (loaded.neighbours, loaded.times) == ("replace", 2)
     np.testing.assert_array_equal(loaded.values, table.values)
     assert loaded.keys["state"].dtype.kind == "i"
-    assert type(ldp.Release.load(path)) is ldp.Release  # of the values alone
+    assert type(ldp.Release.load(path)) is NoisyTable
     ldp.Release([1, 2], ldp.DiscreteGaussianMechanism(scale=10.0)).save(path)
     assert not NoisyTable.load(path).keys
 
@@ -518,3 +519,24 @@ def test_the_statement_of_a_publisher_stands_beside_the_guarantees_of_other_rele
     text = promises([stated, derived, stated])
     assert text.endswith("\nAs stated.") and text.count("As stated.") == 1
     assert text.startswith(derived.guarantee.statement())
+
+
+@pytest.mark.parametrize("name", ["table.npz", "table.parquet"])
+def test_a_release_that_is_loaded_from_the_file_of_a_table_is_the_table(tmp_path, name):
+    law = ldp.LaplaceMechanism(1.0, sensitivity=1.0)
+    table = NoisyTable([1.0, 2.0, 40.0], law, keys={"k": [*"abc"]}, neighbours="replace", times=1)
+    table.save(tmp_path / name)
+    loaded = ldp.Release.load(tmp_path / name)
+    assert isinstance(loaded, NoisyTable) and loaded.guarantee.epsilon(0.0) == 2.0
+    with pytest.raises(ValueError, match="cannot be read in parts"):
+        ldp.data.sketch_from(tmp_path / name)
+
+
+def test_a_sketch_of_a_table_keeps_the_statement_of_the_publisher(tmp_path):
+    law = ldp.mechanisms.AdditiveMechanism(ldp.noise.DiscreteLaplace(1.0), sensitivity=1)
+    table = NoisyTable(np.arange(4), law, keys={"k": [*"abcd"]}, privacy="The office states 19.6.")
+    table.sketch().save(tmp_path / "sketch.npz")
+    loaded = ldp.data.Sketch.load(tmp_path / "sketch.npz")
+    assert promises([table]) == promises([table.sketch()]) == promises([loaded]) == "The office states 19.6."
+    with pytest.raises(ValueError, match="only a statement of its publisher"):
+        ldp.privacy.compose(loaded)

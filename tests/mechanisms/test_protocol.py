@@ -144,3 +144,15 @@ def test_a_sum_of_sketches_is_of_several_releases(x64):
 def test_one_release_promises_what_its_mechanism_does_and_none_nothing():
     assert statements([Promise(LAPLACE)]) == LAPLACE.guarantee.statement()
     assert statements([]) == ""
+
+
+def test_a_record_that_is_given_away_does_not_hide_the_next_worst_one():
+    shares = np.array([0.1, 0.5, 0.99995])
+    release = ldp.Release(
+        [0.2, 0.3, 0.4],
+        ldp.mechanisms.AdditiveMechanism(ldp.noise.ZeroInflated(ldp.noise.Laplace(1.0), shares), 0.0, 1.0),
+    )
+    assert "between 0.1001 and 0.5001" in statements(release.promises)
+    scales = ldp.noise.SymmetricLaplace(np.array([1e-3, 0.05, 0.1, 20.0]))
+    rows = ldp.Release(np.zeros((4, 4)), ldp.mechanisms.AdditiveMechanism(scales, 0.0, 1.0, columns=4))
+    assert statements(rows.promises) == rows.mechanism.guarantee.statement()

@@ -3,9 +3,11 @@ import math
 import jax
 import numpy as np
 import pytest
+from mpmath import mp
 from scipy import integrate, special, stats
 
 import ldpbayes as ldp
+from ldpbayes.data.release import promises
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.privacy import (
     FiniteTradeoff,
@@ -18,6 +20,7 @@ from ldpbayes.privacy import (
     compose,
     shuffled,
 )
+from ldpbayes.privacy._composition import ShuffledTradeoff
 from ldpbayes.privacy.tradeoffs import composed_tradeoff
 from tests.recorded import cases
 
@@ -373,3 +376,34 @@ def test_the_shuffled_statement_says_what_it_assumes():
     text = shuffled(ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=1), 10_000, 1e-6).statement()
     assert "central differential privacy with epsilon = 0.0" in text
     assert text.endswith("This holds if a trusted shuffler mixes 10,000 reports, each made as stated by somebody else.")
+
+
+@pytest.mark.parametrize(
+    ("budget", "count", "epsilon"), [(0.5, 20, 0.2), (10, 40, 8.0), (25, 10, 24.9), (38, 10, 34.0), (40, 50, 39.5)]
+)
+def test_deltas_of_shuffled_reports_are_the_sum_over_symbols_in_many_digits(budget, count, epsilon):
+    with mp.workdps(60):
+        clone = mp.exp(-mp.mpf(budget))
+        own, other, odds, total = 1 / (1 + clone), clone / (1 + clone), mp.exp(mp.mpf(epsilon)), mp.mpf(0)
+        for clones in range(count):
+            weight = mp.binomial(count - 1, clones) * clone**clones * (1 - clone) ** (count - 1 - clones) / 2**clones
+            for first in range(clones + 2):
+                with_own, without = (mp.binomial(clones, k) if k >= 0 else 0 for k in (first - 1, first))
+                one, two = own * with_own + other * without, other * with_own + own * without
+                total += weight * max(one - odds * two, 0)
+        assert float(ShuffledTradeoff(float(budget), count).delta(epsilon)) == pytest.approx(float(total), rel=1e-12)
+
+
+def test_a_huge_budget_is_not_made_smaller_by_shuffling():
+    assert float(ShuffledTradeoff(1e5, 10).epsilon(1e-6)) == pytest.approx(1e5)
+
+
+def test_tables_of_different_neighbours_are_not_composed_and_their_sum_is_of_a_replaced_person():
+    law = ldp.mechanisms.AdditiveMechanism(ldp.noise.DiscreteLaplace(1.0), sensitivity=1)
+    tables = [
+        ldp.NoisyTable(np.arange(30), law, keys={"k": np.arange(30)}, neighbours=how, times=1)
+        for how in ("replace", "add_remove")
+    ]
+    with pytest.raises(ValueError, match="'add_remove' and 'replace' cannot be composed"):
+        compose(*tables)
+    assert "is promised epsilon = 4 and delta = 0 in all" in promises(tables)  # each changes two cells by one
