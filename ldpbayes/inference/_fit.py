@@ -369,7 +369,7 @@ def _of_sampled(name: str, site: Site) -> str:
     return bool(site.sampled) * (
         f"What the mechanism of site {name!r} promises depends on {' and '.join(map(repr, site.sampled))}, which the "
         "model samples. So no epsilon is stated, and none is part of a sum. A mechanism made with a draw states the "
-        " guarantee at this draw."
+        "guarantee at this draw."
     )
 
 

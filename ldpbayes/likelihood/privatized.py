@@ -275,7 +275,8 @@ def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) 
     (count,) = own.batch_shape
     if any(np.ndim(leaf) > 1 for leaf in jax.tree.leaves(own)):
         # An axis of another kind that is as long by chance does not fit rows of which there are twice as many.
-        twice, value = np.tile(np.arange(count), 2), jnp.zeros(own.event_shape)
+        twice = np.tile(np.arange(count), 2)
+        value = jnp.zeros(own.event_shape, int if own.support.is_discrete else float)
         try:
             fits = jax.eval_shape(lambda: _rows(own, twice, count).log_prob(value)).shape == twice.shape
         except (TypeError, ValueError):
