@@ -150,7 +150,7 @@ PROFILE_DEPTH = 16.0  # twice the nats below the maximum at which a profile ends
 PROFILE_STEPS = 14  # at most, to each side
 PROFILE_STEP_SIZES = 0.1, 0.5  # smallest and largest, in the logarithm of the scale
 HELD = 1e12  # precision of the logarithm of a scale that is held fixed
-SCALE_DEPTH = 3.0  # nats below the most probable at which a posterior of scales ends
+NODE_DEPTH = 3.0  # nats below the most probable at which a posterior of penalties, or of scales, ends
 PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likelihood is taken for its limit at scale 0
 
 
@@ -224,12 +224,15 @@ class Penalty(abc.ABC):
         return (np.array(self.grid)[::-1] * unit).tolist() if unit else []
 
 
-def _best(penalties: list[float], score: Callable[[float], float]) -> float:
-    """The smallest score's penalty, from fits without coefficients on to those that overfit, while it helps; or 0."""
+def _best(penalties: list[float], score: Callable[[float], float], depth: float = 0.0) -> float:
+    """The smallest score's penalty, from fits without coefficients on to those that overfit; or 0. The search ends when
+    scores are larger by `depth` than the smallest one.
+    """
     scores: dict[float, float] = {}
     for penalty in penalties:
         scores[penalty] = score(penalty)
-        if len(scores) - 1 - np.argmin(list(scores.values())) >= PATIENCE:
+        since = len(scores) - 1 - np.argmin(list(scores.values()))
+        if since >= PATIENCE and scores[penalty] > min(scores.values()) + depth:
             break
     return min(scores, key=lambda penalty: scores[penalty], default=0.0)
 
@@ -291,7 +294,8 @@ class Evidence(Penalty):
 
     The penalty is the prior precision of the coefficients. The probability is averaged over this prior, by Laplace's
     approximation for each scale. `linear_fit` then takes the posterior mean over all penalties and scales. With more
-    than 32,768 labels it takes the most probable penalty only. The loss must be a negative log-likelihood.
+    than 32,768 labels it takes the most probable penalty only. The loss must be a negative log-likelihood. If the labels
+    tell hardly anything about a coefficient, its interval is too short: take a posterior instead (`label_regression`).
 
     Parameters
     ----------
@@ -300,6 +304,10 @@ class Evidence(Penalty):
     """
 
     grid: tuple[float, ...] = GRID
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked("grid", self.grid, "finite numbers above 0", lambda a: (a > 0) & np.isfinite(a))
 
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
         return self.weighed(criterion, start)[0]
@@ -321,7 +329,7 @@ class Evidence(Penalty):
                     held, theta = _held(criterion, theta, first.theta[-1] + side * k * step)
                     last = _nodes(held, theta, penalties, last, criterion)
                     nodes += last
-                    if _total(last) < max(map(_weight, nodes)) - SCALE_DEPTH:
+                    if _total(last) < max(map(_weight, nodes)) - NODE_DEPTH:
                         break
         return max(penalties, key=lambda p: _total([n for n in nodes if n.penalty == p])), nodes
 
@@ -356,7 +364,7 @@ def _nodes(
         nodes.append(Node(float(volume - minimum.at.value - prior), penalty, theta, np.linalg.inv(minimum.at.hessian)))
         return -nodes[-1].log_weight
 
-    _best(penalties, minus_log_evidence)
+    _best(penalties, minus_log_evidence, NODE_DEPTH)
     return nodes
 
 

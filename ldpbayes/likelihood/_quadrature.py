@@ -76,7 +76,7 @@ def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     # no minimum or maximum: they halve the gradient where a break is on a bound
     cuts = [jnp.where(part > first, jnp.where(part < last, part, last), first) for part in parts]
     points = jnp.sort(jnp.concatenate([jnp.broadcast_to(part, (len(part), *shape)) for part in cuts]), axis=0)
-    if own is None and is_concrete(z, mechanism):
+    if own is None and is_concrete(z, mechanism, edges):  # ends of the support may move with parameters
         points = jax.lax.stop_gradient(points)  # only the integrand depends on parameters
 
     def logs(x: Array) -> Array:

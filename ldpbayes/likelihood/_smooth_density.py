@@ -71,7 +71,9 @@ class SmoothDensity(dist.Distribution):
             if is_concrete(outside) and not (np.all(outside >= 0) and np.all(np.sum(outside, axis=-1) < 1)):
                 raise ValueError(f"outside must be probabilities whose sum is below 1, got {outside}")
             batch = jnp.broadcast_shapes(batch, outside.shape[:-1])
-        self.outside = outside
+        # each law has arrays of its own, of which rows can be taken
+        self.log_density = jnp.broadcast_to(self.log_density, (*batch, values.shape[-1]))
+        self.outside = None if outside is None else jnp.broadcast_to(outside, (*batch, 2))
         super().__init__(batch_shape=batch, event_shape=(), validate_args=validate_args)
 
     support = property(lambda self: constraints.interval(self.lower, self.upper))
@@ -124,7 +126,8 @@ class SmoothDensity(dist.Distribution):
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the smallest x with P(X ≤ x) ≥ q, for a record X that is clipped to the interval."""
-        below = 0.0 if self.outside is None else self.outside[..., 0]
+        below, above = (0.0, 0.0) if self.outside is None else jnp.moveaxis(self.outside, -1, 0)
+        beyond = (self.outside is not None) & (jnp.asarray(q) > 1.0 - above)
         q = jnp.clip((jnp.asarray(q) - below) / self._inside, 0.0, 1.0)
         masses = jnp.broadcast_to(
             self._masses, (*jnp.broadcast_shapes(q.shape, self.batch_shape), self._masses.shape[-1])
@@ -134,7 +137,7 @@ class SmoothDensity(dist.Distribution):
         mass = _taken(masses, piece)
         rest = jnp.clip((q - _taken(total, piece) + mass) / jnp.where(mass > 0, mass, 1.0), 0.0, 1.0)
         rise = _taken(self.log_density, piece + 1) - _taken(self.log_density, piece)
-        return self.lower + self._step * (piece + _share_below(rest, rise))
+        return jnp.where(beyond, self.upper, self.lower + self._step * (piece + _share_below(rest, rise)))
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         assert is_prng_key(key)

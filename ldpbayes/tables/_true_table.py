@@ -230,7 +230,9 @@ class _Law:
                 why += ", whose density is infinite at a whole number" * bool(peak[first, 0] > 0)
                 cell = f"cell {str(self.table.labels[rows[first]])!r}, reported as {z[first]:g},"
                 raise ValueError(f"{self.name}: {cell} has no proper posterior under {why}")
-            coarse = (step > whole) & (end - first < places // 2)
+            following = np.ceil((end - first + 2) * step / places)
+            finer = following + (1 - following % 2) < step if whole else True
+            coarse = (step > whole) & (end - first < places // 2) & finer
             if not (below | above | coarse).any():
                 break
             high = np.where(above, high + span, low + step * (end + 1) - whole)
@@ -266,7 +268,8 @@ def _log_masses(whole: bool, mechanism: Any, prior: Any, z: Array, least: Array,
         possible = prior.support(middle.T).T if prior.support.is_discrete else True  # 0 may be an open end
         x = middle.astype(int) if isinstance(unexpanded(prior), CATEGORICAL) else middle
         log_p += jnp.where(possible, prior.log_prob(x.T).T, -jnp.inf)
-    log_p = jnp.where(jnp.isnan(log_p), -jnp.inf, log_p)
+    overflown = ~whole & jnp.isposinf(log_p)  # of a prior near an end, at which no middle is
+    log_p = jnp.where(jnp.isnan(log_p) | overflown, -jnp.inf, log_p)
     for end, outer, next_one in ((least, 0, 1), (most, -1, -2)) if prior is not None and not whole else ():
         away = jnp.log(jnp.abs(middle[:, outer] - end) / jnp.abs(middle[:, next_one] - end))
         power = jnp.clip((log_p[:, outer] - log_p[:, next_one]) / away, -0.999, 1.0)

@@ -21,6 +21,7 @@ from ldpbayes.learning import (
     MarginalLikelihood,
     SquaredError,
     UnbiasedLabels,
+    bernoulli_labels,
     linear_fit,
     log_normal_labels,
     poisson_labels,
@@ -339,3 +340,19 @@ def test_a_law_of_numpyro_may_be_the_law_of_labels(fitted, features, released):
     np.testing.assert_allclose(other.params, fitted.params, rtol=1e-12)
     with pytest.raises(TypeError, match="law must be a function"):
         MarginalLikelihood(dist.StudentT)
+
+
+def test_a_flat_evidence_does_not_end_the_search_for_penalties():
+    rng = np.random.default_rng(1)
+    x, mechanism = stats.zscore(rng.normal(size=400)), ldp.RandomizedResponse(0.3)
+    released = mechanism.randomize(jax.random.key(1), rng.uniform(size=400) < 1 / (1 + np.exp(-x)))
+    labels = MarginalLikelihood(bernoulli_labels)
+    fit = linear_fit(x[:, None], ldp.Release(np.asarray(released), mechanism), objective=labels, intercept=False)
+    # the prior deviations of the slope go up to 48, and the labels prefer none of them: the largest three penalties by
+    # themselves have an error of 0.05, and all of them by quadrature one of 1.4, in whose tails Laplace's method is short
+    assert fit.standard_error[0] > 0.2
+
+
+def test_penalties_of_the_evidence_are_positive():
+    with pytest.raises(ValueError, match="grid must be finite numbers above 0"):
+        Evidence(grid=(0.0, 1.0))

@@ -132,3 +132,23 @@ def test_fit_warns_of_laws_that_the_panels_of_many_records_do_not_resolve(scale,
     messages = [str(each.message) for each in caught if issubclass(each.category, LikelihoodWarning)]
     assert posterior.attrs["narrow_share"] == share
     assert len(messages) == int(share) and all("at 100% of posterior draws" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    "law, at",
+    [
+        (lambda b: dist.Uniform(0.2, b), 0.7),
+        (lambda t: dist.Pareto(t, 3.0), 0.1),
+        (lambda t: dist.TruncatedNormal(0.3, 0.2, low=t), 0.6),
+    ],
+    ids=["uniform", "pareto", "truncated"],
+)
+def test_gradients_follow_ends_of_the_support_that_are_parameters(x64, law, at):
+    released, mechanism = np.array([-0.5, 0.25, 0.77]), ldp.LaplaceMechanism(3.0, 0.0, 1.0)
+
+    @jax.jit
+    def log_prob(end):
+        return ldp.Privatized(law(end), mechanism).log_prob(released)
+
+    differences = (log_prob(at + 1e-5) - log_prob(at - 1e-5)) / 2e-5  # with errors of 1e-10 and rounding of 1e-11
+    np.testing.assert_allclose(jax.jacfwd(log_prob)(at), differences, rtol=1e-6, atol=1e-6)

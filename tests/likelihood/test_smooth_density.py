@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.util import log_density
 from scipy import integrate, stats
 
 import ldpbayes as ldp
@@ -201,3 +202,22 @@ def test_masses_are_arguments_of_compiled_and_mapped_functions_with_finite_gradi
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         SmoothDensity(*arguments)
+
+
+def test_laws_with_some_shared_arrays_give_their_rows_to_groups(x64):
+    mechanism = ldp.LaplaceMechanism(2.0, 0.0, 1.0)
+    releases = [ldp.Release(np.array([0.2, 0.4]) + k, mechanism) for k in (0.0, 0.3)]
+    own = np.random.default_rng(0).normal(size=(2, 5))
+    laws = SmoothDensity(own, 0.0, 1.0, np.array([0.1, 0.2]))  # as many atoms as groups
+    together = log_density(lambda: ldp.observe("x", laws, releases), (), {}, {})[0]
+    alone = sum(
+        float(ldp.Privatized(SmoothDensity(row, 0.0, 1.0, [0.1, 0.2]), mechanism).log_prob(each.values).sum())
+        for row, each in zip(own, releases, strict=True)
+    )
+    assert float(together) == pytest.approx(alone, rel=1e-6)
+
+
+def test_quantiles_reach_the_upper_atom_where_pieces_before_it_have_no_mass():
+    law = SmoothDensity(np.array([0.0, -40.0, -80.0, -120.0], np.float32), 0.0, 1.0, np.array([0.0, 0.1]))
+    assert float(law.icdf(0.999)) == 1.0 and float(law.icdf(0.5)) < 0.1
+    assert np.mean(np.asarray(law.sample(jax.random.key(0), (4000,))) == 1.0) == pytest.approx(0.1, abs=0.02)
