@@ -29,14 +29,14 @@ def whole_file(path: str | os.PathLike, new: bool = False) -> Iterator[BinaryIO]
     part = target.with_name(f".ldpbayes-{secrets.token_hex(8)}.part")
     try:
         with open(part, "xb") as file:
+            if not new and target.exists():
+                shutil.copymode(target, part)  # before anything is in it that others may not read
             yield file
             file.flush()
             os.fsync(file.fileno())
         if new:
             os.link(part, target)  # a rename would replace a file that came in between
         else:
-            if target.exists():
-                shutil.copymode(target, part)
             part.replace(target)
     finally:
         part.unlink(missing_ok=True)

@@ -128,6 +128,8 @@ def _arrays_of(leaf: Any) -> Any:
 def _array(series: Any) -> np.ndarray:
     """Values of a series, with NaN in the places of missing numbers."""
     array = np.asarray(series)
+    if isinstance(series, list) and array.dtype.kind == "f" and series and all(type(each) is int for each in series):
+        array = np.array(series, object if min(series) < 0 else np.uint64)  # NumPy rounds those above 2^63
     # pandas, polars and Arrow call types of numbers, whose values may be missing, by such names; others are intervals.
     kind = str(getattr(series, "dtype", None) or getattr(series, "type", "")).lower()
     exact = array.dtype.kind == "O" and all(isinstance(each, Decimal) or is_missing(each) for each in array.flat)

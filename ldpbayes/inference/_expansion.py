@@ -398,6 +398,8 @@ class Expansion:
     slopes: np.ndarray  # of the shape of the points: gradients of the log-likelihood
     rays: Any = None  # `Rays` out of these draws, where that of shards is compared with the records
     outwards: Any = None  # (m,): log-likelihoods of the records at the points of the rays
+    promises: tuple[Any, ...] = ()  # of all different releases that the records are from
+    doubts: tuple[str, ...] = ()  # about these releases
 
     def __add__(self, other: object) -> "Expansion":
         if not isinstance(other, Expansion):
@@ -405,6 +407,9 @@ class Expansion:
         if self.names != other.names or not np.array_equal(self.points, other.points):
             raise ValueError("expansions can be added only if their points are equal: make the second with at=first")
         sums = {name: getattr(self, name) + getattr(other, name) for name in ("count", "values", "slopes", "outwards")}
+        for name in ("promises", "doubts"):
+            own = getattr(self, name)
+            sums[name] = own + tuple(each for each in getattr(other, name) if each not in own)
         return dataclasses.replace(self, **sums)
 
     def __radd__(self, other: object) -> "Expansion":
@@ -488,7 +493,10 @@ def expand(
             draws = split.normal_draws(split.mode(MIN_SEARCHES)) if at is None else split.posterior_draws(at)
             coordinates = split.coordinates(draws)
             expansion, rays = split.expansion(coordinates, order), straight_rays(draws, coordinates)
-        return dataclasses.replace(expansion, rays=rays, outwards=split.values(split.coordinates(rays.points)))
+        values = split.values(split.coordinates(rays.points))
+        promises = tuple(promise for each in density.data for promise in each.promises)
+        doubts = tuple(doubt for each in density.data for doubt in each.doubts)
+        return dataclasses.replace(expansion, rays=rays, outwards=values, promises=promises, doubts=doubts)
 
 
 @dataclasses.dataclass(frozen=True)

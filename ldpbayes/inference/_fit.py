@@ -8,6 +8,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -233,6 +234,10 @@ def fit(
         if not any(site.latent for site in sites.values()):
             raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
+        if isinstance(expand, Expansion):  # the releases of other shards count, too
+            known = [promise for each in data for promise in each.promises]
+            unknown = [promise for promise in expand.promises if promise not in known]
+            data = [*data, SimpleNamespace(promises=unknown)] if unknown else data
         mechanisms = mechanisms_of(data, sites)
         privacy = promises(data, mechanisms_of([], sites), same_people, different_people)
         privacy = "\n".join(filter(None, [privacy, *map(_of_sampled, sites, sites.values())])) or UNKNOWN_PRIVACY
@@ -247,6 +252,7 @@ def fit(
         if outside is not None and expand:
             raise ValueError(f"expand= needs HMC or NUTS, and a model without discrete sites; got kernel {kernel!r}")
         doubts = [doubt for data in density.data for doubt in data.doubts]
+        doubts += [doubt for doubt in getattr(expand, "doubts", ()) if doubt not in doubts]
         for doubt in doubts:
             warn(doubt, ReleaseWarning)
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran

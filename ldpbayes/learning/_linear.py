@@ -294,8 +294,8 @@ class Evidence(Penalty):
 
     The penalty is the prior precision of the coefficients. The probability is averaged over this prior, by Laplace's
     approximation for each scale. `linear_fit` then takes the posterior mean over all penalties and scales. With more
-    than 32,768 labels it takes the most probable penalty only. The loss must be a negative log-likelihood. If the labels
-    tell hardly anything about a coefficient, its interval is too short: take a posterior instead (`label_regression`).
+    than 32,768 labels it takes the most probable penalty only. The loss must be a negative log-likelihood. If the
+    labels tell hardly anything about a coefficient, its interval is too short: sample `label_regression` instead.
 
     Parameters
     ----------

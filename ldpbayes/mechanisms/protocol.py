@@ -458,11 +458,11 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if same_people and different_people:
         raise ValueError("give same_people=True or different_people=True, not both")
     promises = counted_once(promises)
-    if texts := dict.fromkeys(each.publisher for each in promises if each.publisher):
+    if publishers := [each.publisher for each in promises if each.publisher]:
         if same_people:
             raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
         rest = statements([each for each in promises if not each.publisher], different_people=different_people)
-        return "\n".join(filter(None, [rest, *texts]))
+        return "\n".join(filter(None, [rest, *dict.fromkeys(publishers)]))
     guarantees = [each.guarantee.composed(each.times or 1) for each in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:

@@ -540,3 +540,10 @@ def test_a_sketch_of_a_table_keeps_the_statement_of_the_publisher(tmp_path):
     assert promises([table]) == promises([table.sketch()]) == promises([loaded]) == "The office states 19.6."
     with pytest.raises(ValueError, match="only a statement of its publisher"):
         ldp.privacy.compose(loaded)
+
+
+def test_keys_beyond_63_bits_stay_integers_in_files(tmp_path):
+    keys = np.array([2**63 + 1001, 7 * 10**18 + 1, 5], np.uint64)
+    table = NoisyTable([1.0, 2.0, 40.0], ldp.LaplaceMechanism(1.0, sensitivity=1.0), keys={"k": keys})
+    table.save(tmp_path / "table.npz")
+    np.testing.assert_array_equal(NoisyTable.load(tmp_path / "table.npz").keys["k"], keys)

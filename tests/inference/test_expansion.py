@@ -440,3 +440,15 @@ def test_a_regression_with_a_scale_is_cut_at_the_scale_itself(x64):
     )
     found = _pieces(label_regression(X[:, None]), numbers)[2]
     assert found.names == ("intercept", "sigma", "slopes") and not found.unconstrained
+
+
+def test_a_sum_of_expansions_promises_what_all_shards_do():
+    values = np.arange(120) % 2
+    shards = [
+        ldp.Release(values, ldp.RandomizedResponse(1.0)),
+        ldp.Release(values, ldp.RandomizedResponse(4.0), times=6),
+    ]
+    first = ldp.expand(ldp.models.warner(), shards[0], order=2)
+    total = first + ldp.expand(ldp.models.warner(), shards[1], at=first)
+    assert [promise.times for promise in total.promises] == [None, 6]
+    assert (first + ldp.expand(ldp.models.warner(), shards[0], at=first)).promises == first.promises

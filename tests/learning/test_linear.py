@@ -349,7 +349,7 @@ def test_a_flat_evidence_does_not_end_the_search_for_penalties():
     labels = MarginalLikelihood(bernoulli_labels)
     fit = linear_fit(x[:, None], ldp.Release(np.asarray(released), mechanism), objective=labels, intercept=False)
     # the prior deviations of the slope go up to 48, and the labels prefer none of them: the largest three penalties by
-    # themselves have an error of 0.05, and all of them by quadrature one of 1.4, in whose tails Laplace's method is short
+    # themselves have an error of 0.05, and all by quadrature one of 1.4, in whose tails Laplace's method is short
     assert fit.standard_error[0] > 0.2
 
 
