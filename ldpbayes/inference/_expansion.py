@@ -386,7 +386,9 @@ class Expansion:
     - ``points``: values of the variables, to which the polynomial is fitted. They are approximate posterior draws;
     - ``values`` and ``slopes``: the log-likelihood at each of the points, in nats, and its gradient;
     - ``rays``: m further points in the tails of the posterior, at which `fit` checks the polynomial;
-    - ``outwards`` (m,): the log-likelihood at each point of ``rays``, in nats.
+    - ``outwards`` (m,): the log-likelihood at each point of ``rays``, in nats;
+    - ``promises`` and ``doubts``: the guarantees of the releases of all records, and the texts of warnings about these
+      releases.
     """
 
     names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
