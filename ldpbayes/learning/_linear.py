@@ -323,19 +323,17 @@ class Evidence(Penalty):
         if step is None:
             nodes = _nodes(criterion, first.theta, penalties)
         else:  # the scale is not normal: a sum over scales takes the place of Laplace's method
+            highest = -np.inf
             for side in (1, -1):
-                theta, last = first.theta, list[Node]()
-                for k in range(side < 0, PROFILE_STEPS):
+                theta, last, k, since = first.theta, list[Node](), int(side < 0), 0
+                while since < PROFILE_STEPS:
                     held, theta = _held(criterion, theta, first.theta[-1] + side * k * step)
                     last = _nodes(held, theta, penalties, last, criterion)
-                    nodes += last
-                    if _total(last) < max(map(_weight, nodes)) - NODE_DEPTH:
+                    nodes, total, k = nodes + last, _total(last), k + 1
+                    highest, since = (total, 0) if total > highest else (highest, since + 1)
+                    if total < highest - NODE_DEPTH:
                         break
         return max(penalties, key=lambda p: _total([n for n in nodes if n.penalty == p])), nodes
-
-
-def _weight(node: Node) -> float:
-    return node.log_weight
 
 
 def _total(nodes: list[Node]) -> float:
