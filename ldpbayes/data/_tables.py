@@ -222,15 +222,14 @@ class NoisyTable(Release):
 
     @property
     def _promise(self) -> Promise:
-        if self.privacy:
-            return Promise(self.mechanism, self.times, publisher=self.privacy)
         if self.neighbours is None:
-            return super()._promise
+            return super()._promise._replace(publisher=self.privacy)
         (cells, word), mechanism = NEIGHBOURS[self.neighbours], cast(Any, self.mechanism)
         changed, most = min(cells * (self.times or 1), self.count), f"{mechanism.sensitivity:g} before noise"
         said = f"It compares data sets in which one person is {word}: this changes up to {changed} of the released"
         said = f"{said} values, each by up to {most}."
-        return Promise(mechanism, changed=changed, said=said, neighbours=self.neighbours)
+        beside: Any = {"neighbours": self.neighbours, "publisher": self.privacy}
+        return Promise(mechanism, changed=changed, said=said, **beside)
 
     @property
     def dim(self) -> str:

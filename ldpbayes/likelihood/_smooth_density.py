@@ -127,7 +127,7 @@ class SmoothDensity(dist.Distribution):
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the smallest x with P(X ≤ x) ≥ q, for a record X that is clipped to the interval."""
         below, above = (0.0, 0.0) if self.outside is None else jnp.moveaxis(self.outside, -1, 0)
-        beyond = (self.outside is not None) & (jnp.asarray(q) > 1.0 - above)
+        beyond = jnp.asarray(q) > 1.0 - above
         q = jnp.clip((jnp.asarray(q) - below) / self._inside, 0.0, 1.0)
         masses = jnp.broadcast_to(
             self._masses, (*jnp.broadcast_shapes(q.shape, self.batch_shape), self._masses.shape[-1])

@@ -343,6 +343,7 @@ def test_a_table_states_what_one_person_changes():
         assert stated == each.guarantee.statement() == promises([each.sketch()])
         assert stated in html.unescape(each._repr_html_())
         assert ldp.privacy.compose(each).statement() == stated
+    assert table(neighbours="replace", times=1, privacy="As stated.").guarantee.epsilon(0.0) == 1.0
     assert moved[:2].guarantee.epsilon(0.0) == 1.0 and moved[:1].guarantee.epsilon(0.0) == 0.5
     assert ldp.privacy.compose(moved, moved).epsilon(0.0) == 2.0
     # somebody who is replaced is removed from a table and added to it
