@@ -95,7 +95,7 @@ class Holding:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        promises = dict.fromkeys(row for promise in self.promises for row in _guarantee_rows(promise, promise.times))
+        promises = dict.fromkeys(row for promise in self.promises for row in _guarantee_rows(promise, "in_all"))
         stated = [("privacy", self.privacy)] if self.privacy else promises
         mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *stated]
         doubts = [("doubt", doubt) for doubt in self.doubts]
@@ -130,12 +130,12 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     return f"<table><caption{left}><b>{html.escape(title)}</b></caption>{''.join(body)}</table>"
 
 
-def _guarantee_rows(promising: Any, times: int | None = None) -> list[tuple[str, str]]:
-    """The guarantee of a mechanism or promise, for so many reports, as a row of a `_table`; none if there is none."""
+def _guarantee_rows(promising: Any, which: str = "guarantee") -> list[tuple[str, str]]:
+    """A guarantee of a mechanism or promise as a row of a `_table`; none if there is none."""
     if not is_concrete(promising):
         return []
     try:
-        return [("guarantee", promising.guarantee.composed(times or 1).statement())]
+        return [("guarantee", getattr(promising, which).statement())]
     except (AttributeError, TypeError, ValueError):  # mapped leaves need not be parameters that promise something
         return []
 

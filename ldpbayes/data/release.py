@@ -332,11 +332,11 @@ def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
         yield unchecked(Release, release.values[rows], mechanism, len(rows), *beside)
 
 
-def promises(data: Sequence[Any], others: Sequence[Mechanism] = (), same: bool = False, different: bool = False) -> str:
-    """What releases and sketches promise, and other mechanisms; of tables, what their publishers state. ValueError for
+def promises(data: Sequence[Any], others: Sequence[Promise] = (), same: bool = False, different: bool = False) -> str:
+    """What releases and sketches promise, and others; of tables, what their publishers state. ValueError for
     releases about the same people whose promises do not compose.
     """
-    return statements([*(each for part in data for each in part.promises), *map(Promise, others)], same, different)
+    return statements([*(each for part in data for each in part.promises), *others], same, different)
 
 
 def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> list[str]:

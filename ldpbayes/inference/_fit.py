@@ -8,7 +8,6 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -42,6 +41,7 @@ from ldpbayes.inference.result import (
 )
 from ldpbayes.inference.surrogates import DRAWS, ExpansionWarning, LikelihoodWarning, Records, Report, Surrogate, sample
 from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.privacy.guarantee import counted_once
 
@@ -234,12 +234,15 @@ def fit(
         if not any(site.latent for site in sites.values()):
             raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
         data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
-        if isinstance(expand, Expansion):  # the releases of other shards count, too
+        doubts = [doubt for each in density.data for doubt in each.doubts]
+        of_shards = list[Promise]()  # the releases of other shards count, too
+        if isinstance(expand, Expansion):
             known = [promise for each in data for promise in each.promises]
-            unknown = [promise for promise in expand.promises if promise not in known]
-            data = [*data, SimpleNamespace(promises=unknown)] if unknown else data
-        mechanisms = mechanisms_of(data, sites)
-        privacy = promises(data, mechanisms_of([], sites), same_people, different_people)
+            of_shards = [promise for promise in expand.promises if promise not in known]
+            doubts += [doubt for doubt in expand.doubts if doubt not in doubts]
+        mechanisms = mechanisms_of(data, sites) + [promise.mechanism for promise in of_shards]
+        others = [*of_shards, *map(Promise, mechanisms_of([], sites))]
+        privacy = promises(data, others, same_people, different_people)
         privacy = "\n".join(filter(None, [privacy, *map(_of_sampled, sites, sites.values())])) or UNKNOWN_PRIVACY
         requested = {"posterior_predictive": replicates} if posterior_predictive else {}
         if isinstance(log_likelihood, Release) or log_likelihood:
@@ -251,12 +254,11 @@ def fit(
         outside = None if plain else factory
         if outside is not None and expand:
             raise ValueError(f"expand= needs HMC or NUTS, and a model without discrete sites; got kernel {kernel!r}")
-        doubts = [doubt for data in density.data for doubt in data.doubts]
-        doubts += [doubt for doubt in getattr(expand, "doubts", ()) if doubt not in doubts]
         for doubt in doubts:
             warn(doubt, ReleaseWarning)
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
-        doubts += warn_of_repeats(*(each.promises for each in data), same_people=same_people)
+        parts = [*(each.promises for each in data), *([promise] for promise in of_shards)]
+        doubts += warn_of_repeats(*parts, same_people=same_people)
         sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside)
         counted, own, equal = density, sites, dict[str, Any]()
         if plain and not isinstance(expand, Expansion):  # whose points are of all records

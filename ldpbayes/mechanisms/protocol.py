@@ -440,6 +440,11 @@ class Promise(NamedTuple):
         """Of one value, or of all statistics that one person changes."""
         return self.stated(_with_extremes(self.mechanism).guarantee)
 
+    @property
+    def in_all(self) -> Guarantee:
+        """Of all values about one person."""
+        return self.guarantee.composed(self.times or 1)
+
     def stated(self, one: Guarantee) -> Guarantee:
         """What is promised if one value has this guarantee."""
         words = " ".join(filter(None, [one.assumption, self.said]))
@@ -463,7 +468,7 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
             raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
         rest = statements([each for each in promises if not each.publisher], different_people=different_people)
         return "\n".join(filter(None, [rest, *dict.fromkeys(publishers)]))
-    guarantees = [each.guarantee.composed(each.times or 1) for each in promises]
+    guarantees = [each.in_all for each in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
         return "".join(texts)
@@ -471,18 +476,19 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if same_people:
         heading = f"{len(guarantees)} releases about the same people. {compose(*promises).statement()}"
         return "\n".join([f"{heading} What each promises by itself:", *lines])
-    if different_people:
+    wholes = {each.whole for each in promises}
+    if different_people or (len(wholes) == 1 and None not in wholes):
         return "\n".join([f"{len(guarantees)} releases about different people. What each promises:", *lines])
     # basic composition: epsilons add up, and deltas; somebody who is replaced is removed and added
-    mixed = {"add_remove", "replace"} <= {each.neighbours for each in promises}
-    alike = [e._replace(changed=2 * e.changed) if mixed and e.neighbours == "add_remove" else e for e in promises]
-    pairs = (
-        [each.guarantee.composed(each.times or 1).stated_pair for each in alike]
-        if mixed
-        else [guarantee.stated_pair for guarantee in guarantees]
-    )
+    summed = guarantees
+    if {"add_remove", "replace"} <= {each.neighbours for each in promises}:
+        twice = [
+            each._replace(changed=2 * each.changed) if each.neighbours == "add_remove" else each for each in promises
+        ]
+        summed = [each.in_all for each in twice]
     budget, delta = (
-        np.sum([(np.min(part), np.max(part)) for part in parts], axis=0) for parts in zip(*pairs, strict=True)
+        np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
+        for parts in zip(*(guarantee.stated_pair for guarantee in summed), strict=True)
     )
     sum_of_budgets = f"is promised epsilon {quoted(budget)} and delta {quoted(delta)} in all"
     if budget[1] == np.inf or delta[1] >= 1:
