@@ -107,7 +107,8 @@ def cdf(at: ArrayLike) -> Functional:
 def density(at: ArrayLike) -> Functional:
     """Return the functional that computes the density of a law, or its probabilities if the law is discrete.
 
-    The density does not include atoms: points of a continuous law that have a positive probability.
+    The density does not include atoms: points of a continuous law that have a positive probability. At an end that the
+    support of the law leaves out, such as 0 for `HalfNormal`, it is the density right beside this end.
 
     Parameters
     ----------

@@ -407,11 +407,12 @@ def parametric_bootstrap(
             reported = jax.tree.map(np.asarray, unravel(jnp.asarray(params)))
         _, targets, errors, outside = jax.tree.map(np.asarray, replicates)
     _warn(bool(estimate.outside), outside.mean(), targets)
+    privacy = private.privacy
     if isinstance(release, Release):
         warn_of_repeats(release.promises)
+        privacy = release.guarantee.statement() if release.times else privacy
     error = None if errors is None else np.asarray(estimate.standard_error)
     outsiders = bool(estimate.outside), int(outside.sum())
-    privacy = release.guarantee.statement() if getattr(release, "times", None) else private.privacy
     return BootstrapEstimate(
         reported, params, names_of(reported), targets, error, errors, *outsiders, uncorrected, kind, privacy
     )

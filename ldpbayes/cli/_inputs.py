@@ -26,6 +26,7 @@ from ldpbayes.data.frames import column
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
 from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
@@ -392,7 +393,7 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
     release, mechanism = named.release, cast(Any, named.release.mechanism)
     if isinstance(mechanism, StatisticsMechanism) or isinstance(release, Sketch):
         return release  # models of statistics sum its values
-    one_budget, noise = mechanism.batch_shape == (), getattr(mechanism, "noise", None)
+    one_budget, noise = mechanism.batch_shape == (), mechanism.noise if isinstance(mechanism, Additive) else None
     if mechanism.record_shape:
         has_sketch = model in MOMENTS and one_budget and isinstance(noise, (Gaussian, IndependentGaussian))
     else:
@@ -407,7 +408,7 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
 def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
     """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
     mechanism = first.release.mechanism
-    count = getattr(mechanism, "categories", 0)
+    count = mechanism.categories if isinstance(mechanism, Categories) else 0
     if getattr(mechanism.support, "upper_bound", None) != count - 1:  # released codes, which have words, are others
         levels = ()
     levels = levels or (first.release.about or {}).get("levels", ())

@@ -16,6 +16,7 @@ from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tracing import array_of
 from ldpbayes.data.frames import is_missing
 from ldpbayes.mechanisms import mechanism_from_spec
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.polynomial import Polynomial
@@ -235,7 +236,7 @@ class MomentSketch(Sketch):
 
         Raises ValueError if the noise of `mechanism` is not Gaussian, or if the records have different budgets.
         """
-        noise = getattr(mechanism, "noise", None)
+        noise = mechanism.noise if isinstance(mechanism, Additive) else None
         if not isinstance(noise, (Gaussian, IndependentGaussian)) or not hasattr(mechanism, "lower"):
             raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
         if mechanism.batch_shape != ():

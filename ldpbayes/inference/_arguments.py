@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+from numpyro.primitives import Messenger
 
 from ldpbayes._core.types import Model
 from ldpbayes.data import Groups, Release, Sketch
@@ -15,7 +16,7 @@ from ldpbayes.mechanisms import mechanism_from_spec
 
 def signature_of(model: Model) -> inspect.Signature:
     """Of the model inside a handler."""
-    return inspect.signature(getattr(model, "fn", model))
+    return inspect.signature(model.fn if isinstance(model, Messenger) else model)
 
 
 def prepared(

@@ -185,7 +185,7 @@ class TabulatedSite:
         if not isinstance(law, Privatized) or len(shape) != 1 or site["fn"].batch_shape != shape or law.event_dim:
             raise NoTable("the values are not privatized numbers, one a record")
         base = _law(site)
-        channel = closed_form(base, law.mechanism) is None and getattr(law.mechanism, "bounded", True)
+        channel = closed_form(base, law.mechanism) is None and law.mechanism.bounded
         if channel or isinstance(base, dist.Delta):
             raise NoTable("a channel takes longer to build than tables save, and a number with noise is quick itself")
         arguments = inspect.signature(type(base)).parameters.values()

@@ -20,7 +20,6 @@ from ldpbayes.likelihood.families import family_of, unexpanded
 from ldpbayes.likelihood.mixtures import MixtureOverClasses
 from ldpbayes.likelihood.privatized import Privatized, law_of_records
 from ldpbayes.likelihood.registry import closed_form, for_all_records, is_own
-from ldpbayes.noise.zero_inflated import Omitted
 
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 COUNT_INSTEAD = "use release.sketch(expand=False), which counts released values"
@@ -101,7 +100,7 @@ class PreparedLikelihood:
     ) -> "PreparedLikelihood":
         """Of released values (m,) with weights (m,)."""
         Privatized(law, mechanism, method="channel")
-        noisy = mechanism.perturbing if isinstance(getattr(mechanism, "noise", None), Omitted) else mechanism
+        noisy = mechanism.perturbing if mechanism.omits_noise else mechanism
         return cls(mechanism, values, weights, build_channel(law, noisy, values, panels))
 
     def log_prob(self, law: dist.Distribution) -> jax.Array:

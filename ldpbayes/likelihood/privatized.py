@@ -192,7 +192,7 @@ def _by_numbers(
 ) -> jax.Array:
     """The log density of any law of numbers or counts under any mechanism: by quadrature, a channel, or a sum."""
     # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
-    whole = (mechanism.clips and mechanism.domain.is_discrete) or not getattr(mechanism, "bounded", True)
+    whole = (mechanism.clips and mechanism.domain.is_discrete) or not mechanism.bounded
     if whole and base.support.is_discrete:
         return log_sum_over_counts(base, mechanism, z)
     if base.support.is_discrete or not _follows(base, mechanism, z, method, panels):

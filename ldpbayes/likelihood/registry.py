@@ -16,9 +16,7 @@ from ldpbayes.likelihood import families
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import Noise
-from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.special import log_or_nothing, log_sum, logsumexp
 
 # (base, mechanism, z) -> log density, in the broadcast shape of z and the base's batch.
@@ -72,11 +70,9 @@ def is_own(base: dist.Distribution, mechanism: Mechanism) -> bool:
 
 
 def _keys(base: dist.Distribution, mechanism: Mechanism) -> list[tuple[type, type, bool]]:
-    noise = None if isinstance(mechanism, Reported) else getattr(mechanism, "noise", None)
-    law = noise.noise if isinstance(noise, Omitted) else noise
-    kinds = (*type(mechanism).__mro__, *(type(law).__mro__ if isinstance(law, Noise) else ()))
-    clips = bool(getattr(mechanism, "bounded", True))  # categories have no bounds, and nothing beyond them either
-    return [(base_type, kind, clips) for base_type in type(families.unexpanded(base)).__mro__ for kind in kinds]
+    kinds = (*type(mechanism).__mro__, *(type(mechanism._law).__mro__ if isinstance(mechanism, Additive) else ()))
+    laws = type(families.unexpanded(base)).__mro__
+    return [(law, kind, mechanism.bounded) for law in laws for kind in kinds]
 
 
 def for_all_records(form: Callable) -> Callable:
@@ -84,7 +80,7 @@ def for_all_records(form: Callable) -> Callable:
 
     @functools.wraps(form)
     def mixed(base: dist.Distribution, mechanism: Any, z: Array, **options: Any) -> jax.Array:
-        if not isinstance(getattr(mechanism, "noise", None), Omitted):
+        if not mechanism.omits_noise:
             return form(base, mechanism, z, **options)
         return with_unperturbed(base, mechanism, z, form(base, mechanism.perturbing, z, **options))
 

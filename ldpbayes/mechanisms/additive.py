@@ -152,7 +152,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     clips = True
     trust_model = property(lambda self: "local" if self.bounded else "central")  # type: ignore[assignment]
     monotone = property(lambda self: self.noise.monotone)  # type: ignore[assignment]
-    bounded = property(lambda self: self.lower is not None, doc="False if z is a statistic of many records.")
+    bounded = property(lambda self: self.lower is not None)  # type: ignore[assignment]
+    omits_noise = property(lambda self: isinstance(self.noise, Omitted))  # type: ignore[assignment]
     linear_tails = property(attrgetter("noise.linear_tails"), doc="See `NumericMechanism`.")
     resolution = property(lambda self: extreme("min", self.noise.resolution))
     period = property(lambda self: None if self.noise.period is None else extreme("min", self.noise.period))

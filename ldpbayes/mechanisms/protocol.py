@@ -48,6 +48,8 @@ class Mechanism(Called, abc.ABC):
     clips: ClassVar[bool] = False
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
+    bounded: bool = True  #: False if records, or a statistic of them, get noise without being clipped to bounds.
+    omits_noise: bool = False  #: True if some records are released as they are, others with noise.
     trust_model: str = "local"  #: "central" if a released value is a statistic of many records.
     #: True if the guarantee is monotone in every personal parameter: then statements compute it for the least and the
     #: largest value only, and otherwise for all values.
@@ -92,6 +94,11 @@ class Mechanism(Called, abc.ABC):
     @abc.abstractmethod
     def guarantee(self) -> Guarantee:
         """The privacy guarantee of the mechanism. Do not compute it inside `jax.jit`, because it needs NumPy."""
+
+    @property
+    def promises(self) -> "tuple[Promise, ...]":
+        """What one released value promises, as of a release."""
+        return (Promise(self),)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -439,6 +446,10 @@ class Promise(NamedTuple):
     def guarantee(self) -> Guarantee:
         """Of one value, or of all statistics that one person changes."""
         return self.stated(_with_extremes(self.mechanism).guarantee)
+
+    @property
+    def promises(self) -> tuple[Any, ...]:
+        return (self,)
 
     @property
     def in_all(self) -> Guarantee:

@@ -58,7 +58,7 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
     counted = counted_once(each for part in parts for each in _promises(part))
-    if len({getattr(each, "neighbours", None) for each in counted} - {None}) > 1:
+    if len({each.neighbours for each in counted if not isinstance(each, Guarantee)} - {None}) > 1:
         raise ValueError(
             "tables whose neighbours are 'add_remove' and 'replace' cannot be composed: give both 'replace'"
         )
@@ -81,20 +81,19 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
 
 
 def _promises(part: Any) -> Sequence[Any]:
-    """The promises of a release or sketch, or what is none of these."""
-    promises = getattr(part, "promises", (part,))
-    if any(getattr(each, "publisher", None) for each in promises):
+    """The promises of a mechanism, release or sketch; or a guarantee."""
+    if isinstance(part, Guarantee):
+        return (part,)
+    if not hasattr(part, "promises"):
+        raise TypeError(f"compose takes guarantees, mechanisms, releases and sketches, got {part!r}")
+    if any(each.publisher for each in part.promises):
         raise ValueError(f"{part!r} has only a statement of its publisher, which cannot be composed")
-    return promises
+    return part.promises
 
 
 def _guarantee(part: Any) -> tuple[Guarantee, int]:
     """The guarantee of independent reports, and how often it counts."""
-    if isinstance(part, Guarantee):
-        return part, 1
-    if isinstance(getattr(part, "guarantee", None), Guarantee):  # a mechanism, or a promise
-        return part.guarantee, getattr(part, "times", None) or 1
-    raise TypeError(f"compose takes guarantees, mechanisms, releases and sketches, got {part!r}")
+    return (part, 1) if isinstance(part, Guarantee) else (part.guarantee, part.times or 1)
 
 
 def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
@@ -227,15 +226,14 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
         The central guarantee of a record. At delta = 0, its epsilon is the local ε. Shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
-    parts = counted_once(_promises(local))
-    mechanisms = [each if hasattr(each, "personal_parameters") else getattr(each, "mechanism", each) for each in parts]
-    personal = [leaf for each in mechanisms for leaf in getattr(each, "personal_parameters", list)()]
+    mechanisms = [each.mechanism for each in counted_once(_promises(local)) if not isinstance(each, Guarantee)]
+    personal = [leaf for each in mechanisms for leaf in each.personal_parameters()]
     personal.append(np.asarray(guarantee.epsilon(0.0)))
     for problem, wrong in {
         f"guarantees of one {guarantee.unit} only": guarantee.unit != "record",
         f"reports in which {' and '.join(guarantee.exposed)} are public": guarantee.exposed,
         "parameters that differ between persons": any(np.any(leaf != np.ravel(leaf)[0]) for leaf in personal),
-        "reports that may be missing": any(getattr(each, "may_be_missing", False) for each in mechanisms),
+        "reports that may be missing": any(each.may_be_missing for each in mechanisms),
     }.items():
         if wrong:
             raise ValueError(f"shuffling hides a person among whole reports that are made alike, got {problem}")

@@ -129,17 +129,22 @@ class Guarantee:
 
 
 def counted_once(promises: Iterable[Any]) -> list[Any]:
-    """Promises, mechanisms and guarantees; of equal parts of one `whole`, the promise for the most values."""
+    """Promises and guarantees; of equal parts of one `whole`, the promise for the most values."""
     found = list[Any]()
     for each in promises:
-        whole = getattr(each, "whole", None)
-        for place, other in enumerate(found if whole else ()):
-            if getattr(other, "whole", None) == whole and other._replace(times=None) == each._replace(times=None):
-                found[place] = max(other, each, key=lambda part: part.times or 1)
-                break
-        else:
+        alike = [place for place, other in enumerate(found) if _are_parts(each, other)]
+        if not alike:
             found.append(each)
+        elif (each.times or 1) > (found[alike[0]].times or 1):
+            found[alike[0]] = each
     return found
+
+
+def _are_parts(one: Any, other: Any) -> bool:
+    """Whether two promises are the same for different people."""
+    if isinstance(one, Guarantee) or isinstance(other, Guarantee) or one.whole is None or one.whole != other.whole:
+        return False
+    return bool(one._replace(times=None) == other._replace(times=None))
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:

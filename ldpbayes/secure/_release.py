@@ -73,8 +73,7 @@ def _unsafe(mechanism: Any) -> str | None:
     if type(mechanism) in _categories.SAMPLERS:
         infinite = np.isinf(mechanism.epsilon).any()
         return "a record of infinite budget would be released unchanged; epsilon must be finite" if infinite else None
-    noise = getattr(mechanism, "noise", None)
-    if type(mechanism) not in _noise.MECHANISMS or type(noise) not in _noise.NOISES:
+    if type(mechanism) not in _noise.MECHANISMS or type(mechanism.noise) not in _noise.NOISES:
         kinds, laws = (", ".join(kind.__name__ for kind in each) for each in (_categories.SAMPLERS, _noise.NOISES))
         return f"it has no safe sampler; samplers exist for {kinds}, and for {laws} noise"
     if mechanism.perturbed is not None and mechanism.dimension < len(mechanism.names):
@@ -97,7 +96,7 @@ def _read(mechanism: Any, data: Any, clip: bool) -> np.ndarray:
     statistic = not codes and not mechanism.bounded
     if clip and (codes or statistic):
         raise ValueError("clip is only for numbers with bounds, not for categories and statistics")
-    array = _array(data, getattr(mechanism, "columns", None))
+    array = _array(data, None if codes else mechanism.columns)
     array, event = np.atleast_1d(array) if statistic else array, mechanism.record_shape
     if array.ndim != 1 + len(event) or array.shape[1:] != event or not array.size or (statistic and array.size > 1):
         needed = "one number" if statistic else f"rows of {event[0]} columns" if event else "one number for each record"
