@@ -649,6 +649,7 @@ class Expanded(Surrogate):
     """A surrogate with a smooth likelihood in the place of the records', by which its draws can be reweighted."""
 
     least_warmup: float = CHECKED_DRAWS
+    bounded = False
     records: GiveUp
     report: Callable[[], Report]  # what is sampled, and after how many passes over the records
     coordinates: Callable[[np.ndarray], np.ndarray]  # what the likelihood depends on, from flat parameters (draws, n)

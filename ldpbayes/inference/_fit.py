@@ -65,7 +65,7 @@ def fit(
     model: Model,
     *args: Any,
     seed: int = 0,
-    kernel: Any = NUTS,
+    kernel: Any = None,
     num_warmup: int = 1000,
     num_samples: int = 1000,
     num_chains: int = 4,
@@ -218,7 +218,8 @@ def fit(
         raise ValueError(f"chain_method must be 'threads', 'vectorized' or None, got {chain_method!r}")
     if not isinstance(expand, Expansion) and expand not in (None, True, False):
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
-    factory = _with_options(kernel, init_strategy, target_accept_prob, max_tree_depth, dense_mass)
+    factory = _with_options(kernel or NUTS, init_strategy, target_accept_prob, max_tree_depth, dense_mass)
+    chosen = kernel is not None or isinstance(factory, functools.partial) or chain_method is not None
     _check_call(model, args, kwargs)
     args, kwargs, entries = prepared(model, args, kwargs)
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
@@ -259,7 +260,8 @@ def fit(
         doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
         parts = [*(each.promises for each in data), *([promise] for promise in of_shards)]
         doubts += warn_of_repeats(*parts, same_people=same_people)
-        sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside)
+        why = "a kernel or its options were given" if chosen else None if plain else "sites are discrete or subsampled"
+        sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside, why)
         counted, own, equal = density, sites, dict[str, Any]()
         if plain and not isinstance(expand, Expansion):  # whose points are of all records
             counted, own, equal = equal_rows_once(density, sites, made._init_strategy, key)
@@ -274,13 +276,19 @@ def fit(
         for place, (name, generate) in enumerate(generated.items(), start=GENERATED):
             groups[name], numbers[name] = generate(jax.random.fold_in(key, place), draws.samples)
         result = inference_data(groups, *axes, numbers)
-    problems = convergence_problems(result)
+    integral = draws.integral
+    problems = convergence_problems(result) if integral["ran"] == "chains" else []
+    evidence = {name: integral.pop(name) for name in ("log_evidence",) if name in integral}
+    if not any(site.improper for site in sites.values()):
+        evidence |= {f"{name}_error": integral["total_variation"] for name in evidence}
+        result.attrs.update(evidence)
     certificates = [{"error_nats": each.error_nats, "panels": each.panels} for each in draws.reports if each.panels]
     expansions = [each.entries() for each in draws.reports if not each.panels]
     result.attrs.update(
         mechanisms=json.dumps([mechanism.spec() for mechanism in mechanisms]),
         privacy=privacy,
         certificates=json.dumps(certificates),
+        integral=json.dumps(integral),
         expansion=json.dumps(equal | (expansions[0] if expansions else {}) or None),
         release_warnings=json.dumps(doubts),
         narrow_share=narrow,

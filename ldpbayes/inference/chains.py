@@ -36,7 +36,9 @@ LONG = 180.0  # remaining seconds from which on the expected time is written, wi
 class Bar:
     """A tqdm bar of iterations, ``unit_size`` of them as one, or lines in a file, with advice on what is ``faster``."""
 
-    def __init__(self, total: int, shown: bool, unit_size: int = 1, faster: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, total: int | None, shown: bool, unit_size: int = 1, faster: str | None = None, **options: Any
+    ) -> None:
         self._lock, self._count, self._unit_size = threading.Lock(), options.get("initial", 0) * unit_size, unit_size
         options = {"desc": "sampling"} | options
         self._shown, self._faster, self._total, self._name = shown, faster, total, options["desc"]
@@ -61,8 +63,8 @@ class Bar:
             return
         self._next = min(2 * self._next, self._next + MAX_PAUSE)
         first_time, first_count = self._first or (now, count)
-        rest = self._total * self._unit_size - count
-        left = (now - first_time) / (count - first_count) * rest if count > first_count else None
+        rest = (self._total or 0) * self._unit_size - count
+        left = (now - first_time) / (count - first_count) * rest if count > first_count and self._total else None
         if left is not None and left > LONG and self._faster is not None:
             gradient = f" A gradient takes {1000 * self._seconds / self._steps:.3g} ms." if self._steps else ""
             message = f"ldpbayes: sampling may take another {left / 60:.0f} minutes.{gradient} {self._faster}"
@@ -70,7 +72,8 @@ class Bar:
             self._faster = None
         if self._bar.disable:
             state = ", compiling" if count == 0 else "" if left is None else f", about {_time(left)} left"
-            done = f"{self._name}: {count // self._unit_size:,} of {self._total:,} after {_time(now - self._start)}"
+            total = f" of {self._total:,}" * bool(self._total)
+            done = f"{self._name}: {count // self._unit_size:,}{total} after {_time(now - self._start)}"
             print(f"{done}{state}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -92,14 +95,68 @@ GAIN = 10.0  # nats that a step downhill gains at least
 MAX_STARTS = 100  # points at which a chain may try to start
 
 
-class Chains:
-    """Chains of an HMC or NUTS kernel, which `run` continues; ``density`` gives the `Density` of an entry of ``data``,
-    of which there is one for all chains, or one for each, of one structure. Draws are a function of the keys (chains,),
-    not of how the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
-    `constrained` is compiled for ``num_samples`` draws a chain; `example` has zeros for unconstrained parameters.
+class Positions:
+    """A density, or several of one structure, as functions of unconstrained positions: ``density`` gives the `Density`
+    of an entry of ``data``, of which there is one for all chains, or one for each. `example` has zeros for a position.
+    `constrained` is compiled for ``num_samples`` draws a chain.
     """
 
     measure = staticmethod(Density.potential)  # of positions
+    forward = False  # whether gradients are computed forwards
+
+    def __init__(
+        self, density: Callable[[PyTree], Density], data: Sequence[PyTree], chains: int, num_samples: int
+    ) -> None:
+        self._density, self._data, self._count, self._num_samples = density, data, chains, num_samples
+        shapes = jax.eval_shape(density(data[0]).start, jax.random.key(0))
+        self.example = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        # Deterministic sites are those of all records.
+        constraining, self._constants = self._traced(lambda d, u: (d.whole or d).constrained(u), self.example)
+        draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
+        vectorized = jax.vmap(constraining, (None, 0))
+        self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)
+
+    def _traced(self, function: Callable, *examples: Any) -> tuple[Traced, list[tuple]]:
+        """``function(density, *args)`` and its arrays for each entry of the data."""
+        return trace(lambda part, *args: function(self._density(part), *args), *examples, data=self._data)
+
+    @functools.cached_property
+    def _gradient(self) -> tuple[Traced, list[tuple]]:
+        def slope(density: Density, parameters: Params) -> tuple[Array, Params]:
+            if self.forward:
+                return density.potential(parameters), jax.jacfwd(density.potential)(parameters)
+            return jax.value_and_grad(density.potential)(parameters)
+
+        return self._traced(slope, self.example)
+
+    def constrained(self, positions: Params) -> Params:
+        """Samples of the latent and the deterministic sites at positions (chains, num_samples, ...)."""
+        chains = [{name: part[chain] for name, part in positions.items()} for chain in range(self._count)]
+        samples = map(self._constrained, itertools.cycle(self._constants), chains)
+        return jax.tree.map(lambda *parts: np.stack(parts), *samples)
+
+    def potentials(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
+        arrays = self._gradient[1][0]
+        program = self._slopes(arrays, ravel_pytree(self.example)[0])
+        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
+        return np.array(values), np.stack(gradients)
+
+    def _slopes(self, arrays: PyTree, flat: Any) -> Program:
+        """(arrays, flat parameters) → the potential and its gradient; traced once for all data of one structure."""
+        (gradient, _), (_, unravel) = self._gradient, ravel_pytree(self.example)
+
+        def slope(arrays: PyTree, row: Array) -> tuple[Array, Array]:
+            value, slopes = gradient(arrays, unravel(row))
+            return value, ravel_pytree(slopes)[0]
+
+        return gradient.program("slopes", slope, arrays, flat)
+
+
+class Chains(Positions):
+    """Chains of an HMC or NUTS kernel, which `run` continues. Draws are a function of the keys (chains,), not of how
+    the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
+    """
 
     def __init__(
         self,
@@ -111,22 +168,13 @@ class Chains:
         chain_method: str | None = None,
         data: Sequence[PyTree] = ((),),
     ) -> None:
-        self._density, self._kernel, self._keys, self._data = density, kernel, keys, data
+        super().__init__(density, data, len(keys), num_samples)
+        self._kernel, self._keys, self._warmup = kernel, keys, num_warmup
         self._vectorized = chain_method == "vectorized" if chain_method else jax.default_backend() != "cpu"
-        self._warmup = num_warmup
-
-        def traced(function: Callable, *examples: Any) -> tuple[Traced, list[tuple]]:
-            return trace(lambda part, *args: function(density(part), *args), *examples, data=data)
-
-        def slope(density: Density, parameters: Params) -> tuple[Array, Params]:
-            if kernel._forward_mode_differentiation:  # for models with loops that have no reverse mode
-                return density.potential(parameters), jax.jacfwd(density.potential)(parameters)
-            return jax.value_and_grad(density.potential)(parameters)
-
-        self._starting, start_arrays = traced(lambda density, key: density.start(key, kernel._init_strategy), keys[0])
-        shapes = jax.eval_shape(self._starting, start_arrays[0], keys[0])
-        self.example = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-        self._gradient, slope_arrays = traced(slope, self.example)
+        self.forward = kernel._forward_mode_differentiation  # for models with loops that have no reverse mode
+        starting = self._traced(lambda density, key: density.start(key, kernel._init_strategy), keys[0])
+        self._starting, start_arrays = starting
+        gradient, slope_arrays = self._gradient
         self._arrays = list(zip(start_arrays, slope_arrays, strict=True))
         options = _hmc_options(kernel, self.example)
         dimensions = sum(leaf.size for leaf in self.example.values())
@@ -135,19 +183,13 @@ class Chains:
         described = repr(jax.tree.map(lambda value: value.tolist() if hasattr(value, "tolist") else value, options))
         algorithm = kernel._algo, kernel._kinetic_fn, described, num_warmup, self._rows
         spread = (len(keys), len(data), tuple(jax.devices())) if self._vectorized else ()
-        key = self._starting.key, self._gradient.key, *algorithm, *spread
+        key = self._starting.key, gradient.key, *algorithm, *spread
         self._begin, self._advance = kept(key, functools.partial(self._compiled, options))
-
-        # Deterministic sites are those of all records.
-        constraining, self._constants = traced(lambda d, u: (d.whole or d).constrained(u), self.example)
-        draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
-        vectorized = jax.vmap(constraining, (None, 0))
-        self._constrained = constraining.program("constrained", vectorized, self._constants[0], draws)
         self._states: list[Any] = [None] if self._vectorized else [None] * len(keys)
 
     def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:
         """Programs of a chain's start, (key, arrays) → state, and iterations, (state, arrays, count) → state, draws."""
-        starting, gradient, example, rows = self._starting, self._gradient, self.example, self._rows
+        starting, (gradient, _), example, rows = self._starting, self._gradient, self.example, self._rows
         potentials, kernel = functools.partial(_potential, gradient), self._kernel
         initial, following = hmc(potential_fn_gen=potentials, kinetic_fn=kernel._kinetic_fn, algo=kernel._algo)
         initial = functools.partial(initial, num_warmup=self._warmup, **options)
@@ -233,28 +275,6 @@ class Chains:
         """Positions of the second half of the warm-up."""
         positions, _ = self.run(self._warmup, bar)
         return {name: values[:, self._warmup // 2 :] for name, values in positions.items()}
-
-    def constrained(self, positions: Params) -> Params:
-        """Samples of the latent and the deterministic sites at positions (chains, num_samples, ...) of `run`."""
-        chains = [{name: part[chain] for name, part in positions.items()} for chain in range(len(self._keys))]
-        samples = map(self._constrained, itertools.cycle(self._constants), chains)
-        return jax.tree.map(lambda *parts: np.stack(parts), *samples)
-
-    def potentials(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
-        arrays, program = self._arrays[0][1], self._slopes(self._arrays[0][1], ravel_pytree(self.example)[0])
-        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
-        return np.array(values), np.stack(gradients)
-
-    def _slopes(self, arrays: PyTree, flat: Any) -> Program:
-        """(arrays, flat parameters) → the potential and its gradient; traced once for all data of one structure."""
-        _, unravel = ravel_pytree(self.example)
-
-        def slope(arrays: PyTree, row: Array) -> tuple[Array, Array]:
-            value, gradient = self._gradient(arrays, unravel(row))
-            return value, ravel_pytree(gradient)[0]
-
-        return self._gradient.program("slopes", slope, arrays, flat)
 
     def _run_chain(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
         """Iterations of one chain, or of all chains if they are vectorised."""
@@ -381,20 +401,26 @@ class Sampler:
     chain_method: str | None = None
     progress_bar: bool = True
     outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
+    chains_because: str | None = None  # why chains sample; None if the posterior is integrated where that is possible
 
     @property
     def iterations(self) -> int:
         return self.num_chains * (self.num_warmup + self.num_samples)
 
+    @property
+    def keys(self) -> Key:
+        """One for each chain, independent of how many chains there are."""
+        return jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
+
     def chains(self, density: Density) -> Chains | NumpyroChains:
         if self.outside is not None:
             return NumpyroChains(density, self)
-        # Folding the chain's number in makes its draws independent of how many chains there are.
-        keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
-        return Chains(lambda _: density, self.kernel, keys, self.num_warmup, self.num_samples, self.chain_method)
+        return Chains(lambda _: density, self.kernel, self.keys, self.num_warmup, self.num_samples, self.chain_method)
 
-    def bar(self, faster: str | None = None) -> contextlib.closing[Bar]:
-        """A context with the progress bar of all chains; NumPyro's `MCMC` has its own."""
+    def bar(self, faster: str | None = None, integrated: bool = False) -> contextlib.closing[Bar]:
+        """A context with the progress bar of all chains, or of evaluations; NumPyro's `MCMC` has its own."""
+        if integrated:
+            return contextlib.closing(Bar(None, self.progress_bar, desc="integrating", unit=" evaluations"))
         return contextlib.closing(Bar(self.iterations, self.progress_bar and self.outside is None, faster=faster))
 
 

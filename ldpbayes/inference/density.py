@@ -46,6 +46,7 @@ class Site(NamedTuple):
     fixed: bool = False  # whether it is privatized, with records that are numbers, not draws of a law
     on_panels: bool = False  # whether a channel integrates over its records, on panels that may be too wide
     kinked: bool = False  # whether it is privatized, with a density that has kinks at known places
+    improper: bool = False  # whether its law is no probability
 
 
 def _is_data(leaf: object) -> bool:
@@ -114,6 +115,28 @@ class Density:
                 with helpful_support_errors(site):
                     values[name] = biject_to(site["fn"].support).inv(site["value"])
         return values
+
+    def spread(self, key: Key) -> tuple[Params, Params]:
+        """Means and standard deviations of the priors of the latent sites, unconstrained and to first order; NaN where
+        a law does not know its own. Sites that depend on others are given the others' means.
+        """
+        deviations = {}
+
+        def mean(site: Message) -> Array | None:
+            if site["type"] != "sample" or site["is_observed"]:
+                return None
+            law, transform = site["fn"], biject_to(site["fn"].support)
+            try:
+                moments = law.mean, jnp.sqrt(law.variance)
+            except (NotImplementedError, AttributeError):
+                moments = jnp.nan, jnp.nan
+            middle = transform(jnp.zeros(transform.inverse_shape(law.shape())))
+            centre, deviation = (jnp.broadcast_to(each, law.shape()) for each in moments)
+            value = jnp.where(jnp.isfinite(centre), centre, middle)
+            deviations[site["name"]] = jax.jvp(transform.inv, (value,), (deviation,))[1]
+            return value
+
+        return self.start(key, mean), deviations
 
     def potential(self, parameters: Params) -> Array:
         """Minus the log density of unconstrained parameters."""
@@ -219,6 +242,7 @@ def _described(name: str, site: Message) -> Site:
         fixed=private and isinstance(unexpanded(fn.base_dist), dist.Delta),
         on_panels=observed and _on_fixed_panels(site),
         kinked=private and known_breaks(fn.base_dist) is not None,
+        improper=latent and isinstance(fn, dist.ImproperUniform),
     )
 
 

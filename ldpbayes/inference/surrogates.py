@@ -16,7 +16,9 @@ from ldpbayes.data import PanelSketch, Release
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
+from ldpbayes.inference.integrated import Integrated
 from ldpbayes.inference.result import Weights, arviz, resample
+from ldpbayes.numerics.cubature import ImproperDensity, NotIntegrable
 
 
 class ExpansionWarning(LdpBayesWarning):
@@ -85,6 +87,7 @@ class Draws:
     statistics: Params
     density: Density
     reports: list[Report]
+    integral: dict[str, Any]  # how the posterior was integrated, or why chains sampled it
 
 
 class Surrogate:
@@ -95,6 +98,7 @@ class Surrogate:
     reports: tuple[Report, ...] = ()  # of what was sampled before
     least_warmup: float = np.inf  # iterations from which on the warm-up is compared with the reference, too
     advice: str | None = None  # what is faster
+    bounded: bool = True  # whether the density is that of a posterior, also where this has no mass
 
     def prepare(self, chains: Any) -> None:
         """Keep the chains, and let what compares be compiled while they are."""
@@ -106,21 +110,39 @@ class Surrogate:
 
 
 def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
-    """Draws of a surrogate, or of what it is refined to, that its reference has been compared with."""
+    """Draws of a surrogate, or of what it is refined to, that its reference has been compared with: by an integral of
+    few parameters, otherwise by chains.
+    """
     verdict: Surrogate | Report = surrogate
+    why = sampler.chains_because
     while isinstance(verdict, Surrogate):
         surrogate = verdict
-        chains = sampler.chains(surrogate.density)
-        surrogate.prepare(chains)
-        arviz()  # imported while the programs are being compiled
-        with sampler.bar(surrogate.advice) as bar:
-            settled = chains.warm_up(bar)
-            if sampler.num_warmup >= surrogate.least_warmup:
-                verdict = surrogate.judge(settled, final=False)
-                if isinstance(verdict, Surrogate):
-                    continue
-            positions, statistics = chains.run(sampler.num_samples, bar)
-        verdict = surrogate.judge(positions)
+        try:
+            integrated = why is None
+            chains: Any = (
+                Integrated(lambda _, own=surrogate.density: own, sampler.keys, sampler.num_samples)
+                if integrated
+                else sampler.chains(surrogate.density)
+            )
+            surrogate.prepare(chains)
+            arviz()  # imported while the programs are being compiled
+            with sampler.bar(surrogate.advice, integrated) as bar:
+                settled = chains.warm_up(bar)
+                if sampler.num_warmup >= surrogate.least_warmup or (integrated and surrogate.least_warmup < np.inf):
+                    verdict = surrogate.judge(settled, final=False)
+                    if isinstance(verdict, Surrogate):
+                        continue
+                positions, statistics = chains.run(sampler.num_samples, bar)
+        except NotIntegrable as reason:
+            why = str(reason)
+        except ImproperDensity as reason:
+            if surrogate.bounded:
+                problem = f"the posterior is improper, so it has no means and no quantiles: {reason}"
+                raise ValueError(f"{problem}. Give every parameter a proper prior.") from None
+            why = str(reason)  # a polynomial may rise where the posterior has no mass
+        else:
+            verdict = surrogate.judge(positions)
+    facts = chains.facts if integrated else {"ran": "chains", "why": why}
     if verdict.weights is not None:
         energy, ratios = statistics["potential_energy"], verdict.weights.ratios
         draws = positions, statistics | {"potential_energy": energy - (ratios - ratios.mean()).reshape(energy.shape)}
@@ -128,7 +150,7 @@ def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
     if verdict.doubt is not None:
         warn(verdict.doubt, ExpansionWarning)
     reports = [report for report in (*surrogate.reports, verdict) if report.entries()]
-    return Draws(chains.constrained(positions), statistics, surrogate.density, reports)
+    return Draws(chains.constrained(positions), statistics, surrogate.density, reports, facts)
 
 
 # --- the data as they are -------------------------------------------------------------------------------------------

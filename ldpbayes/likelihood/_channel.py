@@ -26,6 +26,7 @@ INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most ov
 MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant
 BUILD_ROOM = 3  # while it is built, the matrix takes this many times its own room
 CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
+PAIRS = 1 << 14  # pairs of x and z whose densities are computed at once
 
 
 @pytree_dataclass(eq=False)
@@ -152,7 +153,16 @@ class _Kernel:
     z: Array
 
     def log(self, x: Array) -> Array:
-        return self.xp.asarray(_log_prob(self.mechanism, self.z, x))
+        if self.xp is not np or self.mechanism.event_shape or self.mechanism.batch_shape:
+            return self.xp.asarray(_log_prob(self.mechanism, self.z, x))
+        # Values of all shapes are computed by one program, so that it is compiled once.
+        pairs = np.stack(np.broadcast_arrays(self.z, x))
+        flat, logs = pairs.reshape(2, -1), np.empty(pairs[0].size)
+        for start in range(0, len(logs), PAIRS):
+            part = flat[:, start : start + PAIRS]
+            padded = np.pad(part, ((0, 0), (0, PAIRS - part.shape[1])), mode="edge")
+            logs[start : start + PAIRS] = _log_prob(self.mechanism, *padded)[: part.shape[1]]
+        return logs.reshape(pairs.shape[1:])
 
     @functools.cached_property
     def cuts(self) -> Array:

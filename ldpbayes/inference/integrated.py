@@ -1,0 +1,102 @@
+"""Posteriors of few parameters, integrated on cells: draws are independent, and the evidence comes with them."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ldpbayes._core.types import Key, Params, PyTree
+from ldpbayes.inference.chains import Bar, Positions, flat_rows
+from ldpbayes.inference.compiled_programs import program_of
+from ldpbayes.inference.density import Density
+from ldpbayes.numerics.cubature import Cells, NotIntegrable, integrate
+
+MAX_PARAMETERS = 3
+# Evaluations of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, of three times the cost.
+MAX_EVALUATIONS = 100_000
+POINTS = 128  # at which searches for modes may start
+BATCH, MAX_WORK = 128, 1 << 24  # points that are evaluated at once, and array entries that these handle at most
+
+
+class Integrated(Positions):
+    """The integral of a density, or of each of several of one structure, in the place of chains, one for each key."""
+
+    def __init__(
+        self, density: Callable[[PyTree], Density], keys: Key, num_samples: int, data: Sequence[PyTree] = ((),)
+    ) -> None:
+        super().__init__(density, data, len(keys), num_samples)
+        self._keys = np.asarray(jax.random.key_data(keys))
+        flat, self._unravel = ravel_pytree(self.example)
+        if not 1 <= len(flat) <= MAX_PARAMETERS:
+            raise NotIntegrable(f"the model has {len(flat)} unconstrained parameters, more than {MAX_PARAMETERS}")
+        potential, self._arrays = self._traced(lambda d, row: d.potential(self._unravel(row)), flat)
+        self._size = max(1, min(BATCH, int(MAX_WORK / max(potential.work, 1))))
+        rows = np.zeros((self._size, len(flat)))
+        self._program = potential.program("integrand", jax.vmap(potential, (None, 0)), self._arrays[0], rows)
+        self._spread = program_of("spread", density(data[0]).spread, jax.random.key(0))
+        self._cells: list[Cells] = []
+        self._drawn: tuple[Params, Params] | None = None
+
+    def solve(self, bar: Bar | None = None) -> list[Cells]:
+        """The integrals, one for each entry of the data. Raises `NotIntegrable` or `ImproperDensity`."""
+        if not self._cells:
+            points, scale = self._starts()
+            self._cells = [
+                integrate(functools.partial(self._log_density, arrays, bar), points, scale, MAX_EVALUATIONS)
+                for arrays in self._arrays
+            ]
+        return self._cells
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How the first density was integrated."""
+        cells = self._cells[0]
+        numbers = {"total_variation": cells.error, "evaluations": cells.evaluations, "cells": len(cells.masses)}
+        return {"ran": "integral", **numbers, "log_evidence": cells.log_integral}
+
+    def _log_density(self, arrays: PyTree, bar: Bar | None, points: np.ndarray) -> np.ndarray:
+        count, size = len(points), self._size
+        padded = np.concatenate([points, np.repeat(points[-1:], -count % size, axis=0)])
+        blocks = []
+        for start in range(0, len(padded), size):
+            blocks.append(np.asarray(self._program(arrays, padded[start : start + size])))
+            if bar:
+                bar.add(size)
+                bar.show()
+        return -np.concatenate(blocks)[:count]
+
+    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Points (m, n) where the prior has its mass, near 0, and at all scales; and spreads (n,) of the prior."""
+        centre, scale = (flat_rows(part, self.example)[0] for part in self._spread(jax.random.key(0)))
+        centre, scale = np.where(np.isfinite(centre), centre, 0.0), np.abs(scale)
+        scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
+        rng = np.random.default_rng(0)
+        normal, near = rng.standard_normal((POINTS, len(scale))), rng.uniform(-2, 2, (POINTS // 4, len(scale)))
+        prior, wide = np.split(normal, [POINTS // 2])
+        wide = wide[: POINTS // 4] * 10.0 ** rng.uniform(-1, 4, (POINTS // 4, 1))
+        widths = np.resize([1.0, 2.0, 4.0], (len(prior), 1))
+        return np.concatenate([[centre], centre + prior[1:] * scale * widths[1:], near, wide]), scale
+
+    def warm_up(self, bar: Bar | None = None) -> Params:
+        """Positions of the draws, for which nothing needs to be warmed up."""
+        return self.run(self._num_samples, bar)[0]
+
+    def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
+        """Unconstrained positions by site and statistics by name, (chains, iterations, ...): the same in every call."""
+        if self._drawn is None:
+            cells, draws = self.solve(bar), list[tuple[np.ndarray, np.ndarray]]()
+            for number, key in enumerate(self._keys):
+                own = cells[number % len(cells)]
+                draws.append(own.draws(np.random.default_rng(key).random((iterations, 1 + len(own.centre)))))
+            rows, log_density = map(np.stack, zip(*draws, strict=True))
+            self._drawn = self.at(rows), {"potential_energy": -log_density}
+        return self._drawn
+
+    def at(self, rows: np.ndarray) -> Params:
+        """Positions by site at flat parameters (..., n)."""
+        sizes = np.cumsum([np.size(each) for _, each in sorted(self.example.items())])
+        parts = zip(sorted(self.example.items()), np.split(rows, sizes[:-1], axis=-1), strict=True)
+        return {name: part.reshape(*rows.shape[:-1], *np.shape(each)) for (name, each), part in parts}

@@ -1,0 +1,449 @@
+"""Integrals of densities of one to three variables on adaptive cells, and independent draws from such densities.
+
+The variables are shifted, turned and scaled so that the highest mode is at 0, and its curvature is 1. Cells are boxes
+there, wider from the mode outwards. On each cell a polynomial stands for the logarithm of the density: a posterior of
+many records is nearly normal, its logarithm nearly quadratic, so that few nodes are enough for wide cells.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.polynomial import legendre
+
+# By number of variables: nodes of a cell on an axis, at which the density is evaluated, and at which its polynomial is;
+# and the error of a cell's mass, as a share of the integral, above which the cell is divided.
+ORDER, DENSE = {1: 8, 2: 8, 3: 6}, {1: 20, 2: 16, 3: 12}
+TOLERANCE = {1: 1e-7, 2: 1e-6, 3: 1e-5}
+NEGLIGIBLE = 0.1  # mass beyond a face that is not looked at, in tolerances
+HALF, RATIO = 2.0, 2.8  # half of the width of the innermost cell, in standard deviations; ratio of the ends of the others
+RINGS = 28  # cells on each side of the innermost one: to 7e12 standard deviations
+TESTS = 3  # places of a cell, where its mass is, at which the polynomial is compared with the density
+BISECTIONS = 45  # steps of inverting a cumulative distribution function
+SEARCHES, STEPS = 8, 60  # searches for modes, and their steps at most
+NEGLIGIBLE_MODE = 25.0  # nats: difference of the masses of two modes
+MAX_CONDITION = 1e13  # of the root of the inverse curvature at a mode
+MAX_DIFFERENCE = 1e9  # nats, beyond which differences over a standard deviation are none
+MAX_NATS = 50.0  # above the highest mode, where a polynomial is certainly wrong
+
+# From points (m, n) to log densities (m,): −inf where the density is 0, NaN where it is undefined.
+LogDensity: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+
+class NotIntegrable(ValueError):
+    """Cells do not resolve the density; the message says why."""
+
+
+class ImproperDensity(ValueError):
+    """The integral of the density is infinite."""
+
+
+class _Rule(NamedTuple):
+    """Nodes and matrices for cells from −1 to 1 in n variables."""
+
+    nodes: np.ndarray  # (ORDER^n, n): Gauss-Legendre nodes
+    dense: np.ndarray  # (DENSE^n, n)
+    weights: np.ndarray  # (DENSE^n,), of sum 1
+    analysis: np.ndarray  # from values at the nodes of an axis to Legendre coefficients
+    synthesis: np.ndarray  # from these to values at the dense nodes of an axis
+    dense_analysis: np.ndarray  # from values at these to their Legendre coefficients
+    lateral: np.ndarray  # (ORDER^(n−1),): weights of the nodes of a face, of sum 1
+    ends: np.ndarray  # (2,): the last two nodes on an axis
+
+
+@functools.cache
+def _rule(n: int) -> _Rule:
+    (x, w), (y, v) = legendre.leggauss(ORDER[n]), legendre.leggauss(DENSE[n])
+
+    def analysis(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return (legendre.legvander(x, len(x) - 1) * w[:, None] * (np.arange(len(x)) + 0.5)).T
+
+    def product(w: np.ndarray, n: int) -> np.ndarray:
+        return functools.reduce(np.multiply.outer, [w / 2] * n, np.array(1.0)).ravel()
+
+    synthesis = legendre.legvander(y, ORDER[n] - 1)
+    return _Rule(
+        _grid(x, n), _grid(y, n), product(v, n), analysis(x, w), synthesis, analysis(y, v), product(w, n - 1), x[-2:]
+    )
+
+
+def _grid(x: np.ndarray, n: int) -> np.ndarray:
+    return np.stack([each.ravel() for each in np.meshgrid(*[x] * n, indexing="ij")], axis=-1)
+
+
+def _along_axes(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Tensors (m, k, ..., k) multiplied by a matrix (j, k) on each axis but the first."""
+    for axis in range(1, values.ndim):
+        values = np.moveaxis(np.tensordot(values, matrix, (axis, 1)), -1, axis)
+    return values
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A density in n variables as polynomials on cells, and its integral.
+
+    `error` estimates the total variation between the density and the one that `draws` are from. `evaluations` counts
+    how often the density was evaluated.
+    """
+
+    log_integral: float
+    error: float
+    evaluations: int
+    height: float  # log density at the highest mode, to which that of cells is relative
+    centre: np.ndarray  # (n,)
+    root: np.ndarray  # (n, n): the variables are centre + root @ coordinates
+    low: np.ndarray  # (cells, n), in these coordinates
+    high: np.ndarray
+    logs: np.ndarray  # (cells, k, ..., k): Legendre coefficients of the log density
+    masses: np.ndarray  # (cells,), of sum 1
+
+    def _points(self, cell: np.ndarray | slice, places: np.ndarray) -> np.ndarray:
+        """Points (..., n) at places from −1 to 1 in cells."""
+        low, high = self.low[cell], self.high[cell]
+        return self.centre + (0.5 * (low + high) + 0.5 * (high - low) * places) @ self.root.T
+
+    @functools.cached_property
+    def _density(self) -> np.ndarray:
+        """At the dense nodes, relative to the largest value of each cell."""
+        logs = _along_axes(_rule(len(self.centre)).synthesis, self.logs)
+        return np.exp(logs - logs.max(axis=tuple(range(1, logs.ndim)), keepdims=True))
+
+    @functools.cached_property
+    def _series(self) -> np.ndarray:
+        """Legendre coefficients of this density."""
+        return _along_axes(_rule(len(self.centre)).dense_analysis, self._density)
+
+    @property
+    def nodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Points (m, n) and weights (m,), of sum 1: weighted sums of a function's values are its expectation."""
+        rule, cells = _rule(len(self.centre)), np.arange(len(self.masses))
+        weights = self._density.reshape(len(cells), -1) * rule.weights
+        weights *= (self.masses / weights.sum(axis=1))[:, None]
+        return np.concatenate([self._points(cell, rule.dense) for cell in cells]), weights.ravel()
+
+    def draws(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draws (m, n) and their log densities (m,), from numbers (m, 1 + n) in [0, 1): the first chooses a cell, the
+        others a place on each axis, by its distribution given the places on the axes before.
+        """
+        n, ends = len(self.centre), np.cumsum(self.masses)
+        cell = np.searchsorted(ends / ends[-1], uniforms[:, 0], side="right").clip(0, len(ends) - 1)
+        places, logs = np.empty((len(cell), n)), np.empty(len(cell))
+        chosen, inverse, counts = np.unique(cell, return_inverse=True, return_counts=True)
+        rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
+        parts = [np.broadcast_to(self._series[each], (len(own), *self._series.shape[1:])) for each, own in
+                 zip(chosen, rows, strict=True)]  # series in the axes that are left, a row a draw
+        for axis in range(n):
+            series = np.empty((len(cell), self._series.shape[1]))
+            for part, own in zip(parts, rows, strict=True):
+                # Integrals over the later axes: those of Legendre polynomials of positive degree are 0.
+                series[own] = part.reshape(*part.shape[:2], -1)[..., 0]
+            places[:, axis] = _inverted(series, uniforms[:, 1 + axis])
+            parts = [_at(part, places[own, axis]) for part, own in zip(parts, rows, strict=True)]
+        for each, own in zip(chosen, rows, strict=True):
+            value = np.broadcast_to(self.logs[each], (len(own), *self.logs.shape[1:]))
+            logs[own] = functools.reduce(_at, places[own].T, value)
+        return self._points(cell, places), self.height + logs
+
+
+def _at(series: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Legendre series (m, k, ...) on the first of their axes, at places (m,)."""
+    return np.einsum("mk,mk...->m...", legendre.legvander(places, series.shape[1] - 1), series)
+
+
+def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Places from −1 to 1 up to which the integrals of Legendre series (m, k) are shares (m,) of the whole."""
+    k = series.shape[1]
+    scaled, integral = series / (2 * np.arange(k) + 1), np.zeros((k + 1, len(series)))
+    integral[1:] += scaled.T  # ∫ P_i = (P_{i+1} − P_{i−1}) / (2i + 1)
+    integral[: k - 1] -= scaled.T[1:]
+    integral[0] += scaled.T[0]
+    target = shares * 2 * series[:, 0]
+    low, high = np.full(len(series), -1.0), np.ones(len(series))
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        below = legendre.legval(middle, integral, tensor=False) < target
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return 0.5 * (low + high)
+
+
+def integrate(log_density: LogDensity, points: np.ndarray, scale: np.ndarray, limit: int) -> Cells:
+    """Integrate a density whose modes are sought from the best of some points (m, n), where variables have spreads (n,).
+
+    `NotIntegrable` if this takes more evaluations than the limit, `ImproperDensity` if the mass grows without end.
+    """
+    with np.errstate(all="ignore"):  # densities may be 0, and undefined where they are not evaluated
+        return _Cubature(log_density, limit).cells(points, scale)
+
+
+class _Mode(NamedTuple):
+    height: float  # log density
+    at: np.ndarray  # (n,)
+    root: np.ndarray  # (n, n): of the inverse curvature
+
+
+class _Cubature:
+    """The work of `integrate`: log densities are relative to the highest mode, in its coordinates."""
+
+    def __init__(self, log_density: LogDensity, limit: int) -> None:
+        self._log_density, self._limit, self._evaluations = log_density, limit, 0
+
+    def _at(self, points: np.ndarray, undefined: float = -np.inf) -> np.ndarray:
+        """Log densities (...) at points (..., n), −inf also where they are infinite."""
+        self._evaluations += points[..., 0].size
+        if self._evaluations > self._limit:
+            raise NotIntegrable(f"more than {self._limit:,} evaluations of the density are necessary")
+        values = self._log_density(points.reshape(-1, points.shape[-1])).reshape(points.shape[:-1])
+        return np.where(np.isnan(values), undefined, np.where(values == np.inf, -np.inf, values))
+
+    def _heights(self, coordinates: np.ndarray, undefined: float = -np.inf) -> np.ndarray:
+        return self._at(self._centre + coordinates @ self._root.T, undefined) - self._top
+
+    def _coordinates(self, points: np.ndarray) -> np.ndarray:
+        return np.linalg.solve(self._root, (points - self._centre).T).T
+
+    def cells(self, points: np.ndarray, scale: np.ndarray) -> Cells:
+        n, values = len(scale), self._at(points)
+        if not np.isfinite(values).any():
+            raise NotIntegrable(f"the density is zero or undefined at all {len(points)} starting points")
+        (self._top, self._centre, self._root), *others = self._modes(points, values, scale)
+        self._tolerance = TOLERANCE[n]
+        # Where mass may be: around modes, at the starting points, and along rays outwards.
+        signs = _grid(np.array([-1.0, 0.0, 1.0]), n)
+        rays = signs[np.isin(np.count_nonzero(signs, axis=1), (1, n))]
+        distances = HALF * RATIO ** (np.arange(RINGS) + 0.5)
+        outwards = rays[:, None] * distances[:, None]
+        heights = self._heights(outwards)
+        self._check_proper(heights + np.log(distances))
+        places = np.concatenate([outwards.reshape(-1, n), self._coordinates(points)])
+        index = _rings(places)
+        low, high = _bounds(index)
+        mass = np.concatenate([heights.ravel(), values - self._top]) + np.log(high - low).sum(axis=1)
+        seeds = [np.zeros(n), *index[mass > np.log(NEGLIGIBLE * self._tolerance)]]
+        # A cell around another mode shows it only if it is not much wider.
+        narrow = [(self._coordinates(each.at), np.linalg.norm(np.linalg.solve(self._root, each.root), axis=1)) for each in others]
+        return self._adapted([*seeds, *(_rings(place) for place, _ in narrow)], narrow)
+
+    def _check_proper(self, masses: np.ndarray) -> None:
+        """Look whether the log masses (rays, distances) of cells end negligibly."""
+        for ray in masses:
+            if ray[-1] > np.log(NEGLIGIBLE * self._tolerance):
+                if ray[-1] >= ray[-4]:
+                    raise ImproperDensity("its mass grows outwards without end")
+                raise NotIntegrable("a tail of the density is too heavy")
+
+    # --- modes --------------------------------------------------------------------------------------------------------
+
+    def _modes(self, points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> list[_Mode]:
+        """Distinct modes, that of most mass first."""
+        starts = points[_peaks(points / scale, values)[:SEARCHES]]
+        at, root, height = self._climb(starts, self._at(starts), scale)
+        mass, modes = height + np.linalg.slogdet(root)[1], list[_Mode]()
+        mass[~(np.linalg.cond(root) < MAX_CONDITION)] = -np.inf
+        if not np.isfinite(mass).any():
+            raise NotIntegrable(f"none of {len(starts)} searches found a mode")
+        for i in np.argsort(-mass):
+            apart = (np.linalg.norm(np.linalg.solve(known.root, at[i] - known.at)) for known in modes)
+            if mass[i] > mass.max() - NEGLIGIBLE_MODE and not any(distance < 1 for distance in apart):
+                # Of all roots the triangular one: axes along which nothing is correlated stay.
+                modes.append(_Mode(height[i], at[i], np.linalg.qr(root[i].T, mode="r").T))
+        return modes
+
+    def _climb(self, x: np.ndarray, value: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ends (k, n) of searches uphill, roots (k, n, n) of their inverse curvatures, and log densities (k,).
+
+        Each step is Newton's, with derivatives from differences over a standard deviation, as far as it is known.
+        """
+        k, n = x.shape
+        pairs, unit = [*itertools.combinations(range(n), 2)], np.eye(n)
+        both = np.array([unit[i] + unit[j] for i, j in pairs]).reshape(-1, n)
+        design = np.concatenate([unit, -unit, both, -both])
+        root, active, settled = np.tile(np.diag(scale), (k, 1, 1)), np.arange(k), np.zeros(k, int)
+        for _ in range(STEPS):
+            rows = np.arange(len(active))
+            around = x[active, None] + design @ np.swapaxes(root[active], 1, 2)
+            v, f = self._at(around), value[active]
+            slope, curve = 0.5 * (v[:, :n] - v[:, n : 2 * n]), np.empty((len(active), n, n))
+            curve[:, range(n), range(n)] = v[:, :n] + v[:, n : 2 * n] - 2 * f[:, None]
+            for place, (i, j) in enumerate(pairs, start=2 * n):
+                curve[:, i, j] = v[:, place] + v[:, place + len(pairs)] - 2 * f
+                curve[:, i, j] = curve[:, j, i] = 0.5 * (curve[:, i, j] - curve[:, i, i] - curve[:, j, j])
+            outside = ~(np.abs(v - f[:, None]) < MAX_DIFFERENCE).all(axis=1)
+            slope[outside], curve[outside] = 0.0, -16 * unit  # the next differences are over a quarter
+            bend, axes = np.linalg.eigh(curve)
+            lost = np.abs(bend) < 1e-10 * np.abs(bend).max(axis=1, keepdims=True)  # to rounding
+            bend = np.where(lost, -1.0, bend)
+            uphill = np.einsum("kij,ki->kj", axes, slope)
+            step = np.where(bend < -0.05, -uphill / np.minimum(bend, -0.05), 3 * np.sign(uphill))
+            step /= np.maximum(1, np.linalg.norm(step, axis=1, keepdims=True) / 4)
+            turned = root[active] @ axes
+            step = np.einsum("kij,kj->ki", turned, step)
+            trials = x[active, None] + np.array([[0.1], [0.4], [1.0], [3.0]]) * step[:, None]
+            candidates = np.concatenate([trials, around], axis=1)
+            heights = np.concatenate([self._at(trials), v], axis=1)
+            best = np.argmax(heights, axis=1)
+            gain = heights[rows, best] - f
+            better = gain > 0
+            x[active[better]] = candidates[rows, best][better]
+            value[active[better]] = heights[rows, best][better]
+            root[active] = turned * np.clip(1 / np.sqrt(np.maximum(-bend, 1e-4)), 0.125, 4)[:, None]
+            calm = (np.abs(bend + 1) < 0.3).all(axis=1) & (gain < 0.03)
+            settled[active] = np.where(calm, settled[active] + 1, 0)
+            active = active[settled[active] < 2]
+            if not len(active):
+                break
+        return x, root, value
+
+    # --- cells --------------------------------------------------------------------------------------------------------
+
+    def _adapted(self, seeds: Sequence[np.ndarray], narrow: Sequence[tuple[np.ndarray, np.ndarray]]) -> Cells:
+        """Cells from these on, divided where necessary, with those of their neighbours that have mass."""
+        n, rng = len(self._centre), np.random.default_rng(0)
+        known, rings = set[tuple[int, ...]](), np.unique(seeds, axis=0).astype(int)
+        low, high = _bounds(rings)
+        total, finished, left_out = math.sqrt(2 * math.pi) ** n, list[tuple[np.ndarray, ...]](), 0.0
+        counted = 0.0
+        while len(low):
+            known |= set(map(tuple, rings.tolist()))
+            batch = self._evaluated(low, high)
+            total = max(total, counted + batch.mass[~batch.rough].sum())
+            enough = self._tolerance * total
+            wide = np.zeros_like(low)
+            for place, spread in narrow:
+                around = ((low <= place) & (place <= high)).all(axis=1)
+                wide = np.maximum(wide, around[:, None] * (high - low) / (6 * HALF * spread))
+            divide = (batch.mass * batch.error > enough) | (wide > 1).any(axis=1)
+            self._test(batch, np.flatnonzero(~divide & ~batch.rough & (batch.mass > enough)), rng)
+            divide |= batch.mass * batch.error > enough
+            axis = np.argmax(np.where((wide > 1).any(axis=1, keepdims=True), wide, batch.axis_errors), axis=1)
+            if (batch.undefined & ~divide & (batch.mass > enough)).any():
+                raise NotIntegrable("the density is undefined (NaN) where it is not negligible")
+            good, lost = ~divide & ~batch.rough & (batch.mass > 0), ~divide & batch.rough
+            finished.append((low[good], high[good], batch.logs[good], batch.mass[good], batch.error[good]))
+            counted, left_out = counted + batch.mass[good].sum(), left_out + batch.mass[lost].sum()
+            fresh = np.array(sorted(self._beyond(batch, rings, NEGLIGIBLE * enough) - known), int).reshape(-1, n)
+            new_low, new_high = _bounds(fresh)
+            halves = np.flatnonzero(divide)
+            cut = halves, axis[halves]
+            first_high, second_low = high.copy(), low.copy()
+            first_high[cut] = second_low[cut] = 0.5 * (low + high)[cut]
+            low = np.concatenate([low[halves], second_low[halves], new_low])
+            high = np.concatenate([first_high[halves], high[halves], new_high])
+            rings = np.concatenate([rings[halves], rings[halves], fresh])
+        low, high, logs, mass, error = map(np.concatenate, zip(*finished, strict=True))
+        integral = mass.sum()
+        share = (0.5 * (mass @ error) + left_out) / integral + NEGLIGIBLE * self._tolerance
+        log_integral = self._top + math.log(integral) + np.linalg.slogdet(self._root)[1]
+        return Cells(
+            float(log_integral), float(share), self._evaluations, float(self._top), self._centre, self._root, low, high, logs,
+            mass / integral,
+        )
+
+    def _evaluated(self, low: np.ndarray, high: np.ndarray) -> "_Batch":
+        n = low.shape[1]
+        rule, shape = _rule(n), (-1, *[ORDER[n]] * n)
+        middle, half = 0.5 * (low + high)[:, None], 0.5 * (high - low)[:, None]
+        values = self._heights(middle + half * rule.nodes, undefined=np.nan)
+        whole, undefined = np.isfinite(values).all(axis=1), np.isnan(values).any(axis=1)
+        values = np.where(np.isnan(values), -np.inf, values)
+        logs = _along_axes(rule.analysis, np.where(whole[:, None], values, 0.0).reshape(shape))
+        dense = _along_axes(rule.synthesis, logs).reshape(len(low), -1)
+        error, volume, top = _lacking(logs), np.prod(high - low, axis=1), dense.max(axis=1)
+        peak = values.max(axis=1)
+        rough = ~whole | (error.sum(axis=1) > 1) | (top > peak + 3)
+        # The mass of a rough cell may be between its nodes, where the polynomial sees it as far as it is exact.
+        summit = np.maximum(peak, np.where(whole, top - error.sum(axis=1), -np.inf))
+        density = np.exp(np.minimum(dense - top[:, None], 0.0)) * rule.weights
+        filled = density.sum(axis=1)
+        mass = np.where(rough, np.exp(np.minimum(summit, MAX_NATS)), filled * np.exp(np.minimum(top, MAX_NATS))) * volume
+        # A density that is steep on a cell is not resolved by its dense nodes.
+        steep = _lacking(_along_axes(rule.dense_analysis, (density / rule.weights).reshape(-1, *[DENSE[n]] * n)))
+        error = np.where(rough[:, None], error / error.sum(axis=1, keepdims=True), error + steep / filled[:, None])
+        error = np.where(whole[:, None], error, half[:, 0] / half.sum())
+        total = np.where(rough, 1.0, np.minimum(error.sum(axis=1), 1.0))
+        return _Batch(low, high, values, undefined, rough, logs, dense, density, mass, total, error)
+
+    def _test(self, batch: "_Batch", tested: np.ndarray, rng: np.random.Generator) -> None:
+        """Compare polynomials of cells with the density at places where their mass is, and raise their errors."""
+        if not len(tested):
+            return
+        shares = np.cumsum(batch.density[tested], axis=1)
+        levels = rng.random((len(tested), TESTS, 1)) * shares[:, None, -1:]
+        pick = np.sum(shares[:, None] < levels, axis=-1).clip(0, shares.shape[1] - 1)
+        low, high = batch.low[tested][:, None], batch.high[tested][:, None]
+        exact = self._heights(0.5 * (low + high) + 0.5 * (high - low) * _rule(low.shape[-1]).dense[pick])
+        off = exact - np.take_along_axis(batch.dense[tested], pick, axis=1)
+        batch.error[tested] = np.maximum(batch.error[tested], np.abs(np.expm1(np.minimum(off, 1.0))).max(axis=1))
+
+    def _beyond(self, batch: "_Batch", rings: np.ndarray, least: float) -> set[tuple[int, ...]]:
+        """Numbers of neighbours of cells that have so much mass, if the density falls there as it does at the face."""
+        n, found = rings.shape[1], set[tuple[int, ...]]()
+        rule, grid = _rule(n), batch.values.reshape(-1, *[ORDER[n]] * n)
+        bounds = _bounds(rings)
+        before, last = rule.ends
+        for axis, side in itertools.product(range(n), (-1, 1)):
+            own, of_ring = ((batch.low, bounds[0]), (batch.high, bounds[1]))[side > 0]
+            neighbour = rings + side * np.eye(n, dtype=int)[axis]
+            layers = np.moveaxis(grid, axis + 1, -1).reshape(len(grid), -1, ORDER[n])[..., ::side]
+            half = 0.5 * (batch.high - batch.low)
+            fall = (layers[..., -2] - layers[..., -1]) / ((last - before) * half[:, [axis]])
+            fall = np.where(np.isfinite(fall), fall, 0.0)
+            face = np.exp(np.minimum(layers[..., -1] - fall * (1 - last) * half[:, [axis]], MAX_NATS))
+            low, high = _bounds(neighbour)
+            width = (high - low)[:, [axis]]
+            reach = np.where(fall * width > 1, 1 / np.maximum(fall, 1e-300), width)
+            mass = (face * reach) @ rule.lateral * np.prod(np.delete(2 * half, axis, axis=1), axis=1)
+            touches = (own[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= RINGS)
+            found |= set(map(tuple, neighbour[touches & (mass > least)].tolist()))
+        return found
+
+
+class _Batch(NamedTuple):
+    """Cells that have been evaluated; log densities and masses are relative to the highest mode."""
+
+    low: np.ndarray  # (cells, n)
+    high: np.ndarray
+    values: np.ndarray  # (cells, nodes)
+    undefined: np.ndarray  # whether the density is NaN at a node
+    rough: np.ndarray  # whether no polynomial stands for the density, whose mass is then a bound
+    logs: np.ndarray  # (cells, ORDER, ...): Legendre coefficients
+    dense: np.ndarray  # (cells, dense nodes): values of the polynomial
+    density: np.ndarray  # (cells, dense nodes): shares of the mass, up to a factor
+    mass: np.ndarray
+    error: np.ndarray  # (cells,): relative error of the density
+    axis_errors: np.ndarray  # (cells, n): as polynomials on each axis alone
+
+
+def _lacking(series: np.ndarray) -> np.ndarray:
+    """Sizes (m, n) of the terms that Legendre series (m, k, ...) lack on each axis, by how their coefficients fall."""
+    sizes = [np.moveaxis(np.abs(series), axis, 1).reshape(*series.shape[:2], -1).sum(axis=-1) for axis in range(1, series.ndim)]
+    tails = []
+    for each in sizes:
+        last, earlier = each[:, -2:].max(axis=1), each[:, -4:-2].max(axis=1)
+        ratio = np.minimum(np.sqrt(last / np.maximum(earlier, 1e-300)), 0.99)
+        tails.append(last * ratio / (1 - ratio))
+    return np.stack(tails, axis=1)
+
+
+def _rings(places: np.ndarray) -> np.ndarray:
+    """Numbers of the undivided cells that contain places, on each axis: 0 in the middle, to ± `RINGS`."""
+    outside = np.maximum(np.abs(places) / HALF, 1.0)
+    return np.sign(places) * np.where(outside > 1, np.minimum(np.ceil(np.log(outside) / math.log(RATIO)), RINGS), 0)
+
+
+def _bounds(rings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    outer = HALF * RATIO ** np.abs(rings).astype(float)
+    inner = np.where(rings == 0, -HALF, outer / RATIO)
+    return np.where(rings < 0, -outer, inner), np.where(rings < 0, -inner, outer)
+
+
+def _peaks(points: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Numbers of the points whose values are largest among those of their neighbours, the highest first."""
+    finite = np.flatnonzero(np.isfinite(values))
+    own = np.arcsinh(points[finite])
+    near = np.argsort(np.sum((own[:, None] - own) ** 2, axis=-1), axis=1)[:, : 4 * points.shape[1] + 1]
+    chosen = finite[values[finite] >= values[finite][near].max(axis=1)]
+    return chosen[np.argsort(-values[chosen])]
