@@ -25,6 +25,7 @@ from ldpbayes.inference._arguments import prepared
 from ldpbayes.inference.chains import Sampler, flat_rows
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
 from ldpbayes.inference.density import Density, Site, density_of, given, sites_of
+from ldpbayes.inference.integrated import AS_LONG
 from ldpbayes.inference.result import smoothed_weights
 from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
 from ldpbayes.likelihood.nodes import ExpandedLaw
@@ -514,6 +515,10 @@ class _PolynomialDensity(Density):
         (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
         return unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
 
+    def spread(self, key: Key) -> tuple[Params, Params]:
+        (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
+        return unravel(at), unravel(jnp.linalg.norm(jnp.asarray(root), axis=1))
+
     def potential(self, parameters: Params) -> Array:
         return self.cut.rest(parameters) - jnp.sum(self.polynomial(self.cut.coordinates(parameters)))
 
@@ -649,7 +654,7 @@ class Expanded(Surrogate):
     """A surrogate with a smooth likelihood in the place of the records', by which its draws can be reweighted."""
 
     least_warmup: float = CHECKED_DRAWS
-    bounded = False
+    rings = 1  # further out a polynomial is wrong, and may rise
     records: GiveUp
     report: Callable[[], Report]  # what is sampled, and after how many passes over the records
     coordinates: Callable[[np.ndarray], np.ndarray]  # what the likelihood depends on, from flat parameters (draws, n)
@@ -843,7 +848,9 @@ def expanded_records(
     cut = split.cut
     narrow = (cut.groups or 1) * cut.shape[-1] ** 2 <= NARROW_RATIO * cut.count
     # Whether it is worth its time and likely to be exact; no clock has a part in it.
-    if expand is None and not (narrow and float(sampler.iterations) * float(split.work) >= MIN_WORK):
+    count = sum(np.size(each) for each in cut.parameters.values())
+    iterations = sampler.iterations if sampler.chains_because else AS_LONG.get(count, sampler.iterations)
+    if expand is None and not (narrow and float(iterations) * float(split.work) >= MIN_WORK):
         return None
     split.compile(passes=given is None or given.count == cut.count)
     return _begun(split, sampler, records, given)

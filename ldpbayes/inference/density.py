@@ -129,7 +129,7 @@ class Density:
             try:
                 moments = law.mean, jnp.sqrt(law.variance)
             except (NotImplementedError, AttributeError):
-                moments = jnp.nan, jnp.nan
+                moments = jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
             middle = transform(jnp.zeros(transform.inverse_shape(law.shape())))
             centre, deviation = (jnp.broadcast_to(each, law.shape()) for each in moments)
             value = jnp.where(jnp.isfinite(centre), centre, middle)

@@ -1,7 +1,10 @@
 """Posteriors of few parameters, integrated on cells: draws are independent, and the evidence comes with them."""
 
 import functools
+import itertools
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -12,11 +15,12 @@ from ldpbayes._core.types import Key, Params, PyTree
 from ldpbayes.inference.chains import Bar, Positions, flat_rows
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density
-from ldpbayes.numerics.cubature import Cells, NotIntegrable, integrate
+from ldpbayes.numerics.cubature import RINGS, Cells, NotIntegrable, integrate
 
 MAX_PARAMETERS = 3
-# Evaluations of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, of three times the cost.
+# Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each as long as three evaluations.
 MAX_EVALUATIONS = 100_000
+AS_LONG = {1: 50, 2: 200, 3: 2000}  # by number of parameters: iterations of chains that take as long as an integral
 POINTS = 128  # at which searches for modes may start
 BATCH, MAX_WORK = 128, 1 << 24  # points that are evaluated at once, and array entries that these handle at most
 
@@ -25,13 +29,19 @@ class Integrated(Positions):
     """The integral of a density, or of each of several of one structure, in the place of chains, one for each key."""
 
     def __init__(
-        self, density: Callable[[PyTree], Density], keys: Key, num_samples: int, data: Sequence[PyTree] = ((),)
+        self,
+        density: Callable[[PyTree], Density],
+        keys: Key,
+        num_samples: int,
+        data: Sequence[PyTree] = ((),),
+        rings: int = RINGS,
     ) -> None:
+        shapes = jax.tree.leaves(jax.eval_shape(density(data[0]).start, jax.random.key(0)))
+        if not 1 <= (count := sum(leaf.size for leaf in shapes)) <= MAX_PARAMETERS:
+            raise NotIntegrable(f"the model has {count} unconstrained parameters, more than {MAX_PARAMETERS}")
         super().__init__(density, data, len(keys), num_samples)
-        self._keys = np.asarray(jax.random.key_data(keys))
+        self._rings, self._keys = rings, np.asarray(jax.random.key_data(keys))
         flat, self._unravel = ravel_pytree(self.example)
-        if not 1 <= len(flat) <= MAX_PARAMETERS:
-            raise NotIntegrable(f"the model has {len(flat)} unconstrained parameters, more than {MAX_PARAMETERS}")
         potential, self._arrays = self._traced(lambda d, row: d.potential(self._unravel(row)), flat)
         self._size = max(1, min(BATCH, int(MAX_WORK / max(potential.work, 1))))
         rows = np.zeros((self._size, len(flat)))
@@ -43,11 +53,15 @@ class Integrated(Positions):
     def solve(self, bar: Bar | None = None) -> list[Cells]:
         """The integrals, one for each entry of the data. Raises `NotIntegrable` or `ImproperDensity`."""
         if not self._cells:
-            points, scale = self._starts()
-            self._cells = [
-                integrate(functools.partial(self._log_density, arrays, bar), points, scale, MAX_EVALUATIONS)
-                for arrays in self._arrays
-            ]
+            starts = self._starts()
+
+            def one(arrays: PyTree) -> Cells:
+                with jax.enable_x64(True):
+                    return integrate(
+                        functools.partial(self._log_density, arrays, bar), *starts, MAX_EVALUATIONS, self._rings
+                    )
+
+            self._cells = _in_threads(one, self._arrays)
         return self._cells
 
     @property
@@ -87,10 +101,9 @@ class Integrated(Positions):
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
         """Unconstrained positions by site and statistics by name, (chains, iterations, ...): the same in every call."""
         if self._drawn is None:
-            cells, draws = self.solve(bar), list[tuple[np.ndarray, np.ndarray]]()
-            for number, key in enumerate(self._keys):
-                own = cells[number % len(cells)]
-                draws.append(own.draws(np.random.default_rng(key).random((iterations, 1 + len(own.centre)))))
+            cells, n = self.solve(bar), self._cells[0].low.shape[1]
+            uniforms = [np.random.default_rng(key).random((iterations, 1 + n)) for key in self._keys]
+            draws = _in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
             rows, log_density = map(np.stack, zip(*draws, strict=True))
             self._drawn = self.at(rows), {"potential_energy": -log_density}
         return self._drawn
@@ -100,3 +113,10 @@ class Integrated(Positions):
         sizes = np.cumsum([np.size(each) for _, each in sorted(self.example.items())])
         parts = zip(sorted(self.example.items()), np.split(rows, sizes[:-1], axis=-1), strict=True)
         return {name: part.reshape(*rows.shape[:-1], *np.shape(each)) for (name, each), part in parts}
+
+
+def _in_threads(function: Callable, items: Sequence[Any]) -> list[Any]:
+    if len(items) == 1:  # an interrupt is heard at once
+        return [function(items[0])]
+    with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-integral") as pool:
+        return list(pool.map(function, items))

@@ -18,7 +18,7 @@ from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.integrated import Integrated
 from ldpbayes.inference.result import Weights, arviz, resample
-from ldpbayes.numerics.cubature import ImproperDensity, NotIntegrable
+from ldpbayes.numerics.cubature import RINGS, ImproperDensity, NotIntegrable
 
 
 class ExpansionWarning(LdpBayesWarning):
@@ -98,7 +98,7 @@ class Surrogate:
     reports: tuple[Report, ...] = ()  # of what was sampled before
     least_warmup: float = np.inf  # iterations from which on the warm-up is compared with the reference, too
     advice: str | None = None  # what is faster
-    bounded: bool = True  # whether the density is that of a posterior, also where this has no mass
+    rings: int = RINGS  # of cells around the mode, within which the density stands for that of the posterior
 
     def prepare(self, chains: Any) -> None:
         """Keep the chains, and let what compares be compiled while they are."""
@@ -116,14 +116,9 @@ def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
     verdict: Surrogate | Report = surrogate
     why = sampler.chains_because
     while isinstance(verdict, Surrogate):
-        surrogate = verdict
+        surrogate, integrated = verdict, why is None
         try:
-            integrated = why is None
-            chains: Any = (
-                Integrated(lambda _, own=surrogate.density: own, sampler.keys, sampler.num_samples)
-                if integrated
-                else sampler.chains(surrogate.density)
-            )
+            chains: Any = _integral_of(surrogate, sampler) if integrated else sampler.chains(surrogate.density)
             surrogate.prepare(chains)
             arviz()  # imported while the programs are being compiled
             with sampler.bar(surrogate.advice, integrated) as bar:
@@ -136,10 +131,8 @@ def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
         except NotIntegrable as reason:
             why = str(reason)
         except ImproperDensity as reason:
-            if surrogate.bounded:
-                problem = f"the posterior is improper, so it has no means and no quantiles: {reason}"
-                raise ValueError(f"{problem}. Give every parameter a proper prior.") from None
-            why = str(reason)  # a polynomial may rise where the posterior has no mass
+            problem = f"the posterior is improper, so it has no means and no quantiles: {reason}"
+            raise ValueError(f"{problem}. Give every parameter a proper prior.") from None
         else:
             verdict = surrogate.judge(positions)
     facts = chains.facts if integrated else {"ran": "chains", "why": why}
@@ -151,6 +144,10 @@ def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
         warn(verdict.doubt, ExpansionWarning)
     reports = [report for report in (*surrogate.reports, verdict) if report.entries()]
     return Draws(chains.constrained(positions), statistics, surrogate.density, reports, facts)
+
+
+def _integral_of(surrogate: Surrogate, sampler: Sampler) -> Integrated:
+    return Integrated(lambda _: surrogate.density, sampler.keys, sampler.num_samples, rings=surrogate.rings)
 
 
 # --- the data as they are -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -18,9 +18,13 @@ from numpy.polynomial import legendre
 # By number of variables: nodes of a cell on an axis, at which the density is evaluated, and at which its polynomial is;
 # and the error of a cell's mass, as a share of the integral, above which the cell is divided.
 ORDER, DENSE = {1: 8, 2: 8, 3: 6}, {1: 20, 2: 16, 3: 12}
-TOLERANCE = {1: 1e-7, 2: 1e-6, 3: 1e-5}
+TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 1e-5}
+COARSE = 30.0  # tolerances for a density that stands for another around its mode only
 NEGLIGIBLE = 0.1  # mass beyond a face that is not looked at, in tolerances
-HALF, RATIO = 2.0, 2.8  # half of the width of the innermost cell, in standard deviations; ratio of the ends of the others
+HALF, RATIO = (
+    2.0,
+    2.8,
+)  # half of the width of the innermost cell, in standard deviations; ratio of the ends of the others
 RINGS = 28  # cells on each side of the innermost one: to 7e12 standard deviations
 TESTS = 3  # places of a cell, where its mass is, at which the polynomial is compared with the density
 BISECTIONS = 45  # steps of inverting a cumulative distribution function
@@ -28,6 +32,7 @@ SEARCHES, STEPS = 8, 60  # searches for modes, and their steps at most
 NEGLIGIBLE_MODE = 25.0  # nats: difference of the masses of two modes
 MAX_CONDITION = 1e13  # of the root of the inverse curvature at a mode
 MAX_DIFFERENCE = 1e9  # nats, beyond which differences over a standard deviation are none
+LOPSIDED = 0.4  # share of a cell's width that has mass, on an axis
 MAX_NATS = 50.0  # above the highest mode, where a polynomial is certainly wrong
 
 # From points (m, n) to log densities (m,): −inf where the density is 0, NaN where it is undefined.
@@ -77,8 +82,8 @@ def _grid(x: np.ndarray, n: int) -> np.ndarray:
 
 def _along_axes(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Tensors (m, k, ..., k) multiplied by a matrix (j, k) on each axis but the first."""
-    for axis in range(1, values.ndim):
-        values = np.moveaxis(np.tensordot(values, matrix, (axis, 1)), -1, axis)
+    for _ in range(values.ndim - 1):  # each axis in turn becomes the last one
+        values = np.tensordot(values, matrix, (1, 1))
     return values
 
 
@@ -101,7 +106,7 @@ class Cells:
     logs: np.ndarray  # (cells, k, ..., k): Legendre coefficients of the log density
     masses: np.ndarray  # (cells,), of sum 1
 
-    def _points(self, cell: np.ndarray | slice, places: np.ndarray) -> np.ndarray:
+    def _points(self, cell: Any, places: np.ndarray) -> np.ndarray:
         """Points (..., n) at places from −1 to 1 in cells."""
         low, high = self.low[cell], self.high[cell]
         return self.centre + (0.5 * (low + high) + 0.5 * (high - low) * places) @ self.root.T
@@ -131,27 +136,29 @@ class Cells:
         """
         n, ends = len(self.centre), np.cumsum(self.masses)
         cell = np.searchsorted(ends / ends[-1], uniforms[:, 0], side="right").clip(0, len(ends) - 1)
-        places, logs = np.empty((len(cell), n)), np.empty(len(cell))
         chosen, inverse, counts = np.unique(cell, return_inverse=True, return_counts=True)
-        rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
-        parts = [np.broadcast_to(self._series[each], (len(own), *self._series.shape[1:])) for each, own in
-                 zip(chosen, rows, strict=True)]  # series in the axes that are left, a row a draw
+        rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])  # of the draws in each chosen cell
+        # Series in the axes that are left, of density and log density: one for all draws of a cell, then one a draw.
+        parts, logs = ([of[[each]] for each in chosen] for of in (self._series, self.logs))
+        places, series = np.empty((len(cell), n)), np.empty((len(cell), self._series.shape[1]))
         for axis in range(n):
-            series = np.empty((len(cell), self._series.shape[1]))
             for part, own in zip(parts, rows, strict=True):
                 # Integrals over the later axes: those of Legendre polynomials of positive degree are 0.
                 series[own] = part.reshape(*part.shape[:2], -1)[..., 0]
             places[:, axis] = _inverted(series, uniforms[:, 1 + axis])
-            parts = [_at(part, places[own, axis]) for part, own in zip(parts, rows, strict=True)]
-        for each, own in zip(chosen, rows, strict=True):
-            value = np.broadcast_to(self.logs[each], (len(own), *self.logs.shape[1:]))
-            logs[own] = functools.reduce(_at, places[own].T, value)
-        return self._points(cell, places), self.height + logs
+            basis = legendre.legvander(places[:, axis], series.shape[1] - 1)
+            parts, logs = ([_at(each, basis[own]) for each, own in zip(of, rows, strict=True)] for of in (parts, logs))
+        height = np.empty(len(cell))
+        height[np.concatenate(rows)] = np.concatenate(logs)
+        return self._points(cell, places), self.height + height
 
 
-def _at(series: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Legendre series (m, k, ...) on the first of their axes, at places (m,)."""
-    return np.einsum("mk,mk...->m...", legendre.legvander(places, series.shape[1] - 1), series)
+def _at(series: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Legendre series (m or 1, k, ...) on the first of their axes, at places with such polynomials (m, k or more)."""
+    basis = basis[:, : series.shape[1]]
+    if len(series) == 1:
+        return np.tensordot(basis, series[0], (1, 0))
+    return np.einsum("mk,mk...->m...", basis, series)
 
 
 def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -170,13 +177,14 @@ def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return 0.5 * (low + high)
 
 
-def integrate(log_density: LogDensity, points: np.ndarray, scale: np.ndarray, limit: int) -> Cells:
-    """Integrate a density whose modes are sought from the best of some points (m, n), where variables have spreads (n,).
+def integrate(log_density: LogDensity, points: np.ndarray, scale: np.ndarray, limit: int, rings: int = RINGS) -> Cells:
+    """Integrate a density on so many rings of cells around its highest mode. Modes are sought from the best of some points
+    (m, n), with steps of the size of spreads (n,).
 
     `NotIntegrable` if this takes more evaluations than the limit, `ImproperDensity` if the mass grows without end.
     """
     with np.errstate(all="ignore"):  # densities may be 0, and undefined where they are not evaluated
-        return _Cubature(log_density, limit).cells(points, scale)
+        return _Cubature(log_density, limit, rings).cells(points, scale)
 
 
 class _Mode(NamedTuple):
@@ -188,8 +196,8 @@ class _Mode(NamedTuple):
 class _Cubature:
     """The work of `integrate`: log densities are relative to the highest mode, in its coordinates."""
 
-    def __init__(self, log_density: LogDensity, limit: int) -> None:
-        self._log_density, self._limit, self._evaluations = log_density, limit, 0
+    def __init__(self, log_density: LogDensity, limit: int, rings: int) -> None:
+        self._log_density, self._limit, self._rings, self._evaluations = log_density, limit, rings, 0
 
     def _at(self, points: np.ndarray, undefined: float = -np.inf) -> np.ndarray:
         """Log densities (...) at points (..., n), −inf also where they are infinite."""
@@ -210,21 +218,28 @@ class _Cubature:
         if not np.isfinite(values).any():
             raise NotIntegrable(f"the density is zero or undefined at all {len(points)} starting points")
         (self._top, self._centre, self._root), *others = self._modes(points, values, scale)
-        self._tolerance = TOLERANCE[n]
+        self._tolerance = TOLERANCE[n] * (1.0 if self._rings == RINGS else COARSE)
         # Where mass may be: around modes, at the starting points, and along rays outwards.
         signs = _grid(np.array([-1.0, 0.0, 1.0]), n)
         rays = signs[np.isin(np.count_nonzero(signs, axis=1), (1, n))]
-        distances = HALF * RATIO ** (np.arange(RINGS) + 0.5)
+        distances = HALF * RATIO ** (np.arange(self._rings) + 0.5)
         outwards = rays[:, None] * distances[:, None]
         heights = self._heights(outwards)
-        self._check_proper(heights + np.log(distances))
+        if self._rings == RINGS:
+            self._check_proper(heights + np.log(distances))
         places = np.concatenate([outwards.reshape(-1, n), self._coordinates(points)])
         index = _rings(places)
         low, high = _bounds(index)
         mass = np.concatenate([heights.ravel(), values - self._top]) + np.log(high - low).sum(axis=1)
-        seeds = [np.zeros(n), *index[mass > np.log(NEGLIGIBLE * self._tolerance)]]
+        seeds = [
+            np.zeros(n),
+            *index[(mass > np.log(NEGLIGIBLE * self._tolerance)) & (np.abs(index).max(axis=1) <= self._rings)],
+        ]
         # A cell around another mode shows it only if it is not much wider.
-        narrow = [(self._coordinates(each.at), np.linalg.norm(np.linalg.solve(self._root, each.root), axis=1)) for each in others]
+        narrow = [
+            (self._coordinates(each.at), np.linalg.norm(np.linalg.solve(self._root, each.root), axis=1))
+            for each in others
+        ]
         return self._adapted([*seeds, *(_rings(place) for place, _ in narrow)], narrow)
 
     def _check_proper(self, masses: np.ndarray) -> None:
@@ -249,7 +264,7 @@ class _Cubature:
             apart = (np.linalg.norm(np.linalg.solve(known.root, at[i] - known.at)) for known in modes)
             if mass[i] > mass.max() - NEGLIGIBLE_MODE and not any(distance < 1 for distance in apart):
                 # Of all roots the triangular one: axes along which nothing is correlated stay.
-                modes.append(_Mode(height[i], at[i], np.linalg.qr(root[i].T, mode="r").T))
+                modes.append(_Mode(height[i], at[i], np.transpose(np.linalg.qr(root[i].T, mode="r"))))
         return modes
 
     def _climb(self, x: np.ndarray, value: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -311,7 +326,7 @@ class _Cubature:
             batch = self._evaluated(low, high)
             total = max(total, counted + batch.mass[~batch.rough].sum())
             enough = self._tolerance * total
-            wide = np.zeros_like(low)
+            wide: np.ndarray = np.zeros_like(low)
             for place, spread in narrow:
                 around = ((low <= place) & (place <= high)).all(axis=1)
                 wide = np.maximum(wide, around[:, None] * (high - low) / (6 * HALF * spread))
@@ -338,7 +353,15 @@ class _Cubature:
         share = (0.5 * (mass @ error) + left_out) / integral + NEGLIGIBLE * self._tolerance
         log_integral = self._top + math.log(integral) + np.linalg.slogdet(self._root)[1]
         return Cells(
-            float(log_integral), float(share), self._evaluations, float(self._top), self._centre, self._root, low, high, logs,
+            float(log_integral),
+            float(share),
+            self._evaluations,
+            float(self._top),
+            self._centre,
+            self._root,
+            low,
+            high,
+            logs,
             mass / integral,
         )
 
@@ -358,11 +381,23 @@ class _Cubature:
         summit = np.maximum(peak, np.where(whole, top - error.sum(axis=1), -np.inf))
         density = np.exp(np.minimum(dense - top[:, None], 0.0)) * rule.weights
         filled = density.sum(axis=1)
-        mass = np.where(rough, np.exp(np.minimum(summit, MAX_NATS)), filled * np.exp(np.minimum(top, MAX_NATS))) * volume
+        mass = (
+            np.where(rough, np.exp(np.minimum(summit, MAX_NATS)), filled * np.exp(np.minimum(top, MAX_NATS))) * volume
+        )
         # A density that is steep on a cell is not resolved by its dense nodes.
         steep = _lacking(_along_axes(rule.dense_analysis, (density / rule.weights).reshape(-1, *[DENSE[n]] * n)))
-        error = np.where(rough[:, None], error / error.sum(axis=1, keepdims=True), error + steep / filled[:, None])
+        # A rough cell is first cut where its mass is at one end.
+        profiles = np.exp(values - peak[:, None]).reshape(shape)
+        filling = np.stack(
+            [
+                np.moveaxis(profiles, axis, 1).reshape(len(low), ORDER[n], -1).max(axis=-1).mean(axis=1)
+                for axis in range(1, n + 1)
+            ],
+            axis=1,
+        )
+        lopsided = rough & (filling.min(axis=1) < LOPSIDED)
         error = np.where(whole[:, None], error, half[:, 0] / half.sum())
+        error = np.where(lopsided[:, None], 1 - filling, error + np.where(rough, 0.0, 1 / filled)[:, None] * steep)
         total = np.where(rough, 1.0, np.minimum(error.sum(axis=1), 1.0))
         return _Batch(low, high, values, undefined, rough, logs, dense, density, mass, total, error)
 
@@ -396,7 +431,7 @@ class _Cubature:
             width = (high - low)[:, [axis]]
             reach = np.where(fall * width > 1, 1 / np.maximum(fall, 1e-300), width)
             mass = (face * reach) @ rule.lateral * np.prod(np.delete(2 * half, axis, axis=1), axis=1)
-            touches = (own[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= RINGS)
+            touches = (own[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= self._rings)
             found |= set(map(tuple, neighbour[touches & (mass > least)].tolist()))
         return found
 
@@ -419,7 +454,10 @@ class _Batch(NamedTuple):
 
 def _lacking(series: np.ndarray) -> np.ndarray:
     """Sizes (m, n) of the terms that Legendre series (m, k, ...) lack on each axis, by how their coefficients fall."""
-    sizes = [np.moveaxis(np.abs(series), axis, 1).reshape(*series.shape[:2], -1).sum(axis=-1) for axis in range(1, series.ndim)]
+    sizes = [
+        np.moveaxis(np.abs(series), axis, 1).reshape(*series.shape[:2], -1).sum(axis=-1)
+        for axis in range(1, series.ndim)
+    ]
     tails = []
     for each in sizes:
         last, earlier = each[:, -2:].max(axis=1), each[:, -4:-2].max(axis=1)

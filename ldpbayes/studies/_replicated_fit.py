@@ -1,5 +1,6 @@
-"""Posteriors of many data sets by one compiled chain."""
+"""Posteriors of many data sets by one compiled integral or chain."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -10,18 +11,21 @@ from numpyro.infer import NUTS
 
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import CountSketch, MomentSketch, PanelSketch, TotalSketch
-from ldpbayes.inference.chains import Bar, Chains
+from ldpbayes.inference.chains import Bar, Chains, Positions
 from ldpbayes.inference.density import Density, sites_of
+from ldpbayes.inference.integrated import Integrated
 from ldpbayes.inference.surrogates import COARSE_TOLERANCE, Certificate, coarser
+from ldpbayes.numerics.cubature import NotIntegrable
 
 
 class ReplicatedFit:
     """A function that samples the posteriors of many similar data sets, and compiles the model only once.
 
     For ``fit = ReplicatedFit(model)``, call ``fit(key, data)`` with a random key and a sequence of data sets. A data
-    set is a release, a sketch of rows, or a tuple of these if the model takes a tuple. Each data set has one chain of
-    NUTS (no-U-turn sampler). The result has the posterior draws of each site (named variable), as an array (data sets,
-    num_samples, ...).
+    set is a release, a sketch of rows, or a tuple of these if the model takes a tuple. If the model has at most three
+    unconstrained parameters, each posterior is integrated, and its draws are independent, as in `ldpbayes.fit`.
+    Otherwise, each data set has one chain of NUTS (no-U-turn sampler). The result has the posterior draws of each site
+    (named variable), as an array (data sets, num_samples, ...).
 
     Parameters
     ----------
@@ -34,14 +38,15 @@ class ReplicatedFit:
         True (default) if all records of a release have the same law, so that a sketch can replace the release. Use
         False for regressions, where the law of a record depends on its covariates.
     **options
-        Options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``.
+        Options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``. With any option, chains sample all
+        posteriors.
     """
 
     def __init__(
         self, model: Model, *, num_warmup: int = 500, num_samples: int = 500, sketched: bool = True, **options: Any
     ) -> None:
         self._model, self._iterations, self._sketched = model, (num_warmup, num_samples), sketched
-        self._kernel = NUTS(model, **options)
+        self._kernel, self._integrates = NUTS(model, **options), not options
 
     def bar(self, replicates: int, finished: int, shown: bool) -> Bar:
         """Return a progress bar for `replicates` data sets, which is shown on stderr if `shown` is True.
@@ -98,8 +103,8 @@ class ReplicatedFit:
 
     def _run(
         self, keys: jax.Array, sources: Sequence[tuple], names: Sequence[Sequence[str]], bar: Bar | None = None
-    ) -> tuple[Chains, Params]:
-        """Chains on tuples of sources that differ in the named arrays alone, and their positions after the warm-up."""
+    ) -> tuple[Positions, Params]:
+        """Integrals or chains of tuples of sources that differ in the named arrays alone, and positions of draws."""
 
         def density(arrays: Sequence[Params]) -> Density:
             parts = tuple(dataclasses.replace(part, **own) for part, own in zip(sources[0], arrays, strict=True))
@@ -109,6 +114,14 @@ class ReplicatedFit:
             tuple({name: getattr(part, name) for name in own} for part, own in zip(each, names, strict=True))
             for each in sources
         ]
+        if self._integrates:
+            with contextlib.suppress(NotIntegrable):  # one that is not sends all to chains
+                integrals = Integrated(density, keys, self._iterations[1], data)
+                positions, _ = integrals.run(self._iterations[1])
+                if bar:
+                    bar.add(len(data) * sum(self._iterations))
+                    bar.show()
+                return integrals, positions
         chains = Chains(density, self._kernel, keys, *self._iterations, data=data)
         chains.run(self._iterations[0], bar)
         return chains, chains.run(self._iterations[1], bar)[0]
