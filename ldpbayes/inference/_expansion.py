@@ -517,7 +517,7 @@ class _PolynomialDensity(Density):
 
     def spread(self, key: Key) -> tuple[Params, Params]:
         (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
-        return unravel(at), unravel(jnp.linalg.norm(jnp.asarray(root), axis=1))
+        return unravel(jnp.asarray(at)), unravel(jnp.linalg.norm(jnp.asarray(root), axis=1))
 
     def potential(self, parameters: Params) -> Array:
         return self.cut.rest(parameters) - jnp.sum(self.polynomial(self.cut.coordinates(parameters)))

@@ -178,8 +178,8 @@ def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def integrate(log_density: LogDensity, points: np.ndarray, scale: np.ndarray, limit: int, rings: int = RINGS) -> Cells:
-    """Integrate a density on so many rings of cells around its highest mode. Modes are sought from the best of some points
-    (m, n), with steps of the size of spreads (n,).
+    """Integrate a density on so many rings of cells around its highest mode. Modes are sought from the best of some
+    points (m, n), with steps of the size of spreads (n,).
 
     `NotIntegrable` if this takes more evaluations than the limit, `ImproperDensity` if the mass grows without end.
     """
@@ -328,8 +328,8 @@ class _Cubature:
             enough = self._tolerance * total
             wide: np.ndarray = np.zeros_like(low)
             for place, spread in narrow:
-                around = ((low <= place) & (place <= high)).all(axis=1)
-                wide = np.maximum(wide, around[:, None] * (high - low) / (6 * HALF * spread))
+                around = np.all((low <= place) & (place <= high), axis=1)
+                wide = np.maximum(wide, np.where(around, 1.0, 0.0)[:, None] * (high - low) / (6 * HALF * spread))
             divide = (batch.mass * batch.error > enough) | (wide > 1).any(axis=1)
             self._test(batch, np.flatnonzero(~divide & ~batch.rough & (batch.mass > enough)), rng)
             divide |= batch.mass * batch.error > enough
