@@ -228,25 +228,22 @@ class _Cubature:
         if self._rings == RINGS:
             self._check_proper(heights + np.log(distances))
         places = np.concatenate([outwards.reshape(-1, n), self._coordinates(points)])
-        index = _rings(places)
-        low, high = _bounds(index)
+        rings = _rings(places)
+        low, high = _bounds(rings)
         mass = np.concatenate([heights.ravel(), values - self._top]) + np.log(high - low).sum(axis=1)
-        seeds = [
-            np.zeros(n),
-            *index[(mass > np.log(NEGLIGIBLE * self._tolerance)) & (np.abs(index).max(axis=1) <= self._rings)],
-        ]
         # A cell around another mode shows it only if it is not much wider.
         narrow = [
             (self._coordinates(each.at), np.linalg.norm(np.linalg.solve(self._root, each.root), axis=1))
             for each in others
         ]
-        return self._adapted([*seeds, *(_rings(place) for place, _ in narrow)], narrow)
+        seeds = [np.zeros(n), *rings[mass > np.log(NEGLIGIBLE * self._tolerance)], *(_rings(at) for at, _ in narrow)]
+        return self._adapted([each for each in seeds if np.max(np.abs(each)) <= self._rings], narrow)
 
     def _check_proper(self, masses: np.ndarray) -> None:
         """Look whether the log masses (rays, distances) of cells end negligibly."""
         for ray in masses:
             if ray[-1] > np.log(NEGLIGIBLE * self._tolerance):
-                if ray[-1] >= ray[-4]:
+                if ray[-1] >= ray[-4] - 1e-6:
                     raise ImproperDensity("its mass grows outwards without end")
                 raise NotIntegrable("a tail of the density is too heavy")
 
@@ -334,8 +331,9 @@ class _Cubature:
             self._test(batch, np.flatnonzero(~divide & ~batch.rough & (batch.mass > enough)), rng)
             divide |= batch.mass * batch.error > enough
             axis = np.argmax(np.where((wide > 1).any(axis=1, keepdims=True), wide, batch.axis_errors), axis=1)
-            if (batch.undefined & ~divide & (batch.mass > enough)).any():
-                raise NotIntegrable("the density is undefined (NaN) where it is not negligible")
+            reach = np.subtract(*_bounds(rings)[::-1]).prod(axis=1)
+            if (batch.undefined & ~divide & (np.exp(batch.values.max(axis=1)) * reach > enough)).any():
+                raise NotIntegrable("the density is undefined (NaN) beside places where it is not negligible")
             good, lost = ~divide & ~batch.rough & (batch.mass > 0), ~divide & batch.rough
             finished.append((low[good], high[good], batch.logs[good], batch.mass[good], batch.error[good]))
             counted, left_out = counted + batch.mass[good].sum(), left_out + batch.mass[lost].sum()
