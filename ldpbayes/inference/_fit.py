@@ -86,7 +86,9 @@ def fit(
 ) -> Any:
     """Sample the posterior of a NumPyro model of released values.
 
-    The result also states the mechanisms and their privacy guarantees. Chains run in double precision. The model is
+    If the model has at most three unconstrained parameters, `fit` integrates the posterior on adaptive cells. The draws
+    are then independent, and no chains are run. Otherwise, `fit` samples with chains of NUTS (no-U-turn sampler). The
+    result also states the mechanisms and their privacy guarantees. `fit` computes in double precision. The model is
     compiled in the first call. Later calls with data of the same shapes use the compiled model. `fit` also samples
     models without released values.
 
@@ -95,17 +97,20 @@ def fit(
     model, *args, **kwargs
         NumPyro model and its arguments, such as releases and sketches. Arguments can be data frames. Inside the model,
         ``frame["age"]`` is then an array (rows,), and ``frame[["age", "income"]]`` a matrix (rows, columns). Raises
-        ValueError if a release has no values, or if the model has no parameter to sample.
+        ValueError if a release has no values, if the model has no parameter to sample, or if its posterior has at most
+        three parameters and is improper (its integral is infinite).
     seed : int
         Random seed. Default: 0. Equal calls with the same versions of the libraries give equal results.
     kernel : callable or numpyro.infer.mcmc.MCMCKernel
-        An MCMC kernel of NumPyro, or a function of the model that returns a kernel, such as ``numpyro.infer.HMC``.
-        Default: ``numpyro.infer.NUTS`` (no-U-turn sampler).
+        An MCMC kernel of NumPyro, or a function of the model that returns a kernel, such as ``numpyro.infer.NUTS``. A
+        kernel, or any of the options `chain_method`, `init_strategy`, `target_accept_prob`, `max_tree_depth` and
+        `dense_mass`, gives chains. Default: an integral for at most three unconstrained parameters, otherwise
+        ``numpyro.infer.NUTS``.
     num_warmup, num_samples : int
         For each chain: the number of warm-up iterations, which are discarded, and the number of draws. Default: 1000
-        and 1000.
+        and 1000. An integral has no warm-up.
     num_chains : int
-        Number of chains. Default: 4.
+        Number of chains. Default: 4. The draws of an integral have this axis, too.
     chain_method : {"threads", "vectorized"}, optional
         How several chains of HMC or NUTS run at the same time: each chain in its own thread (default on a CPU), or all
         chains in one vectorized program (default on an accelerator). Both methods give the same draws, up to rounding
@@ -160,7 +165,7 @@ def fit(
     arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
         The posterior and further groups of arrays:
 
-        - ``posterior`` and ``sample_stats``: the draws, and statistics of the sampler;
+        - ``posterior`` and ``sample_stats``: the draws, and statistics of the sampler, or only the log density ``lp``;
         - ``observed_data``: the released values, or the nodes of a sketch (weighted values that replace the released
           values);
         - ``constant_data``: the weights of the nodes;
@@ -170,9 +175,13 @@ def fit(
         With ``posterior_predictive=True``, ``observed_data`` has the released values that a sketch kept, instead of
         nodes.
 
-        The attribute ``privacy`` of the result states the privacy guarantees in words. Further attributes are JSON
-        texts:
+        The attribute ``privacy`` of the result states the privacy guarantees in words. If the posterior was integrated,
+        ``log_evidence`` is the log marginal likelihood of the data, in nats, and ``log_evidence_error`` its numerical
+        error. (They are missing if a prior is improper.) Further attributes are JSON texts:
 
+        - ``integral``: ``"ran"`` is ``"integral"`` or ``"chains"``. For an integral, ``"total_variation"`` estimates the
+          largest error of a probability, and ``"evaluations"`` counts how often the density was computed. For chains,
+          ``"why"`` says why the posterior was not integrated;
         - ``mechanisms``: the mechanisms of the releases, but for those with sampled parameters;
         - ``certificates``: for sketches of numbers (`PanelSketch`), the largest error of the log-likelihood at
           posterior draws, in nats, and the numbers of panels;
