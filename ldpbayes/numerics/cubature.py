@@ -316,8 +316,8 @@ class _Cubature:
         n, rng = len(self._centre), np.random.default_rng(0)
         known, rings = set[tuple[int, ...]](), np.unique(seeds, axis=0).astype(int)
         low, high = _bounds(rings)
-        total, finished, left_out = math.sqrt(2 * math.pi) ** n, list[tuple[np.ndarray, ...]](), 0.0
-        counted = 0.0
+        finished, total = list[tuple[np.ndarray, ...]](), math.sqrt(2 * math.pi) ** n  # that of a normal law, at first
+        counted, left_out = 0.0, 0.0
         while len(low):
             known |= set(map(tuple, rings.tolist()))
             batch = self._evaluated(low, high)
@@ -348,20 +348,10 @@ class _Cubature:
             rings = np.concatenate([rings[halves], rings[halves], fresh])
         low, high, logs, mass, error = map(np.concatenate, zip(*finished, strict=True))
         integral = mass.sum()
-        share = (0.5 * (mass @ error) + left_out) / integral + NEGLIGIBLE * self._tolerance
-        log_integral = self._top + math.log(integral) + np.linalg.slogdet(self._root)[1]
-        return Cells(
-            float(log_integral),
-            float(share),
-            self._evaluations,
-            float(self._top),
-            self._centre,
-            self._root,
-            low,
-            high,
-            logs,
-            mass / integral,
-        )
+        wrong = float((0.5 * (mass @ error) + left_out) / integral + NEGLIGIBLE * self._tolerance)
+        log_integral = float(self._top + math.log(integral) + np.linalg.slogdet(self._root)[1])
+        frame = float(self._top), self._centre, self._root
+        return Cells(log_integral, wrong, self._evaluations, *frame, low, high, logs, mass / integral)
 
     def _evaluated(self, low: np.ndarray, high: np.ndarray) -> "_Batch":
         n = low.shape[1]
@@ -379,20 +369,12 @@ class _Cubature:
         summit = np.maximum(peak, np.where(whole, top - error.sum(axis=1), -np.inf))
         density = np.exp(np.minimum(dense - top[:, None], 0.0)) * rule.weights
         filled = density.sum(axis=1)
-        mass = (
-            np.where(rough, np.exp(np.minimum(summit, MAX_NATS)), filled * np.exp(np.minimum(top, MAX_NATS))) * volume
-        )
+        mass = volume * np.exp(np.minimum(np.where(rough, summit, top), MAX_NATS)) * np.where(rough, 1.0, filled)
         # A density that is steep on a cell is not resolved by its dense nodes.
         steep = _lacking(_along_axes(rule.dense_analysis, (density / rule.weights).reshape(-1, *[DENSE[n]] * n)))
         # A rough cell is first cut where its mass is at one end.
-        profiles = np.exp(values - peak[:, None]).reshape(shape)
-        filling = np.stack(
-            [
-                np.moveaxis(profiles, axis, 1).reshape(len(low), ORDER[n], -1).max(axis=-1).mean(axis=1)
-                for axis in range(1, n + 1)
-            ],
-            axis=1,
-        )
+        profiles = _by_axis(np.exp(values - peak[:, None]).reshape(shape))
+        filling = np.stack([each.max(axis=-1).mean(axis=1) for each in profiles], axis=1)
         lopsided = rough & (filling.min(axis=1) < LOPSIDED)
         error = np.where(whole[:, None], error, half[:, 0] / half.sum())
         error = np.where(lopsided[:, None], 1 - filling, error + np.where(rough, 0.0, 1 / filled)[:, None] * steep)
@@ -414,17 +396,14 @@ class _Cubature:
     def _beyond(self, batch: "_Batch", rings: np.ndarray, least: float) -> set[tuple[int, ...]]:
         """Numbers of neighbours of cells that have so much mass, if the density falls there as it does at the face."""
         n, found = rings.shape[1], set[tuple[int, ...]]()
-        rule, grid = _rule(n), batch.values.reshape(-1, *[ORDER[n]] * n)
-        bounds = _bounds(rings)
-        before, last = rule.ends
+        rule, grids = _rule(n), _by_axis(batch.values.reshape(-1, *[ORDER[n]] * n))
+        bounds, half, (before, last) = _bounds(rings), 0.5 * (batch.high - batch.low), rule.ends
         for axis, side in itertools.product(range(n), (-1, 1)):
             own, of_ring = ((batch.low, bounds[0]), (batch.high, bounds[1]))[side > 0]
-            neighbour = rings + side * np.eye(n, dtype=int)[axis]
-            layers = np.moveaxis(grid, axis + 1, -1).reshape(len(grid), -1, ORDER[n])[..., ::side]
-            half = 0.5 * (batch.high - batch.low)
-            fall = (layers[..., -2] - layers[..., -1]) / ((last - before) * half[:, [axis]])
+            neighbour, layers = rings + side * np.eye(n, dtype=int)[axis], grids[axis][:, ::side]
+            fall = (layers[:, -2] - layers[:, -1]) / ((last - before) * half[:, [axis]])
             fall = np.where(np.isfinite(fall), fall, 0.0)
-            face = np.exp(np.minimum(layers[..., -1] - fall * (1 - last) * half[:, [axis]], MAX_NATS))
+            face = np.exp(np.minimum(layers[:, -1] - fall * (1 - last) * half[:, [axis]], MAX_NATS))
             low, high = _bounds(neighbour)
             width = (high - low)[:, [axis]]
             reach = np.where(fall * width > 1, 1 / np.maximum(fall, 1e-300), width)
@@ -450,15 +429,17 @@ class _Batch(NamedTuple):
     axis_errors: np.ndarray  # (cells, n): as polynomials on each axis alone
 
 
+def _by_axis(tensors: np.ndarray) -> list[np.ndarray]:
+    """Tensors (m, k, ...) with one of their axes after the first, and the others as one: (m, k, others)."""
+    return [np.moveaxis(tensors, axis, 1).reshape(*tensors.shape[:2], -1) for axis in range(1, tensors.ndim)]
+
+
 def _lacking(series: np.ndarray) -> np.ndarray:
     """Sizes (m, n) of the terms that Legendre series (m, k, ...) lack on each axis, by how their coefficients fall."""
-    sizes = [
-        np.moveaxis(np.abs(series), axis, 1).reshape(*series.shape[:2], -1).sum(axis=-1)
-        for axis in range(1, series.ndim)
-    ]
     tails = []
-    for each in sizes:
-        last, earlier = each[:, -2:].max(axis=1), each[:, -4:-2].max(axis=1)
+    for each in _by_axis(np.abs(series)):
+        sizes = each.sum(axis=-1)
+        last, earlier = sizes[:, -2:].max(axis=1), sizes[:, -4:-2].max(axis=1)
         ratio = np.minimum(np.sqrt(last / np.maximum(earlier, 1e-300)), 0.99)
         tails.append(last * ratio / (1 - ratio))
     return np.stack(tails, axis=1)

@@ -62,6 +62,29 @@ def counts(seed):
     return models.clipped_counts(), [ldp.Release(z, ldp.LaplaceMechanism(1.0, 0, 20)).sketch()], OPTIONS
 
 
+def exponential(seed):
+    """Exponential waiting times under Laplace noise, 5,000 of them, sketched."""
+    import numpy as np
+
+    import ldpbayes as ldp
+    from ldpbayes import models
+
+    rng = np.random.default_rng(seed)
+    z = np.clip(rng.exponential(1.0, 5000), 0, 5) + rng.laplace(0, 5, 5000)
+    return models.clipped_exponential(), [ldp.Release(z, ldp.LaplaceMechanism(1.0, 0, 5)).sketch()], OPTIONS
+
+
+def share(seed):
+    """Yes and no under randomized response, 5,000 of them, counted."""
+    import numpy as np
+
+    import ldpbayes as ldp
+    from ldpbayes import models
+
+    yes = np.random.default_rng(seed).random(5000) < 0.4
+    return models.warner(), [ldp.Release(yes.astype(int), ldp.RandomizedResponse(1.0)).sketch()], OPTIONS
+
+
 def rows(seed):
     """Rows of three columns, 500 of them, under symmetric multivariate Laplace noise."""
     import jax
@@ -116,7 +139,8 @@ def many(seed):
     return hierarchical(seed, 64)
 
 
-CASES = {case.__name__: case for case in (gaussian, histogram, counts, rows, regression, hierarchical, many)}
+CASES = (gaussian, exponential, counts, share, histogram, rows, regression, hierarchical, many)
+CASES = {case.__name__: case for case in CASES}
 
 
 def time_fits(case, fits):
