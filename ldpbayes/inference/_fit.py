@@ -179,9 +179,9 @@ def fit(
         ``log_evidence`` is the log marginal likelihood of the data, in nats, and ``log_evidence_error`` its numerical
         error. (They are missing if a prior is improper.) Further attributes are JSON texts:
 
-        - ``integral``: ``"ran"`` is ``"integral"`` or ``"chains"``. For an integral, ``"total_variation"`` estimates the
-          largest error of a probability, and ``"evaluations"`` counts how often the density was computed. For chains,
-          ``"why"`` says why the posterior was not integrated;
+        - ``integral``: ``"ran"`` is ``"integral"`` or ``"chains"``. For an integral, ``"total_variation"`` estimates
+          the largest error of a probability, and ``"evaluations"`` counts how often the density was computed. For
+          chains, ``"why"`` says why the posterior was not integrated;
         - ``mechanisms``: the mechanisms of the releases, but for those with sampled parameters;
         - ``certificates``: for sketches of numbers (`PanelSketch`), the largest error of the log-likelihood at
           posterior draws, in nats, and the numbers of panels;

@@ -133,7 +133,7 @@ def test_an_improper_posterior_is_an_error(sketched):
         ldp.observe("z", dist.Bernoulli(logits=logits), release)
 
     release = ldp.Release(np.arange(5) % 2, RESPONSE)
-    with pytest.raises(ValueError, match="posterior is improper.*Give every parameter a proper prior"):
+    with pytest.raises(ValueError, match=r"posterior is improper.*Give every parameter a proper prior"):
         ldp.fit(flat, release.sketch() if sketched else release, **QUIET)
 
 
