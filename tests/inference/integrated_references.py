@@ -206,32 +206,37 @@ def log_likelihood_of_yes(u, yes, no, epsilon):
     return yes * np.log(1 - keep + (2 * keep - 1) * expit(u)) + no * np.log(1 - keep + (2 * keep - 1) * expit(-u))
 
 
-def shares_of(u):
-    """Shares (categories, points) and their log densities under Dirichlet laws are products of Beta laws."""
-    rest, shares = np.ones_like(u[0]), []
-    for each in u:
-        shares.append(rest * expit(each))
-        rest = rest * expit(-each)
+def shares_of(parts):
+    """Shares (categories, points), where each of the first is a part of what is left, and the last is the rest."""
+    rest, shares = np.ones_like(parts[0]), []
+    for part in parts:
+        shares.append(rest * part)
+        rest = rest * (1 - part)
     return np.stack([*shares, rest])
 
 
-def dirichlet_of_logits(u, concentrations):
-    total = np.cumsum(concentrations[::-1])[::-1]
-    return sum(beta_of_logit(each, a, b) for each, a, b in zip(u, concentrations, total[1:], strict=False))
-
-
 def views_of_shares(log_likelihood, concentrations, name="theta", **options):
-    """A view for each category, in which its share comes first. `log_likelihood` takes shares (categories, points)."""
-    views = []
-    for first in range(len(concentrations)):
-        order = [first, *(k for k in range(len(concentrations)) if k != first)]
+    """A view for each category, in which its share comes first. `log_likelihood` takes shares (categories, points).
 
-        def log_density(*u, fine, order=order):
-            shares = shares_of(u)[np.argsort(order)]
-            return dirichlet_of_logits(u, np.array(concentrations)[order]) + log_likelihood(shares)
+    Under a Dirichlet law the parts of what is left are independent and have Beta laws. Coordinates are the parts, or
+    their logits where the density of a part has poles.
+    """
+    views, count, even = [], len(concentrations), min(concentrations) >= 1
+    if even:
+        options |= {"sheared": False, "limits": {k: (0, 1) for k in range(count)}}
+        options |= {"start": (0.3,) * count, "scale": (0.1,) * count}
+    for first in range(count):
+        order = [first, *(k for k in range(count) if k != first)]
+        own = np.array(concentrations)[order]
+        others = np.cumsum(own[::-1])[::-1][1:]
 
-        entries = {f"{name}[{first}]": (0, expit, 2)}
-        views.append(View(log_density, len(concentrations) - 1, entries, **options))
+        def log_density(*u, fine, order=order, own=own, others=others):
+            law = stats.beta.logpdf if even else beta_of_logit
+            prior = sum(law(each, a, b) for each, a, b in zip(u, own, others, strict=False))
+            return prior + log_likelihood(shares_of(u if even else [*map(expit, u)])[np.argsort(order)])
+
+        entries = {f"{name}[{first}]": (0, identity if even else expit, 2)}
+        views.append(View(log_density, count - 1, entries, **options))
     return views
 
 
@@ -435,7 +440,7 @@ def _(rng):
         return normal(mu, 0, 5) + stats.gamma.logpdf(sigma, 2) + normal_laplace(z, mu, sigma, 10.0, -5, 5).sum(0)
 
     entries = {"mu": (0, identity, 2), "sigma": (1, identity, 2)}
-    view = View(log_density, 2, entries, (1.0, 2.0), (0.3, 0.8), False, 32.0, 0.75, limits={1: 0.0})
+    view = View(log_density, 2, entries, (1.0, 2.0), (0.3, 0.8), False, 32.0, 0.75, limits={1: (0, np.inf)})
     return {"z": z}, [view]
 
 
@@ -447,7 +452,7 @@ def _(rng):
         return normal(mu, 0, 5) + stats.gamma.logpdf(sigma, 2) + normal_laplace(z, mu, sigma, 10.0, -5, 5).sum(0)
 
     entries = {"mu": (0, identity, 2), "sigma": (1, identity, 2)}
-    return {"z": z}, [View(log_density, 2, entries, (0.0, 1.5), (4.0, 1.0), False, refine=3, limits={1: 0.0})]
+    return {"z": z}, [View(log_density, 2, entries, (0.0, 1.5), (4.0, 1.0), False, refine=3, limits={1: (0, np.inf)})]
 
 
 @setting("normal, ten records with Gaussian noise")
@@ -460,7 +465,7 @@ def _(rng):
 
     entries = {"mu": (0, lambda u: 2 * np.sinh(u), 2), "sigma": (1, identity, 2)}
     entries["precision"] = (1, lambda sigma: sigma**-2, 0)
-    return {"z": z}, [View(log_density, 2, entries, (-0.5, 1.5), (0.4, 0.8), False, refine=1.5, limits={1: 0.0})]
+    return {"z": z}, [View(log_density, 2, entries, (-0.5, 1.5), (0.4, 0.8), False, refine=1.5, limits={1: (0, np.inf)})]
 
 
 @setting("ridge of a sum")
@@ -527,7 +532,7 @@ def _(rng):
         return total
 
     entries = {"location": (0, identity, 2), "spread": (1, identity, 2)}
-    return {"z": z}, [View(log_density, 2, entries, (0.5, 0.7), (1.0, 0.5), False, 36.0, limits={1: 0.0})]
+    return {"z": z}, [View(log_density, 2, entries, (0.5, 0.7), (1.0, 0.5), False, 30.0, 1.5, limits={1: (0, np.inf)})]
 
 
 @setting("clipped counts, sketch of 300")
@@ -540,7 +545,7 @@ def _(rng):
         return normal(u, 0, 2) + normal(v, 0, 1) + clipped_counts(values, np.exp(u), np.exp(v), 15.0, 15, counts)
 
     entries = {"mean": (0, np.exp, 2), "concentration": (1, np.exp, 2)}
-    return {"z": z}, [View(log_density, 2, entries, (1.1, 0.4), (0.3, 0.7))]
+    return {"z": z}, [View(log_density, 2, entries, (1.1, 0.4), (0.3, 0.7), refine=1.4)]
 
 
 @setting("beta law of two shapes, square wave")
@@ -584,7 +589,7 @@ def log_likelihood_of_bits(bits, keep, false):
 def _(rng):
     false = 1 / (np.exp(1.0) + 1)
     bits = bits_of(rng, rng.choice(3, 30, p=[0.8, 0.2, 0.0]), 0.5, false, 3)
-    return {"z": bits}, views_of_shares(log_likelihood_of_bits(bits, 0.5, false), [0.5, 0.5, 0.5], depth=45.0)
+    return {"z": bits}, views_of_shares(log_likelihood_of_bits(bits, 0.5, false), [0.5, 0.5, 0.5], depth=45.0, refine=2)
 
 
 @setting("two shares in a plate")
@@ -691,7 +696,7 @@ def _(rng):
         return prior + sum(parts)
 
     entries = {"mu[0]": (0, identity, 2), "mu[1]": (1, identity, 2), "sigma": (2, identity, 2)}
-    view = View(log_density, 3, entries, (-1.0, 3.0, 1.5), (0.6, 0.7, 0.4), False, 30.0, 1.6, limits={2: 0.0})
+    view = View(log_density, 3, entries, (-1.0, 3.0, 1.5), (0.6, 0.7, 0.4), False, 30.0, 1.6, limits={2: (0, np.inf)})
     return {"first": z[0], "second": z[1]}, [view]
 
 
@@ -770,7 +775,7 @@ def _(rng):
         return total
 
     entries = {name: (i, identity, 2) for i, name in enumerate(("a", "b", "c"))}
-    return {"x": x[level], "answers": answers}, [View(log_density, 3, entries, (-0.5, 1.0, 1.5), (0.3, 0.3, 0.5))]
+    return {"x": x[level], "answers": answers}, [View(log_density, 3, entries, (-0.5, 1.0, 1.5), (0.3, 0.3, 0.5), refine=2)]
 
 
 @setting("Student law, one record")
@@ -807,7 +812,7 @@ def _(rng):
 
     def log_density(mu, u, v, fine):
         s, sigma = np.exp(u), np.exp(v)
-        total = half_cauchy_of_log(u, 1) + normal(mu, 0, s) + gamma_of_log(v, 2, 1)
+        total = normal(u, 1, 0.5) + normal(mu, 0, s) + gamma_of_log(v, 2, 1)
         noise = np.log(0.7) + normal_laplace(z, mu, sigma, np.sqrt(2), -5, 5)
         exact = np.where((np.abs(z) < 5)[:, None], np.log(0.3) + stats.norm.logpdf(z[:, None], mu, sigma), -np.inf)
         each = np.logaddexp(noise, exact)
@@ -815,8 +820,8 @@ def _(rng):
         each = np.where((z == -5)[:, None], np.log(0.3) + log_ndtr((-5 - mu) / sigma), each)
         return total + each.sum(0)
 
-    entries = {"mu": (0, identity, 2), "s": (1, np.exp, 1), "sigma": (2, np.exp, 2)}
-    view = View(log_density, 3, entries, (3.5, 1.2, 0.3), (0.5, 1.0, 0.3), depth=32, refine=1.5)
+    entries = {"mu": (0, identity, 2), "s": (1, np.exp, 2), "sigma": (2, np.exp, 2)}
+    view = View(log_density, 3, entries, (3.5, 1.2, 0.3), (0.5, 0.5, 0.4), sheared=False, depth=28, refine=1.6)
     return {"z": z}, [view]
 
 

@@ -38,7 +38,7 @@ class View:
     sheared: bool = True  # whether the axes follow the curvature at the mode
     depth: float = 40.0  # the box has all points whose log density is at most so far below the mode's
     refine: float = 1.0  # factor of the number of panels
-    limits: dict = dataclasses.field(default_factory=dict)  # coordinates' lower bounds, if the axes are not sheared
+    limits: dict = dataclasses.field(default_factory=dict)  # bounds of coordinates, if the axes are not sheared
 
     def at(self, points, fine=1):
         """Log density at points (..., dimension), in chunks."""
@@ -112,13 +112,10 @@ class _Chart:
     def box(self):
         """Bounds (dimension, 2) of y, beyond which the density is negligible."""
         n, depth = self.view.dimension, self.view.depth
-        lowest = np.full(n, -np.inf)
-        for j, coordinate in enumerate(self.order):
-            if coordinate in self.view.limits:
-                limit = self.view.limits[coordinate]
-                lowest[j] = (limit - self.view.mode[coordinate]) / self.matrix[j, j]
+        limits = np.array([self.view.limits.get(coordinate, (-np.inf, np.inf)) for coordinate in self.order])
+        limits = (limits - self.view.mode[list(self.order)][:, None]) / np.diag(self.matrix)[:, None]
         box, known = np.tile([-4.0, 4.0], (n, 1)), np.zeros((n, 2), bool)
-        box[:, 0] = np.maximum(box[:, 0], lowest)
+        box = np.clip(box, limits[:, :1], limits[:, 1:])
         for _ in range(60):
             axes = [np.linspace(*side, COARSE[n]) for side in box]
             values = self.log_density(_tensor(axes))
@@ -132,8 +129,8 @@ class _Chart:
                     edge = end == (0 if side == 0 else len(axis) - 1)
                     new[j, side] = axis[end] + step * (0.4 * width if edge else width / (len(axis) - 1))
                     known[j, side] = not edge
-                if new[j, 0] <= lowest[j]:
-                    new[j, 0], known[j, 0] = lowest[j], True
+                known[j] |= [new[j, 0] <= limits[j, 0], new[j, 1] >= limits[j, 1]]
+                new[j] = np.clip(new[j], *limits[j])
             settled = known.all() and np.all(np.abs(new - box) < 0.1 * np.ptp(box, axis=1)[:, None])
             box = new
             if settled:
