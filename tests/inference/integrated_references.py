@@ -440,7 +440,7 @@ def _(rng):
         return normal(mu, 0, 5) + stats.gamma.logpdf(sigma, 2) + normal_laplace(z, mu, sigma, 10.0, -5, 5).sum(0)
 
     entries = {"mu": (0, identity, 2), "sigma": (1, identity, 2)}
-    view = View(log_density, 2, entries, (1.0, 2.0), (0.3, 0.8), False, 32.0, 0.75, limits={1: (0, np.inf)})
+    view = View(log_density, 2, entries, (1.0, 2.0), (0.3, 0.8), False, 32.0, 0.6, limits={1: (0, np.inf)})
     return {"z": z}, [view]
 
 
@@ -532,7 +532,7 @@ def _(rng):
         return total
 
     entries = {"location": (0, identity, 2), "spread": (1, identity, 2)}
-    return {"z": z}, [View(log_density, 2, entries, (0.5, 0.7), (1.0, 0.5), False, 30.0, 1.5, limits={1: (0, np.inf)})]
+    return {"z": z}, [View(log_density, 2, entries, (0.5, 0.7), (1.0, 0.5), False, 28.0, 1.3, limits={1: (0, np.inf)})]
 
 
 @setting("clipped counts, sketch of 300")
@@ -672,8 +672,8 @@ def _(rng):
 
 @setting("contaminated normal")
 def _(rng):
-    z = np.clip(np.where(rng.random(20) < 0.6, rng.normal(4, 0.7, 20), rng.normal(0, 1, 20)), -8, 8)
-    z = z + rng.laplace(0, 1, 20)
+    z = np.clip(np.where(rng.random(12) < 0.6, rng.normal(4, 0.7, 12), rng.normal(0, 1, 12)), -8, 8)
+    z = z + rng.laplace(0, 1, 12)
     clean = normal_laplace(z, 0.0, 1.0, 1.0, -8, 8)
 
     def log_density(u, mu, v, fine):
@@ -682,7 +682,7 @@ def _(rng):
         return prior + np.logaddexp(log_expit(u) + other, log_expit(-u) + clean).sum(0)
 
     entries = {"share": (0, expit, 2), "mu": (1, identity, 2), "sigma": (2, np.exp, 2)}
-    view = View(log_density, 3, entries, (0.4, 4.0, 0.0), (0.7, 1.0, 0.5), sheared=False, depth=28, refine=1.6)
+    view = View(log_density, 3, entries, (0.4, 4.0, 0.0), (0.7, 1.0, 0.5), sheared=False, depth=26, refine=1.3)
     return {"z": z}, [view]
 
 
@@ -696,7 +696,7 @@ def _(rng):
         return prior + sum(parts)
 
     entries = {"mu[0]": (0, identity, 2), "mu[1]": (1, identity, 2), "sigma": (2, identity, 2)}
-    view = View(log_density, 3, entries, (-1.0, 3.0, 1.5), (0.6, 0.7, 0.4), False, 30.0, 1.6, limits={2: (0, np.inf)})
+    view = View(log_density, 3, entries, (-1.0, 3.0, 1.5), (0.6, 0.7, 0.4), False, 30.0, 1.0, limits={2: (0, np.inf)})
     return {"first": z[0], "second": z[1]}, [view]
 
 
@@ -724,7 +724,7 @@ def _(rng):
 
     entries = {"weights[0]": (0, expit, 2), "weights[1]": (0, lambda u: expit(-u), 2)}
     entries |= {"mu[0]": (1, identity, 2), "mu[1]": (2, identity, 2)}
-    return {"z": z}, [View(log_density, 3, entries, sheared=False, depth=30, refine=1.6)]
+    return {"z": z}, [View(log_density, 3, entries, sheared=False, depth=28, refine=1.1)]
 
 
 @setting("four categories, sketch of unary answers")
@@ -736,15 +736,15 @@ def _(rng):
 
 @setting("Student law, square wave")
 def _(rng):
-    z = square_wave_draws(rng, 1 + 2 * rng.standard_t(3, 10), 2.0, -10, 10)
+    z = square_wave_draws(rng, 1 + 2 * rng.standard_t(3, 5), 2.0, -10, 10)
 
     def log_density(mu, u, v, fine):
-        prior = normal(mu, 0, 5) + normal(u, 0.7, 0.4) + gamma_of_log(v, 2, 0.1)
+        prior = normal(mu, 0, 5) + normal(u, 1.0, 0.4) + gamma_of_log(v, 2, 0.1)
         values = square_wave(z, lambda x: special.stdtr(np.exp(v), (x - mu) / np.exp(u)), 2.0, -10, 10)
         return prior + values.sum(0)
 
     entries = {"mu": (0, identity, 2), "sigma": (1, np.exp, 2), "freedom": (2, np.exp, 2)}
-    view = View(log_density, 3, entries, (1.0, 0.7, 2.5), (1.0, 0.4, 0.7), depth=28, refine=1.4)
+    view = View(log_density, 3, entries, (1.0, 1.0, 2.5), (1.0, 0.4, 0.7), depth=28, refine=1.1)
     return {"z": z}, [view]
 
 
@@ -800,7 +800,7 @@ def _(rng):
 
     shifted = lambda u: 1 + 2 * np.exp(u)  # noqa: E731
     entries = {"mu": (0, identity, 2), "sigma": (1, shifted, 2), "freedom": (2, shifted, 2)}
-    view = View(log_density, 3, entries, (0.0, 0.0, 0.0), (2.0, 0.5, 0.5), depth=30)
+    view = View(log_density, 3, entries, (0.0, 0.0, 0.0), (2.0, 0.5, 0.5), depth=26, refine=0.8)
     return {"z": z}, [view]
 
 
@@ -821,7 +821,7 @@ def _(rng):
         return total + each.sum(0)
 
     entries = {"mu": (0, identity, 2), "s": (1, np.exp, 2), "sigma": (2, np.exp, 2)}
-    view = View(log_density, 3, entries, (3.5, 1.2, 0.3), (0.5, 0.5, 0.4), sheared=False, depth=28, refine=1.6)
+    view = View(log_density, 3, entries, (3.5, 1.2, 0.3), (0.5, 0.5, 0.4), sheared=False, depth=26, refine=1.4)
     return {"z": z}, [view]
 
 

@@ -17,6 +17,7 @@ LEVELS = (0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 NODES = 8  # Gauss-Legendre nodes a panel
 PANELS = {1: 160, 2: 18, 3: 10}  # panels an axis
 FINER = {1: 2.0, 2: 1.6, 3: 1.5}  # factor of the second, finer grid
+FIRST = 1.5  # factor of the panels on the first axis, where quantiles are sought
 COARSE = {1: 801, 2: 61, 3: 25}  # points an axis when the box is searched
 CHUNK = 4096  # points at which a density is evaluated at once
 
@@ -137,12 +138,12 @@ class _Chart:
                 return box
         raise RuntimeError("the posterior has no end")
 
-    def edges(self, count):
-        """Edges of panels, narrow where the density is high: a rule that is only a matter of speed."""
+    def edges(self, counts):
+        """Edges of so many panels on each axis, narrow where the density is high: a rule that is only a matter of speed."""
         result = []
-        for side, (axis, profile) in zip(self.box, self.profiles, strict=True):
+        for side, (axis, profile), count in zip(self.box, self.profiles, counts, strict=True):
             t = np.linspace(*side, 4001)
-            crowd = np.exp(np.interp(t, axis, np.maximum(profile, -self.view.depth)) / 6) + 0.03
+            crowd = np.exp(np.interp(t, axis, np.maximum(profile, -self.view.depth)) / 8) + 0.03
             below = np.concatenate([[0.0], np.cumsum((crowd[1:] + crowd[:-1]) / 2)])
             result.append(np.interp(np.linspace(0, below[-1], count + 1), below, t))
         return result
@@ -150,20 +151,21 @@ class _Chart:
     def marginal(self, fine):
         """Edges (P + 1,) of the first axis's panels, and the density of y there at their nodes (P, NODES)."""
         n, _ = self.view.dimension, self.box
-        count = math.ceil(PANELS[n] * self.view.refine * (FINER[n] if fine == 2 else 1.0))
-        edges = self.edges(count)
+        count = PANELS[n] * self.view.refine * (FINER[n] if fine == 2 else 1.0)
+        counts = [math.ceil(count * (FIRST if n > 1 and j == 0 else 1.0)) for j in range(n)]
+        edges = self.edges(counts)
         nodes, weights = np.polynomial.legendre.leggauss(NODES)
-        ends = [np.interp(np.arange(2 * count + 1) / 2, np.arange(count + 1), edge) for edge in edges]
+        ends = [np.interp(np.arange(2 * len(edge) - 1) / 2, np.arange(len(edge)), edge) for edge in edges]
         corners = self.log_density(_tensor(ends)) - self.top
-        active = np.ones((count,) * n, bool)
+        active = np.ones(counts, bool)
         if n > 1:
             view = np.lib.stride_tricks.sliding_window_view(corners, (3,) * n)[(slice(None, None, 2),) * n]
             active = view.max(axis=tuple(range(n, 2 * n))) > -self.view.depth
             for j in range(n):  # and their neighbours
                 wide = np.pad(active, [(1, 1) if i == j else (0, 0) for i in range(n)])
-                active = wide.take(range(count), j) | active | wide.take(range(2, count + 2), j)
+                active = wide.take(range(counts[j]), j) | active | wide.take(range(2, counts[j] + 2), j)
         cells = np.argwhere(active)
-        result = np.zeros((count, NODES))
+        result = np.zeros((counts[0], NODES))
         offsets = _tensor([(nodes + 1) / 2] * n)  # (NODES, ..., n), in units of a cell
         measure = np.ones((NODES,) * (n - 1))
         for j in range(n - 1):
@@ -185,18 +187,24 @@ class _Chart:
         masses = halves * (density @ weights)
         total = masses.sum()
         y = edges[:-1, None] + halves[:, None] * (nodes + 1)
-        # integrals of the interpolating polynomial from a panel's beginning
+        # within a panel a polynomial interpolates the log density; at a bound, where this may be −∞, the density
         inverse = np.linalg.inv(np.polynomial.legendre.legvander(nodes, NODES - 1))
+        fine_nodes, fine_weights = np.polynomial.legendre.leggauss(32)
+        below = np.concatenate([[0.0], np.cumsum(masses)])
 
         def quantile(level):
-            below = np.concatenate([[0.0], np.cumsum(masses)])
             panel = min(np.searchsorted(below, level * total, side="right") - 1, len(masses) - 1)
-            integral = np.polynomial.legendre.legint(inverse @ density[panel], lbnd=-1)
-            want = (level * total - below[panel]) / halves[panel]
-            position = optimize.brentq(
-                lambda t: np.polynomial.legendre.legval(t, integral) - want * (1 + 0 * t), -1 - 1e-9, 1 + 1e-9, xtol=1e-13
-            )
-            return edges[panel] + halves[panel] * (position + 1)
+            plain = panel in (0, len(masses) - 1)
+            series = inverse @ (density[panel] if plain else np.log(density[panel]))
+
+            def integral(t):
+                inner = np.polynomial.legendre.legval(-1 + (t + 1) * (fine_nodes + 1) / 2, series)
+                return (t + 1) * ((inner if plain else np.exp(inner - series[0])) @ fine_weights)
+
+            share = (level * total - below[panel]) / masses[panel]
+            whole = integral(1.0)
+            place = optimize.brentq(lambda t: integral(t) / whole - share, -1 - 1e-9, 1 + 1e-9, xtol=1e-13)
+            return edges[panel] + halves[panel] * (place + 1)
 
         at = lambda t: self.view.mode[self.first] + self.matrix[0, 0] * t  # noqa: E731
         levels = np.array([quantile(level) for level in LEVELS])
