@@ -343,7 +343,9 @@ def _(rng):
             # from 0 to the cut, and from the cut to 10; with exponents in which neither overflows
             k, m = rate - 0.1, rate + 0.1
             left = start * -np.expm1(-k * cut) / k
-            right = np.exp(np.where(low, z / 10, 0.0)) * (np.exp(-rate * cut) - np.exp(-rate * 10 + (cut - 10) / 10)) / m
+            right = (
+                np.exp(np.where(low, z / 10, 0.0)) * (np.exp(-rate * cut) - np.exp(-rate * 10 + (cut - 10) / 10)) / m
+            )
             atom = np.exp(-rate * 10 - np.abs(z - 10) / 10)
             result[i] = np.log((rate * (left + np.where(high, 0.0, right)) + atom) / 20).sum()
         return gamma_of_log(u, 2, 1) + result
@@ -420,7 +422,7 @@ def _(rng):
 
 @setting("beta law, square wave")
 def _(rng):
-    z = square_wave_draws(rng, rng.beta(1.5, 2, 300), 1.0, 0, 1)
+    z = square_wave_draws(rng, rng.beta(1.5, 2, 50), 1.0, 0, 1)
 
     def log_density(u, fine):
         values = square_wave(z, lambda x: special.betainc(np.exp(u), 2.0, x), 1.0, 0, 1)
@@ -465,7 +467,9 @@ def _(rng):
 
     entries = {"mu": (0, lambda u: 2 * np.sinh(u), 2), "sigma": (1, identity, 2)}
     entries["precision"] = (1, lambda sigma: sigma**-2, 0)
-    return {"z": z}, [View(log_density, 2, entries, (-0.5, 1.5), (0.4, 0.8), False, refine=1.5, limits={1: (0, np.inf)})]
+    return {"z": z}, [
+        View(log_density, 2, entries, (-0.5, 1.5), (0.4, 0.8), False, refine=1.5, limits={1: (0, np.inf)})
+    ]
 
 
 @setting("ridge of a sum")
@@ -518,7 +522,7 @@ def _(rng):
     z = np.clip(np.exp(rng.normal(1, 0.8, 8)), 0, 20) + rng.laplace(0, 10, 8)
 
     def log_density(m, s, fine):
-        total = normal(m, 0, 2) + stats.halfnorm.logpdf(s, 0, 1)
+        total = normal(m, 0, 2) + stats.gamma.logpdf(s, 3, scale=1 / 3)
         end = (np.log(20) - m) / s
         for value in z:  # by t = (log x − m)/s, which is standard normal
             high = np.clip(end, -12, 12)
@@ -550,7 +554,7 @@ def _(rng):
 
 @setting("beta law of two shapes, square wave")
 def _(rng):
-    z = square_wave_draws(rng, rng.beta(2, 4, 60), 2.0, 0, 1)
+    z = square_wave_draws(rng, rng.beta(2, 4, 25), 2.0, 0, 1)
 
     def log_density(u, v, fine):
         values = square_wave(z, lambda x: special.betainc(np.exp(u), np.exp(v), x), 2.0, 0, 1)
@@ -637,10 +641,14 @@ def _(rng):
         total = normal(base, 5, 2) + normal(slope, 0, 1)
         for x, value in zip((-1, 0, 1), z, strict=True):
             n = np.arange(max(0, value - 420), value + 421)[:, None]
-            total = total + mixed(discrete_laplace(value - n.T, 10.0), stats.poisson.logpmf(n, np.exp(base + slope * x)))[0]
+            total = (
+                total + mixed(discrete_laplace(value - n.T, 10.0), stats.poisson.logpmf(n, np.exp(base + slope * x)))[0]
+            )
         return total
 
-    view = View(log_density, 2, {"base": (0, identity, 2), "slope": (1, identity, 2)}, (5.1, 0.9), (0.1, 0.1), refine=0.7)
+    view = View(
+        log_density, 2, {"base": (0, identity, 2), "slope": (1, identity, 2)}, (5.1, 0.9), (0.1, 0.1), refine=0.7
+    )
     return {"z": z}, [view]
 
 
@@ -775,7 +783,9 @@ def _(rng):
         return total
 
     entries = {name: (i, identity, 2) for i, name in enumerate(("a", "b", "c"))}
-    return {"x": x[level], "answers": answers}, [View(log_density, 3, entries, (-0.5, 1.0, 1.5), (0.3, 0.3, 0.5), refine=2)]
+    return {"x": x[level], "answers": answers}, [
+        View(log_density, 3, entries, (-0.5, 1.0, 1.5), (0.3, 0.3, 0.5), refine=2)
+    ]
 
 
 @setting("Student law, one record")
@@ -812,7 +822,7 @@ def _(rng):
 
     def log_density(mu, u, v, fine):
         s, sigma = np.exp(u), np.exp(v)
-        total = normal(u, 1, 0.5) + normal(mu, 0, s) + gamma_of_log(v, 2, 1)
+        total = normal(u, 1, 0.3) + normal(mu, 0, s) + normal(v, 0.4, 0.4)
         noise = np.log(0.7) + normal_laplace(z, mu, sigma, np.sqrt(2), -5, 5)
         exact = np.where((np.abs(z) < 5)[:, None], np.log(0.3) + stats.norm.logpdf(z[:, None], mu, sigma), -np.inf)
         each = np.logaddexp(noise, exact)
@@ -821,7 +831,7 @@ def _(rng):
         return total + each.sum(0)
 
     entries = {"mu": (0, identity, 2), "s": (1, np.exp, 2), "sigma": (2, np.exp, 2)}
-    view = View(log_density, 3, entries, (3.5, 1.2, 0.3), (0.5, 0.5, 0.4), sheared=False, depth=26, refine=1.4)
+    view = View(log_density, 3, entries, (3.5, 1.2, 0.3), (0.5, 0.3, 0.3), sheared=False, depth=26, refine=1.0)
     return {"z": z}, [view]
 
 

@@ -56,7 +56,9 @@ class View:
         points = np.concatenate([start[None], points])
         best = points[np.argmax(self.at(points))]
         value = lambda t: -float(self.at(best + scale * t))  # noqa: E731
-        found = optimize.minimize(value, np.zeros(len(scale)), method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-10})
+        found = optimize.minimize(
+            value, np.zeros(len(scale)), method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-10}
+        )
         return best + scale * found.x
 
     def axes(self, order):
@@ -139,7 +141,7 @@ class _Chart:
         raise RuntimeError("the posterior has no end")
 
     def edges(self, counts):
-        """Edges of so many panels on each axis, narrow where the density is high: a rule that is only a matter of speed."""
+        """Edges of so many panels on each axis, narrow where the density is high, which saves panels."""
         result = []
         for side, (axis, profile), count in zip(self.box, self.profiles, counts, strict=True):
             t = np.linspace(*side, 4001)
@@ -194,7 +196,7 @@ class _Chart:
 
         def quantile(level):
             panel = min(np.searchsorted(below, level * total, side="right") - 1, len(masses) - 1)
-            plain = panel in (0, len(masses) - 1)
+            plain = self.first in self.view.limits and panel in (0, len(masses) - 1)
             series = inverse @ (density[panel] if plain else np.log(density[panel]))
 
             def integral(t):

@@ -24,7 +24,12 @@ def test_evidence_of_a_beta_prior_and_randomized_answers():
     lie = 1 - keep
     exact = mpmath.log(
         mpmath.fsum(
-            mpmath.binomial(yes, i) * keep**i * lie ** (yes - i) * mpmath.binomial(no, j) * lie**j * keep ** (no - j)
+            mpmath.binomial(yes, i)
+            * keep**i
+            * lie ** (yes - i)
+            * mpmath.binomial(no, j)
+            * lie**j
+            * keep ** (no - j)
             # i + j people have "yes" as their true answer
             * mpmath.beta(a + i + j, b + yes + no - i - j)
             for i in range(yes + 1)
