@@ -131,7 +131,7 @@ class Density:
             except (NotImplementedError, AttributeError):
                 moments = jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
             middle = transform(jnp.zeros(transform.inverse_shape(law.shape())))
-            centre, deviation = (jnp.broadcast_to(each, law.shape()) for each in moments)
+            centre, deviation = (jnp.broadcast_to(jnp.asarray(each, float), law.shape()) for each in moments)
             value = jnp.where(jnp.isfinite(centre), centre, middle)
             deviations[site["name"]] = jax.jvp(transform.inv, (value,), (deviation,))[1]
             return value

@@ -12,7 +12,7 @@ from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import models
-from ldpbayes.inference.integrated import integral_of
+from tests.inference.integrals import integral_of
 
 UNBOUNDED = {"sensitivity": math.inf}
 

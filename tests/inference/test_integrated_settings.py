@@ -19,7 +19,7 @@ from scipy.stats import qmc
 
 import ldpbayes as ldp
 from ldpbayes import mechanisms, models, noise
-from ldpbayes.inference.integrated import integral_of
+from tests.inference.integrals import integral_of
 from tests.inference import integrated_references as references
 
 RECORDED = json.loads(references.FILE.read_text())

@@ -1,0 +1,33 @@
+"""The integral of a model's posterior as weighted nodes, and as a transformation of uniform random numbers."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+
+from ldpbayes.inference._arguments import prepared
+from ldpbayes.inference.density import density_of
+from ldpbayes.inference.integrated import Integrated
+
+
+def integral_of(model, *args):
+    """Nodes by site with weights, the log evidence with its error, the number of evaluations, and `draws`."""
+    args, kwargs, _ = prepared(model, args, {})
+    density = density_of(model, args, kwargs)
+
+    def constrained(rows):
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, jax.jit(jax.vmap(density.constrained))(integral.at(rows)))
+
+    with jax.enable_x64(True):
+        integral = Integrated(lambda _: density, jax.random.split(jax.random.key(0), 1), 1)
+        (cells,) = integral.solve()
+    rows, weights = cells.nodes
+    return SimpleNamespace(
+        nodes=constrained(rows),
+        weights=weights,
+        log_evidence=cells.log_integral,
+        error=cells.error,
+        evaluations=cells.evaluations,
+        draws=lambda uniforms: constrained(cells.draws(uniforms)[0]),
+    )
