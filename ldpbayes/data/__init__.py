@@ -3,7 +3,7 @@
 A sketch is a small summary of a release. `ldpbayes.fit` can use the sketch in place of the released values.
 """
 
-from ldpbayes.data._sketches import Groups, MomentSketch, Sketch, TotalSketch
+from ldpbayes.data._sketches import Groups, MixedSketch, MomentSketch, Sketch, TotalSketch
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.frames import arrays_of_frames
@@ -15,6 +15,7 @@ __all__ = [
     "CountSketch",
     "ExpandedSketch",
     "Groups",
+    "MixedSketch",
     "MomentSketch",
     "NoisyTable",
     "PanelSketch",

@@ -14,7 +14,8 @@ from numpy.polynomial.legendre import leggauss
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.types import Array
-from ldpbayes.data._sketches import Sketch
+from ldpbayes.data._sketches import MOST_PARTS, MixedSketch, Sketch, too_many
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.arrays import evenly_spaced, snapped
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
@@ -23,6 +24,7 @@ ORDER = 8  # nodes a panel
 MOMENTS = 12  # kept of each panel; the certificate compares the nodes, of which there are fewer, with them
 PROBES = 256  # released values that are kept, to check a sketch against them
 CHUNK = 1 << 15  # records that are read at a time, so that temporary arrays stay in a core's cache
+ROUNDING = 1e-13  # relative difference up to which two budgets are taken as one
 MAX_LATTICE = 128  # integers between the bounds below which panels are cut there by default
 MAX_ATOMS = 1024  # integers inside the bounds that are counted one by one, at most
 HEAVY = 4096  # reach of the noise in resolutions: normal noise ends, to 1e-32, after 12, power laws after very many
@@ -38,7 +40,7 @@ class PanelSketch(Sketch):
 
     Let x be a record, z its released value, and θ the parameters of the model. Within a panel, log p(z | θ) is a smooth
     function of z. Therefore the moments determine the log-likelihood Σ log p(z_i | θ) of all values almost exactly. All
-    records must have one budget.
+    records have one budget. A `MixedSketch` has one such sketch for each of a few budgets.
 
     The attributes are:
 
@@ -89,7 +91,7 @@ class PanelSketch(Sketch):
     ) -> "PanelSketch":
         """Compress N released numbers (N,) to a sketch. `Release.sketch` describes the options and errors."""
         if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
-            raise ValueError("a sketch of numbers needs one budget for all; sketch each budget separately")
+            raise ValueError("a PanelSketch needs one budget for all; release.sketch() takes a few budgets")
         array = np.asarray(values)
         edges, grid = panel_edges(mechanism, panels, lattice)
         chosen = panels is not None or grid is not None  # graded panels, not equally wide, are left as they are
@@ -176,7 +178,12 @@ class PanelSketch(Sketch):
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "nodes": len(self.nodes)}
 
-    def _plus(self, other: Any) -> "PanelSketch":
+    def _common(self) -> Any:
+        return jax.tree.structure(self.mechanism)  # budgets may differ
+
+    def _plus(self, other: Any) -> Any:
+        if self.mechanism != other.mechanism:
+            return MixedSketch.of((self, *other._parts))
         if self.edges != other.edges:
             panels = f"{len(self.edges) - 1} and {len(other.edges) - 1}"
             raise ValueError(f"sketches with different panels cannot be added ({panels}); give both the same number")
@@ -189,6 +196,37 @@ class PanelSketch(Sketch):
         grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
         order, chosen = min(self.order, other.order), self.chosen or other.chosen
         return PanelSketch(self.mechanism, moments, tails, atoms, self.edges, order, grid, chosen, records, probes)
+
+
+def sketch_of_numbers(values: np.ndarray, mechanism: Any, *options: Any) -> PanelSketch | MixedSketch:
+    """The sketch of released numbers (N,) with a few different budgets; options and errors of `PanelSketch.of`."""
+    codes, mechanisms = budgets_of(mechanism, len(values))
+    if len(mechanisms) > MOST_PARTS:
+        raise ValueError(too_many(len(mechanisms)))
+    parts = [PanelSketch.of(values[codes == code], each, *options) for code, each in enumerate(mechanisms)]
+    return MixedSketch.of(parts)
+
+
+def budgets_of(mechanism: Mechanism, count: int) -> tuple[np.ndarray, list[Mechanism]]:
+    """Codes (count,) of the different personal parameters of records, and a mechanism without arrays for each."""
+    mechanism = rounding_merged(mechanism)
+    first, codes = np.zeros(1, int), np.zeros(count, int)
+    for leaf in mechanism.personal_parameters():
+        values, places = np.unique(np.broadcast_to(leaf, count), return_inverse=True)
+        _, first, codes = np.unique(codes * len(values) + places, return_index=True, return_inverse=True)
+    records = (mechanism.of_records((count,), slice(row, row + 1)) for row in first[: MOST_PARTS + 1])
+    return codes, [each._map_personal(lambda leaf: leaf[0]) for each in records]
+
+
+def rounding_merged(mechanism: Mechanism) -> Mechanism:
+    """The mechanism, where parameters of records that differ by rounding errors are the smallest of them."""
+
+    def merged(leaf: Array) -> np.ndarray:
+        values, places = np.unique(leaf, return_inverse=True)
+        apart = np.append(True, np.diff(values) > ROUNDING * np.abs(values[1:]))
+        return values[apart][np.cumsum(apart) - 1][places].reshape(np.shape(leaf))
+
+    return mechanism._map_personal(merged)
 
 
 def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> tuple[Array, int | None]:
