@@ -1,4 +1,4 @@
-"""Equal rows count once: a density of a few kinds of records, each with the number of its records as weight."""
+"""Fewer rows in place of all records: equal rows of the arguments count once, and numbers of one law are sketched."""
 
 import contextlib
 import dataclasses
@@ -15,12 +15,15 @@ from jax.flatten_util import ravel_pytree
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.pytrees import unchecked
-from ldpbayes._core.types import Array, Key, Message, Model, Params
+from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.data import Release
 from ldpbayes.data.frames import Table
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, Site, given, log_likelihood_shape, sites_of
+from ldpbayes.likelihood.families import unexpanded
+from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.mechanisms import NumericMechanism
 
 MIN_RECORDS = 500  # from which on a step of a chain takes so long that the comparison pays
 MIN_COPIES = 2  # records a kind
@@ -51,6 +54,46 @@ def equal_rows_once(
                     report = {"ran": "equal rows counted once", "rows": rows, "records": size}
                     return dataclasses.replace(counted, whole=density), own, report
     return density, sites, {}
+
+
+def sketched_releases(
+    density: Density, sites: dict[str, Site], strategy: Callable, key: Key
+) -> tuple[Density, dict[str, Site], dict[str, Any]]:
+    """The density with sketches in the places of releases of numbers, its sites, and a report. Unchanged and without a
+    report where sketches are hardly shorter, or where the model uses a release otherwise than under one law.
+    """
+
+    def sketched(data: Any) -> Any:
+        numbers = type(data) is Release and isinstance(data.mechanism, NumericMechanism)
+        if not numbers or data.mechanism.support.is_discrete or data.mechanism.record_shape or data.values is None:
+            return data
+        sketch = data.sketch()
+        return sketch if MIN_COPIES * np.size(sketch.weights) <= data.count else data
+
+    # A model may do anything with its arguments, and fail or warn with a sketch, as it does for laws of each record.
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = density.replace_data(sketched)
+        pairs = [(new, old) for new, old in zip(made.data, density.data, strict=True) if new is not old]
+        points = [density.start(own, strategy) for own in jax.random.split(key, MIN_POINTS)]
+        if pairs and all(_same(_laws(made, point), _laws(density, point)) for point in points):
+            rows, records = sum(new.weights.size for new, _ in pairs), sum(old.count for _, old in pairs)
+            report = {"ran": "sketch", "rows": int(rows), "records": records}
+            return dataclasses.replace(made, whole=density), sites_of(made), report
+    return density, sites, {}
+
+
+def _laws(density: Density, parameters: Params) -> dict[str, Any]:
+    """Laws by site at unconstrained parameters; of records if the site is privatized."""
+    sites = density.trace(given(density.model, parameters, parameters)).items()
+    laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
+    return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
+
+
+def _same(ours: PyTree, theirs: PyTree) -> bool:
+    """Whether two pytrees have one structure, and leaves that are equal up to rounding."""
+    pairs = jax.tree.map(lambda *pair: np.allclose(*pair, rtol=TOLERANCE, atol=0, equal_nan=True), ours, theirs)
+    return all(jax.tree.leaves(pairs))
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:
