@@ -27,6 +27,7 @@ from ldpbayes._core.executors import completed
 from ldpbayes.data._parquet import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Sketch, Source, TotalSketch
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
+from ldpbayes.data.panel_sketch import rounding_merged
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import parts_of
@@ -35,6 +36,7 @@ PIECE = 1 << 22  # of a large file, that are one task
 CSV_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time
 SIGNED = '"digest"'  # in the description of values that have one
 BAR: dict[str, Any] = {"unit": " values", "unit_scale": True, "desc": "sketching"}
+ONE_FOR_ALL: tuple[tuple[int, ...], ...] = ((), (1,))  # shapes of parameters that all records share
 FILES = (".csv", ".npy", ".npz", ".parquet", ".tsv")
 
 
@@ -63,8 +65,10 @@ def sketch_from(
         ``.tsv`` (which need pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of
         released values (N, *event), where ``event`` is the shape of one value.
     mechanism : Mechanism, optional
-        The mechanism of the values, with one budget for all records. Not needed for files from `Release.save`, which
-        contain the mechanism. Raises ValueError if the mechanisms of two files differ.
+        The mechanism of the values. Not needed for files from `Release.save`, which contain the mechanism. Parameters
+        may be arrays with one number for each record of every file (or of all arrays), and the files may have different
+        budgets, with the limits of `Release.sketch`. Raises ValueError if the mechanisms of two files are of different
+        kinds.
     column : str or sequence of str, optional
         Only for ``.parquet``, ``.csv`` and ``.tsv`` files: the name of the column of released values. If each released
         value is a row of numbers, give the names of all columns of the row. Default: ``value``.
@@ -165,10 +169,13 @@ class _Reader:
         with reading(path):
             if path.suffix == ".npy":
                 rows = len(np.load(path, mmap_mode="r"))
-                return [_Piece(path, i, i + PIECE, min(PIECE, rows - i)) for i in range(0, rows, PIECE)]
+                size = max(1, rows) if self._personal(path) else PIECE
+                return [_Piece(path, i, i + size, min(size, rows - i)) for i in range(0, rows, size)]
             if path.suffix != ".parquet":
                 return [_Piece(path)]
             file = parquet_file(path)
+            if self._personal(path):  # they are in the order of all records
+                return [_Piece(path, 0, file.num_row_groups, file.metadata.num_rows)]
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             starts = np.cumsum([0, *groups[:-1]])
             number = starts // PIECE
@@ -183,11 +190,11 @@ class _Reader:
             made, times, signed = self._made(piece.path)
             blocks = list[str]()
 
-            def read(values: Any) -> Sketch:
+            def read(values: Any, mechanism: Mechanism) -> Sketch:
                 blocks.extend(blocks_of(values=values) if signed else ())
-                return self._sketch(values, made, times, bar)
+                return self._sketch(values, mechanism, times, bar)
 
-            total = _sum(map(read, self._chunks(piece)))
+            total = _sum(itertools.starmap(read, self._records(piece, made)))
             if total is None and signed:
                 raise ValueError("it is damaged: it has no values")
             if total is None:
@@ -204,6 +211,7 @@ class _Reader:
         with _naming(largest.path):
             chunks, (mechanism, times, _) = self._chunks(largest), self._made(largest.path)
             first = next(chunks, None)
+            mechanism = mechanism if first is None else _of_rows(mechanism, 0, len(first))
             codes = first is not None and not mechanism.record_shape and mechanism.support.is_discrete
             example = ready[0] if ready else self._sketch(first, mechanism, times) if codes else None
             expands = codes and (self.options.get("expand") or isinstance(example, ExpandedSketch))
@@ -218,8 +226,8 @@ class _Reader:
 
     def derivatives(self, theta: np.ndarray, piece: _Piece) -> list[Any]:
         """Those of `CategoryRecords`, of a piece."""
-        mechanism, *_ = self._made(piece.path)
-        parts = (CategoryRecords(values, mechanism).derivatives(theta) for values in self._chunks(piece))
+        records = self._records(piece, self._made(piece.path)[0])
+        parts = (CategoryRecords(values, mechanism).derivatives(theta) for values, mechanism in records)
         return functools.reduce(_plus, parts, [0.0, 0.0, 0.0])
 
     def _sketch(self, values: Any, mechanism: Mechanism, times: int | None, bar: Any = None) -> Sketch:
@@ -240,9 +248,19 @@ class _Reader:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if beside.keys() & {"neighbours", "privacy"}:
             raise ValueError("a table whose publisher states its privacy cannot be read in parts: load it whole")
-        if mechanism.batch_shape:
-            raise ValueError("a file with different budgets cannot be read in parts: load it whole, as a release")
-        return mechanism, beside.get("times"), SIGNED in text
+        return rounding_merged(mechanism), beside.get("times"), SIGNED in text
+
+    def _personal(self, path: pathlib.Path) -> bool:
+        return self._made(path)[0].batch_shape not in ONE_FOR_ALL
+
+    def _records(self, piece: _Piece, mechanism: Mechanism) -> Iterator[tuple[Any, Mechanism]]:
+        """Blocks of released values, each with the mechanism of its records."""
+        start, shape = 0, mechanism.batch_shape
+        for values in self._chunks(piece):
+            yield values, _of_rows(mechanism, start, len(values))
+            start += len(values)
+        if start and shape not in (*ONE_FOR_ALL, (start,)):
+            raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {start} records")
 
     def _chunks(self, piece: _Piece) -> Iterator[Any]:
         path = piece.path
@@ -314,6 +332,12 @@ class _AllRecords:
         return functools.reduce(_plus, parts)
 
 
+def _of_rows(mechanism: Mechanism, start: int, count: int) -> Mechanism:
+    """The mechanism of a block of records."""
+    shape = mechanism.batch_shape
+    return mechanism if shape in ONE_FOR_ALL else mechanism.of_records(shape, slice(start, start + count))
+
+
 def _plus(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     return [x + y for x, y in zip(a, b, strict=True)]
 
@@ -354,7 +378,8 @@ def _of_release(parts: Sequence[_Part]) -> Sketch:
             verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
             digest = hashlib.sha256(text.encode()).hexdigest()
     sources = (Source(path.name, round(float(total.size)), digest),) if path and digest else ()
-    return dataclasses.replace(total, added=sketch.added[:1], doubts=total.doubts[:1], sources=sources)
+    added = tuple(each._replace(mechanism=total.mechanism) for each in sketch.added[:1])
+    return dataclasses.replace(total, added=added, doubts=total.doubts[:1], sources=sources)
 
 
 def _text(path: pathlib.Path) -> str:
