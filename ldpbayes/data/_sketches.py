@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -231,7 +232,7 @@ class MixedSketch(Sketch):
 
     The attributes are:
 
-    - ``parts``: the sketches, at most 64. Each has a mechanism without arrays;
+    - ``parts``: the sketches, at most 64, in ascending order of the budgets (or bounds, or scales);
     - ``mechanism``: the mechanism of all parts. A parameter in which the parts differ is an array (parts,);
     - ``nodes`` and ``weights`` (nodes, parts): the nodes and weights of the parts, in columns.
     """
@@ -252,6 +253,8 @@ class MixedSketch(Sketch):
             raise ValueError(too_many(len(sums)))
         if len(sums) == 1:
             return sums[0]
+        # in ascending order, so that a sum does not depend on the order of its terms
+        sums.sort(key=lambda part: [np.ravel(leaf).tolist() for leaf in jax.tree.leaves(part.mechanism)])
         bare = tuple(dataclasses.replace(part, doubts=(), added=(), sources=()) for part in sums)
         return cls(joined_mechanism([part.mechanism for part in sums]), bare)
 

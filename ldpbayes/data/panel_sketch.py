@@ -202,13 +202,15 @@ def sketch_of_numbers(values: np.ndarray, mechanism: Any, *options: Any) -> Pane
     """The sketch of released numbers (N,) with a few different budgets; options and errors of `PanelSketch.of`."""
     codes, mechanisms = budgets_of(mechanism, len(values))
     if len(mechanisms) > MOST_PARTS:
-        raise ValueError(too_many(len(mechanisms)))
+        raise ValueError(too_many(1 + codes.max()))
     parts = [PanelSketch.of(values[codes == code], each, *options) for code, each in enumerate(mechanisms)]
     return MixedSketch.of(parts)
 
 
 def budgets_of(mechanism: Mechanism, count: int) -> tuple[np.ndarray, list[Mechanism]]:
-    """Codes (count,) of the different personal parameters of records, and a mechanism without arrays for each."""
+    """Codes (count,) of the different personal parameters of records, and the mechanism of each code; of too many, only
+    one more than a sketch can hold.
+    """
     mechanism = rounding_merged(mechanism)
     first, codes = np.zeros(1, int), np.zeros(count, int)
     for leaf in mechanism.personal_parameters():
