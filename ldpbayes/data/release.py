@@ -204,12 +204,13 @@ class Release(Holding):
         Parameters
         ----------
         panels : int, optional
-            Only for numbers under continuous noise: the number of panels, for each budget. Panels are intervals that divide the range of likely released
-            values. More panels make the sketch more exact. Default: 40, or more if the noise is narrow.
+            Only for numbers under continuous noise: the number of panels for each budget. Panels are intervals that
+            divide the range of likely released values. More panels make the sketch more exact. Default: 40, or more if
+            the noise is narrow.
         lattice : bool, optional
-            Only for numbers under continuous noise: True if every integer between the clipping bounds is an end of a panel. This makes
-            the sketch more exact if the records are counts. Default: True for Laplace noise, if there are at most 128
-            such integers.
+            Only for numbers under continuous noise: True if every integer between the clipping bounds is an end of a
+            panel. This makes the sketch more exact if the records are counts. Default: True for Laplace noise, if there
+            are at most 128 such integers.
         keep_records : bool
             True (default) if the sketch keeps a reference to the released values. `fit` uses these values if the sketch
             is not exact enough.

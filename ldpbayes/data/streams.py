@@ -256,11 +256,14 @@ class _Reader:
     def _records(self, piece: _Piece, mechanism: Mechanism) -> Iterator[tuple[Any, Mechanism]]:
         """Blocks of released values, each with the mechanism of its records."""
         start, shape = 0, mechanism.batch_shape
+        problem = f"the mechanism's parameters have shape {shape}, but there are {{}} records"
         for values in self._chunks(piece):
+            if shape not in ONE_FOR_ALL and start + len(values) > shape[0]:
+                raise ValueError(problem.format("more"))
             yield values, _of_rows(mechanism, start, len(values))
             start += len(values)
         if start and shape not in (*ONE_FOR_ALL, (start,)):
-            raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {start} records")
+            raise ValueError(problem.format(start))
 
     def _chunks(self, piece: _Piece) -> Iterator[Any]:
         path = piece.path

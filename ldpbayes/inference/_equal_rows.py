@@ -92,8 +92,8 @@ def _laws(density: Density, parameters: Params) -> dict[str, Any]:
 
 def _same(ours: PyTree, theirs: PyTree) -> bool:
     """Whether two pytrees have one structure, and leaves that are equal up to rounding."""
-    pairs = jax.tree.map(lambda *pair: np.allclose(*pair, rtol=TOLERANCE, atol=0, equal_nan=True), ours, theirs)
-    return all(jax.tree.leaves(pairs))
+    close = functools.partial(np.allclose, rtol=TOLERANCE, atol=0, equal_nan=True)
+    return all(jax.tree.leaves(jax.tree.map(close, ours, theirs)))
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:

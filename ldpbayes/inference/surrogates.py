@@ -174,7 +174,8 @@ class Records(Surrogate):
         first = not any(each.panels for each in self.reports)
         finer = self._finer(positions) if first else None
         if finer is None and self.exact.whole is not None:  # `fit` made the sketch itself
-            return dataclasses.replace(self, exact=self.exact.whole, coarse=False)
+            reports = (*self.reports, Report(ran="records", why=message))
+            return dataclasses.replace(self, exact=self.exact.whole, coarse=False, reports=reports)
         if finer is None:
             advice = "sketch with more panels, or keep the records in the sketch" if first else "fit the release itself"
             warn(f"{message}, and cannot be refined; {advice}", SketchWarning)

@@ -7,11 +7,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer import init_to_uniform
 
 import ldpbayes as ldp
 from ldpbayes.inference._equal_rows import sketched_releases
 from ldpbayes.inference.density import density_of, sites_of
-from numpyro.infer import init_to_uniform
 
 N = 4000
 RNG = np.random.default_rng(0)
@@ -43,12 +43,14 @@ def test_fits_of_the_release_and_of_its_sketch_are_one_certified_fit():
 
 @pytest.mark.filterwarnings("ignore::ldpbayes.inference.ConvergenceWarning")
 def test_every_part_is_certified_and_refined():
-    sketch = RELEASE.sketch(panels=2, lattice=False)
+    mechanism = ldp.LaplaceMechanism(20 * EPSILON, -5, 5)  # beside whose panels a law of this width is narrow
+    values = RNG.normal(1.03, 0.3, N) + RNG.laplace(0, 10 / mechanism.epsilon)
+    sketch = ldp.Release(values, mechanism).sketch(panels=2, lattice=False)
     with pytest.warns(ldp.inference.SketchWarning, match=r"a sketch of \[2, 2\] panels .* refined to"):
         result = ldp.fit(model, sketch, **SHORT)
     first, last = json.loads(result.attrs["certificates"])
     assert first["panels"] == [2, 2] and first["error_nats"] > 1e-3 >= last["error_nats"]
-    assert len(last["panels"]) == 2 and min(last["panels"]) >= 8
+    assert len(last["panels"]) == 2 and min(last["panels"]) > 2
 
 
 def replaced(model, *args):
@@ -72,8 +74,10 @@ def test_releases_are_sketched_only_if_the_model_has_one_law_for_all_their_recor
 
     assert replaced(model, RELEASE)["records"] == N
     few = ldp.Release(RELEASE.values[:1000], ldp.LaplaceMechanism(EPSILON[:1000], -5, 5))  # a sketch is no shorter
-    many = ldp.Release(RELEASE.values, ldp.LaplaceMechanism(np.linspace(1, 3, N), -5, 5))
-    uneven = ldp.Release(RELEASE.values, ldp.LaplaceMechanism(np.where(np.arange(N) % 3, 1.0, 3.0), -5, 5))
+    many, uneven = (
+        ldp.Release(RNG.uniform(-5, 5, N) + RNG.laplace(0, 10 / epsilon), ldp.LaplaceMechanism(epsilon, -5, 5))
+        for epsilon in (np.linspace(1, 3, N), np.where(np.arange(N) % 3, 1.0, 3.0))
+    )
     for other, release in (
         (regression, RELEASE),
         (of_the_mean_budget, uneven),
@@ -84,9 +88,14 @@ def test_releases_are_sketched_only_if_the_model_has_one_law_for_all_their_recor
         assert replaced(other, release) == {}
 
 
+@pytest.mark.filterwarnings("ignore::ldpbayes.inference.ConvergenceWarning")
 def test_a_sketch_that_fit_made_gives_way_to_the_records_where_it_cannot_be_exact(monkeypatch):
     monkeypatch.setattr("ldpbayes.inference.surrogates.REFINEMENTS", 0)
-    monkeypatch.setattr("ldpbayes.inference.surrogates.TOLERANCE", -1.0)
+    for name in ("COARSE_TOLERANCE", "TOLERANCE"):
+        monkeypatch.setattr(f"ldpbayes.inference.surrogates.{name}", -1.0)
     few = ldp.Release(RELEASE.values[:1400], ldp.LaplaceMechanism(EPSILON[:1400], -5, 5))
-    result = ldp.fit(model, few, num_warmup=30, num_samples=30, num_chains=1, progress_bar=False)
-    assert json.loads(result.attrs["certificates"]) == []
+    with pytest.warns(ldp.inference.SketchWarning, match="sampled again"):
+        result = ldp.fit(model, few, num_warmup=30, num_samples=30, num_chains=1, progress_bar=False)
+    expansion = json.loads(result.attrs["expansion"])
+    assert expansion["ran"] == "records" and "has an error of" in expansion["why"]
+    np.testing.assert_array_equal(result.observed_data["z"], few.values)
