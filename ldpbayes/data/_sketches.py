@@ -1,14 +1,12 @@
 """Sketches: their common base, moments of normal rows, and totals of statistics."""
 
 import dataclasses
+import io
 import os
 import pathlib
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -16,11 +14,11 @@ from ldpbayes._core.archive import load_arrays, reading, save_arrays, whole_file
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.printing import Holding, shown
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
-from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes._core.tracing import array_of
 from ldpbayes.data.frames import is_missing
 from ldpbayes.mechanisms import mechanism_from_spec
 from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.protocol import Promise, joined_mechanism
+from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.polynomial import Polynomial
 from ldpbayes.privacy.guarantee import counted_once
@@ -79,7 +77,6 @@ class Sketch(Holding):
     #: Batch shape of the law of the records: () if all have one law, or (G,) if each of G groups has its own law.
     law_shape = property(lambda self: () if self.num_groups is None else (self.num_groups,))
     _parts = property(lambda self: (self,))  # sketches of one mechanism each, whose sum it is
-    _kind = property(lambda self: type(self))  # sketches of one kind add
     promises = property(lambda self: self.added or (Promise(self.mechanism),), doc="The guarantee of each release.")
 
     @property
@@ -104,7 +101,7 @@ class Sketch(Holding):
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, Sketch):
             return NotImplemented
-        if self._kind is not other._kind:
+        if type(self._parts[0]) is not type(other._parts[0]):
             hint = "; make them with the same expand= (True or False)" if self.mechanism == other.mechanism else ""
             raise ValueError(f"sketches of different kinds cannot be added: {self} and {other}{hint}")
         if not (self._common() == other._common() and self.coords == other.coords):
@@ -129,27 +126,25 @@ class Sketch(Holding):
         """
         if pathlib.Path(path).suffix != ".npz":
             raise ValueError(f"the name of a sketch file must end in .npz, got {os.fspath(path)!r}")
-        header, arrays = self._packed()
         with whole_file(path) as file:
-            save_arrays(file, "sketch", {"format": FORMAT} | header, arrays)
+            self._write(file)
 
-    def _packed(self, prefix: str = "") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The fields for a file: those for its header, and arrays by their names after the prefix."""
-        header: dict[str, Any] = {"kind": type(self).__name__, "mechanism": self.mechanism.spec()}
+    def _write(self, file: BinaryIO) -> None:
+        header: dict[str, Any] = {"format": FORMAT, "kind": type(self).__name__, "mechanism": self.mechanism.spec()}
         header["added"] = [(mechanism.spec(), *more) for mechanism, *more in self.added]
         arrays = dict[str, Any]()
         for name, value in _fields(self).items():
-            if name == "parts":
-                packed = [part._packed(f"{prefix}{place}.") for place, part in enumerate(value)]
-                header[name], arrays = [own for own, _ in packed], {k: v for _, own in packed for k, v in own.items()}
+            if name == "parts":  # files in the file
+                for place, part in enumerate(value):
+                    part._write(buffer := io.BytesIO())
+                    arrays[f"{name}.{place}"] = np.frombuffer(buffer.getvalue(), np.uint8)
             elif isinstance(value, Polynomial):
-                parts = _fields(value).items()
-                arrays |= {f"{prefix}{name}.{part}": each for part, each in parts if each is not None}
+                arrays |= {f"{name}.{part}": each for part, each in _fields(value).items() if each is not None}
             elif isinstance(value, np.ndarray):
-                arrays[prefix + name] = value
+                arrays[name] = value
             elif name not in ("mechanism", "added", "records"):
                 header[name] = value
-        return header, arrays
+        save_arrays(file, "sketch", header, arrays)
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Sketch":
@@ -158,26 +153,20 @@ class Sketch(Holding):
         Raises ValueError if the file is damaged, or if `save` did not write it.
         """
         with reading(path, " is not a valid sketch file") as file:
-            header, arrays = load_arrays(file, "sketch")
-            if (form := header.pop("format")) != FORMAT:
-                raise ValueError(f"its format is {form!r}, of another version of ldpbayes")
-            header.pop("digest", "")
-            return Sketch._unpacked(header, arrays)
+            return Sketch._read(file)
 
     @staticmethod
-    def _unpacked(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> "Sketch":
-        """Inverse of `_packed`; ValueError for what it cannot have made."""
+    def _read(file: BinaryIO) -> "Sketch":
+        header, arrays = load_arrays(file, "sketch")
         finite = all(np.isfinite(array).all() for name, array in arrays.items() if name != "nodes")
-        kind, mechanism = header.pop("kind"), mechanism_from_spec(header.pop("mechanism"))
+        if (form := header.pop("format")) != FORMAT:
+            raise ValueError(f"its format is {form!r}, of another version of ldpbayes")
+        kind, mechanism, _ = header.pop("kind"), mechanism_from_spec(header.pop("mechanism")), header.pop("digest", "")
         (cls,) = (each for each in Sketch.__subclasses__() if each.__name__ == kind)
         polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
         fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
-        if "parts" in fields:
-            own: list[dict[str, np.ndarray]] = [{} for _ in fields["parts"]]
-            for name, array in arrays.items():
-                place, _, rest = name.partition(".")
-                own[int(place)][rest] = array
-            fields["parts"], arrays = (*map(Sketch._unpacked, fields["parts"], own),), {}
+        if parts := [arrays.pop(name).tobytes() for name in [*arrays] if name.startswith("parts.")]:
+            fields["parts"] = tuple(Sketch._read(io.BytesIO(part)) for part in parts)
         fields |= arrays | ({"polynomial": Polynomial(**polynomial)} if polynomial["center"] is not None else {})
         fields["added"] = tuple(Promise(mechanism_from_spec(each), *more) for each, *more in header["added"])
         fields["sources"] = tuple(Source(*each) for each in header["sources"])
@@ -220,78 +209,6 @@ class Groups(Sequence):
 
     def __len__(self) -> int:
         return len(self.parts)
-
-
-MOST_PARTS = 64  # different budgets: the time of a gradient grows with their number
-
-
-@pytree_dataclass(eq=False, repr=False)
-class MixedSketch(Sketch):
-    """Sketch of released numbers with a few different budgets, clipping bounds or noise scales: one `PanelSketch` for
-    each of them. All records have one law.
-
-    The attributes are:
-
-    - ``parts``: the sketches, at most 64, in ascending order of the budgets (or bounds, or scales);
-    - ``mechanism``: the mechanism of all parts. A parameter in which the parts differ is an array (parts,);
-    - ``nodes`` and ``weights`` (nodes, parts): the nodes and weights of the parts, in columns.
-    """
-
-    parts: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, parts: Sequence[Any]) -> Any:
-        """The sketch of all records of some sketches, those of equal mechanisms added; ValueError for too many."""
-        sums: list[Any] = []
-        for part in parts:
-            place = next((i for i, each in enumerate(sums) if each.mechanism == part.mechanism), None)
-            if place is None:
-                sums.append(part)
-            else:
-                sums[place] = sums[place]._plus(part)
-        if len(sums) > MOST_PARTS:
-            raise ValueError(too_many(len(sums)))
-        if len(sums) == 1:
-            return sums[0]
-        # in ascending order, so that a sum does not depend on the order of its terms
-        sums.sort(key=lambda part: [np.ravel(leaf).tolist() for leaf in jax.tree.leaves(part.mechanism)])
-        bare = tuple(dataclasses.replace(part, doubts=(), added=(), sources=()) for part in sums)
-        return cls(joined_mechanism([part.mechanism for part in sums]), bare)
-
-    # A part with fewer nodes than others has its last one repeated, with weight 0.
-    weights = cached_property(lambda self: _columns([part.weights for part in self.parts], "constant"))
-    occupied = property(lambda self: _columns([part.occupied for part in self.parts], "edge"))
-    size = property(lambda self: sum(part.size for part in self.parts))
-    _tallies = property(lambda self: [part.size for part in self.parts])
-    _parts = property(lambda self: self.parts)
-    _kind = property(lambda self: self.parts[0]._kind)
-
-    @cached_property
-    def nodes(self) -> Any:
-        nodes = _columns([part.nodes for part in self.parts], "edge")
-        return nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "parts": len(self.parts)}
-
-    def _common(self) -> Any:
-        return self.parts[0]._common()
-
-    def _plus(self, other: Any) -> Any:
-        return MixedSketch.of(self.parts + other._parts)
-
-
-def too_many(budgets: int) -> str:
-    allowed = f"a sketch of numbers can hold at most {MOST_PARTS} different budgets, bounds or noise scales"
-    return f"{allowed}, but these records have {budgets:,}; use the release itself, or sketch a part of the records"
-
-
-def _columns(parts: Sequence[Any], padding: str) -> Any:
-    """Arrays of any lengths as the columns of one."""
-    xp = np if is_concrete(parts) else jnp
-    most = max(map(len, parts))
-    pads = ([(0, most - len(part))] + [(0, 0)] * (part.ndim - 1) for part in parts)
-    return xp.stack([xp.pad(part, pad, padding) for part, pad in zip(parts, pads, strict=True)], axis=1)
 
 
 def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:

@@ -23,7 +23,7 @@ from ldpbayes.data._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, v
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.frames import is_missing
-from ldpbayes.data.panel_sketch import sketch_of_numbers
+from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
@@ -204,13 +204,12 @@ class Release(Holding):
         Parameters
         ----------
         panels : int, optional
-            Only for numbers under continuous noise: the number of panels for each budget. Panels are intervals that
-            divide the range of likely released values. More panels make the sketch more exact. Default: 40, or more if
-            the noise is narrow.
+            Only for `PanelSketch`: the number of panels. Panels are intervals that divide the range of likely released
+            values. More panels make the sketch more exact. Default: 40, or more if the noise is narrow.
         lattice : bool, optional
-            Only for numbers under continuous noise: True if every integer between the clipping bounds is an end of a
-            panel. This makes the sketch more exact if the records are counts. Default: True for Laplace noise, if there
-            are at most 128 such integers.
+            Only for `PanelSketch`: True if every integer between the clipping bounds is an end of a panel. This makes
+            the sketch more exact if the records are counts. Default: True for Laplace noise, if there are at most 128
+            such integers.
         keep_records : bool
             True (default) if the sketch keeps a reference to the released values. `fit` uses these values if the sketch
             is not exact enough.
@@ -245,9 +244,11 @@ class Release(Holding):
         elif mechanism.record_shape:
             sketch = MomentSketch.of(values, mechanism)
         else:
-            sketch = sketch_of_numbers(values, mechanism, panels, lattice, keep_records)
-        own = self._promise._replace(mechanism=sketch.mechanism)
-        added = self.added or ((own,) if own != Promise(sketch.mechanism) else ())
+            codes, mechanisms = budgets_of(mechanism, self.count)
+            own = [(values[codes == code], each) for code, each in enumerate(mechanisms)]
+            sketch = MixedSketch.of([PanelSketch.of(*each, panels, lattice, keep_records) for each in own])
+        promise = self._promise._replace(mechanism=sketch.mechanism)
+        added = self.added or ((promise,) if promise != Promise(sketch.mechanism) else ())
         return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
 
     def save(self, path: str | os.PathLike) -> None:

@@ -27,7 +27,6 @@ from ldpbayes._core.executors import completed
 from ldpbayes.data._parquet import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Sketch, Source, TotalSketch
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
-from ldpbayes.data.panel_sketch import rounding_merged
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import parts_of
@@ -36,7 +35,6 @@ PIECE = 1 << 22  # of a large file, that are one task
 CSV_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time
 SIGNED = '"digest"'  # in the description of values that have one
 BAR: dict[str, Any] = {"unit": " values", "unit_scale": True, "desc": "sketching"}
-ONE_FOR_ALL: tuple[tuple[int, ...], ...] = ((), (1,))  # shapes of parameters that all records share
 FILES = (".csv", ".npy", ".npz", ".parquet", ".tsv")
 
 
@@ -66,9 +64,8 @@ def sketch_from(
         released values (N, *event), where ``event`` is the shape of one value.
     mechanism : Mechanism, optional
         The mechanism of the values. Not needed for files from `Release.save`, which contain the mechanism. Parameters
-        may be arrays with one number for each record of every file (or of all arrays), and the files may have different
-        budgets, with the limits of `Release.sketch`. Raises ValueError if the mechanisms of two files are of different
-        kinds.
+        may be arrays, with one number for each record of every file (or of all arrays). Such a file is read into memory
+        as a whole. Raises ValueError if the mechanisms of two files are of different kinds.
     column : str or sequence of str, optional
         Only for ``.parquet``, ``.csv`` and ``.tsv`` files: the name of the column of released values. If each released
         value is a row of numbers, give the names of all columns of the row. Default: ``value``.
@@ -174,7 +171,7 @@ class _Reader:
             if path.suffix != ".parquet":
                 return [_Piece(path)]
             file = parquet_file(path)
-            if self._personal(path):  # they are in the order of all records
+            if self._personal(path):
                 return [_Piece(path, 0, file.num_row_groups, file.metadata.num_rows)]
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             starts = np.cumsum([0, *groups[:-1]])
@@ -190,11 +187,11 @@ class _Reader:
             made, times, signed = self._made(piece.path)
             blocks = list[str]()
 
-            def read(values: Any, mechanism: Mechanism) -> Sketch:
+            def read(values: Any) -> Sketch:
                 blocks.extend(blocks_of(values=values) if signed else ())
-                return self._sketch(values, mechanism, times, bar)
+                return self._sketch(values, made, times, bar)
 
-            total = _sum(itertools.starmap(read, self._records(piece, made)))
+            total = _sum(map(read, self._chunks(piece)))
             if total is None and signed:
                 raise ValueError("it is damaged: it has no values")
             if total is None:
@@ -211,7 +208,6 @@ class _Reader:
         with _naming(largest.path):
             chunks, (mechanism, times, _) = self._chunks(largest), self._made(largest.path)
             first = next(chunks, None)
-            mechanism = mechanism if first is None else _of_rows(mechanism, 0, len(first))
             codes = first is not None and not mechanism.record_shape and mechanism.support.is_discrete
             example = ready[0] if ready else self._sketch(first, mechanism, times) if codes else None
             expands = codes and (self.options.get("expand") or isinstance(example, ExpandedSketch))
@@ -226,8 +222,8 @@ class _Reader:
 
     def derivatives(self, theta: np.ndarray, piece: _Piece) -> list[Any]:
         """Those of `CategoryRecords`, of a piece."""
-        records = self._records(piece, self._made(piece.path)[0])
-        parts = (CategoryRecords(values, mechanism).derivatives(theta) for values, mechanism in records)
+        mechanism, *_ = self._made(piece.path)
+        parts = (CategoryRecords(values, mechanism).derivatives(theta) for values in self._chunks(piece))
         return functools.reduce(_plus, parts, [0.0, 0.0, 0.0])
 
     def _sketch(self, values: Any, mechanism: Mechanism, times: int | None, bar: Any = None) -> Sketch:
@@ -248,24 +244,17 @@ class _Reader:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if beside.keys() & {"neighbours", "privacy"}:
             raise ValueError("a table whose publisher states its privacy cannot be read in parts: load it whole")
-        return rounding_merged(mechanism), beside.get("times"), SIGNED in text
+        return mechanism, beside.get("times"), SIGNED in text
 
-    def _personal(self, path: pathlib.Path) -> bool:
-        return self._made(path)[0].batch_shape not in ONE_FOR_ALL
-
-    def _records(self, piece: _Piece, mechanism: Mechanism) -> Iterator[tuple[Any, Mechanism]]:
-        """Blocks of released values, each with the mechanism of its records."""
-        start, shape = 0, mechanism.batch_shape
-        problem = f"the mechanism's parameters have shape {shape}, but there are {{}} records"
-        for values in self._chunks(piece):
-            if shape not in ONE_FOR_ALL and start + len(values) > shape[0]:
-                raise ValueError(problem.format("more"))
-            yield values, _of_rows(mechanism, start, len(values))
-            start += len(values)
-        if start and shape not in (*ONE_FOR_ALL, (start,)):
-            raise ValueError(problem.format(start))
+    def _personal(self, path: pathlib.Path | None) -> bool:
+        """Whether records have different budgets, which are in memory: then all values are, too."""
+        return self._made(path)[0].batch_shape != ()
 
     def _chunks(self, piece: _Piece) -> Iterator[Any]:
+        parts = self._parts(piece)
+        return iter([np.concatenate([*parts])] if self._personal(piece.path) else parts)
+
+    def _parts(self, piece: _Piece) -> Iterator[Any]:
         path = piece.path
         if path is None:
             arrays = [self.arrays] if isinstance(self.arrays, np.ndarray) else self.arrays
@@ -333,12 +322,6 @@ class _AllRecords:
     def derivatives(self, theta: np.ndarray) -> list[Any]:
         parts = _in_order(functools.partial(self.reader.derivatives, theta), self.pieces, self.executor)
         return functools.reduce(_plus, parts)
-
-
-def _of_rows(mechanism: Mechanism, start: int, count: int) -> Mechanism:
-    """The mechanism of a block of records."""
-    shape = mechanism.batch_shape
-    return mechanism if shape in ONE_FOR_ALL else mechanism.of_records(shape, slice(start, start + count))
 
 
 def _plus(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:

@@ -1,8 +1,5 @@
 """The prior of labels from released ones: their histogram, or that of the labels behind them."""
 
-import contextlib
-from typing import Any
-
 import numpy as np
 
 from ldpbayes._core.checks import POSITIVE, at_least, checked
@@ -49,9 +46,7 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
     if width is not None:
         raise ValueError(f"width is only for a histogram of released labels, deconvolved=False; got {width!r}")
     edges = np.linspace(*shape_of(release.mechanism)[:2], BINS + 1)
-    data: Any = release
-    with contextlib.suppress(ValueError):  # more budgets than a sketch holds
-        data = release.sketch(keep_records=False)
+    data = release if release.mechanism.batch_shape else release.sketch(keep_records=False)
     below = estimate_density(data, knots=len(edges), functionals={"below": cdf(edges[1:-1])}).params
     return Histogram(edges, np.diff(below, prepend=0.0, append=1.0) / np.diff(edges))
 

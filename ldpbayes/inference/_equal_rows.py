@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.pytrees import unchecked
-from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
+from ldpbayes._core.types import Array, Key, Message, Model, Params
 from ldpbayes.data import Release
 from ldpbayes.data.frames import Table
 from ldpbayes.inference._handlers import privatize
@@ -65,7 +65,7 @@ def sketched_releases(
 
     def sketched(data: Any) -> Any:
         numbers = type(data) is Release and isinstance(data.mechanism, NumericMechanism)
-        if not numbers or data.mechanism.support.is_discrete or data.mechanism.record_shape or data.values is None:
+        if not numbers or data.mechanism.support.is_discrete or data.mechanism.record_shape:
             return data
         sketch = data.sketch()
         return sketch if MIN_COPIES * np.size(sketch.weights) <= data.count else data
@@ -74,12 +74,13 @@ def sketched_releases(
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = density.replace_data(sketched)
-        pairs = [(new, old) for new, old in zip(made.data, density.data, strict=True) if new is not old]
         points = [density.start(own, strategy) for own in jax.random.split(key, MIN_POINTS)]
-        if pairs and all(_same(_laws(made, point), _laws(density, point)) for point in points):
-            rows, records = sum(new.weights.size for new, _ in pairs), sum(old.count for _, old in pairs)
-            report = {"ran": "sketch", "rows": int(rows), "records": records}
-            return dataclasses.replace(made, whole=density), sites_of(made), report
+        close = functools.partial(np.allclose, rtol=TOLERANCE, atol=0, equal_nan=True)
+        same = [jax.tree.map(close, _laws(made, point), _laws(density, point)) for point in points]
+        if made.data != density.data and all(jax.tree.leaves(same)):
+            own = sites_of(made)
+            rows, records = (sum(site.rows for site in each.values()) for each in (own, sites))
+            return dataclasses.replace(made, whole=density), own, {"ran": "sketch", "rows": rows, "records": records}
     return density, sites, {}
 
 
@@ -88,12 +89,6 @@ def _laws(density: Density, parameters: Params) -> dict[str, Any]:
     sites = density.trace(given(density.model, parameters, parameters)).items()
     laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
     return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
-
-
-def _same(ours: PyTree, theirs: PyTree) -> bool:
-    """Whether two pytrees have one structure, and leaves that are equal up to rounding."""
-    close = functools.partial(np.allclose, rtol=TOLERANCE, atol=0, equal_nan=True)
-    return all(jax.tree.leaves(jax.tree.map(close, ours, theirs)))
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:

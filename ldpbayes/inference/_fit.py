@@ -21,17 +21,8 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
-from ldpbayes.data import (
-    CountSketch,
-    ExpandedSketch,
-    MixedSketch,
-    NoisyTable,
-    PanelSketch,
-    Release,
-    ReleaseWarning,
-    Sketch,
-)
-from ldpbayes.data.panel_sketch import budgets_of
+from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.data.panel_sketch import MixedSketch, budgets_of
 from ldpbayes.data.release import promises, warn_of_repeats
 from ldpbayes.inference._arguments import plans_of, prepared
 from ldpbayes.inference._equal_rows import equal_rows_once, sketched_releases

@@ -145,13 +145,8 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
         return numpyro.sample(name, law, obs=sketch.size)
     groups = getattr(sketch, "groups", None)
     keep = keep if groups is None or not np.ndim(keep) else keep[groups]
-    nodes = sketch.nodes
-    if (
-        isinstance(sketch, PanelSketch | MixedSketch)
-        and is_own(base_dist, sketch.mechanism)
-        and is_concrete(sketch.weights)
-    ):
-        nodes = sketch.occupied
+    own = is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights)
+    nodes = sketch.occupied if own and isinstance(sketch, PanelSketch | MixedSketch) else sketch.nodes
     scale = numpyro.handlers.scale(scale=1.0)
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:

@@ -97,19 +97,19 @@ def test_the_order_of_the_records_does_not_matter():
 
 def test_budgets_that_differ_by_rounding_are_one():
     sketch = released(ldp.LaplaceMechanism(np.where(ODD, 0.1 + 0.2, 0.3), -5, 5)).sketch()
-    assert isinstance(sketch, PanelSketch) and sketch.size == N and sketch.mechanism.epsilon == 0.3
+    assert isinstance(sketch, PanelSketch) and sketch.size == N and sketch.mechanism.epsilon == pytest.approx(0.3)
     assert isinstance(released(ldp.LaplaceMechanism(np.full(N, 2.0), -5, 5)).sketch(), PanelSketch)
 
 
 def test_too_many_budgets_are_refused_with_what_is_allowed():
     release = released(ldp.LaplaceMechanism(np.linspace(1, 2, N), -5, 5))
-    with pytest.raises(ValueError, match=r"at most 64 different budgets, .* have 600; use the release itself"):
+    with pytest.raises(ValueError, match=r"at most 64 different budgets, .* have more; use the release itself"):
         release.sketch()
     several = [
         released(ldp.LaplaceMechanism(np.linspace(a, a + 1, N)[: N // 10 + 4], -5, 5), RECORDS[:64]).sketch()
         for a in (1, 2)
     ]
-    with pytest.raises(ValueError, match=r"at most 64 different budgets, .* have 128"):
+    with pytest.raises(ValueError, match=r"at most 64 different budgets, .* have more"):
         several[0] + several[1]
 
 
@@ -170,7 +170,7 @@ def test_files_with_several_budgets_are_sketched_in_parts(tmp_path, monkeypatch)
     both = sketch_from([tmp_path / "a.npz", tmp_path / "b.npz"], progress_bar=False)
     assert both.mechanism.epsilon.tolist() == [1, 3, 5] and [each.name for each in both.sources] == ["b.npy", "a.npz"]
     for wrong in (EPSILON[:-1], np.append(EPSILON, 1.0)):
-        with pytest.raises(ValueError, match=r"a.npy: the mechanism's parameters .* there are (more|600) records"):
+        with pytest.raises(ValueError, match=r"a.npy: the mechanism's parameters .* there are 600 records"):
             sketch_from(tmp_path / "a.npy", ldp.LaplaceMechanism(wrong, -5, 5), progress_bar=False)
 
 
