@@ -242,9 +242,6 @@ class MixedSketch(Sketch):
         nodes = _columns([part.nodes for part in self.parts], "edge")
         return nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
 
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "parts": len(self.parts)}
-
     _common = PanelSketch._common
 
     def _plus(self, other: Any) -> Any:

@@ -100,7 +100,7 @@ class PreparedLikelihood:
         """Of released values (m,) with weights (m,); or of columns (m, parts), for a mechanism each."""
         Privatized(law, mechanism, method="channel")
         noisy = mechanism.perturbing if mechanism.omits_noise else mechanism
-        return cls(mechanism, values, np.ravel(weights), build_channel(law, noisy, values, panels))
+        return cls(mechanism, values, weights.ravel(), build_channel(law, noisy, values, panels))
 
     def log_prob(self, law: dist.Distribution) -> jax.Array:
         """Log densities (m,) of the released numbers under a law."""

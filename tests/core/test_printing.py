@@ -59,7 +59,7 @@ SHOWN = [
     ),
     (
         joined_sketch([SKETCH, SKETCH]),
-        "MixedSketch(40,000 records, 2 parts, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0))",
+        "MixedSketch(40,000 records, 2 groups, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0))",
     ),
 ]
 

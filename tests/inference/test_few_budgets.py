@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import init_to_uniform
+from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
 from ldpbayes.inference._equal_rows import sketched_releases
@@ -51,6 +52,20 @@ def test_every_part_is_certified_and_refined():
     first, last = json.loads(result.attrs["certificates"])
     assert first["panels"] == [5, 5] and first["error_nats"] > 1e-3 >= last["error_nats"]
     assert len(last["panels"]) == 2 and min(last["panels"]) > 5
+
+
+def test_parts_of_sketches_by_code_have_the_log_likelihood_of_the_records():
+    coin, codes = ldp.RandomizedResponse(1.0), RNG.integers(0, 2, N)
+    answers = ldp.Release(codes, coin)
+
+    def joint(answers, numbers):
+        law = dist.Normal(np.array([0.0, 2.0]), 2.0)
+        ldp.observe_jointly(dist.Bernoulli(0.4), {"answer": (None, answers), "number": (law, numbers)})
+
+    with jax.enable_x64(True):
+        records = log_density(joint, (answers, RELEASE), {}, {})[0]
+        sketches = log_density(joint, (answers.sketch(), [*RELEASE.sketch(by=codes)]), {}, {})[0]
+    assert float(sketches) == pytest.approx(float(records), abs=1e-6)
 
 
 def replaced(model, *args):
