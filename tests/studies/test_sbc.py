@@ -4,6 +4,7 @@ import signal
 import sys
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
