@@ -1,5 +1,6 @@
 """A model of clipped numbers without a parametric family."""
 
+import contextlib
 from typing import Any, NamedTuple
 
 import jax
@@ -43,6 +44,8 @@ def _coordinates(
     release: Any, lower: float | None, upper: float | None, knots: int, outside: Any, **_: Any
 ) -> Coordinates:
     """Coordinates in which the posterior is nearly standard normal, from the penalised estimate."""
+    with contextlib.suppress(ValueError):  # more budgets than a sketch holds
+        release = release.sketch(keep_records=False) if isinstance(release, Release) else release
     fit, likelihood, shape = fitted(release, lower, upper, knots, outside is not None)
     draws = np.random.default_rng(0).multivariate_normal(fit.coefficients, fit.covariance, DRAWS)
     with jax.enable_x64(True):

@@ -23,6 +23,7 @@ from ldpbayes._core.checks import guess, require
 from ldpbayes.cli._csv import CSV, BadInput, Table, naming
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
+from ldpbayes.data.panel_sketch import MOST_PARTS, budgets_of
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
 from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
@@ -397,7 +398,8 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
     if mechanism.record_shape:
         has_sketch = model in MOMENTS and one_budget and isinstance(noise, (Gaussian, IndependentGaussian))
     else:
-        has_sketch = mechanism.support.is_discrete or (one_budget and mechanism.released_range is not None)
+        few = len(budgets_of(mechanism, release.count)[1]) <= MOST_PARTS
+        has_sketch = mechanism.support.is_discrete or (few and mechanism.released_range is not None)
     if has_sketch:
         with naming(named.name):
             return release.sketch()

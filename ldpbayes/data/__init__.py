@@ -7,7 +7,7 @@ from ldpbayes.data._sketches import Groups, MomentSketch, Sketch, TotalSketch
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.frames import arrays_of_frames
-from ldpbayes.data.panel_sketch import PanelSketch
+from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
 from ldpbayes.data.streams import sketch_from
 
@@ -15,6 +15,7 @@ __all__ = [
     "CountSketch",
     "ExpandedSketch",
     "Groups",
+    "MixedSketch",
     "MomentSketch",
     "NoisyTable",
     "PanelSketch",

@@ -1,10 +1,11 @@
 """Sketches: their common base, moments of normal rows, and totals of statistics."""
 
 import dataclasses
+import io
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -75,6 +76,7 @@ class Sketch(Holding):
     _tallies = property(lambda self: self.weights)  # numbers of records, in any parts of the sketch
     #: Batch shape of the law of the records: () if all have one law, or (G,) if each of G groups has its own law.
     law_shape = property(lambda self: () if self.num_groups is None else (self.num_groups,))
+    _parts = property(lambda self: (self,))  # sketches of one mechanism each, whose sum it is
     promises = property(lambda self: self.added or (Promise(self.mechanism),), doc="The guarantee of each release.")
 
     @property
@@ -99,7 +101,7 @@ class Sketch(Holding):
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, Sketch):
             return NotImplemented
-        if type(self) is not type(other):
+        if type(self._parts[0]) is not type(other._parts[0]):
             hint = "; make them with the same expand= (True or False)" if self.mechanism == other.mechanism else ""
             raise ValueError(f"sketches of different kinds cannot be added: {self} and {other}{hint}")
         if not (self._common() == other._common() and self.coords == other.coords):
@@ -124,18 +126,25 @@ class Sketch(Holding):
         """
         if pathlib.Path(path).suffix != ".npz":
             raise ValueError(f"the name of a sketch file must end in .npz, got {os.fspath(path)!r}")
+        with whole_file(path) as file:
+            self._write(file)
+
+    def _write(self, file: BinaryIO) -> None:
         header: dict[str, Any] = {"format": FORMAT, "kind": type(self).__name__, "mechanism": self.mechanism.spec()}
         header["added"] = [(mechanism.spec(), *more) for mechanism, *more in self.added]
         arrays = dict[str, Any]()
         for name, value in _fields(self).items():
-            if isinstance(value, Polynomial):
+            if name == "parts":  # files in the file
+                for place, part in enumerate(value):
+                    part._write(buffer := io.BytesIO())
+                    arrays[f"{name}.{place}"] = np.frombuffer(buffer.getvalue(), np.uint8)
+            elif isinstance(value, Polynomial):
                 arrays |= {f"{name}.{part}": each for part, each in _fields(value).items() if each is not None}
             elif isinstance(value, np.ndarray):
                 arrays[name] = value
             elif name not in ("mechanism", "added", "records"):
                 header[name] = value
-        with whole_file(path) as file:
-            save_arrays(file, "sketch", header, arrays)
+        save_arrays(file, "sketch", header, arrays)
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Sketch":
@@ -144,31 +153,33 @@ class Sketch(Holding):
         Raises ValueError if the file is damaged, or if `save` did not write it.
         """
         with reading(path, " is not a valid sketch file") as file:
-            header, arrays = load_arrays(file, "sketch")
-            finite = all(np.isfinite(array).all() for name, array in arrays.items() if name != "nodes")
-            if (form := header.pop("format")) != FORMAT:
-                raise ValueError(f"its format is {form!r}, of another version of ldpbayes")
-            kind, mechanism, _ = (
-                header.pop("kind"),
-                mechanism_from_spec(header.pop("mechanism")),
-                header.pop("digest", ""),
-            )
-            (cls,) = (each for each in Sketch.__subclasses__() if each.__name__ == kind)
-            polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
-            fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
-            fields |= arrays | ({"polynomial": Polynomial(**polynomial)} if polynomial["center"] is not None else {})
-            fields["added"] = tuple(Promise(mechanism_from_spec(each), *more) for each, *more in header["added"])
-            fields["sources"] = tuple(Source(*each) for each in header["sources"])
-            if header["coords"] is not None:
-                fields["coords"] = {axis: tuple(places) for axis, places in header["coords"].items()}
-            if lacking := {field.name for field in dataclasses.fields(cls)} - {*fields, "mechanism", "records"}:
-                raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
-            sketch = cls(mechanism=mechanism, **fields)
-            if not finite or np.any(np.less(sketch._tallies, 0)):
-                raise ValueError("some of its numbers are not finite, or count fewer than 0 records")
-            if "nodes" in arrays:
-                mechanism.validated(sketch.nodes)
-            return sketch
+            return Sketch._read(file)
+
+    @staticmethod
+    def _read(file: BinaryIO) -> "Sketch":
+        header, arrays = load_arrays(file, "sketch")
+        finite = all(np.isfinite(array).all() for name, array in arrays.items() if name != "nodes")
+        if (form := header.pop("format")) != FORMAT:
+            raise ValueError(f"its format is {form!r}, of another version of ldpbayes")
+        kind, mechanism, _ = header.pop("kind"), mechanism_from_spec(header.pop("mechanism")), header.pop("digest", "")
+        (cls,) = (each for each in Sketch.__subclasses__() if each.__name__ == kind)
+        polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
+        fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
+        if parts := [arrays.pop(name).tobytes() for name in [*arrays] if name.startswith("parts.")]:
+            fields["parts"] = tuple(Sketch._read(io.BytesIO(part)) for part in parts)
+        fields |= arrays | ({"polynomial": Polynomial(**polynomial)} if polynomial["center"] is not None else {})
+        fields["added"] = tuple(Promise(mechanism_from_spec(each), *more) for each, *more in header["added"])
+        fields["sources"] = tuple(Source(*each) for each in header["sources"])
+        if header["coords"] is not None:
+            fields["coords"] = {axis: tuple(places) for axis, places in header["coords"].items()}
+        if lacking := {field.name for field in dataclasses.fields(cls)} - {*fields, "mechanism", "records"}:
+            raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
+        sketch = cls(mechanism=mechanism, **fields)
+        if not finite or np.any(np.less(sketch._tallies, 0)):
+            raise ValueError("some of its numbers are not finite, or count fewer than 0 records")
+        if "nodes" in arrays:
+            mechanism.validated(sketch.nodes)
+        return sketch
 
 
 def _fields(value: Any) -> dict[str, Any]:

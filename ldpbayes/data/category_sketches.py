@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from ldpbayes._core.pytrees import host, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
+from ldpbayes.data.panel_sketch import MixedSketch
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.numerics.polynomial import Frame, Polynomial
@@ -421,16 +422,7 @@ def _tangent(d: int) -> np.ndarray:
     return np.linalg.qr(np.column_stack([np.ones(d), np.eye(d)[:, 1:]]))[0][:, 1:]
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class SideBySide(Sketch):
-    """Sketches of several groups: weights (nodes, G), and nodes (nodes, G), or (nodes, 1) if the groups share them."""
-
-    nodes: Any
-    weights: Any
-    sketches: tuple[Any, ...]
-
-
-def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | SideBySide:
+def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | MixedSketch:
     """A sketch of several groups from one of each group, of one kind, order and tree structure of the mechanism."""
     mechanisms = [part.mechanism for part in sketches]
     if isinstance(sketches[0], ExpandedSketch):
@@ -442,20 +434,10 @@ def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | Sid
             records = tuple(dataclasses.replace(each, by=np.broadcast_to(g, len(each))) for g, each in pairs)
         count = sum(part.count for part in sketches)
         return ExpandedSketch(sketches[0].mechanism, stacked, count, records, num_groups=len(sketches))
-    nodes, weights = [part.nodes for part in sketches], [part.weights for part in sketches]
     if mechanisms[0].support.is_discrete:
-        sizes = [len(part) for part in nodes]
+        sizes = [len(part.nodes) for part in sketches]
         mechanism, groups = joined_mechanism(mechanisms, sizes), np.repeat(np.arange(len(sketches)), sizes)
-        nodes, weights = ((np if is_concrete(parts) else jnp).concatenate(parts) for parts in (nodes, weights))
+        columns = ([getattr(part, name) for part in sketches] for name in ("nodes", "weights"))
+        nodes, weights = ((np if is_concrete(parts) else jnp).concatenate(parts) for parts in columns)
         return CountSketch(mechanism, nodes, weights, groups, num_groups=len(sketches))
-    # A group with fewer nodes than others has its last one repeated, with weight 0.
-    nodes, weights = _padded_columns(nodes, "edge"), _padded_columns(weights, "constant")
-    nodes = nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
-    return SideBySide(joined_mechanism(mechanisms), nodes, weights, tuple(sketches), num_groups=len(sketches))
-
-
-def _padded_columns(parts: Sequence[Any], padding: str) -> Any:
-    """Arrays of any lengths as the columns of one."""
-    xp = np if is_concrete(parts) else jnp
-    most = max(map(len, parts))
-    return xp.stack([xp.pad(part, (0, most - len(part)), padding) for part in parts], axis=1)
+    return MixedSketch(joined_mechanism(mechanisms), tuple(sketches), num_groups=len(sketches))

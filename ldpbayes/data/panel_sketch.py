@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +14,11 @@ from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.data._sketches import Sketch
+from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.numerics.arrays import evenly_spaced, snapped
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
@@ -23,6 +27,8 @@ ORDER = 8  # nodes a panel
 MOMENTS = 12  # kept of each panel; the certificate compares the nodes, of which there are fewer, with them
 PROBES = 256  # released values that are kept, to check a sketch against them
 CHUNK = 1 << 15  # records that are read at a time, so that temporary arrays stay in a core's cache
+MOST_PARTS = 64  # different budgets: the time of a gradient grows with their number
+ROUNDING = 1e-13  # relative difference up to which two budgets are taken as one
 MAX_LATTICE = 128  # integers between the bounds below which panels are cut there by default
 MAX_ATOMS = 1024  # integers inside the bounds that are counted one by one, at most
 HEAVY = 4096  # reach of the noise in resolutions: normal noise ends, to 1e-32, after 12, power laws after very many
@@ -38,7 +44,7 @@ class PanelSketch(Sketch):
 
     Let x be a record, z its released value, and θ the parameters of the model. Within a panel, log p(z | θ) is a smooth
     function of z. Therefore the moments determine the log-likelihood Σ log p(z_i | θ) of all values almost exactly. All
-    records must have one budget.
+    records have one budget. A `MixedSketch` has one such sketch for each of a few budgets.
 
     The attributes are:
 
@@ -89,7 +95,7 @@ class PanelSketch(Sketch):
     ) -> "PanelSketch":
         """Compress N released numbers (N,) to a sketch. `Release.sketch` describes the options and errors."""
         if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
-            raise ValueError("a sketch of numbers needs one budget for all; sketch each budget separately")
+            raise ValueError("a PanelSketch needs one budget for all; release.sketch() takes a few budgets")
         array = np.asarray(values)
         edges, grid = panel_edges(mechanism, panels, lattice)
         chosen = panels is not None or grid is not None  # graded panels, not equally wide, are left as they are
@@ -176,7 +182,12 @@ class PanelSketch(Sketch):
     def _counts(self) -> dict[str, Any]:
         return {"records": self.size, "nodes": len(self.nodes)}
 
-    def _plus(self, other: Any) -> "PanelSketch":
+    def _common(self) -> Any:
+        return jax.tree.structure(self.mechanism)  # budgets may differ
+
+    def _plus(self, other: Any) -> Any:
+        if self.mechanism != other.mechanism:
+            return MixedSketch.of((self, *other._parts))
         if self.edges != other.edges:
             panels = f"{len(self.edges) - 1} and {len(other.edges) - 1}"
             raise ValueError(f"sketches with different panels cannot be added ({panels}); give both the same number")
@@ -189,6 +200,70 @@ class PanelSketch(Sketch):
         grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
         order, chosen = min(self.order, other.order), self.chosen or other.chosen
         return PanelSketch(self.mechanism, moments, tails, atoms, self.edges, order, grid, chosen, records, probes)
+
+
+@pytree_dataclass(eq=False, repr=False)
+class MixedSketch(Sketch):
+    """Sketch of released numbers with a few different budgets, clipping bounds or noise scales: one `PanelSketch` for
+    each of them. All records have one law.
+
+    The attributes are:
+
+    - ``parts``: the sketches, at most 64, in ascending order of the budgets (or bounds, or scales);
+    - ``mechanism``: the mechanism of all parts. A parameter in which the parts differ is an array (parts,);
+    - ``nodes`` and ``weights`` (nodes, parts): the nodes and weights of the parts, in columns.
+    """
+
+    parts: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[Any]) -> Any:
+        """The sketch of all records of some sketches, those of equal mechanisms added; ValueError for too many."""
+        sums: list[Any] = []
+        for part in parts:
+            place = next((i for i, each in enumerate(sums) if each.mechanism == part.mechanism), None)
+            sums += [part] if place is None else [sums.pop(place)._plus(part)]
+        if len(sums) > MOST_PARTS:
+            most = f"a sketch of numbers can hold at most {MOST_PARTS} different budgets, bounds or noise scales"
+            raise ValueError(f"{most}, but these records have more; use the release itself")
+        # in ascending order, so that a sum does not depend on the order of its terms
+        sums.sort(key=lambda part: [np.ravel(leaf).tolist() for leaf in jax.tree.leaves(part.mechanism)])
+        bare = tuple(dataclasses.replace(part, doubts=(), added=(), sources=()) for part in sums)
+        return cls(joined_mechanism([part.mechanism for part in bare]), bare) if len(bare) > 1 else sums[0]
+
+    # A part with fewer nodes than others has its last one repeated, with weight 0.
+    weights = cached_property(lambda self: _columns([part.weights for part in self.parts], "constant"))
+    occupied = property(lambda self: _columns([part.occupied for part in self.parts], "edge"))
+    size = _tallies = property(lambda self: sum(part.size for part in self.parts))
+    _parts = property(lambda self: self.parts)
+
+    @cached_property
+    def nodes(self) -> Any:
+        nodes = _columns([part.nodes for part in self.parts], "edge")
+        return nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
+
+    _common = PanelSketch._common
+
+    def _plus(self, other: Any) -> Any:
+        return MixedSketch.of(self.parts + other._parts)
+
+
+def _columns(parts: Sequence[Any], padding: str) -> Any:
+    """Arrays of any lengths as the columns of one."""
+    xp = np if is_concrete(parts) else jnp
+    most = max(map(len, parts))
+    return xp.stack([xp.pad(part, (0, most - len(part)), padding) for part in parts], axis=1)
+
+
+def budgets_of(mechanism: Mechanism, count: int) -> tuple[np.ndarray, list[Mechanism]]:
+    """Codes (count,) of the different budgets of records, and the mechanism of each; of too many, only some."""
+    first, codes = np.zeros(1, int), np.zeros(count, int)
+    for leaf in mechanism.personal_parameters():
+        values, places = np.unique(np.broadcast_to(leaf, count), return_inverse=True)
+        kinds = np.cumsum(np.diff(values, prepend=-np.inf) > ROUNDING * np.abs(values))
+        _, first, codes = np.unique(codes * (len(values) + 1) + kinds[places], return_index=True, return_inverse=True)
+    records = (mechanism.of_records((count,), slice(row, row + 1)) for row in first[: MOST_PARTS + 1])
+    return codes, [each._map_personal(lambda leaf: leaf[0]) for each in records]
 
 
 def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> tuple[Array, int | None]:

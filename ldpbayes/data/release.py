@@ -23,7 +23,7 @@ from ldpbayes.data._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, v
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.frames import is_missing
-from ldpbayes.data.panel_sketch import PanelSketch
+from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
@@ -192,14 +192,14 @@ class Release(Holding):
         The time to sample a posterior from a sketch does not depend on the number of records. The class of the sketch
         depends on the released values:
 
-        - numbers under continuous noise: `PanelSketch`;
+        - numbers under continuous noise: `PanelSketch`, or `MixedSketch` if the records have different budgets;
         - discrete values, such as codes, bits or whole numbers: `CountSketch`;
         - categories, if there are thousands of different released values: `ExpandedSketch`;
         - rows under Gaussian noise: `MomentSketch`;
         - statistics of each record (`ldpbayes.mechanisms.StatisticsMechanism`): `TotalSketch`.
 
-        Raises ValueError if none of these classes fits the release, for example if records under continuous noise have
-        different budgets.
+        Raises ValueError if none of these classes fits the release, for example if numbers under continuous noise have
+        more than 64 different budgets, clipping bounds or noise scales.
 
         Parameters
         ----------
@@ -244,9 +244,11 @@ class Release(Holding):
         elif mechanism.record_shape:
             sketch = MomentSketch.of(values, mechanism)
         else:
-            sketch = PanelSketch.of(values, mechanism, panels, lattice, keep_records)
-        own = self._promise._replace(mechanism=sketch.mechanism)
-        added = self.added or ((own,) if own != Promise(sketch.mechanism) else ())
+            codes, mechanisms = budgets_of(mechanism, self.count)
+            own = [(values[codes == code], each) for code, each in enumerate(mechanisms)]
+            sketch = MixedSketch.of([PanelSketch.of(*each, panels, lattice, keep_records) for each in own])
+        promise = self._promise._replace(mechanism=sketch.mechanism)
+        added = self.added or ((promise,) if promise != Promise(sketch.mechanism) else ())
         return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
 
     def save(self, path: str | os.PathLike) -> None:

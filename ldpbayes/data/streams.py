@@ -63,8 +63,9 @@ def sketch_from(
         ``.tsv`` (which need pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of
         released values (N, *event), where ``event`` is the shape of one value.
     mechanism : Mechanism, optional
-        The mechanism of the values, with one budget for all records. Not needed for files from `Release.save`, which
-        contain the mechanism. Raises ValueError if the mechanisms of two files differ.
+        The mechanism of the values. Not needed for files from `Release.save`, which contain the mechanism. Parameters
+        may be arrays, with one number for each record of every file (or of all arrays). Such a file is read into memory
+        as a whole. Raises ValueError if the mechanisms of two files are of different kinds.
     column : str or sequence of str, optional
         Only for ``.parquet``, ``.csv`` and ``.tsv`` files: the name of the column of released values. If each released
         value is a row of numbers, give the names of all columns of the row. Default: ``value``.
@@ -165,10 +166,13 @@ class _Reader:
         with reading(path):
             if path.suffix == ".npy":
                 rows = len(np.load(path, mmap_mode="r"))
-                return [_Piece(path, i, i + PIECE, min(PIECE, rows - i)) for i in range(0, rows, PIECE)]
+                size = max(1, rows) if self._personal(path) else PIECE
+                return [_Piece(path, i, i + size, min(size, rows - i)) for i in range(0, rows, size)]
             if path.suffix != ".parquet":
                 return [_Piece(path)]
             file = parquet_file(path)
+            if self._personal(path):
+                return [_Piece(path, 0, file.num_row_groups, file.metadata.num_rows)]
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             starts = np.cumsum([0, *groups[:-1]])
             number = starts // PIECE
@@ -240,11 +244,17 @@ class _Reader:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if beside.keys() & {"neighbours", "privacy"}:
             raise ValueError("a table whose publisher states its privacy cannot be read in parts: load it whole")
-        if mechanism.batch_shape:
-            raise ValueError("a file with different budgets cannot be read in parts: load it whole, as a release")
         return mechanism, beside.get("times"), SIGNED in text
 
+    def _personal(self, path: pathlib.Path | None) -> bool:
+        """Whether records have different budgets, which are in memory: then all values are, too."""
+        return self._made(path)[0].batch_shape != ()
+
     def _chunks(self, piece: _Piece) -> Iterator[Any]:
+        parts = self._parts(piece)
+        return iter([np.concatenate([*parts])] if self._personal(piece.path) else parts)
+
+    def _parts(self, piece: _Piece) -> Iterator[Any]:
         path = piece.path
         if path is None:
             arrays = [self.arrays] if isinstance(self.arrays, np.ndarray) else self.arrays
@@ -354,7 +364,8 @@ def _of_release(parts: Sequence[_Part]) -> Sketch:
             verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
             digest = hashlib.sha256(text.encode()).hexdigest()
     sources = (Source(path.name, round(float(total.size)), digest),) if path and digest else ()
-    return dataclasses.replace(total, added=sketch.added[:1], doubts=total.doubts[:1], sources=sources)
+    added = tuple(each._replace(mechanism=total.mechanism) for each in sketch.added[:1])
+    return dataclasses.replace(total, added=added, doubts=total.doubts[:1], sources=sources)
 
 
 def _text(path: pathlib.Path) -> str:

@@ -1,4 +1,4 @@
-"""Equal rows count once: a density of a few kinds of records, each with the number of its records as weight."""
+"""Fewer rows in place of all records: equal rows of the arguments count once, and numbers of one law are sketched."""
 
 import contextlib
 import dataclasses
@@ -21,6 +21,9 @@ from ldpbayes.data.frames import Table
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, Site, given, log_likelihood_shape, sites_of
+from ldpbayes.likelihood.families import unexpanded
+from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.mechanisms import NumericMechanism
 
 MIN_RECORDS = 500  # from which on a step of a chain takes so long that the comparison pays
 MIN_COPIES = 2  # records a kind
@@ -51,6 +54,41 @@ def equal_rows_once(
                     report = {"ran": "equal rows counted once", "rows": rows, "records": size}
                     return dataclasses.replace(counted, whole=density), own, report
     return density, sites, {}
+
+
+def sketched_releases(
+    density: Density, sites: dict[str, Site], strategy: Callable, key: Key
+) -> tuple[Density, dict[str, Site], dict[str, Any]]:
+    """The density with sketches in the places of releases of numbers, its sites, and a report. Unchanged and without a
+    report where sketches are hardly shorter, or where the model uses a release otherwise than under one law.
+    """
+
+    def sketched(data: Any) -> Any:
+        numbers = type(data) is Release and isinstance(data.mechanism, NumericMechanism)
+        if not numbers or data.mechanism.support.is_discrete or data.mechanism.record_shape:
+            return data
+        sketch = data.sketch()
+        return sketch if MIN_COPIES * np.size(sketch.weights) <= data.count else data
+
+    # A model may do anything with its arguments, and fail or warn with a sketch, as it does for laws of each record.
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = density.replace_data(sketched)
+        points = [density.start(own, strategy) for own in jax.random.split(key, MIN_POINTS)]
+        close = functools.partial(np.allclose, rtol=TOLERANCE, atol=0, equal_nan=True)
+        same = [jax.tree.map(close, _laws(made, point), _laws(density, point)) for point in points]
+        if made.data != density.data and all(jax.tree.leaves(same)):
+            own = sites_of(made)
+            rows, records = (sum(site.rows for site in each.values()) for each in (own, sites))
+            return dataclasses.replace(made, whole=density), own, {"ran": "sketch", "rows": rows, "records": records}
+    return density, sites, {}
+
+
+def _laws(density: Density, parameters: Params) -> dict[str, Any]:
+    """Laws by site at unconstrained parameters; of records if the site is privatized."""
+    sites = density.trace(given(density.model, parameters, parameters)).items()
+    laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
+    return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:

@@ -22,11 +22,12 @@ from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.data.panel_sketch import MixedSketch, budgets_of
 from ldpbayes.data.release import promises, warn_of_repeats
 from ldpbayes.inference._arguments import plans_of, prepared
-from ldpbayes.inference._equal_rows import equal_rows_once
+from ldpbayes.inference._equal_rows import equal_rows_once, sketched_releases
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
-from ldpbayes.inference._handlers import privatize
+from ldpbayes.inference._handlers import joined_release, privatize
 from ldpbayes.inference._tabulated import tabulated_records
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
@@ -41,7 +42,7 @@ from ldpbayes.inference.result import (
 )
 from ldpbayes.inference.surrogates import DRAWS, ExpansionWarning, LikelihoodWarning, Records, Report, Surrogate, sample
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.protocol import Promise
+from ldpbayes.mechanisms.protocol import Promise, joined_mechanism
 from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.privacy.guarantee import counted_once
 
@@ -273,7 +274,10 @@ def fit(
         sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside, why)
         counted, own, equal = density, sites, dict[str, Any]()
         if plain and not isinstance(expand, Expansion):  # whose points are of all records
-            counted, own, equal = equal_rows_once(density, sites, made._init_strategy, key)
+            if expand is None:
+                counted, own, equal = sketched_releases(density, sites, made._init_strategy, key)
+            if not equal:
+                counted, own, equal = equal_rows_once(density, sites, made._init_strategy, key)
         draws = sample(_surrogate_of(counted, own, sampler, expand), sampler)
         narrow = _narrow_share(counted, draws.samples, own)
         observed = _data_groups(draws.density.whole or draws.density)
@@ -488,6 +492,8 @@ def _unobserved(data: Release | Sketch) -> Release:
     """A release of as many records, without values."""
     if isinstance(data, Release):
         return dataclasses.replace(data, values=None)
+    if isinstance(data, MixedSketch):
+        return joined_release("", range(len(data.parts)), [*map(_unobserved, data.parts)])
     if data.law_shape or data.mechanism.batch_shape:
         lacking = f"which a {type(data).__name__} of groups or personal budgets does not have"
         raise ValueError(f"posterior_predictive needs each record's law, {lacking}; pass the release")
@@ -498,7 +504,8 @@ def log_likelihoods(density: Density, release: bool | Release = True) -> _Genera
     """The log-likelihood of every released value, with a release in place of its sketch, if that is what is given."""
     sketches = [data for data in density.data if isinstance(data, Sketch)]
     if isinstance(release, Release):
-        same = [data for data in sketches if data.size == release.size and data.mechanism == release.mechanism]
+        kinds = [joined_mechanism(budgets_of(release.mechanism, release.count)[1]), release.mechanism]
+        same = [data for data in sketches if data.size == release.size and data.mechanism in kinds]
         if release.values is None or len(sketches) != 1 or not same:
             raise ValueError(f"log_likelihood must be the release from which the only sketch was made, got {release!r}")
         density = density.replace_data(lambda data: release if isinstance(data, Sketch) else data)
@@ -527,6 +534,9 @@ def _release(data: Release | Sketch) -> Release | None:
     sketch = data.exact if isinstance(data, ExpandedSketch) and data.records is not None else data
     if isinstance(sketch, CountSketch):
         values = np.repeat(np.asarray(sketch.nodes), np.asarray(sketch.weights).astype(int), axis=0)
+    elif isinstance(sketch, MixedSketch):
+        parts = [part for part in map(_release, sketch.parts) if part is not None]
+        return joined_release("", range(len(parts)), parts) if len(parts) == len(sketch.parts) else None
     elif isinstance(sketch, PanelSketch) and sketch.records is not None:
         values = np.concatenate(sketch.records)
     else:

@@ -16,7 +16,7 @@ from ldpbayes._core.checks import warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Model
-from ldpbayes.data import ExpandedSketch, Groups, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.data import ExpandedSketch, Groups, MixedSketch, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.data.release import doubts_about
 from ldpbayes.likelihood import law_of_nodes
@@ -145,9 +145,8 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
         return numpyro.sample(name, law, obs=sketch.size)
     groups = getattr(sketch, "groups", None)
     keep = keep if groups is None or not np.ndim(keep) else keep[groups]
-    nodes = sketch.nodes
-    if isinstance(sketch, PanelSketch) and is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights):
-        nodes = sketch.occupied
+    own = is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights)
+    nodes = sketch.occupied if own and isinstance(sketch, PanelSketch | MixedSketch) else sketch.nodes
     scale = numpyro.handlers.scale(scale=1.0)
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:
@@ -159,27 +158,28 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
 
 def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, options: dict) -> Array | list[Array]:
     """One site for all groups whose data are of one kind."""
-    kinds: dict[Hashable, list[int]] = {}
+    kinds: dict[Hashable, list[tuple[int, Any]]] = {}
     for group, part in enumerate(data):
         if not isinstance(part, (Release, Sketch)):
             raise TypeError(f"site {name!r}: group {group} must be a Release or a Sketch, got {type(part).__name__}")
         if isinstance(part, Sketch) and part.law_shape != ():
             several = f"group {group} is a sketch of {part.law_shape[0]} groups"
             raise ValueError(f"site {name!r}: {several}, and needs a separate site")
-        kinds.setdefault(kind_of(part), []).append(group)
+        for own in part.parts if isinstance(part, MixedSketch) else (part,):
+            kinds.setdefault(kind_of(own), []).append((group, own))
     if not data or base_dist.batch_shape != (len(data),):
         needs = f"base_dist of batch shape ({len(data)},), one law for each group{'' if data else ', at least one'}"
         raise ValueError(f"site {name!r}: {len(data)} groups need {needs}; got {base_dist.batch_shape}")
     joined: Any
     sites = []
-    for number, groups in enumerate(kinds.values()):
-        site, parts = name if len(kinds) == 1 else f"{name}_{number}", [data[group] for group in groups]
+    for number, members in enumerate(kinds.values()):
+        site, (groups, parts) = name if len(kinds) == 1 else f"{name}_{number}", zip(*members, strict=True)
         if isinstance(parts[0], Release):
             joined, numbers = joined_release(site, groups, parts), np.repeat(groups, [part.count for part in parts])
             laws = _laws(site, base_dist, numbers, parts[0].mechanism)
         else:
             joined = joined_sketch(parts)
-            laws = _laws(site, base_dist, np.array(groups)) if len(groups) < len(data) else base_dist
+            laws = base_dist if groups == (*range(len(data)),) else _laws(site, base_dist, np.array(groups))
         sites.append(observe(site, laws, joined, **options))
     return sites[0] if len(kinds) == 1 else sites
 

@@ -70,6 +70,8 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
             data = _of_the_same(first, whole, name, data, len(parts) == 2)
             if isinstance(whole, Sketch):
                 logits = logits + log_prob_by_class(laws, whole.mechanism, np.arange(len(data)))
+                rows, data = zip(*((k, part) for k, each in enumerate(data) for part in each._parts), strict=True)
+                logits = logits[np.array(rows)]
         laws, last = _laws(name, law, data, logits.shape[-1]), _Last()
         with last:
             values[name] = observe(name, _mixture(logits, laws), data)

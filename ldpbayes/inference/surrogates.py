@@ -12,7 +12,7 @@ from scipy.linalg import block_diag
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.data import PanelSketch, Release
+from ldpbayes.data import MixedSketch, PanelSketch, Release
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
@@ -192,6 +192,9 @@ class Records(Surrogate):
         message = f"a sketch of {panels} panels has an error of {report.error_nats:.2g} nats at posterior draws"
         first = not any(each.panels for each in self.reports)
         finer = self._finer(positions) if first else None
+        if finer is None and self.exact.whole is not None:  # `fit` made the sketch itself
+            reports = (*self.reports, Report(ran="records", why=message))
+            return dataclasses.replace(self, exact=self.exact.whole, coarse=False, reports=reports)
         if finer is None:
             advice = "sketch with more panels, or keep the records in the sketch" if first else "fit the release itself"
             warn(f"{message}, and cannot be refined; {advice}", SketchWarning)
@@ -282,8 +285,8 @@ def coarser(sketches: Sequence[PanelSketch], lattice: bool) -> list[PanelSketch]
 
 
 def panel_sketches(density: Density) -> list[PanelSketch]:
-    """The sketches on panels among the arguments of a density, in their order there."""
-    return [data for data in density.data if isinstance(data, PanelSketch)]
+    """The sketches on panels among the arguments of a density, and their parts, in their order there."""
+    return [part for data in density.data if isinstance(data, PanelSketch | MixedSketch) for part in data._parts]
 
 
 def panel_counts(density: Density) -> list[int]:
@@ -293,4 +296,10 @@ def panel_counts(density: Density) -> list[int]:
 def _with_sketches(density: Density, sketches: Sequence[PanelSketch]) -> Density:
     """A density with other sketches in the places of those on panels."""
     others = iter(sketches)
-    return density.replace_data(lambda data: next(others) if isinstance(data, PanelSketch) else data)
+
+    def replaced(data: Any) -> Any:
+        if isinstance(data, MixedSketch):
+            return dataclasses.replace(data, parts=tuple(next(others) for _ in data.parts))
+        return next(others) if isinstance(data, PanelSketch) else data
+
+    return density.replace_data(replaced)

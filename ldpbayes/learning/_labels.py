@@ -127,7 +127,7 @@ def checked_data(
     """The objective, features (n, d) and their names; TypeError or ValueError unless a fit can use them."""
     if not isinstance(release, Release):
         kind, in_sketch = type(release).__name__, ": a sketch has one law for all labels"
-        hint = {"LabelRelease": ": pass its attribute .release", "PanelSketch": in_sketch}
+        hint = {"LabelRelease": ": pass its attribute .release", "PanelSketch": in_sketch, "MixedSketch": in_sketch}
         raise TypeError(f"release must be a Release of labels, got {kind}{hint.get(kind, '')}")
     if release.mechanism.record_shape or release.mechanism.event_shape:
         raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")

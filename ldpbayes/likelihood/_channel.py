@@ -62,8 +62,8 @@ class Channel:
 
 def _product(density: Array, matrix: Array) -> jax.Array:
     rows = matrix.T  # nodes last, which is how `build_channel` has laid them out
-    if density.ndim == 1:
-        return jnp.tensordot(density, rows, axes=(0, rows.ndim - 1)).T
+    if density.ndim == 1:  # on a CPU, a product with a matrix takes a third of the time of one with a 3-d array
+        return jnp.reshape(rows.reshape(-1, rows.shape[-1]) @ density, rows.shape[:-1]).T
     if density.ndim == 2 and rows.ndim == 3 and len(rows) == 1:  # one matrix for all laws
         return jnp.tensordot(rows[0], density, axes=1)
     if density.ndim == 2 and rows.ndim == 3 and len(rows) == density.shape[1]:  # one a law

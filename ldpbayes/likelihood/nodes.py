@@ -11,8 +11,7 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, Release, Sketch
-from ldpbayes.data.category_sketches import SideBySide
+from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, MomentSketch, PanelSketch, Release, Sketch
 from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
 from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
@@ -98,20 +97,21 @@ class PreparedLikelihood:
     def at(
         cls, values: Any, weights: Any, mechanism: Any, law: dist.Distribution, panels: int | None = None
     ) -> "PreparedLikelihood":
-        """Of released values (m,) with weights (m,)."""
+        """Of released values (m,) with weights (m,); or of columns (m, parts), for a mechanism each."""
         Privatized(law, mechanism, method="channel")
         noisy = mechanism.perturbing if mechanism.omits_noise else mechanism
-        return cls(mechanism, values, weights, build_channel(law, noisy, values, panels))
+        return cls(mechanism, values, weights.ravel(), build_channel(law, noisy, values, panels))
 
     def log_prob(self, law: dist.Distribution) -> jax.Array:
         """Log densities (m,) of the released numbers under a law."""
-        return for_all_records(lambda law, *_: self.channel.log_prob(law))(law, self.mechanism, self.values)
+        log_prob = for_all_records(lambda law, *_: self.channel.log_prob(law))
+        return jnp.ravel(log_prob(law, self.mechanism, self.values))
 
 
 def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
     """How the likelihood of a sketch's nodes is computed: options of `Privatized`."""
-    if isinstance(sketch, SideBySide):
-        choices = [_method(part, base_dist) for part in sketch.sketches]
+    if isinstance(sketch, MixedSketch):
+        choices = [_method(part, base_dist) for part in sketch.parts]
         return max(choices, key=lambda choice: choice.get("panels", 0))
     own = is_own(base_dist, sketch.mechanism)
     if isinstance(sketch, MomentSketch) and (own or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)):

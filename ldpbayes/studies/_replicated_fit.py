@@ -10,7 +10,7 @@ import numpy as np
 from numpyro.infer import NUTS
 
 from ldpbayes._core.types import Model, Params
-from ldpbayes.data import CountSketch, MomentSketch, PanelSketch, TotalSketch
+from ldpbayes.data import CountSketch, MixedSketch, MomentSketch, PanelSketch, TotalSketch
 from ldpbayes.inference.chains import Bar, Chains, Positions
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.integrated import Integrated
@@ -77,6 +77,9 @@ class ReplicatedFit:
         sketches: list[Any] = [release.sketch(keep_records=False, expand=False) for release in releases]
         if isinstance(sketches[0], PanelSketch):
             return [dataclasses.replace(sketch, probes=None) for sketch in sketches], PanelSketch.arrays
+        if isinstance(sketches[0], MixedSketch):
+            alike = ([dataclasses.replace(part, probes=None) for part in each.parts] for each in sketches)
+            return [dataclasses.replace(sketches[0], parts=tuple(parts)) for parts in alike], ["parts"]
         return _at_common_nodes(sketches), ["weights"]
 
     def _on_panels(self, keys: jax.Array, sketches: Sequence[PanelSketch], bar: Bar | None) -> Params:

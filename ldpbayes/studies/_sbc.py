@@ -225,7 +225,7 @@ def sbc(
     ----------
     model, *args : callable and its arguments
         NumPyro model and its arguments, as for `fit`. In place of each release, give a plan without values:
-        ``Release(None, mechanism, count)``. If records are numbers, the plan must have one budget for all records.
+        ``Release(None, mechanism, count)``. If records are numbers, the plan can have at most 64 different budgets.
         Raises ValueError if a plan is not observed by exactly one site (named variable) of the model. The entries of
         array parameters are studied separately, with names such as ``theta[0]``.
     replicates : int

@@ -9,7 +9,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, TotalSketch
-from ldpbayes.data.category_sketches import SideBySide, joined_sketch
+from ldpbayes.data.category_sketches import joined_sketch
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 PERSONAL = ldp.LaplaceMechanism(np.linspace(0.3, 4, 24_000), -5, 5)
@@ -59,7 +59,7 @@ SHOWN = [
     ),
     (
         joined_sketch([SKETCH, SKETCH]),
-        "SideBySide(40,000 records, 2 groups, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0))",
+        "MixedSketch(40,000 records, 2 groups, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0))",
     ),
 ]
 
@@ -80,7 +80,7 @@ def test_every_kind_of_sketch_shows_a_line():
     assert all("__repr__" not in vars(kind) for kind in kinds if issubclass(kind, ldp.Sketch))
 
 
-TREES = [thing for thing, _ in SHOWN if not isinstance(thing, SideBySide)]
+TREES = [thing for thing, _ in SHOWN]
 
 
 @pytest.mark.parametrize("thing", TREES, ids=[type(thing).__name__ for thing in TREES])

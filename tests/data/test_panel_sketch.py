@@ -264,7 +264,7 @@ def test_sketches_that_do_not_belong_together_do_not_add(rng):
     z = rng.normal(size=10)
     sketch = ldp.Release(z, LAPLACE).sketch()
     with pytest.raises(ValueError, match="different mechanisms"):
-        sketch + ldp.Release(z, ldp.LaplaceMechanism(2.0, -5, 5)).sketch()
+        sketch + ldp.Release(z, ldp.GaussianMechanism(2.0, 1e-6, -5, 5)).sketch()
     with pytest.raises(ValueError, match="different panels"):
         sketch + ldp.Release(z, LAPLACE).sketch(panels=7)
     with pytest.raises(TypeError):
@@ -272,9 +272,8 @@ def test_sketches_that_do_not_belong_together_do_not_add(rng):
 
 
 def test_personal_budgets_and_bad_panels_are_refused(rng):
-    release = ldp.Release(rng.normal(size=3), ldp.LaplaceMechanism([0.5, 1.0, 2.0], -5, 5))
     with pytest.raises(ValueError, match="one budget for all"):
-        release.sketch()
+        PanelSketch.of(rng.normal(size=3), ldp.LaplaceMechanism([0.5, 1.0, 2.0], -5, 5))
     for panels in (0, -3, 2.5):
         with pytest.raises(ValueError, match="panels must be an integer of at least 1"):
             ldp.Release([0.0], LAPLACE).sketch(panels=panels)
