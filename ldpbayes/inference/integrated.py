@@ -18,8 +18,8 @@ from ldpbayes.inference.density import Density
 from ldpbayes.numerics.cubature import RINGS, Cells, NotIntegrable, integrate
 
 MAX_PARAMETERS = 3
-# Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each as long as three evaluations.
-MAX_EVALUATIONS = 100_000
+# Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each as long as four evaluations.
+MAX_EVALUATIONS = 200_000
 AS_LONG = {1: 50, 2: 200, 3: 2000}  # by number of parameters: iterations of chains that take as long as an integral
 POINTS = 128  # at which searches for modes may start
 BATCH, MAX_WORK = 128, 1 << 24  # points that are evaluated at once, and array entries that these handle at most

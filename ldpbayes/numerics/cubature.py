@@ -1,14 +1,14 @@
 """Integrals of densities of one to three variables on adaptive cells, and independent draws from such densities.
 
-The variables are shifted, turned and scaled so that the highest mode is at 0, and its curvature is 1. Cells are boxes
-there, wider from the mode outwards. On each cell a polynomial stands for the logarithm of the density: a posterior of
-many records is nearly normal, its logarithm nearly quadratic, so that few nodes are enough for wide cells.
+The variables are shifted, turned and scaled so that the mode with the most mass is at 0, and has curvature 1. Cells are
+boxes there, wider from the mode outwards. On each cell a polynomial stands for the logarithm of the density: a
+posterior of many records is nearly normal, its logarithm nearly quadratic, so that few nodes are enough for wide cells.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from numpy.polynomial import legendre
 # By number of variables: nodes of a cell on an axis, at which the density is evaluated, and at which its polynomial is;
 # and the error of a cell's mass, as a share of the integral, above which the cell is divided.
 ORDER, DENSE = {1: 8, 2: 8, 3: 6}, {1: 20, 2: 16, 3: 12}
-TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 1e-5}
+TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 2e-5}
 COARSE = 30.0  # tolerances for a density that stands for another around its mode only
 NEGLIGIBLE = 0.1  # mass beyond a face that is not looked at, in tolerances
 HALF, RATIO = (
@@ -31,6 +31,7 @@ BISECTIONS = 45  # steps of inverting a cumulative distribution function
 SEARCHES, STEPS = 8, 60  # searches for modes, and their steps at most
 NEGLIGIBLE_MODE = 25.0  # nats: difference of the masses of two modes
 MAX_CONDITION = 1e13  # of the root of the inverse curvature at a mode
+MAX_GROWTH = 1e8  # spreads of the prior that are a standard deviation at most, if the density is flat
 MAX_DIFFERENCE = 1e9  # nats, beyond which differences over a standard deviation are none
 LOPSIDED = 0.4  # share of a cell's width that has mass, on an axis
 MAX_NATS = 50.0  # above the highest mode, where a polynomial is certainly wrong
@@ -98,7 +99,7 @@ class Cells:
     log_integral: float
     error: float
     evaluations: int
-    height: float  # log density at the highest mode, to which that of cells is relative
+    height: float  # log density to which that of cells is relative
     centre: np.ndarray  # (n,)
     root: np.ndarray  # (n, n): the variables are centre + root @ coordinates
     low: np.ndarray  # (cells, n), in these coordinates
@@ -178,7 +179,7 @@ def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def integrate(log_density: LogDensity, points: np.ndarray, scale: np.ndarray, limit: int, rings: int = RINGS) -> Cells:
-    """Integrate a density on so many rings of cells around its highest mode. Modes are sought from the best of some
+    """Integrate a density on so many rings of cells around its main mode. Modes are sought from the best of some
     points (m, n), with steps of the size of spreads (n,).
 
     `NotIntegrable` if this takes more evaluations than the limit, `ImproperDensity` if the mass grows without end.
@@ -194,7 +195,7 @@ class _Mode(NamedTuple):
 
 
 class _Cubature:
-    """The work of `integrate`: log densities are relative to the highest mode, in its coordinates."""
+    """The work of `integrate`: log densities are relative to the highest mode, coordinates to the main one."""
 
     def __init__(self, log_density: LogDensity, limit: int, rings: int) -> None:
         self._log_density, self._limit, self._rings, self._evaluations = log_density, limit, rings, 0
@@ -217,16 +218,19 @@ class _Cubature:
         n, values = len(scale), self._at(points)
         if not np.isfinite(values).any():
             raise NotIntegrable(f"the density is zero or undefined at all {len(points)} starting points")
-        (self._top, self._centre, self._root), *others = self._modes(points, values, scale)
+        modes = self._modes(points, values, scale)
+        (_, self._centre, self._root), *others = modes
+        self._top = max(mode.height for mode in modes)
         self._tolerance = TOLERANCE[n] * (1.0 if self._rings == RINGS else COARSE)
         # Where mass may be: around modes, at the starting points, and along rays outwards.
         signs = _grid(np.array([-1.0, 0.0, 1.0]), n)
         rays = signs[np.isin(np.count_nonzero(signs, axis=1), (1, n))]
         distances = HALF * RATIO ** (np.arange(self._rings) + 0.5)
         outwards = rays[:, None] * distances[:, None]
-        heights = self._heights(outwards)
+        heights = self._heights(outwards, undefined=np.nan)
         if self._rings == RINGS:
             self._check_proper(heights + np.log(distances))
+        heights = np.where(np.isnan(heights), -np.inf, heights)
         places = np.concatenate([outwards.reshape(-1, n), self._coordinates(points)])
         rings = _rings(places)
         low, high = _bounds(rings)
@@ -240,12 +244,14 @@ class _Cubature:
         return self._adapted([each for each in seeds if np.max(np.abs(each)) <= self._rings], narrow)
 
     def _check_proper(self, masses: np.ndarray) -> None:
-        """Look whether the log masses (rays, distances) of cells end negligibly."""
+        """Look whether the log masses (rays, distances) of cells are negligible where they end, or are undefined."""
         for ray in masses:
-            if ray[-1] > np.log(NEGLIGIBLE * self._tolerance):
-                if ray[-1] >= ray[-4] - 1e-6:
+            ray = ray[: np.argmax(np.isnan(ray))] if np.isnan(ray).any() else ray
+            if len(ray) and ray[-1] > np.log(NEGLIGIBLE * self._tolerance):
+                if len(ray) > 4 and ray[-1] >= ray[-4] - 1e-6:
                     raise ImproperDensity("its mass grows outwards without end")
-                raise NotIntegrable("a tail of the density is too heavy")
+                if len(ray) == self._rings:
+                    raise NotIntegrable("a tail of the density is too heavy")
 
     # --- modes --------------------------------------------------------------------------------------------------------
 
@@ -301,6 +307,8 @@ class _Cubature:
             better = gain > 0
             x[active[better]] = candidates[rows, best][better]
             value[active[better]] = heights[rows, best][better]
+            grown = np.linalg.norm(turned / scale[:, None], axis=1) > MAX_GROWTH
+            bend = np.where(grown, -1.0, bend)
             root[active] = turned * np.clip(1 / np.sqrt(np.maximum(-bend, 1e-4)), 0.125, 4)[:, None]
             calm = (np.abs(bend + 1) < 0.3).all(axis=1) & (gain < 0.03)
             settled[active] = np.where(calm, settled[active] + 1, 0)
@@ -316,8 +324,8 @@ class _Cubature:
         n, rng = len(self._centre), np.random.default_rng(0)
         known, rings = set[tuple[int, ...]](), np.unique(seeds, axis=0).astype(int)
         low, high = _bounds(rings)
-        finished, total = list[tuple[np.ndarray, ...]](), math.sqrt(2 * math.pi) ** n  # that of a normal law, at first
-        counted, left_out = 0.0, 0.0
+        finished, total = list[tuple[np.ndarray, ...]](), 1e-300  # the mass that is known
+        counted, left_out, outside = 0.0, 0.0, dict[tuple[int, ...], float]()
         while len(low):
             known |= set(map(tuple, rings.tolist()))
             batch = self._evaluated(low, high)
@@ -330,25 +338,33 @@ class _Cubature:
             divide = (batch.mass * batch.error > enough) | (wide > 1).any(axis=1)
             self._test(batch, np.flatnonzero(~divide & ~batch.rough & (batch.mass > enough)), rng)
             divide |= batch.mass * batch.error > enough
-            axis = np.argmax(np.where((wide > 1).any(axis=1, keepdims=True), wide, batch.axis_errors), axis=1)
+            # Divided on the worst axis, and on all on which the polynomial is not exact enough.
+            size = np.where((wide > 1).any(axis=1, keepdims=True), wide, batch.axis_errors)
+            cut = size == size.max(axis=1, keepdims=True)
+            cut |= ~batch.rough[:, None] & (batch.mass[:, None] * batch.axis_errors > enough)
             reach = np.subtract(*_bounds(rings)[::-1]).prod(axis=1)
             if (batch.undefined & ~divide & (np.exp(batch.values.max(axis=1)) * reach > enough)).any():
                 raise NotIntegrable("the density is undefined (NaN) beside places where it is not negligible")
             good, lost = ~divide & ~batch.rough & (batch.mass > 0), ~divide & batch.rough
             finished.append((low[good], high[good], batch.logs[good], batch.mass[good], batch.error[good]))
             counted, left_out = counted + batch.mass[good].sum(), left_out + batch.mass[lost].sum()
-            fresh = np.array(sorted(self._beyond(batch, rings, NEGLIGIBLE * enough) - known), int).reshape(-1, n)
-            new_low, new_high = _bounds(fresh)
-            halves = np.flatnonzero(divide)
-            cut = halves, axis[halves]
-            first_high, second_low = high.copy(), low.copy()
-            first_high[cut] = second_low[cut] = 0.5 * (low + high)[cut]
-            low = np.concatenate([low[halves], second_low[halves], new_low])
-            high = np.concatenate([first_high[halves], high[halves], new_high])
-            rings = np.concatenate([rings[halves], rings[halves], fresh])
+            for ring, beyond in self._beyond(batch, rings, good | lost):
+                outside[ring] = outside.get(ring, 0.0) + beyond
+            fresh = np.array([each for each in outside if outside[each] > NEGLIGIBLE * enough and each not in known])
+            low, high, rings, cut = low[divide], high[divide], rings[divide], cut[divide]
+            for axis in range(n):
+                halves = np.flatnonzero(cut[:, axis])
+                first_high, second_low = high.copy(), low[halves]
+                first_high[halves, axis] = second_low[:, axis] = 0.5 * (low + high)[halves, axis]
+                low, high = np.concatenate([low, second_low]), np.concatenate([first_high, high[halves]])
+                rings, cut = (np.concatenate([each, each[halves]]) for each in (rings, cut))
+            fresh = fresh.reshape(-1, n).astype(int)
+            low, high = (np.concatenate(pair) for pair in zip((low, high), _bounds(fresh), strict=True))
+            rings = np.concatenate([rings, fresh])
         low, high, logs, mass, error = map(np.concatenate, zip(*finished, strict=True))
+        missing = sum(beyond for ring, beyond in outside.items() if ring not in known)
         integral = mass.sum()
-        wrong = float((0.5 * (mass @ error) + left_out) / integral + NEGLIGIBLE * self._tolerance)
+        wrong = float((0.5 * (mass @ error) + left_out + missing) / integral)
         log_integral = float(self._top + math.log(integral) + np.linalg.slogdet(self._root)[1])
         frame = float(self._top), self._centre, self._root
         return Cells(log_integral, wrong, self._evaluations, *frame, low, high, logs, mass / integral)
@@ -393,9 +409,9 @@ class _Cubature:
         off = exact - np.take_along_axis(batch.dense[tested], pick, axis=1)
         batch.error[tested] = np.maximum(batch.error[tested], np.abs(np.expm1(np.minimum(off, 1.0))).max(axis=1))
 
-    def _beyond(self, batch: "_Batch", rings: np.ndarray, least: float) -> set[tuple[int, ...]]:
-        """Numbers of neighbours of cells that have so much mass, if the density falls there as it does at the face."""
-        n, found = rings.shape[1], set[tuple[int, ...]]()
+    def _beyond(self, batch: "_Batch", rings: np.ndarray, done: np.ndarray) -> Iterator[tuple[tuple[int, ...], float]]:
+        """Numbers of neighbours of cells, and the mass there, if the density falls as it does at the cell's face."""
+        n = rings.shape[1]
         rule, grids = _rule(n), _by_axis(batch.values.reshape(-1, *[ORDER[n]] * n))
         bounds, half, (before, last) = _bounds(rings), 0.5 * (batch.high - batch.low), rule.ends
         for axis, side in itertools.product(range(n), (-1, 1)):
@@ -408,9 +424,8 @@ class _Cubature:
             width = (high - low)[:, [axis]]
             reach = np.where(fall * width > 1, 1 / np.maximum(fall, 1e-300), width)
             mass = (face * reach) @ rule.lateral * np.prod(np.delete(2 * half, axis, axis=1), axis=1)
-            touches = (own[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= self._rings)
-            found |= set(map(tuple, neighbour[touches & (mass > least)].tolist()))
-        return found
+            touches = done & (own[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= self._rings)
+            yield from zip(map(tuple, neighbour[touches].tolist()), mass[touches].tolist(), strict=True)
 
 
 class _Batch(NamedTuple):

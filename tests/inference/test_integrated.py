@@ -126,17 +126,6 @@ def test_what_is_not_integrated_says_why():
         assert "log_evidence" not in posterior.attrs
 
 
-@pytest.mark.parametrize("sketched", [True, False])
-def test_an_improper_posterior_is_an_error(sketched):
-    def flat(release):
-        logits = numpyro.sample("logits", dist.ImproperUniform(dist.constraints.real, (), ()))
-        ldp.observe("z", dist.Bernoulli(logits=logits), release)
-
-    release = ldp.Release(np.arange(5) % 2, RESPONSE)
-    with pytest.raises(ValueError, match=r"posterior is improper.*Give every parameter a proper prior"):
-        ldp.fit(flat, release.sketch() if sketched else release, **QUIET)
-
-
 def test_an_improper_prior_has_a_posterior_but_no_evidence():
     def flat(release):
         mean = numpyro.sample("mean", dist.ImproperUniform(dist.constraints.real, (), ()))
