@@ -271,7 +271,8 @@ def fit(
         parts = [*(each.promises for each in data), *([promise] for promise in of_shards)]
         doubts += warn_of_repeats(*parts, same_people=same_people)
         why = "a kernel or its options were given" if chosen else None if plain else "sites are discrete or subsampled"
-        sampler = Sampler(made, key, num_warmup, num_samples, num_chains, chain_method, progress_bar, outside, why)
+        how = chain_method, progress_bar, outside, why, any(site.improper for site in sites.values())
+        sampler = Sampler(made, key, num_warmup, num_samples, num_chains, *how)
         counted, own, equal = density, sites, dict[str, Any]()
         if plain and not isinstance(expand, Expansion):  # whose points are of all records
             if expand is None:
@@ -291,9 +292,8 @@ def fit(
         result = inference_data(groups, *axes, numbers)
     integral = draws.integral
     problems = convergence_problems(result) if integral["ran"] == "chains" else []
-    evidence = {name: integral.pop(name) for name in ("log_evidence",) if name in integral}
+    evidence = {name: integral.pop(name) for name in ("log_evidence", "log_evidence_error") if name in integral}
     if not any(site.improper for site in sites.values()):
-        evidence |= {f"{name}_error": integral["total_variation"] for name in evidence}
         result.attrs.update(evidence)
     certificates = [{"error_nats": each.error_nats, "panels": each.panels} for each in draws.reports if each.panels]
     expansions = [each.entries() for each in draws.reports if not each.panels]

@@ -402,6 +402,7 @@ class Sampler:
     progress_bar: bool = True
     outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
     chains_because: str | None = None  # why chains sample; None if the posterior is integrated where that is possible
+    improper: bool = False  # whether a prior is
 
     @property
     def iterations(self) -> int:

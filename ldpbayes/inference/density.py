@@ -128,7 +128,7 @@ class Density:
             law, transform = site["fn"], biject_to(site["fn"].support)
             try:
                 moments = law.mean, jnp.sqrt(law.variance)
-            except (NotImplementedError, AttributeError):
+            except Exception:  # laws of users, too
                 moments = jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
             middle = transform(jnp.zeros(transform.inverse_shape(law.shape())))
             centre, deviation = (jnp.broadcast_to(jnp.asarray(each, float), law.shape()) for each in moments)
@@ -210,7 +210,7 @@ def sites_of(density: Density, strategy: Callable = init_to_uniform) -> dict[str
 def _described(name: str, site: Message) -> Site:
     if site["type"] == "plate":  # one that subsamples draws indices anew each time, fewer than its size
         return Site(False, False, [], plain=np.shape(site["value"]) == (site["args"][0],))
-    fn, _ = unwrapped(site.get("fn"))
+    fn, keep = unwrapped(site.get("fn"))
     sampled, private = site["type"] == "sample", isinstance(fn, Privatized)
     latent, observed = sampled and not site["is_observed"], sampled and site["is_observed"]
     if observed and _is_data(site["value"]):
@@ -242,7 +242,7 @@ def _described(name: str, site: Message) -> Site:
         fixed=private and isinstance(unexpanded(fn.base_dist), dist.Delta),
         on_panels=observed and _on_fixed_panels(site),
         kinked=private and known_breaks(fn.base_dist) is not None,
-        improper=latent and isinstance(fn, dist.ImproperUniform),
+        improper=latent and (isinstance(fn, dist.ImproperUniform) or keep is not True or site["scale"] is not None),
     )
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from scipy.special import ndtri
 
-from ldpbayes._core.types import Key, Params, PyTree
+from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.inference.chains import Bar, Positions, flat_rows
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density
@@ -21,7 +22,7 @@ MAX_PARAMETERS = 3
 # Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each as long as four evaluations.
 MAX_EVALUATIONS = 200_000
 AS_LONG = {1: 50, 2: 200, 3: 2000}  # by number of parameters: iterations of chains that take as long as an integral
-POINTS = 128  # at which searches for modes may start
+POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters
 BATCH, MAX_WORK = 128, 1 << 24  # points that are evaluated at once, and array entries that these handle at most
 
 
@@ -45,7 +46,14 @@ class Integrated(Positions):
         potential, self._arrays = self._traced(lambda d, row: d.potential(self._unravel(row)), flat)
         self._size = max(1, min(BATCH, int(MAX_WORK / max(potential.work, 1))))
         rows = np.zeros((self._size, len(flat)))
-        self._program = potential.program("integrand", jax.vmap(potential, (None, 0)), self._arrays[0], rows)
+        try:
+            self._program = potential.program("integrand", jax.vmap(potential, (None, 0)), self._arrays[0], rows)
+        except NotImplementedError:  # a callback that takes one point at a time
+
+            def one_by_one(arrays: PyTree, rows: Array) -> Array:
+                return jax.lax.map(functools.partial(potential, arrays), rows)
+
+            self._program = potential.program("integrand one by one", one_by_one, self._arrays[0], rows)
         self._spread = program_of("spread", density(data[0]).spread, jax.random.key(0))
         self._cells: list[Cells] = []
         self._drawn: tuple[Params, Params] | None = None
@@ -87,12 +95,14 @@ class Integrated(Positions):
         centre, scale = (flat_rows(part, self.example)[0] for part in self._spread(jax.random.key(0)))
         centre, scale = np.where(np.isfinite(centre), centre, 0.0), np.abs(scale)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        rng = np.random.default_rng(0)
-        normal, near = rng.standard_normal((POINTS, len(scale))), rng.uniform(-2, 2, (POINTS // 4, len(scale)))
-        prior, wide = np.split(normal, [POINTS // 2])
-        wide = wide[: POINTS // 4] * 10.0 ** rng.uniform(-1, 4, (POINTS // 4, 1))
-        widths = np.resize([1.0, 2.0, 4.0], (len(prior), 1))
-        return np.concatenate([[centre], centre + prior[1:] * scale * widths[1:], near, wide]), scale
+        count, n, rng = POINTS[len(scale)], len(scale), np.random.default_rng(0)
+        # Evenly spread numbers: multiples of powers of the root of x^(n + 1) = x + 1.
+        golden = np.max(np.real(np.roots([1.0, *[0.0] * (n - 1), -1.0, -1.0])))
+        even = (0.5 + np.arange(count)[:, None] * golden ** -np.arange(1.0, n + 1)) % 1
+        near, wide = 4 * even[: count // 4] - 2, rng.standard_normal((count // 4, n))
+        wide *= 10.0 ** rng.uniform(-1, 4, (len(wide), 1))
+        prior = ndtri(even[count // 2 :]) * scale * np.resize([1.0, 1.0, 2.0, 4.0], (count - count // 2, 1))
+        return np.concatenate([[centre], centre + prior, near, wide]), scale
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         """Positions of the draws, for which nothing needs to be warmed up."""
@@ -102,7 +112,10 @@ class Integrated(Positions):
         """Unconstrained positions by site and statistics by name, (chains, iterations, ...): the same in every call."""
         if self._drawn is None:
             cells, n = self.solve(bar), self._cells[0].low.shape[1]
-            uniforms = [np.random.default_rng(key).random((iterations, 1 + n)) for key in self._keys]
+            # Of other data, too: draws from two posteriors by the same numbers would not be independent.
+            owners = zip(self._keys, itertools.cycle(cells))
+            seeds = [[*key, *np.array([own.log_integral]).view(np.uint32)] for key, own in owners]
+            uniforms = [np.random.default_rng(seed).random((iterations, 1 + n)) for seed in seeds]
             draws = _in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
             rows, log_density = map(np.stack, zip(*draws, strict=True))
             self._drawn = self.at(rows), {"potential_energy": -log_density}

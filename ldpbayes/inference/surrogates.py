@@ -67,16 +67,19 @@ class Report:
     order: int | None = None
     panels: tuple[int, ...] = ()
     doubt: str | None = None
-    weights: Weights | None = None  # of the draws; not among the entries
+    weights: Weights | None = None  # of the draws; not among the entries, and neither is
+    log_ratio: float = 0.0  # the logarithm of the posterior's integral over that of what was sampled
 
     def entries(self) -> dict[str, Any]:
-        facts = {name: value for name, value in vars(self).items() if name != "weights"}
+        facts = {name: value for name, value in vars(self).items() if name not in ("weights", "log_ratio")}
         return {name: value for name, value in facts.items() if value not in (None, ()) and value == value}
 
     def of_errors(self, errors: np.ndarray, **facts: Any) -> "Report":
         """The report with errors, of which only the differences count, and further facts."""
-        sd, largest = np.std(errors), np.max(np.abs(errors - np.mean(errors)))
-        return dataclasses.replace(self, error_sd_nats=float(sd), error_nats=float(largest), **facts)
+        mean, sd = np.mean(errors), float(np.std(errors))
+        largest = float(np.max(np.abs(errors - mean)))
+        ratio = float(mean + np.log(np.mean(np.exp(np.minimum(errors - mean, 500.0)))))
+        return dataclasses.replace(self, error_sd_nats=sd, error_nats=largest, log_ratio=ratio, **facts)
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,9 @@ def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
     why = sampler.chains_because
     while isinstance(verdict, Surrogate):
         surrogate, integrated = verdict, why is None
+        chains: Any = None
         try:
-            chains: Any = _integral_of(surrogate, sampler) if integrated else sampler.chains(surrogate.density)
+            chains = _integral_of(surrogate, sampler) if integrated else sampler.chains(surrogate.density)
             surrogate.prepare(chains)
             arviz()  # imported while the programs are being compiled
             with sampler.bar(surrogate.advice, integrated) as bar:
@@ -129,21 +133,41 @@ def sample(surrogate: Surrogate, sampler: Sampler) -> Draws:
                         continue
                 positions, statistics = chains.run(sampler.num_samples, bar)
         except NotIntegrable as reason:
+            if sampler.improper and chains is not None:
+                problem = f"the posterior may be improper, since a prior is, and it could not be integrated: {reason}"
+                raise ValueError(f"{problem}. Give every parameter a proper prior, or kernel=NUTS.") from None
             why = str(reason)
         except ImproperDensity as reason:
             problem = f"the posterior is improper, so it has no means and no quantiles: {reason}"
             raise ValueError(f"{problem}. Give every parameter a proper prior.") from None
         else:
             verdict = surrogate.judge(positions)
-    facts = chains.facts if integrated else {"ran": "chains", "why": why}
+    samples, facts = chains.constrained(positions), {"ran": "chains", "why": why}
+    if integrated:
+        _check_range({name: samples[name] for name in positions})
+        facts = chains.facts | {"log_evidence": chains.facts["log_evidence"] + verdict.log_ratio}
+        facts["log_evidence_error"] = facts["total_variation"] + float(np.nan_to_num(verdict.error_nats))
     if verdict.weights is not None:
         energy, ratios = statistics["potential_energy"], verdict.weights.ratios
         draws = positions, statistics | {"potential_energy": energy - (ratios - ratios.mean()).reshape(energy.shape)}
         positions, statistics = resample(draws, verdict.weights.log.reshape(energy.shape), surrogate.key)
+        samples = chains.constrained(positions)
     if verdict.doubt is not None:
         warn(verdict.doubt, ExpansionWarning)
     reports = [report for report in (*surrogate.reports, verdict) if report.entries()]
-    return Draws(chains.constrained(positions), statistics, surrogate.density, reports, facts)
+    return Draws(samples, statistics, surrogate.density, reports, facts)
+
+
+SMALLEST, MAX_EDGE = 1e-290, 0.01  # size of a number, and share of draws, at the end of the range of numbers
+
+
+def _check_range(samples: Params) -> None:
+    """ValueError if draws of unconstrained parameters are where numbers in double precision end."""
+    for name, values in samples.items():
+        edge = ~np.isfinite(values) | (np.abs(values) < SMALLEST) | (np.abs(values - 1) < 2**-52)
+        if np.mean(edge) > MAX_EDGE:
+            where = f"{np.mean(edge):.0%} of the draws of {name!r} are 0, 1 or infinite, up to rounding"
+            raise ValueError(f"the posterior is improper, or nearly: {where}. Give every parameter a proper prior.")
 
 
 def _integral_of(surrogate: Surrogate, sampler: Sampler) -> Integrated:

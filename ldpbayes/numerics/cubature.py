@@ -8,7 +8,7 @@ posterior of many records is nearly normal, its logarithm nearly quadratic, so t
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,8 +17,8 @@ from numpy.polynomial import legendre
 
 # By number of variables: nodes of a cell on an axis, at which the density is evaluated, and at which its polynomial is;
 # and the error of a cell's mass, as a share of the integral, above which the cell is divided.
-ORDER, DENSE = {1: 8, 2: 8, 3: 6}, {1: 20, 2: 16, 3: 12}
-TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 2e-5}
+ORDER, DENSE = {1: 9, 2: 7, 3: 5}, {1: 20, 2: 16, 3: 12}
+TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 1e-5}
 COARSE = 30.0  # tolerances for a density that stands for another around its mode only
 NEGLIGIBLE = 0.1  # mass beyond a face that is not looked at, in tolerances
 HALF, RATIO = (
@@ -27,10 +27,12 @@ HALF, RATIO = (
 )  # half of the width of the innermost cell, in standard deviations; ratio of the ends of the others
 RINGS = 28  # cells on each side of the innermost one: to 7e12 standard deviations
 TESTS = 3  # places of a cell, where its mass is, at which the polynomial is compared with the density
+CORNER = 0.04  # share of a cell that another place stands for: its outermost nodes leave as much at the ends
 BISECTIONS = 45  # steps of inverting a cumulative distribution function
-SEARCHES, STEPS = 8, 60  # searches for modes, and their steps at most
+SEARCHES, ROUNDS, STEPS = 8, 6, 60  # searches for modes at once, how often, and their steps at most
 NEGLIGIBLE_MODE = 25.0  # nats: difference of the masses of two modes
 MAX_CONDITION = 1e13  # of the root of the inverse curvature at a mode
+FAR = 1e3  # spreads of the prior beyond which a density that does not fall is improper
 MAX_GROWTH = 1e8  # spreads of the prior that are a standard deviation at most, if the density is flat
 MAX_DIFFERENCE = 1e9  # nats, beyond which differences over a standard deviation are none
 LOPSIDED = 0.4  # share of a cell's width that has mass, on an axis
@@ -199,14 +201,19 @@ class _Cubature:
 
     def __init__(self, log_density: LogDensity, limit: int, rings: int) -> None:
         self._log_density, self._limit, self._rings, self._evaluations = log_density, limit, rings, 0
+        self._seen: list[tuple[np.ndarray, np.ndarray]] = []  # points outside of cells, and log densities there
 
     def _at(self, points: np.ndarray, undefined: float = -np.inf) -> np.ndarray:
         """Log densities (...) at points (..., n), −inf also where they are infinite."""
         self._evaluations += points[..., 0].size
         if self._evaluations > self._limit:
             raise NotIntegrable(f"more than {self._limit:,} evaluations of the density are necessary")
-        values = self._log_density(points.reshape(-1, points.shape[-1])).reshape(points.shape[:-1])
-        return np.where(np.isnan(values), undefined, np.where(values == np.inf, -np.inf, values))
+        flat = points.reshape(-1, points.shape[-1])
+        values = self._log_density(flat)
+        values = np.where(np.isnan(values), undefined, np.where(values == np.inf, -np.inf, values))
+        if np.isneginf(undefined):
+            self._seen.append((flat, values))
+        return values.reshape(points.shape[:-1])
 
     def _heights(self, coordinates: np.ndarray, undefined: float = -np.inf) -> np.ndarray:
         return self._at(self._centre + coordinates @ self._root.T, undefined) - self._top
@@ -219,56 +226,72 @@ class _Cubature:
         if not np.isfinite(values).any():
             raise NotIntegrable(f"the density is zero or undefined at all {len(points)} starting points")
         modes = self._modes(points, values, scale)
-        (_, self._centre, self._root), *others = modes
+        _, self._centre, self._root = modes[0]
         self._top = max(mode.height for mode in modes)
         self._tolerance = TOLERANCE[n] * (1.0 if self._rings == RINGS else COARSE)
-        # Where mass may be: around modes, at the starting points, and along rays outwards.
+        # Rays along the axes of the cells, their diagonals, and the axes of the variables.
         signs = _grid(np.array([-1.0, 0.0, 1.0]), n)
-        rays = signs[np.isin(np.count_nonzero(signs, axis=1), (1, n))]
-        distances = HALF * RATIO ** (np.arange(self._rings) + 0.5)
+        own = np.linalg.solve(self._root, np.diag(np.linalg.norm(self._root, axis=1))).T
+        rays = np.concatenate([signs[np.isin(np.count_nonzero(signs, axis=1), (1, n))], own[:-1], -own[:-1]])
+        distances = HALF * RATIO ** np.arange(0.25, self._rings, 0.5)  # two in each ring
         outwards = rays[:, None] * distances[:, None]
         heights = self._heights(outwards, undefined=np.nan)
         if self._rings == RINGS:
-            self._check_proper(heights + np.log(distances))
-        heights = np.where(np.isnan(heights), -np.inf, heights)
-        places = np.concatenate([outwards.reshape(-1, n), self._coordinates(points)])
+            ends = np.linalg.norm(outwards[:, -1] @ self._root.T / scale, axis=1)
+            self._check_proper(heights + np.log(distances), ends)
+        self._seen.append((self._centre + outwards.reshape(-1, n) @ self._root.T, heights.ravel() + self._top))
+        places, heights = self._places()
         rings = _rings(places)
         low, high = _bounds(rings)
-        mass = np.concatenate([heights.ravel(), values - self._top]) + np.log(high - low).sum(axis=1)
-        # A cell around another mode shows it only if it is not much wider.
-        narrow = [
-            (self._coordinates(each.at), np.linalg.norm(np.linalg.solve(self._root, each.root), axis=1))
-            for each in others
-        ]
-        seeds = [np.zeros(n), *rings[mass > np.log(NEGLIGIBLE * self._tolerance)], *(_rings(at) for at, _ in narrow)]
-        return self._adapted([each for each in seeds if np.max(np.abs(each)) <= self._rings], narrow)
+        seeds = heights + np.log(high - low).sum(axis=1) > np.log(NEGLIGIBLE * self._tolerance)
+        return self._adapted(np.unique(rings[seeds], axis=0))
 
-    def _check_proper(self, masses: np.ndarray) -> None:
-        """Look whether the log masses (rays, distances) of cells are negligible where they end, or are undefined."""
-        for ray in masses:
-            ray = ray[: np.argmax(np.isnan(ray))] if np.isnan(ray).any() else ray
-            if len(ray) and ray[-1] > np.log(NEGLIGIBLE * self._tolerance):
-                if len(ray) > 4 and ray[-1] >= ray[-4] - 1e-6:
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Places outside of cells that were seen and may matter, and heights there."""
+        points, values = (np.concatenate(part) for part in zip(*self._seen, strict=True))
+        places, heights = self._coordinates(points), np.where(np.isnan(values), -np.inf, values - self._top)
+        rings = np.abs(_rings(places))
+        low, high = _bounds(rings)
+        mass, far = heights + np.log(high - low).sum(axis=1), rings.max(axis=1)
+        kept = (far <= 1) | ((mass > np.log(NEGLIGIBLE * self._tolerance)) & (far <= self._rings))
+        return places[kept], heights[kept]
+
+    def _check_proper(self, masses: np.ndarray, ends: np.ndarray) -> None:
+        """Look whether the log masses (rays, distances) of cells are negligible where they end, or are undefined; the
+        ends are so many spreads away.
+        """
+        for ray, end in zip(masses, ends, strict=True):
+            defined = np.argmax(np.isnan(ray)) if np.isnan(ray).any() else len(ray)
+            ray = ray[:defined]
+            if defined and ray[-1] > np.log(NEGLIGIBLE * self._tolerance):
+                if defined > 4 and ray[-1] >= ray[-5] - 1e-6 and end > FAR:
                     raise ImproperDensity("its mass grows outwards without end")
-                if len(ray) == self._rings:
+                if defined == masses.shape[1]:
                     raise NotIntegrable("a tail of the density is too heavy")
 
     # --- modes --------------------------------------------------------------------------------------------------------
 
     def _modes(self, points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> list[_Mode]:
         """Distinct modes, that of most mass first."""
-        starts = points[_peaks(points / scale, values)[:SEARCHES]]
-        at, root, height = self._climb(starts, self._at(starts), scale)
-        mass, modes = height + np.linalg.slogdet(root)[1], list[_Mode]()
-        mass[~(np.linalg.cond(root) < MAX_CONDITION)] = -np.inf
-        if not np.isfinite(mass).any():
+        starts, modes = points[_peaks(points / scale, values)][: SEARCHES * ROUNDS], list[_Mode]()
+        for first in range(0, len(starts), SEARCHES):
+            part = starts[first : first + SEARCHES]
+            at, root, height = self._climb(part.copy(), self._at(part).copy(), scale)
+            known, hits = len(modes), np.zeros(len(modes) + len(part))
+            for i in np.flatnonzero(np.linalg.cond(root) < MAX_CONDITION):
+                apart = [np.linalg.norm(np.linalg.solve(mode.root, at[i] - mode.at)) for mode in modes]
+                number = int(np.argmin(apart)) if apart and min(apart) < 1 else len(modes)
+                if number == len(modes):
+                    # Of all roots the triangular one: axes along which nothing is correlated stay.
+                    modes.append(_Mode(height[i], at[i], np.transpose(np.linalg.qr(root[i].T, mode="r"))))
+                hits[number] += 1
+            # Further searches are for what one search in this round has found alone.
+            if modes and (hits[known : len(modes)] > 1).all():
+                break
+        if not modes:
             raise NotIntegrable(f"none of {len(starts)} searches found a mode")
-        for i in np.argsort(-mass):
-            apart = (np.linalg.norm(np.linalg.solve(known.root, at[i] - known.at)) for known in modes)
-            if mass[i] > mass.max() - NEGLIGIBLE_MODE and not any(distance < 1 for distance in apart):
-                # Of all roots the triangular one: axes along which nothing is correlated stay.
-                modes.append(_Mode(height[i], at[i], np.transpose(np.linalg.qr(root[i].T, mode="r"))))
-        return modes
+        mass = [mode.height + np.linalg.slogdet(mode.root)[1] for mode in modes]
+        return [modes[i] for i in np.argsort(mass)[::-1] if mass[i] > max(mass) - NEGLIGIBLE_MODE]
 
     def _climb(self, x: np.ndarray, value: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ends (k, n) of searches uphill, roots (k, n, n) of their inverse curvatures, and log densities (k,).
@@ -279,18 +302,21 @@ class _Cubature:
         pairs, unit = [*itertools.combinations(range(n), 2)], np.eye(n)
         both = np.array([unit[i] + unit[j] for i, j in pairs]).reshape(-1, n)
         design = np.concatenate([unit, -unit, both, -both])
+        opposite = np.argmin(np.abs(design[:, None] + design).sum(axis=-1), axis=1)
         root, active, settled = np.tile(np.diag(scale), (k, 1, 1)), np.arange(k), np.zeros(k, int)
         for _ in range(STEPS):
             rows = np.arange(len(active))
             around = x[active, None] + design @ np.swapaxes(root[active], 1, 2)
-            v, f = self._at(around), value[active]
+            exact, f = self._at(around), value[active]
+            # Beyond an edge the density is taken to be as on the other side, or else the next step is a quarter.
+            mirrored = exact[:, opposite]
+            near = [np.abs(each - f[:, None]) < MAX_DIFFERENCE for each in (exact, mirrored)]
+            v = np.select(near, [exact, mirrored], f[:, None] - 8.0)
             slope, curve = 0.5 * (v[:, :n] - v[:, n : 2 * n]), np.empty((len(active), n, n))
             curve[:, range(n), range(n)] = v[:, :n] + v[:, n : 2 * n] - 2 * f[:, None]
             for place, (i, j) in enumerate(pairs, start=2 * n):
                 curve[:, i, j] = v[:, place] + v[:, place + len(pairs)] - 2 * f
                 curve[:, i, j] = curve[:, j, i] = 0.5 * (curve[:, i, j] - curve[:, i, i] - curve[:, j, j])
-            outside = ~(np.abs(v - f[:, None]) < MAX_DIFFERENCE).all(axis=1)
-            slope[outside], curve[outside] = 0.0, -16 * unit  # the next differences are over a quarter
             bend, axes = np.linalg.eigh(curve)
             lost = np.abs(bend) < 1e-10 * np.abs(bend).max(axis=1, keepdims=True)  # to rounding
             bend = np.where(lost, -1.0, bend)
@@ -301,7 +327,7 @@ class _Cubature:
             step = np.einsum("kij,kj->ki", turned, step)
             trials = x[active, None] + np.array([[0.1], [0.4], [1.0], [3.0]]) * step[:, None]
             candidates = np.concatenate([trials, around], axis=1)
-            heights = np.concatenate([self._at(trials), v], axis=1)
+            heights = np.concatenate([self._at(trials), exact], axis=1)
             best = np.argmax(heights, axis=1)
             gain = heights[rows, best] - f
             better = gain > 0
@@ -319,68 +345,61 @@ class _Cubature:
 
     # --- cells --------------------------------------------------------------------------------------------------------
 
-    def _adapted(self, seeds: Sequence[np.ndarray], narrow: Sequence[tuple[np.ndarray, np.ndarray]]) -> Cells:
-        """Cells from these on, divided where necessary, with those of their neighbours that have mass."""
-        n, rng = len(self._centre), np.random.default_rng(0)
-        known, rings = set[tuple[int, ...]](), np.unique(seeds, axis=0).astype(int)
-        low, high = _bounds(rings)
-        finished, total = list[tuple[np.ndarray, ...]](), 1e-300  # the mass that is known
-        counted, left_out, outside = 0.0, 0.0, dict[tuple[int, ...], float]()
+    def _adapted(self, rings: np.ndarray) -> Cells:
+        """Cells from these on, divided where necessary, and those of their neighbours that have mass. Polynomials agree
+        with the heights at all places that were seen.
+        """
+        n, rng, rings = len(self._centre), np.random.default_rng(0), rings.astype(int)
+        known, (low, high) = set[tuple[int, ...]](), _bounds(rings)
+        finished, outside, total = list[_Batch](), dict[tuple[int, ...], float](), 1e-300  # the mass that is known
         while len(low):
-            known |= set(map(tuple, rings.tolist()))
-            batch = self._evaluated(low, high)
-            total = max(total, counted + batch.mass[~batch.rough].sum())
-            enough = self._tolerance * total
-            wide: np.ndarray = np.zeros_like(low)
-            for place, spread in narrow:
-                around = np.all((low <= place) & (place <= high), axis=1)
-                wide = np.maximum(wide, np.where(around, 1.0, 0.0)[:, None] * (high - low) / (6 * HALF * spread))
-            divide = (batch.mass * batch.error > enough) | (wide > 1).any(axis=1)
-            self._test(batch, np.flatnonzero(~divide & ~batch.rough & (batch.mass > enough)), rng)
-            divide |= batch.mass * batch.error > enough
-            # Divided on the worst axis, and on all on which the polynomial is not exact enough.
-            size = np.where((wide > 1).any(axis=1, keepdims=True), wide, batch.axis_errors)
-            cut = size == size.max(axis=1, keepdims=True)
-            cut |= ~batch.rough[:, None] & (batch.mass[:, None] * batch.axis_errors > enough)
-            reach = np.subtract(*_bounds(rings)[::-1]).prod(axis=1)
-            if (batch.undefined & ~divide & (np.exp(batch.values.max(axis=1)) * reach > enough)).any():
-                raise NotIntegrable("the density is undefined (NaN) beside places where it is not negligible")
-            good, lost = ~divide & ~batch.rough & (batch.mass > 0), ~divide & batch.rough
-            finished.append((low[good], high[good], batch.logs[good], batch.mass[good], batch.error[good]))
-            counted, left_out = counted + batch.mass[good].sum(), left_out + batch.mass[lost].sum()
-            for ring, beyond in self._beyond(batch, rings, good | lost):
-                outside[ring] = outside.get(ring, 0.0) + beyond
-            fresh = np.array([each for each in outside if outside[each] > NEGLIGIBLE * enough and each not in known])
-            low, high, rings, cut = low[divide], high[divide], rings[divide], cut[divide]
-            for axis in range(n):
-                halves = np.flatnonzero(cut[:, axis])
-                first_high, second_low = high.copy(), low[halves]
-                first_high[halves, axis] = second_low[:, axis] = 0.5 * (low + high)[halves, axis]
-                low, high = np.concatenate([low, second_low]), np.concatenate([first_high, high[halves]])
-                rings, cut = (np.concatenate([each, each[halves]]) for each in (rings, cut))
-            fresh = fresh.reshape(-1, n).astype(int)
-            low, high = (np.concatenate(pair) for pair in zip((low, high), _bounds(fresh), strict=True))
-            rings = np.concatenate([rings, fresh])
-        low, high, logs, mass, error = map(np.concatenate, zip(*finished, strict=True))
-        missing = sum(beyond for ring, beyond in outside.items() if ring not in known)
-        integral = mass.sum()
-        wrong = float((0.5 * (mass @ error) + left_out + missing) / integral)
+            while len(low):
+                known |= set(map(tuple, rings.tolist()))
+                batch = self._evaluated(low, high, rings)
+                total = max(total, sum(each.mass[~each.rough].sum() for each in (*finished, batch)))
+                enough = self._tolerance * total
+                divide = batch.mass * batch.error > enough
+                self._test(batch, np.flatnonzero(~divide & ~batch.rough & (batch.mass > enough)), rng)
+                divide |= batch.mass * batch.error > enough
+                reach = np.subtract(*_bounds(rings)[::-1]).prod(axis=1)
+                if (batch.undefined & ~divide & (np.exp(batch.values.max(axis=1)) * reach > enough)).any():
+                    raise NotIntegrable("the density is undefined (NaN) beside places where it is not negligible")
+                finished.append(batch.part(~divide))
+                for ring, beyond in self._beyond(finished[-1]):
+                    outside[ring] = outside.get(ring, 0.0) + beyond
+                fresh = [each for each in outside if outside[each] > NEGLIGIBLE * enough and each not in known]
+                # On the worst axis, and on all on which the polynomial is not exact enough.
+                worst = batch.axis_errors == batch.axis_errors.max(axis=1, keepdims=True)
+                cut = worst | (~batch.rough[:, None] & (batch.mass[:, None] * batch.axis_errors > enough))
+                low, high, rings = _halves(batch.part(divide), cut[divide])
+                rings = np.concatenate([rings, np.array(fresh, int).reshape(-1, n)])
+                low, high = map(np.concatenate, zip((low, high), _bounds(rings[len(low) :]), strict=True))
+            batch = _Batch(*map(np.concatenate, zip(*finished, strict=True)))
+            off = CORNER * batch.off(*self._places()) > enough
+            finished, part = [batch.part(~off)], batch.part(off)
+            low, high, rings = _halves(part, np.ones_like(part.low, bool))
+        kept = batch.part(~batch.rough & (batch.mass > 0))
+        integral = kept.mass.sum()
+        if not integral > 0:
+            raise NotIntegrable("no cell has mass")
+        missing = batch.mass[batch.rough].sum() + sum(each for ring, each in outside.items() if ring not in known)
+        wrong = float((0.5 * (kept.mass @ kept.error) + missing) / integral)
         log_integral = float(self._top + math.log(integral) + np.linalg.slogdet(self._root)[1])
-        frame = float(self._top), self._centre, self._root
-        return Cells(log_integral, wrong, self._evaluations, *frame, low, high, logs, mass / integral)
+        frame, masses = (float(self._top), self._centre, self._root), kept.mass / integral
+        return Cells(log_integral, wrong, self._evaluations, *frame, kept.low, kept.high, kept.logs, masses)
 
-    def _evaluated(self, low: np.ndarray, high: np.ndarray) -> "_Batch":
+    def _evaluated(self, low: np.ndarray, high: np.ndarray, rings: np.ndarray) -> "_Batch":
         n = low.shape[1]
         rule, shape = _rule(n), (-1, *[ORDER[n]] * n)
         middle, half = 0.5 * (low + high)[:, None], 0.5 * (high - low)[:, None]
-        values = self._heights(middle + half * rule.nodes, undefined=np.nan)
+        values = self._heights(middle + half * rule.nodes, undefined=np.nan)  # kept in the cells
         whole, undefined = np.isfinite(values).all(axis=1), np.isnan(values).any(axis=1)
         values = np.where(np.isnan(values), -np.inf, values)
         logs = _along_axes(rule.analysis, np.where(whole[:, None], values, 0.0).reshape(shape))
         dense = _along_axes(rule.synthesis, logs).reshape(len(low), -1)
         error, volume, top = _lacking(logs), np.prod(high - low, axis=1), dense.max(axis=1)
         peak = values.max(axis=1)
-        rough = ~whole | (error.sum(axis=1) > 1) | (top > peak + 3)
+        rough = ~whole | (error.sum(axis=1) > 1) | (np.abs(top - peak) > 3)  # the dense nodes may miss a ridge, too
         # The mass of a rough cell may be between its nodes, where the polynomial sees it as far as it is exact.
         summit = np.maximum(peak, np.where(whole, top - error.sum(axis=1), -np.inf))
         density = np.exp(np.minimum(dense - top[:, None], 0.0)) * rule.weights
@@ -395,24 +414,33 @@ class _Cubature:
         error = np.where(whole[:, None], error, half[:, 0] / half.sum())
         error = np.where(lopsided[:, None], 1 - filling, error + np.where(rough, 0.0, 1 / filled)[:, None] * steep)
         total = np.where(rough, 1.0, np.minimum(error.sum(axis=1), 1.0))
-        return _Batch(low, high, values, undefined, rough, logs, dense, density, mass, total, error)
+        return _Batch(low, high, rings, values, undefined, rough, logs, dense, density, mass, total, error)
 
     def _test(self, batch: "_Batch", tested: np.ndarray, rng: np.random.Generator) -> None:
-        """Compare polynomials of cells with the density at places where their mass is, and raise their errors."""
+        """Compare polynomials of cells with the density at places where their mass is, and at their ends, and raise
+        their errors.
+        """
         if not len(tested):
             return
-        shares = np.cumsum(batch.density[tested], axis=1)
+        n, shares = batch.low.shape[1], np.cumsum(batch.density[tested], axis=1)
         levels = rng.random((len(tested), TESTS, 1)) * shares[:, None, -1:]
         pick = np.sum(shares[:, None] < levels, axis=-1).clip(0, shares.shape[1] - 1)
+        ends = _grid(np.array([-1.0, 0.0, 1.0]), n)
+        ends = ends[np.isin(np.count_nonzero(ends, axis=1), (1, n))]
+        places = np.concatenate([_rule(n).dense[pick], np.tile(ends, (len(tested), 1, 1))], axis=1)
         low, high = batch.low[tested][:, None], batch.high[tested][:, None]
-        exact = self._heights(0.5 * (low + high) + 0.5 * (high - low) * _rule(low.shape[-1]).dense[pick])
-        off = exact - np.take_along_axis(batch.dense[tested], pick, axis=1)
-        batch.error[tested] = np.maximum(batch.error[tested], np.abs(np.expm1(np.minimum(off, 1.0))).max(axis=1))
+        exact = self._heights(0.5 * (low + high) + 0.5 * (high - low) * places)
+        at_ends = np.repeat(np.arange(len(tested)), len(ends)), np.tile(ends, (len(tested), 1))
+        values = _values(batch.logs[tested][at_ends[0]], at_ends[1]).reshape(len(tested), -1)
+        off = np.abs(np.expm1(np.minimum(exact[:, :TESTS] - np.take_along_axis(batch.dense[tested], pick, 1), 1.0)))
+        jumps = np.abs(np.exp(np.minimum(exact[:, TESTS:], MAX_NATS)) - np.exp(np.minimum(values, MAX_NATS)))
+        jumps *= CORNER * np.prod(high - low, axis=-1) / batch.mass[tested][:, None]
+        batch.error[tested] = np.maximum(batch.error[tested], np.concatenate([off, jumps], axis=1).max(axis=1))
 
-    def _beyond(self, batch: "_Batch", rings: np.ndarray, done: np.ndarray) -> Iterator[tuple[tuple[int, ...], float]]:
+    def _beyond(self, batch: "_Batch") -> Iterator[tuple[tuple[int, ...], float]]:
         """Numbers of neighbours of cells, and the mass there, if the density falls as it does at the cell's face."""
-        n = rings.shape[1]
-        rule, grids = _rule(n), _by_axis(batch.values.reshape(-1, *[ORDER[n]] * n))
+        n, rings = batch.low.shape[1], batch.rings
+        rule, grids = _rule(n), _by_axis(batch.values.reshape(len(rings), *[ORDER[n]] * n))
         bounds, half, (before, last) = _bounds(rings), 0.5 * (batch.high - batch.low), rule.ends
         for axis, side in itertools.product(range(n), (-1, 1)):
             own, of_ring = ((batch.low, bounds[0]), (batch.high, bounds[1]))[side > 0]
@@ -424,7 +452,7 @@ class _Cubature:
             width = (high - low)[:, [axis]]
             reach = np.where(fall * width > 1, 1 / np.maximum(fall, 1e-300), width)
             mass = (face * reach) @ rule.lateral * np.prod(np.delete(2 * half, axis, axis=1), axis=1)
-            touches = done & (own[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= self._rings)
+            touches = (own[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= self._rings)
             yield from zip(map(tuple, neighbour[touches].tolist()), mass[touches].tolist(), strict=True)
 
 
@@ -433,6 +461,7 @@ class _Batch(NamedTuple):
 
     low: np.ndarray  # (cells, n)
     high: np.ndarray
+    rings: np.ndarray  # (cells, n): numbers of the undivided cells that they are in
     values: np.ndarray  # (cells, nodes)
     undefined: np.ndarray  # whether the density is NaN at a node
     rough: np.ndarray  # whether no polynomial stands for the density, whose mass is then a bound
@@ -443,10 +472,43 @@ class _Batch(NamedTuple):
     error: np.ndarray  # (cells,): relative error of the density
     axis_errors: np.ndarray  # (cells, n): as polynomials on each axis alone
 
+    def part(self, chosen: np.ndarray) -> "_Batch":
+        return _Batch(*(each[chosen] for each in self))
+
+    def off(self, places: np.ndarray, heights: np.ndarray) -> np.ndarray:
+        """Masses (cells,) by which cells, or nothing in the place of rough ones, are off at places that were seen."""
+        result = np.zeros(len(self.low))
+        own, place = np.nonzero(np.all((self.low[:, None] <= places) & (places <= self.high[:, None]), axis=-1))
+        local = (2 * places[place] - self.low[own] - self.high[own]) / (self.high - self.low)[own]
+        density = np.where(self.rough[own], 0.0, np.exp(np.minimum(_values(self.logs[own], local), MAX_NATS)))
+        off = np.abs(np.exp(np.minimum(heights[place], MAX_NATS)) - density)
+        np.maximum.at(result, own, off * np.prod(self.high - self.low, axis=1)[own])
+        return result
+
+
+def _halves(cells: _Batch, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ends of cells that are halved on axes (cells, n), and their rings."""
+    low, high, rings = cells.low, cells.high, cells.rings
+    for axis in range(cut.shape[1]):
+        halves = np.flatnonzero(cut[:, axis])
+        first_high, second_low = high.copy(), low[halves]
+        first_high[halves, axis] = second_low[:, axis] = 0.5 * (low + high)[halves, axis]
+        low, high = np.concatenate([low, second_low]), np.concatenate([first_high, high[halves]])
+        rings, cut = (np.concatenate([each, each[halves]]) for each in (rings, cut))
+    return low, high, rings
+
+
+def _values(series: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Legendre series (m, k, ...) at places (m, n)."""
+    for axis in places.T:
+        series = np.einsum("mk,mk...->m...", legendre.legvander(axis, series.shape[1] - 1), series)
+    return series
+
 
 def _by_axis(tensors: np.ndarray) -> list[np.ndarray]:
     """Tensors (m, k, ...) with one of their axes after the first, and the others as one: (m, k, others)."""
-    return [np.moveaxis(tensors, axis, 1).reshape(*tensors.shape[:2], -1) for axis in range(1, tensors.ndim)]
+    shape = *tensors.shape[:2], math.prod(tensors.shape[2:])
+    return [np.moveaxis(tensors, axis, 1).reshape(shape) for axis in range(1, tensors.ndim)]
 
 
 def _lacking(series: np.ndarray) -> np.ndarray:

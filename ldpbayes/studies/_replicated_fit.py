@@ -15,7 +15,7 @@ from ldpbayes.inference.chains import Bar, Chains, Positions
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.integrated import Integrated
 from ldpbayes.inference.surrogates import COARSE_TOLERANCE, Certificate, coarser
-from ldpbayes.numerics.cubature import NotIntegrable
+from ldpbayes.numerics.cubature import ImproperDensity, NotIntegrable
 
 
 class ReplicatedFit:
@@ -118,7 +118,7 @@ class ReplicatedFit:
             for each in sources
         ]
         if self._integrates:
-            with contextlib.suppress(NotIntegrable):  # one that is not sends all to chains
+            with contextlib.suppress(NotIntegrable, ImproperDensity):  # one that is not sends all to chains
                 integrals = Integrated(density, keys, self._iterations[1], data)
                 positions, _ = integrals.run(self._iterations[1])
                 if bar:

@@ -67,7 +67,7 @@ def test_integrals_are_those_of_closed_forms(name):
     with np.errstate(over="ignore", under="ignore"):
         cells = cells_of(log_density, n)
     assert abs(cells.log_integral - expected) < max(cells.error, 1e-8)
-    assert cells.error < 3e-4 and cells.evaluations <= 100_000
+    assert cells.error < 1e-3 and cells.evaluations <= 100_000
     _, weights = cells.nodes
     assert np.isclose(weights.sum(), 1, rtol=1e-12)
 
