@@ -91,6 +91,13 @@ def test_draws_are_independent_and_depend_on_the_seed_alone():
     np.testing.assert_allclose(first["sample_stats"]["lp"], expected, atol=1e-4)
 
 
+def test_draws_of_other_data_are_other_draws():
+    """Correlation of the shares of two independent releases by fits with one seed: five standard errors."""
+    releases = [ldp.Release(np.arange(1000) < yes, RESPONSE).sketch() for yes in (430, 510)]
+    first, second = (draws(ldp.fit(warner(), each, **QUIET), "theta").ravel() for each in releases)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / len(first) ** 0.5
+
+
 def test_a_named_kernel_or_an_option_of_one_gives_chains():
     sketch = ldp.Release(np.arange(300) < 130, RESPONSE).sketch()
     short = {"num_warmup": 200, "num_samples": 200, "num_chains": 2, **QUIET}
@@ -126,6 +133,48 @@ def test_what_is_not_integrated_says_why():
         assert "log_evidence" not in posterior.attrs
 
 
+def test_mass_where_numbers_end_is_an_error():
+    """A prior 1 / (p (1 − p)) of a share makes the posterior of randomized answers improper."""
+
+    def haldane(release):
+        share = numpyro.sample("share", dist.ImproperUniform(dist.constraints.unit_interval, (), ()))
+        numpyro.factor("prior", -jnp.log(share) - jnp.log1p(-share))
+        ldp.observe("z", dist.Bernoulli(share), release)
+
+    with pytest.raises(ValueError, match="improper"):
+        ldp.fit(haldane, ldp.Release(np.array([0, 1, 1]), RESPONSE), **QUIET)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [dist.InverseGamma(1.0, 1.0), dist.Cauchy(0, 1), dist.LKJ(2, 1.0), dist.Normal(0, 1).expand([2]).to_event(1)],
+    ids=["no mean", "no moments", "matrix", "vector"],
+)
+def test_priors_of_all_kinds_are_integrated(prior):
+    posterior = ldp.fit(lambda: numpyro.sample("x", prior), **QUIET)
+    assert integral(posterior)["ran"] == "integral"
+    assert abs(posterior.attrs["log_evidence"]) < 1e-5  # single precision: the priors were made outside of `fit`
+
+
+def test_a_masked_prior_has_no_evidence():
+    def model(release):
+        mean = numpyro.sample("mean", dist.Normal(0, 1).mask(False))
+        ldp.observe("z", dist.Delta(mean), release)
+
+    release = ldp.Release(np.array([3.0]), ldp.GaussianMechanism(1.0, 1e-6, sensitivity=1.0))
+    assert "log_evidence" not in ldp.fit(model, release, **QUIET).attrs
+
+
+def test_a_model_that_takes_one_point_at_a_time_is_integrated():
+    def model():
+        x = numpyro.sample("x", dist.Normal(0, 1))
+        square = jax.pure_callback(lambda each: np.asarray(each) ** 2, jax.ShapeDtypeStruct((), x.dtype), x)
+        numpyro.factor("likelihood", -0.5 * square)
+
+    posterior = ldp.fit(model, num_samples=10, **QUIET)
+    assert abs(posterior.attrs["log_evidence"] + 0.5 * np.log(2)) < 1e-6
+
+
 def test_an_improper_prior_has_a_posterior_but_no_evidence():
     def flat(release):
         mean = numpyro.sample("mean", dist.ImproperUniform(dist.constraints.real, (), ()))
@@ -150,6 +199,18 @@ def test_the_evidence_of_a_share_is_that_of_a_sum_of_beta_functions():
         posterior = ldp.fit(warner(), data, num_samples=10, **QUIET)
         assert abs(posterior.attrs["log_evidence"] - expected) < 1e-6
         assert posterior.attrs["log_evidence_error"] < 1e-6
+
+
+def test_the_evidence_of_an_expansion_is_that_of_the_records():
+    rng = np.random.default_rng(0)
+    mechanism = ldp.LaplaceMechanism(2.0, -5, 5)
+    release = ldp.Release(np.clip(rng.normal(1, 2, 3000), -5, 5) + rng.laplace(0, 5, 3000), mechanism)
+    exact, sketched, expanded = (
+        ldp.fit(clipped_gaussian(), release, num_samples=200, expand=expand, **QUIET) for expand in (False, None, True)
+    )
+    for other in (sketched, expanded):
+        tolerance = sum(each.attrs["log_evidence_error"] for each in (exact, other))
+        assert abs(exact.attrs["log_evidence"] - other.attrs["log_evidence"]) < tolerance < 0.2
 
 
 def test_coarse_sketches_are_compared_and_replaced():
