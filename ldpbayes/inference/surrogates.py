@@ -165,8 +165,8 @@ def _check_range(samples: Params) -> None:
     """ValueError if draws of unconstrained parameters are where numbers in double precision end."""
     for name, values in samples.items():
         edge = ~np.isfinite(values) | (np.abs(values) < SMALLEST) | (np.abs(values - 1) < 2**-52)
-        edge &= values != values[:1, :1]  # some entries are fixed
-        share = np.mean(edge, axis=(0, 1)).max(initial=0.0)
+        varying = np.ptp(values, axis=(0, 1)) > 1e-6 * np.max(np.abs(values), axis=(0, 1))  # others are fixed
+        share = np.max(np.mean(edge, axis=(0, 1)) * varying, initial=0.0)
         if share > MAX_EDGE:
             where = f"{share:.0%} of the draws of {name!r} are 0, 1 or infinite, up to rounding"
             raise ValueError(f"the posterior is improper, or nearly: {where}. Give every parameter a proper prior.")
