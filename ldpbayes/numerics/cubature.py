@@ -21,10 +21,7 @@ ORDER, DENSE = {1: 9, 2: 7, 3: 5}, {1: 20, 2: 16, 3: 12}
 TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 1e-5}
 COARSE = 30.0  # tolerances for a density that stands for another around its mode only
 NEGLIGIBLE = 0.1  # mass beyond a face that is not looked at, in tolerances
-HALF, RATIO = (
-    2.0,
-    2.8,
-)  # half of the width of the innermost cell, in standard deviations; ratio of the ends of the others
+HALF, RATIO = 2.0, 2.8  # half of the width of the innermost cell, in standard deviations, and ratio of further ends
 RINGS = 28  # cells on each side of the innermost one: to 7e12 standard deviations
 TESTS = 3  # places of a cell, where its mass is, at which the polynomial is compared with the density
 CORNER = 0.04  # share of a cell that another place stands for: its outermost nodes leave as much at the ends
