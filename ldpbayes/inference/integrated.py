@@ -112,9 +112,10 @@ class Integrated(Positions):
         """Unconstrained positions by site and statistics by name, (chains, iterations, ...): the same in every call."""
         if self._drawn is None:
             cells, n = self.solve(bar), self._cells[0].low.shape[1]
-            # Of other data, too: draws from two posteriors by the same numbers would not be independent.
+            # Other data have other numbers, or draws from two posteriors would not be independent. The evidence is
+            # rounded, so that numbers are the same where floating point numbers round otherwise.
             owners = zip(self._keys, itertools.cycle(cells))
-            seeds = [[*key, *np.array([own.log_integral]).view(np.uint32)] for key, own in owners]
+            seeds = [[*key, round(1e4 * own.log_integral) % 2**64] for key, own in owners]
             uniforms = [np.random.default_rng(seed).random((iterations, 1 + n)) for seed in seeds]
             draws = _in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
             rows, log_density = map(np.stack, zip(*draws, strict=True))
