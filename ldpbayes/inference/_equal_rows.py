@@ -56,9 +56,7 @@ def equal_rows_once(
     return density, sites, {}
 
 
-def sketched_releases(
-    density: Density, sites: dict[str, Site], strategy: Callable, key: Key
-) -> tuple[Density, dict[str, Site], dict[str, Any]]:
+def sketched_releases(density: Density, sites: dict[str, Site]) -> tuple[Density, dict[str, Site], dict[str, Any]]:
     """The density with sketches in the places of releases of numbers, its sites, and a report. Unchanged and without a
     report where sketches are hardly shorter, or where the model uses a release otherwise than under one law.
     """
@@ -74,21 +72,28 @@ def sketched_releases(
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = density.replace_data(sketched)
-        points = [density.start(own, strategy) for own in jax.random.split(key, MIN_POINTS)]
+        if all(one is other for one, other in zip(made.data, density.data, strict=True)):
+            return density, sites, {}
+        shapes, rng = jax.eval_shape(density.start, jax.random.key(0)), np.random.default_rng(0)
+        points = [jax.tree.map(lambda leaf: rng.uniform(-2, 2, leaf.shape), shapes) for _ in range(MIN_POINTS)]
+        ours, theirs = ([*map(_laws(each, points[0]), points)] for each in (made, density))
         close = functools.partial(np.allclose, rtol=TOLERANCE, atol=0, equal_nan=True)
-        same = [jax.tree.map(close, _laws(made, point), _laws(density, point)) for point in points]
-        if made.data != density.data and all(jax.tree.leaves(same)):
+        if all(jax.tree.leaves(jax.tree.map(close, ours, theirs))):
             own = sites_of(made)
             rows, records = (sum(site.rows for site in each.values()) for each in (own, sites))
             return dataclasses.replace(made, whole=density), own, {"ran": "sketch", "rows": rows, "records": records}
     return density, sites, {}
 
 
-def _laws(density: Density, parameters: Params) -> dict[str, Any]:
-    """Laws by site at unconstrained parameters; of records if the site is privatized."""
-    sites = density.trace(given(density.model, parameters, parameters)).items()
-    laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
-    return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
+def _laws(density: Density, example: Params) -> Callable[[Params], dict[str, Any]]:
+    """Laws by site at unconstrained parameters like the example; of records if the site is privatized."""
+
+    def laws(parameters: Params) -> dict[str, Any]:
+        sites = density.trace(given(density.model, parameters, parameters)).items()
+        own = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
+        return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in own.items()}
+
+    return program_of("laws", laws, example)
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:

@@ -515,7 +515,7 @@ class _PolynomialDensity(Density):
         (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
         return unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
 
-    def spread(self, key: Key) -> tuple[Params, Params]:
+    def spread(self) -> tuple[Params, Params]:
         (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
         return unravel(jnp.asarray(at)), unravel(jnp.linalg.norm(jnp.asarray(root), axis=1))
 

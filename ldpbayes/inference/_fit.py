@@ -271,12 +271,12 @@ def fit(
         parts = [*(each.promises for each in data), *([promise] for promise in of_shards)]
         doubts += warn_of_repeats(*parts, same_people=same_people)
         why = "a kernel or its options were given" if chosen else None if plain else "sites are discrete or subsampled"
-        how = chain_method, progress_bar, outside, why, any(site.improper for site in sites.values())
+        how = chain_method, progress_bar, outside, why, any(site.improper for site in sites.values()), seed
         sampler = Sampler(made, key, num_warmup, num_samples, num_chains, *how)
         counted, own, equal = density, sites, dict[str, Any]()
         if plain and not isinstance(expand, Expansion):  # whose points are of all records
             if expand is None:
-                counted, own, equal = sketched_releases(density, sites, made._init_strategy, key)
+                counted, own, equal = sketched_releases(density, sites)
             if not equal:
                 counted, own, equal = equal_rows_once(density, sites, made._init_strategy, key)
         draws = sample(_surrogate_of(counted, own, sampler, expand), sampler)

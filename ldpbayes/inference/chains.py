@@ -403,20 +403,18 @@ class Sampler:
     outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
     chains_because: str | None = None  # why chains sample; None if the posterior is integrated where that is possible
     improper: bool = False  # whether a prior is
+    seed: int = 0  # of integrals, beside the key of chains
 
     @property
     def iterations(self) -> int:
         return self.num_chains * (self.num_warmup + self.num_samples)
 
-    @property
-    def keys(self) -> Key:
-        """One for each chain, independent of how many chains there are."""
-        return jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
-
     def chains(self, density: Density) -> Chains | NumpyroChains:
         if self.outside is not None:
             return NumpyroChains(density, self)
-        return Chains(lambda _: density, self.kernel, self.keys, self.num_warmup, self.num_samples, self.chain_method)
+        # Folding the chain's number in makes its draws independent of how many chains there are.
+        keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
+        return Chains(lambda _: density, self.kernel, keys, self.num_warmup, self.num_samples, self.chain_method)
 
     def bar(self, faster: str | None = None, integrated: bool = False) -> contextlib.closing[Bar]:
         """A context with the progress bar of all chains, or of evaluations; NumPyro's `MCMC` has its own."""
@@ -427,7 +425,7 @@ class Sampler:
 
 def flat_rows(positions: Params, example: Params) -> np.ndarray:
     """Flat parameters (draws, n), in the order of names, of positions (..., *shape) of each site."""
-    parts = [np.reshape(positions[name], (-1, np.size(each))) for name, each in sorted(example.items())]
+    parts = [np.reshape(np.asarray(positions[name]), (-1, np.size(each))) for name, each in sorted(example.items())]
     return np.concatenate(parts, axis=1)
 
 

@@ -116,7 +116,7 @@ class Density:
                     values[name] = biject_to(site["fn"].support).inv(site["value"])
         return values
 
-    def spread(self, key: Key) -> tuple[Params, Params]:
+    def spread(self) -> tuple[Params, Params]:
         """Means and standard deviations of the priors of the latent sites, unconstrained and to first order; NaN where
         a law does not know its own. Sites that depend on others are given the others' means.
         """
@@ -136,7 +136,7 @@ class Density:
             deviations[site["name"]] = jax.jvp(transform.inv, (value,), (deviation,))[1]
             return value
 
-        return self.start(key, mean), deviations
+        return self.start(jax.random.key(0), mean), deviations
 
     def potential(self, parameters: Params) -> Array:
         """Minus the log density of unconstrained parameters."""

@@ -9,10 +9,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from scipy.special import ndtri
 
-from ldpbayes._core.types import Array, Key, Params, PyTree
+from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.inference.chains import Bar, Positions, flat_rows
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density
@@ -27,12 +26,12 @@ BATCH, MAX_WORK = 128, 1 << 24  # points that are evaluated at once, and array e
 
 
 class Integrated(Positions):
-    """The integral of a density, or of each of several of one structure, in the place of chains, one for each key."""
+    """The integral of a density, or of each of several of one structure, in the place of chains, one for each seed."""
 
     def __init__(
         self,
         density: Callable[[PyTree], Density],
-        keys: Key,
+        seeds: Sequence[Any],
         num_samples: int,
         data: Sequence[PyTree] = ((),),
         rings: int = RINGS,
@@ -40,12 +39,11 @@ class Integrated(Positions):
         shapes = jax.tree.leaves(jax.eval_shape(density(data[0]).start, jax.random.key(0)))
         if not 1 <= (count := sum(leaf.size for leaf in shapes)) <= MAX_PARAMETERS:
             raise NotIntegrable(f"the model has {count} unconstrained parameters, more than {MAX_PARAMETERS}")
-        super().__init__(density, data, len(keys), num_samples)
-        self._rings, self._keys = rings, np.asarray(jax.random.key_data(keys))
-        flat, self._unravel = ravel_pytree(self.example)
-        potential, self._arrays = self._traced(lambda d, row: d.potential(self._unravel(row)), flat)
+        super().__init__(density, data, len(seeds), num_samples)
+        self._rings, self._seeds = rings, seeds
+        potential, self._arrays = self._traced(lambda d, row: d.potential(self.at(row)), np.zeros(count))
         self._size = max(1, min(BATCH, int(MAX_WORK / max(potential.work, 1))))
-        rows = np.zeros((self._size, len(flat)))
+        rows = np.zeros((self._size, count))
         try:
             self._program = potential.program("integrand", jax.vmap(potential, (None, 0)), self._arrays[0], rows)
         except NotImplementedError:  # a callback that takes one point at a time
@@ -54,7 +52,7 @@ class Integrated(Positions):
                 return jax.lax.map(functools.partial(potential, arrays), rows)
 
             self._program = potential.program("integrand one by one", one_by_one, self._arrays[0], rows)
-        self._spread = program_of("spread", density(data[0]).spread, jax.random.key(0))
+        self._spread = program_of("spread", density(data[0]).spread)
         self._cells: list[Cells] = []
         self._drawn: tuple[Params, Params] | None = None
 
@@ -92,7 +90,7 @@ class Integrated(Positions):
 
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
         """Points (m, n) where the prior has its mass, near 0, and at all scales; and spreads (n,) of the prior."""
-        centre, scale = (flat_rows(part, self.example)[0] for part in self._spread(jax.random.key(0)))
+        centre, scale = (flat_rows(part, self.example)[0] for part in self._spread())
         centre, scale = np.where(np.isfinite(centre), centre, 0.0), np.abs(scale)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
         count, n, rng = POINTS[len(scale)], len(scale), np.random.default_rng(0)
@@ -114,19 +112,20 @@ class Integrated(Positions):
             cells, n = self.solve(bar), self._cells[0].low.shape[1]
             # Other data have other numbers, or draws from two posteriors would not be independent. The evidence is
             # rounded, so that numbers are the same where floating point numbers round otherwise.
-            owners = zip(self._keys, itertools.cycle(cells))
-            seeds = [[*key, round(1e4 * own.log_integral) % 2**64] for key, own in owners]
+            owners = zip(self._seeds, itertools.cycle(cells))
+            seeds = [[*seed, round(1e4 * own.log_integral) % 2**64] for seed, own in owners]
             uniforms = [np.random.default_rng(seed).random((iterations, 1 + n)) for seed in seeds]
             draws = _in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
             rows, log_density = map(np.stack, zip(*draws, strict=True))
             self._drawn = self.at(rows), {"potential_energy": -log_density}
         return self._drawn
 
-    def at(self, rows: np.ndarray) -> Params:
+    def at(self, rows: Array) -> Params:
         """Positions by site at flat parameters (..., n)."""
-        sizes = np.cumsum([np.size(each) for _, each in sorted(self.example.items())])
-        parts = zip(sorted(self.example.items()), np.split(rows, sizes[:-1], axis=-1), strict=True)
-        return {name: part.reshape(*rows.shape[:-1], *np.shape(each)) for (name, each), part in parts}
+        ends = np.cumsum([np.size(each) for _, each in sorted(self.example.items())])
+        parts = zip(sorted(self.example.items()), np.append(0, ends), ends, strict=False)
+        lead = np.shape(rows)[:-1]
+        return {name: rows[..., start:end].reshape(*lead, *np.shape(each)) for (name, each), start, end in parts}
 
 
 def _in_threads(function: Callable, items: Sequence[Any]) -> list[Any]:

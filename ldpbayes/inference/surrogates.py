@@ -173,7 +173,8 @@ def _check_range(samples: Params) -> None:
 
 
 def _integral_of(surrogate: Surrogate, sampler: Sampler) -> Integrated:
-    return Integrated(lambda _: surrogate.density, sampler.keys, sampler.num_samples, rings=surrogate.rings)
+    seeds = [(sampler.seed, chain) for chain in range(sampler.num_chains)]
+    return Integrated(lambda _: surrogate.density, seeds, sampler.num_samples, rings=surrogate.rings)
 
 
 # --- the data as they are -------------------------------------------------------------------------------------------

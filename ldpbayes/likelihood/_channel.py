@@ -161,7 +161,7 @@ class _Kernel:
         for start in range(0, len(logs), PAIRS):
             part = flat[:, start : start + PAIRS]
             padded = np.pad(part, ((0, 0), (0, PAIRS - part.shape[1])), mode="edge")
-            logs[start : start + PAIRS] = _log_prob(self.mechanism, *padded)[: part.shape[1]]
+            logs[start : start + PAIRS] = np.asarray(_log_prob(self.mechanism, *padded))[: part.shape[1]]
         return logs.reshape(pairs.shape[1:])
 
     @functools.cached_property

@@ -119,7 +119,7 @@ class ReplicatedFit:
         ]
         if self._integrates:
             with contextlib.suppress(NotIntegrable, ImproperDensity):  # one that is not sends all to chains
-                integrals = Integrated(density, keys, self._iterations[1], data)
+                integrals = Integrated(density, [*np.asarray(jax.random.key_data(keys))], self._iterations[1], data)
                 positions, _ = integrals.run(self._iterations[1])
                 if bar:
                     bar.add(len(data) * sum(self._iterations))
