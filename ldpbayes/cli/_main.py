@@ -538,7 +538,8 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
     given = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
-    return options | {"dense_mass": args.dense_mass} | {name: p for name, p in given.items() if p is not None}
+    given |= {"dense_mass": args.dense_mass or None}  # any of these makes `fit` run chains
+    return options | {name: option for name, option in given.items() if option is not None}
 
 
 @contextlib.contextmanager

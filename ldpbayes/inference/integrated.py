@@ -22,6 +22,7 @@ MAX_PARAMETERS = 3
 MAX_EVALUATIONS = 200_000
 AS_LONG = {1: 50, 2: 200, 3: 2000}  # by number of parameters: iterations of chains that take as long as an integral
 POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters
+BULK = 12.0  # standard deviations around its mean in which a prior has its mass
 BATCH, MAX_WORK = 128, 1 << 24  # points that are evaluated at once, and array entries that these handle at most
 
 
@@ -88,19 +89,23 @@ class Integrated(Positions):
                 bar.show()
         return -np.concatenate(blocks)[:count]
 
-    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Points (m, n) where the prior has its mass, near 0, and at all scales; and spreads (n,) of the prior."""
+    def _starts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Points (m, n) where the prior has its mass, near 0, and, where it is unknown, at all scales; spreads (n,) of
+        the prior; and how far from the first point its mass may be.
+        """
         centre, scale = (flat_rows(part, self.example)[0] for part in self._spread())
         centre, scale = np.where(np.isfinite(centre), centre, 0.0), np.abs(scale)
-        scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
+        known = np.isfinite(scale) & (scale > 0)
+        scale = np.where(known, scale, 1.0)
         count, n, rng = POINTS[len(scale)], len(scale), np.random.default_rng(0)
         # Evenly spread numbers: multiples of powers of the root of x^(n + 1) = x + 1.
         golden = np.max(np.real(np.roots([1.0, *[0.0] * (n - 1), -1.0, -1.0])))
         even = (0.5 + np.arange(count)[:, None] * golden ** -np.arange(1.0, n + 1)) % 1
         near, wide = 4 * even[: count // 4] - 2, rng.standard_normal((count // 4, n))
-        wide *= 10.0 ** rng.uniform(-1, 4, (len(wide), 1))
+        wide *= np.where(known, scale, 10.0 ** rng.uniform(-1, 4, (len(wide), 1)))
         prior = ndtri(even[count // 2 :]) * scale * np.resize([1.0, 1.0, 2.0, 4.0], (count - count // 2, 1))
-        return np.concatenate([[centre], centre + prior, near, wide]), scale
+        points = np.concatenate([[centre], centre + prior, near, centre + wide])
+        return points, scale, np.where(known, BULK * scale, np.inf)
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         """Positions of the draws, for which nothing needs to be warmed up."""

@@ -177,14 +177,17 @@ def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return 0.5 * (low + high)
 
 
-def integrate(log_density: LogDensity, points: np.ndarray, scale: np.ndarray, limit: int, rings: int = RINGS) -> Cells:
+def integrate(
+    log_density: LogDensity, points: np.ndarray, scale: np.ndarray, reach: np.ndarray, limit: int, rings: int = RINGS
+) -> Cells:
     """Integrate a density on so many rings of cells around its main mode. Modes are sought from the best of some
-    points (m, n), with steps of the size of spreads (n,).
+    points (m, n), with steps of the size of spreads (n,). Farther from the first point than `reach` (n,), what is
+    higher than all modes nearer to it is taken to be numerical nonsense, such as logarithms of rounded differences.
 
     `NotIntegrable` if this takes more evaluations than the limit, `ImproperDensity` if the mass grows without end.
     """
     with np.errstate(all="ignore"):  # densities may be 0, and undefined where they are not evaluated
-        return _Cubature(log_density, limit, rings).cells(points, scale)
+        return _Cubature(log_density, points[0], reach, limit, rings).cells(points, scale)
 
 
 class _Mode(NamedTuple):
@@ -196,7 +199,8 @@ class _Mode(NamedTuple):
 class _Cubature:
     """The work of `integrate`: log densities are relative to the highest mode, coordinates to the main one."""
 
-    def __init__(self, log_density: LogDensity, limit: int, rings: int) -> None:
+    def __init__(self, log_density: LogDensity, first: np.ndarray, reach: np.ndarray, limit: int, rings: int) -> None:
+        self._first, self._reach = first, reach
         self._log_density, self._limit, self._rings, self._evaluations = log_density, limit, rings, 0
         self._seen: list[tuple[np.ndarray, np.ndarray]] = []  # points outside of cells, and log densities there
 
@@ -214,6 +218,9 @@ class _Cubature:
 
     def _heights(self, coordinates: np.ndarray, undefined: float = -np.inf) -> np.ndarray:
         return self._at(self._centre + coordinates @ self._root.T, undefined) - self._top
+
+    def _within(self, points: np.ndarray) -> np.ndarray:
+        return np.all(np.abs(points - self._first) <= self._reach, axis=-1)
 
     def _coordinates(self, points: np.ndarray) -> np.ndarray:
         return np.linalg.solve(self._root, (points - self._centre).T).T
@@ -247,6 +254,7 @@ class _Cubature:
         """Places outside of cells that were seen and may matter, and heights there."""
         points, values = (np.concatenate(part) for part in zip(*self._seen, strict=True))
         places, heights = self._coordinates(points), np.where(np.isnan(values), -np.inf, values - self._top)
+        heights[(heights > 1) & ~self._within(points)] = -np.inf
         rings = np.abs(_rings(places))
         low, high = _bounds(rings)
         mass, far = heights + np.log(high - low).sum(axis=1), rings.max(axis=1)
@@ -287,6 +295,7 @@ class _Cubature:
                 break
         if not modes:
             raise NotIntegrable(f"none of {len(starts)} searches found a mode")
+        modes = [mode for mode in modes if self._within(mode.at)] or modes
         mass = [mode.height + np.linalg.slogdet(mode.root)[1] for mode in modes]
         return [modes[i] for i in np.argsort(mass)[::-1] if mass[i] > max(mass) - NEGLIGIBLE_MODE]
 

@@ -480,7 +480,8 @@ def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
 
 def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
     out = tmp_path / "posterior.nc"
-    code = cli.main(["fit", str(numbers), "--model", "clipped_gaussian", "--out", str(out), *FEW])
+    argv = ["fit", str(numbers), "--model", "clipped_gaussian", "--out", str(out), "--target-accept", "0.8", *FEW]
+    code = cli.main(argv)
     printed = capsys.readouterr()
     assert code == 3  # so few draws cannot have converged
     assert "bulk effective sample size is below 100: mu" in printed.err

@@ -218,3 +218,16 @@ def test_coarse_sketches_are_compared_and_replaced():
     posterior = ldp.fit(clipped_gaussian(), release.sketch(), num_samples=100, **QUIET)
     (certificate,) = json.loads(posterior.attrs["certificates"])
     assert certificate["error_nats"] < 1e-3 and integral(posterior)["ran"] == "integral"
+
+
+def test_nonsense_far_from_the_prior_is_no_mode():
+    """A density that is rounded to 10⁶ nats where a share is a difference of numbers that are far too large."""
+
+    def model(release):
+        mean = numpyro.sample("mean", dist.LogNormal(0, 2))
+        numpyro.factor("rounded", jnp.where(mean > 1e30, 1e6, 0.0))
+        ldp.observe("z", dist.Poisson(mean), release)
+
+    release = ldp.Release(np.arange(12), ldp.DiscreteLaplaceMechanism(scale=3.0, lower=0, upper=20))
+    posterior = ldp.fit(model, release, **QUIET)
+    assert integral(posterior)["ran"] == "integral" and 3 < draws(posterior, "mean").mean() < 8

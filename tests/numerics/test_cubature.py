@@ -17,7 +17,7 @@ def starts(n):
 
 
 def cells_of(log_density, n, **options):
-    return integrate(log_density, starts(n), np.ones(n), **{"limit": 200_000} | options)
+    return integrate(log_density, starts(n), np.ones(n), np.full(n, np.inf), **{"limit": 200_000} | options)
 
 
 def normal(n, seed=0, distance=7.0):
