@@ -36,12 +36,13 @@ class Integrated(Positions):
         num_samples: int,
         data: Sequence[PyTree] = ((),),
         rings: int = RINGS,
+        coarse: bool = False,
     ) -> None:
         shapes = jax.tree.leaves(jax.eval_shape(density(data[0]).start, jax.random.key(0)))
         if not 1 <= (count := sum(leaf.size for leaf in shapes)) <= MAX_PARAMETERS:
             raise NotIntegrable(f"the model has {count} unconstrained parameters, more than {MAX_PARAMETERS}")
         super().__init__(density, data, len(seeds), num_samples)
-        self._rings, self._seeds = rings, seeds
+        self._options, self._seeds = (rings, coarse), seeds
         potential, self._arrays = self._traced(lambda d, row: d.potential(self.at(row)), np.zeros(count))
         self._size = max(1, min(BATCH, int(MAX_WORK / max(potential.work, 1))))
         rows = np.zeros((self._size, count))
@@ -65,7 +66,7 @@ class Integrated(Positions):
             def one(arrays: PyTree) -> Cells:
                 with jax.enable_x64(True):
                     return integrate(
-                        functools.partial(self._log_density, arrays, bar), *starts, MAX_EVALUATIONS, self._rings
+                        functools.partial(self._log_density, arrays, bar), *starts, MAX_EVALUATIONS, *self._options
                     )
 
             self._cells = _in_threads(one, self._arrays)

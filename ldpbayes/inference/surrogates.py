@@ -174,7 +174,9 @@ def _check_range(samples: Params) -> None:
 
 def _integral_of(surrogate: Surrogate, sampler: Sampler) -> Integrated:
     seeds = [(sampler.seed, chain) for chain in range(sampler.num_chains)]
-    return Integrated(lambda _: surrogate.density, seeds, sampler.num_samples, rings=surrogate.rings)
+    return Integrated(
+        lambda _: surrogate.density, seeds, sampler.num_samples, rings=surrogate.rings, coarse=surrogate.rings < RINGS
+    )
 
 
 # --- the data as they are -------------------------------------------------------------------------------------------

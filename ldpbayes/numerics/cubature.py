@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.polynomial import legendre
+from scipy.spatial import KDTree
 
 # By number of variables: nodes of a cell on an axis, at which the density is evaluated, and at which its polynomial is;
 # and the error of a cell's mass, as a share of the integral, above which the cell is divided.
 ORDER, DENSE = {1: 9, 2: 7, 3: 5}, {1: 20, 2: 16, 3: 12}
 TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 1e-5}
-COARSE = 30.0  # tolerances for a density that stands for another around its mode only
+COARSE = 30.0  # tolerances that are enough for one of many posteriors, or a density that stands for another one
 NEGLIGIBLE = 0.1  # mass beyond a face that is not looked at, in tolerances
 HALF, RATIO = 2.0, 2.8  # half of the width of the innermost cell, in standard deviations, and ratio of further ends
 RINGS = 28  # cells on each side of the innermost one: to 7e12 standard deviations
@@ -178,7 +179,13 @@ def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def integrate(
-    log_density: LogDensity, points: np.ndarray, scale: np.ndarray, reach: np.ndarray, limit: int, rings: int = RINGS
+    log_density: LogDensity,
+    points: np.ndarray,
+    scale: np.ndarray,
+    reach: np.ndarray,
+    limit: int,
+    rings: int = RINGS,
+    coarse: bool = False,
 ) -> Cells:
     """Integrate a density on so many rings of cells around its main mode. Modes are sought from the best of some
     points (m, n), with steps of the size of spreads (n,). Farther from the first point than `reach` (n,), what is
@@ -187,7 +194,8 @@ def integrate(
     `NotIntegrable` if this takes more evaluations than the limit, `ImproperDensity` if the mass grows without end.
     """
     with np.errstate(all="ignore"):  # densities may be 0, and undefined where they are not evaluated
-        return _Cubature(log_density, points[0], reach, limit, rings).cells(points, scale)
+        cubature = _Cubature(log_density, points[0], reach, limit, rings)
+        return cubature.cells(points, scale, TOLERANCE[len(scale)] * (COARSE if coarse else 1.0))
 
 
 class _Mode(NamedTuple):
@@ -225,14 +233,14 @@ class _Cubature:
     def _coordinates(self, points: np.ndarray) -> np.ndarray:
         return np.linalg.solve(self._root, (points - self._centre).T).T
 
-    def cells(self, points: np.ndarray, scale: np.ndarray) -> Cells:
+    def cells(self, points: np.ndarray, scale: np.ndarray, tolerance: float) -> Cells:
         n, values = len(scale), self._at(points)
         if not np.isfinite(values).any():
             raise NotIntegrable(f"the density is zero or undefined at all {len(points)} starting points")
         modes = self._modes(points, values, scale)
         _, self._centre, self._root = modes[0]
         self._top = max(mode.height for mode in modes)
-        self._tolerance = TOLERANCE[n] * (1.0 if self._rings == RINGS else COARSE)
+        self._tolerance = tolerance
         # Rays along the axes of the cells, their diagonals, and the axes of the variables.
         signs = _grid(np.array([-1.0, 0.0, 1.0]), n)
         own = np.linalg.solve(self._root, np.diag(np.linalg.norm(self._root, axis=1))).T
@@ -544,6 +552,6 @@ def _peaks(points: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Numbers of the points whose values are largest among those of their neighbours, the highest first."""
     finite = np.flatnonzero(np.isfinite(values))
     own = np.arcsinh(points[finite])
-    near = np.argsort(np.sum((own[:, None] - own) ** 2, axis=-1), axis=1)[:, : 4 * points.shape[1] + 1]
+    near = KDTree(own).query(own, min(4 * points.shape[1] + 1, len(own)))[1].reshape(len(own), -1)
     chosen = finite[values[finite] >= values[finite][near].max(axis=1)]
     return chosen[np.argsort(-values[chosen])]
