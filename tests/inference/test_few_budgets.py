@@ -7,7 +7,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import init_to_uniform
 from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
@@ -71,7 +70,7 @@ def test_parts_of_sketches_by_code_have_the_log_likelihood_of_the_records():
 def replaced(model, *args):
     density = density_of(model, args, {})
     with jax.enable_x64(True):
-        return sketched_releases(density, sites_of(density), init_to_uniform, jax.random.key(0))[2]
+        return sketched_releases(density, sites_of(density))[2]
 
 
 def test_releases_are_sketched_only_if_the_model_has_one_law_for_all_their_records():
