@@ -18,7 +18,7 @@ from ldpbayes.inference.density import Density
 from ldpbayes.numerics.cubature import RINGS, Cells, NotIntegrable, integrate
 
 MAX_PARAMETERS = 3
-# Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each as long as four evaluations.
+# Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each longer than an evaluation.
 MAX_EVALUATIONS = 200_000
 AS_LONG = {1: 50, 2: 200, 3: 2000}  # by number of parameters: iterations of chains that take as long as an integral
 POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters

@@ -58,7 +58,8 @@ class _Rule(NamedTuple):
     synthesis: np.ndarray  # from these to values at the dense nodes of an axis
     dense_analysis: np.ndarray  # from values at these to their Legendre coefficients
     lateral: np.ndarray  # (ORDER^(n−1),): weights of the nodes of a face, of sum 1
-    ends: np.ndarray  # (2,): the last two nodes on an axis
+    last: np.ndarray  # (2,): the last two nodes on an axis
+    ends: np.ndarray  # (m, n): centres of faces, and corners
 
 
 @functools.cache
@@ -71,10 +72,10 @@ def _rule(n: int) -> _Rule:
     def product(w: np.ndarray, n: int) -> np.ndarray:
         return functools.reduce(np.multiply.outer, [w / 2] * n, np.array(1.0)).ravel()
 
-    synthesis = legendre.legvander(y, ORDER[n] - 1)
-    return _Rule(
-        _grid(x, n), _grid(y, n), product(v, n), analysis(x, w), synthesis, analysis(y, v), product(w, n - 1), x[-2:]
-    )
+    signs, synthesis = _grid(np.array([-1.0, 0.0, 1.0]), n), legendre.legvander(y, ORDER[n] - 1)
+    ends = signs[np.isin(np.count_nonzero(signs, axis=1), (1, n))]
+    matrices = analysis(x, w), synthesis, analysis(y, v)
+    return _Rule(_grid(x, n), _grid(y, n), product(v, n), *matrices, product(w, n - 1), x[-2:], ends)
 
 
 def _grid(x: np.ndarray, n: int) -> np.ndarray:
@@ -242,9 +243,8 @@ class _Cubature:
         self._top = max(mode.height for mode in modes)
         self._tolerance = tolerance
         # Rays along the axes of the cells, their diagonals, and the axes of the variables.
-        signs = _grid(np.array([-1.0, 0.0, 1.0]), n)
         own = np.linalg.solve(self._root, np.diag(np.linalg.norm(self._root, axis=1))).T
-        rays = np.concatenate([signs[np.isin(np.count_nonzero(signs, axis=1), (1, n))], own[:-1], -own[:-1]])
+        rays = np.concatenate([_rule(n).ends, own[:-1], -own[:-1]])
         distances = HALF * RATIO ** np.arange(0.25, self._rings, 0.5)  # two in each ring
         outwards = rays[:, None] * distances[:, None]
         heights = self._heights(outwards, undefined=np.nan)
@@ -439,8 +439,7 @@ class _Cubature:
         n, shares = batch.low.shape[1], np.cumsum(batch.density[tested], axis=1)
         levels = rng.random((len(tested), TESTS, 1)) * shares[:, None, -1:]
         pick = np.sum(shares[:, None] < levels, axis=-1).clip(0, shares.shape[1] - 1)
-        ends = _grid(np.array([-1.0, 0.0, 1.0]), n)
-        ends = ends[np.isin(np.count_nonzero(ends, axis=1), (1, n))]
+        ends = _rule(n).ends
         places = np.concatenate([_rule(n).dense[pick], np.tile(ends, (len(tested), 1, 1))], axis=1)
         low, high = batch.low[tested][:, None], batch.high[tested][:, None]
         exact = self._heights(0.5 * (low + high) + 0.5 * (high - low) * places)
@@ -455,7 +454,7 @@ class _Cubature:
         """Numbers of neighbours of cells, and the mass there, if the density falls as it does at the cell's face."""
         n, rings = batch.low.shape[1], batch.rings
         rule, grids = _rule(n), _by_axis(batch.values.reshape(len(rings), *[ORDER[n]] * n))
-        bounds, half, (before, last) = _bounds(rings), 0.5 * (batch.high - batch.low), rule.ends
+        bounds, half, (before, last) = _bounds(rings), 0.5 * (batch.high - batch.low), rule.last
         for axis, side in itertools.product(range(n), (-1, 1)):
             own, of_ring = ((batch.low, bounds[0]), (batch.high, bounds[1]))[side > 0]
             neighbour, layers = rings + side * np.eye(n, dtype=int)[axis], grids[axis][:, ::side]
@@ -515,7 +514,7 @@ def _halves(cells: _Batch, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 def _values(series: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Legendre series (m, k, ...) at places (m, n)."""
     for axis in places.T:
-        series = np.einsum("mk,mk...->m...", legendre.legvander(axis, series.shape[1] - 1), series)
+        series = _at(series, legendre.legvander(axis, series.shape[1] - 1))
     return series
 
 

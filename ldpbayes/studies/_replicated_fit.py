@@ -24,9 +24,8 @@ class ReplicatedFit:
     For ``fit = ReplicatedFit(model)``, call ``fit(key, data)`` with a random key and a sequence of data sets. A data
     set is a release, a sketch of rows, or a tuple of these if the model takes a tuple. If the model has at most three
     unconstrained parameters, each posterior is integrated, and its draws are independent, as in `ldpbayes.fit`, but
-    with 30 times its tolerance: probabilities are off by about 0.001 at most. Otherwise, each data set has one chain of
-    NUTS (no-U-turn sampler). The result has the posterior draws of each site (named variable), as an array (data sets,
-    num_samples, ...).
+    with 30 times its tolerance. Otherwise, each data set has one chain of NUTS (no-U-turn sampler). The result has the
+    posterior draws of each site (named variable), as an array (data sets, num_samples, ...).
 
     Parameters
     ----------
