@@ -22,7 +22,7 @@ def prose():
     """Docstrings (attributes' included) and comments of the package, its models and reproductions, by file."""
     found = {}
     for file in sorted(
-        path for folder in ("ldpbayes", "models", "tests/reproductions") for path in (ROOT / folder).rglob("*.py")
+        path for folder in ("ldpbayes", "models", "reproductions") for path in (ROOT / folder).rglob("*.py")
     ):
         source = file.read_text()
         statements = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ldpbayes.bootstrap import parametric_bootstrap
-from tests.reproductions.ferrando_wang_sheldon.baselines import (
+from reproductions.ferrando_wang_sheldon.baselines import (
     aggregate_weights,
     deviation_weights,
     gaussian_absolute_deviation,

@@ -10,9 +10,9 @@ from jax.flatten_util import ravel_pytree
 from ldpbayes.bootstrap import Normal, Percentile, Pivotal, Poisson, Transformed, sufficient_statistics
 from ldpbayes.plots import COLOURS
 from ldpbayes.studies import binomial_band
-from tests.reproductions.ferrando_wang_sheldon.figures import appendix, figure_1, figure_2, figure_3
-from tests.reproductions.ferrando_wang_sheldon.report import draw_coverage, scores, table
-from tests.reproductions.ferrando_wang_sheldon.trials import (
+from reproductions.ferrando_wang_sheldon.figures import appendix, figure_1, figure_2, figure_3
+from reproductions.ferrando_wang_sheldon.report import draw_coverage, scores, table
+from reproductions.ferrando_wang_sheldon.trials import (
     FAMILIES,
     TAILS,
     NonPrivate,

@@ -8,8 +8,8 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.likelihood import ChebyshevExpansion
 from ldpbayes.models import linear_regression, logistic_regression
+from reproductions.kulkarni_et_al.coverage import _quantiles, _simulated, regression_coverage
 from tests.checkpoints import read, write
-from tests.reproductions.kulkarni_et_al.coverage import _quantiles, _simulated, regression_coverage
 
 # Covariates whose norm is of the order of the radius, and predictors of the order of 1. Under half normal scales, those
 # of the factories, a few covariates hardly vary, and a short chain explores their slopes too slowly.

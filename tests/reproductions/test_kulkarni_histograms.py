@@ -7,8 +7,8 @@ import numpyro.distributions as dist
 import pytest
 
 from ldpbayes.models import oue_histogram
+from reproductions.kulkarni_et_al.histograms import histogram_distance, histogram_error, kosarak_records
 from tests.checkpoints import read
-from tests.reproductions.kulkarni_et_al.histograms import histogram_distance, histogram_error, kosarak_records
 
 QUICK = {"num_warmup": 100, "num_samples": 100}
 

@@ -12,8 +12,7 @@ from ldpbayes.estimation.losses import as_loss, logistic, squared
 from ldpbayes.likelihood import ChebyshevExpansion
 from ldpbayes.models import linear_regression, logistic_regression
 from ldpbayes.privacy import gaussian_scale
-from tests.checkpoints import read
-from tests.reproductions.kulkarni_et_al.regression import (
+from reproductions.kulkarni_et_al.regression import (
     ExpandedRecords,
     _area_under_curve,
     _budget_of,
@@ -26,6 +25,7 @@ from tests.reproductions.kulkarni_et_al.regression import (
     logistic_regression_auc,
     wine,
 )
+from tests.checkpoints import read
 
 needs_data = pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with tables")
 

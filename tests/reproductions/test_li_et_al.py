@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from ldpbayes.mechanisms import SquareWaveMechanism
-from tests.reproductions.li_et_al import ems, transitions
+from reproductions.li_et_al import ems, transitions
 
 MECHANISM = SquareWaveMechanism(2.0, 0.0, 1.0)
 BINS = 64

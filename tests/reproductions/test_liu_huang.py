@@ -9,7 +9,7 @@ import pytest
 
 from ldpbayes.learning import SquaredError, linear_fit, release_labels
 from ldpbayes.mechanisms import LaplaceMechanism
-from tests.reproductions.liu_huang.data import (
+from reproductions.liu_huang.data import (
     CATEGORICAL,
     EPSILONS,
     FIELDS,
@@ -26,10 +26,10 @@ from tests.reproductions.liu_huang.data import (
     communities,
     criteo,
 )
-from tests.reproductions.liu_huang.learners import LEARNERS, PAPER, networks, stacked
-from tests.reproductions.liu_huang.releases import RELEASES, _histogram
-from tests.reproductions.liu_huang.tables import COLUMNS, Table, criteo_like, run_times, table_1, table_2, table_4
-from tests.reproductions.splits import Splits
+from reproductions.liu_huang.learners import LEARNERS, PAPER, networks, stacked
+from reproductions.liu_huang.releases import RELEASES, _histogram
+from reproductions.liu_huang.tables import COLUMNS, Table, criteo_like, run_times, table_1, table_2, table_4
+from reproductions.splits import Splits
 
 needs_data = pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with tables")
 SHORT = dataclasses.replace(PAPER, widths=(8, 4), epochs=2, batch=64)
@@ -230,7 +230,7 @@ def test_learners_predict_labels_in_their_range_from_released_ones(name):
 @pytest.mark.slow
 def test_a_table_is_made_cell_by_cell_and_resumed(tmp_path, monkeypatch):
     setting = made_up()
-    module = "tests.reproductions.liu_huang.tables"
+    module = "reproductions.liu_huang.tables"
     monkeypatch.setattr(f"{module}.communities_setting", lambda folder: setting)
     path = tmp_path / "table.npz"
     columns = ("Laplace", "public range, marginal likelihood, linear")

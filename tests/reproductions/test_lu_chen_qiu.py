@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from ldpbayes.models import perturbed_covariates
+from reproductions import printed
+from reproductions.lu_chen_qiu import logistic_posteriors, logistic_regression, median_regression, nonsmooth_means
 from tests.checkpoints import read
-from tests.reproductions import printed
-from tests.reproductions.lu_chen_qiu import logistic_posteriors, logistic_regression, median_regression, nonsmooth_means
 
 OURS = {"dr, averaged", "dr, averaged and truncated", "combined"}
 

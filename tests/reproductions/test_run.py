@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.reproductions import printed
-from tests.reproductions.exhibits import reason_of
-from tests.reproductions.run import EXHIBITS, PAPERS, Exhibit, main
-from tests.reproductions.verdicts import Estimate, allowed, claim, inside, number, order, share_band
+from reproductions import printed
+from reproductions.exhibits import reason_of
+from reproductions.run import EXHIBITS, PAPERS, Exhibit, main
+from reproductions.verdicts import Estimate, allowed, claim, inside, number, order, share_band
 
 PAPER = Estimate(0.5, 0.003)
 

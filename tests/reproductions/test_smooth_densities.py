@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ldpbayes.studies import binomial_band
-from tests.reproductions.smooth_densities import (
+from reproductions.smooth_densities import (
     EDGES,
     FUNCTIONS,
     LAWS,

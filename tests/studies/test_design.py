@@ -10,7 +10,7 @@ from scipy import special
 import ldpbayes as ldp
 from ldpbayes import functionals
 from ldpbayes.studies import design
-from tests.reproductions.planned_errors import planned_errors
+from reproductions.planned_errors import planned_errors
 
 M = ldp.mechanisms
 MECHANISMS = {
