@@ -61,19 +61,22 @@ class SmoothDensity(dist.Distribution):
             raise ValueError(f"lower and upper must be finite, got {lower} and {upper}")
         if np.ndim(log_density) < 1 or np.shape(log_density)[-1] < FEWEST:
             raise ValueError(f"log_density needs at least {FEWEST} knots, got shape {np.shape(log_density)}")
-        values = jnp.asarray(log_density)
-        self.log_density = values.astype(jnp.result_type(values, float))
-        batch = self.log_density.shape[:-1]
+        known = is_concrete(log_density, outside)
+        numpy = np if known else jnp  # operations of JAX one by one would each be compiled
+        values = numpy.asarray(log_density)
+        values = values.astype(jnp.result_type(values, float))
+        batch = values.shape[:-1]
         if outside is not None:
             if np.shape(outside)[-1:] != (2,):
                 raise ValueError(f"outside must be two probabilities, got shape {np.shape(outside)}")
-            outside = jnp.asarray(outside, self.log_density.dtype)
-            if is_concrete(outside) and not (np.all(outside >= 0) and np.all(np.sum(outside, axis=-1) < 1)):
+            outside = numpy.asarray(outside, values.dtype)
+            if known and not (np.all(outside >= 0) and np.all(np.sum(outside, axis=-1) < 1)):
                 raise ValueError(f"outside must be probabilities whose sum is below 1, got {outside}")
-            batch = jnp.broadcast_shapes(batch, outside.shape[:-1])
+            batch = np.broadcast_shapes(batch, outside.shape[:-1])
+            outside = numpy.broadcast_to(outside, (*batch, 2))
         # each law has arrays of its own, of which rows can be taken
-        self.log_density = jnp.broadcast_to(self.log_density, (*batch, values.shape[-1]))
-        self.outside = None if outside is None else jnp.broadcast_to(outside, (*batch, 2))
+        self.log_density = numpy.broadcast_to(values, (*batch, values.shape[-1]))
+        self.outside = outside
         super().__init__(batch_shape=batch, event_shape=(), validate_args=validate_args)
 
     support = property(lambda self: constraints.interval(self.lower, self.upper))
@@ -240,8 +243,9 @@ class _Smooth(Family):
 register_family(SmoothMass)(Family)
 
 
-def _taken(values: jax.Array, index: jax.Array) -> jax.Array:
+def _taken(values: Array, index: jax.Array) -> jax.Array:
     """Values (*batch, n) at indices (..., *batch)."""
+    values = jnp.asarray(values)
     if values.ndim == 1:
         return values[index]
     values = jnp.broadcast_to(values, (*index.shape, values.shape[-1]))
