@@ -5,6 +5,7 @@ Statistical tests fix their seeds and fail by chance with probability 1e-6 each 
 
 import itertools
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.mechanisms import AdditiveMechanism
 from ldpbayes.noise import FromDensity
 from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff
+from tests.programs import call, evaluate, log_prob, randomize
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -42,25 +44,30 @@ def two_modes(t):
     return jnp.logaddexp(densities.norm.logpdf(t, -4.0, 0.5), densities.norm.logpdf(t, 4.0, 0.5)) - math.log(2.0)
 
 
-CAUCHY = FromDensity(densities.cauchy.logpdf, 2.0)
-CASES = {
+CAUCHY = partial(FromDensity, densities.cauchy.logpdf, 2.0)
+CASES = {  # how the noise is made, and its law
     "cauchy": (CAUCHY, stats.cauchy(0, 2)),
-    "student": (FromDensity(student, 0.5), stats.t(3, 0, 0.5)),
-    "normal": (FromDensity(densities.norm.logpdf, 3.0), stats.norm(0, 3)),
-    "laplace": (FromDensity(densities.laplace.logpdf, 1.5, breaks=[0.0]), stats.laplace(0, 1.5)),
-    "uniform": (FromDensity(uniform, 2.0, breaks=(1.0, -1.0)), stats.uniform(-2, 4)),
-    "skewed": (FromDensity(skewed, 1.0, breaks=(-1,)), stats.expon(-1)),
+    "student": (partial(FromDensity, student, 0.5), stats.t(3, 0, 0.5)),
+    "normal": (partial(FromDensity, densities.norm.logpdf, 3.0), stats.norm(0, 3)),
+    "laplace": (partial(FromDensity, densities.laplace.logpdf, 1.5, breaks=[0.0]), stats.laplace(0, 1.5)),
+    "uniform": (partial(FromDensity, uniform, 2.0, breaks=(1.0, -1.0)), stats.uniform(-2, 4)),
+    "skewed": (partial(FromDensity, skewed, 1.0, breaks=(-1,)), stats.expon(-1)),
 }
+
+
+def density_and_draws(noise, at):
+    return noise.log_prob(at[:, None]), noise.sample(jax.random.key(0), (50_000, 1), float)[:, 0]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_density_draws_and_tails_are_those_of_the_law(name):
     """Kolmogorov-Smirnov at 1e-6 a law."""
-    noise, law = CASES[name]
+    make, law = CASES[name]
+    noise = make()
     at = np.linspace(-6, 6, 101) + 0.01
+    log_density, draws = evaluate(density_and_draws, noise, at)
     with np.errstate(divide="ignore"):
-        np.testing.assert_allclose(noise.log_prob(jnp.asarray(at)[:, None]), law.logpdf(at), atol=1e-12)
-    draws = np.asarray(noise.sample(jax.random.key(0), (50_000, 1), float))[:, 0]
+        np.testing.assert_allclose(log_density, law.logpdf(at), atol=1e-12)
     assert stats.kstest(draws, law.cdf).pvalue > 1e-6
     assert law.cdf(-noise.reach) + law.sf(noise.reach) < 1e-31
     expected = law.std() if np.isfinite(law.std()) and name != "cauchy" else np.inf
@@ -70,9 +77,13 @@ def test_density_draws_and_tails_are_those_of_the_law(name):
         np.testing.assert_allclose(noise.depth(distance), -np.log2(law.sf(distance * law.std())), rtol=2e-3)
 
 
+def many_draws(noise):
+    return noise.sample(jax.random.key(1), (1_000_000,), float)
+
+
 def test_draws_reach_far_tails():
     """Of 10⁶ Cauchy draws the share beyond 1000 scales is 2/π/1000, within five standard errors (6e-7)."""
-    draws = np.asarray(CAUCHY.sample(jax.random.key(1), (1_000_000,), float))
+    draws = evaluate(many_draws, CAUCHY())
     share, expected = np.mean(np.abs(draws) > 2000), 2 * stats.cauchy.sf(1000)
     assert abs(share - expected) < 5 * np.sqrt(expected / 1_000_000)
 
@@ -103,7 +114,8 @@ def delta_by_quadrature(law, distance, epsilon):
     ],
 )
 def test_the_guarantee_of_heavy_tails_is_that_of_the_worst_pair_and_never_less(name, distance):
-    noise, law = CASES[name]
+    make, law = CASES[name]
+    noise = make()
     guarantee = AdditiveMechanism(noise, 0.0, distance).guarantee
     budgets = np.linspace(0, 0.9 * float(guarantee.epsilon(0.0)), 6)
     exact = np.array([delta_by_quadrature(law, distance, e) for e in budgets])
@@ -116,9 +128,9 @@ def test_the_pure_budget_of_cauchy_noise_is_its_closed_form():
     """The largest ratio of densities d scales apart is (d² + 2 + √(d⁴ + 4d²))/2."""
     for d in (0.2, 5.0):
         exact = np.log((d**2 + 2 + np.sqrt(d**4 + 4 * d**2)) / 2)
-        stated = float(AdditiveMechanism(CAUCHY, 0.0, 2 * d).guarantee.epsilon(0.0))
+        stated = float(AdditiveMechanism(CAUCHY(), 0.0, 2 * d).guarantee.epsilon(0.0))
         assert exact <= stated < exact * 1.001
-    text = AdditiveMechanism(CAUCHY, 0.0, 10.0).guarantee.statement()
+    text = AdditiveMechanism(CAUCHY(), 0.0, 10.0).guarantee.statement()
     assert text.startswith("Each record is protected by local differential privacy with epsilon = 3.295 and delta = 0")
 
 
@@ -126,7 +138,7 @@ def test_the_pure_budget_of_cauchy_noise_is_its_closed_form():
     ("name", "curve"), [("normal", GaussianTradeoff(2.0 / 3)), ("laplace", LaplaceTradeoff(2.0 / 1.5))]
 )
 def test_the_guarantee_of_known_laws_is_their_curve_and_never_less(name, curve):
-    guarantee = AdditiveMechanism(CASES[name][0], -1.0, 1.0).guarantee
+    guarantee = AdditiveMechanism(CASES[name][0](), -1.0, 1.0).guarantee
     budgets, level = np.linspace(0, 3, 13), np.linspace(0, 1, 21)
     assert np.all(guarantee.delta(budgets) >= curve.delta(budgets) - 1e-9)
     np.testing.assert_allclose(guarantee.delta(budgets), curve.delta(budgets), atol=1e-4)
@@ -176,7 +188,7 @@ def test_no_distance_of_inputs_is_worse_than_what_is_stated(name):
     log_density, breaks, widest = MANY_MODES[name]
     step = 2.0**-11
     with np.errstate(divide="ignore"):
-        mass = step * np.exp(np.asarray(log_density(jnp.asarray(np.arange(-8.0, 8.0, step) + step / 2))))
+        mass = step * np.exp(evaluate(log_density, np.arange(-8.0, 8.0, step) + step / 2))
     guarantee = AdditiveMechanism(FromDensity(log_density, 2.0, breaks), 1.0, 1.0 + 2.0 * widest).guarantee
     for epsilon in (0.0, 0.4, 1.5, 3.0):
         worst = 0.0
@@ -193,7 +205,7 @@ def test_no_distance_of_inputs_is_worse_than_what_is_stated(name):
 
 
 def test_noise_with_jumps_gives_inputs_away():
-    guarantee = AdditiveMechanism(CASES["uniform"][0], 0.0, 1.0).guarantee
+    guarantee = AdditiveMechanism(CASES["uniform"][0](), 0.0, 1.0).guarantee
     assert guarantee.delta(0.0) == pytest.approx(0.25) == guarantee.delta(20.0) and np.isinf(guarantee.epsilon(0.2))
     assert guarantee.epsilon(0.2501) < 1e-3
     personal = AdditiveMechanism(FromDensity(densities.cauchy.logpdf, [1.0, 2.0]), 0.0, 1.0).guarantee
@@ -204,8 +216,8 @@ def test_noise_with_jumps_gives_inputs_away():
 def test_the_channel_integrates_the_density():
     z = np.array([-1e6, -3.0, 4.4, 17.0, 1e9])
     for name in ("cauchy", "uniform"):
-        noise, law = CASES[name]
-        mechanism = AdditiveMechanism(noise, 0.0, 10.0)
+        make, law = CASES[name]
+        mechanism = AdditiveMechanism(make(), 0.0, 10.0)
         base = stats.norm(4, 2)
 
         def density(v, law=law, base=base):
@@ -216,19 +228,23 @@ def test_the_channel_integrates_the_density():
 
         expected = np.array([density(v) for v in z])
         here = expected > 0
-        ours = np.exp(ldp.Privatized(dist.Normal(4.0, 2.0), mechanism).log_prob(z[here]))
+        ours = np.exp(log_prob(dist.Normal(4.0, 2.0), mechanism, z[here]))
         np.testing.assert_allclose(ours, expected[here], rtol=1e-6)
 
 
+def of_nodes(sketch, law):
+    return law_of_nodes(sketch, law).log_prob(sketch.nodes)
+
+
 def test_a_sketch_of_heavy_tails_has_the_likelihood_of_its_records():
-    mechanism = AdditiveMechanism(CAUCHY, 0.0, 10.0)
+    mechanism = AdditiveMechanism(CAUCHY(), 0.0, 10.0)
     x = np.random.default_rng(0).normal(4, 2, 3000)
-    release = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(0), x)), mechanism)
+    release = ldp.Release(randomize(mechanism, x), mechanism)
     sketch = release.sketch()
     assert len(sketch.nodes) < 5000
     laws = [dist.Normal(mu, 2.0) for mu in (3.5, 4.5)]
-    records = [float(ldp.Privatized(law, mechanism).log_prob(release.values).sum()) for law in laws]
-    nodes = [float(sketch.weights @ law_of_nodes(sketch, law).log_prob(sketch.nodes)) for law in laws]
+    records = [log_prob(law, mechanism, release.values).sum() for law in laws]
+    nodes = [sketch.weights @ evaluate(of_nodes, sketch, law) for law in laws]
     np.testing.assert_allclose(nodes, records, atol=1e-4)
 
 
@@ -251,9 +267,9 @@ def test_panels_of_heavy_tails_are_cut_where_the_density_jumps():
 @pytest.mark.slow
 def test_fit_certifies_a_sketch_of_cauchy_noise_and_finds_the_law():
     """The posterior mean is within five posterior standard deviations of the truth (6e-7)."""
-    mechanism = AdditiveMechanism(CAUCHY, 0.0, 10.0)
+    mechanism = AdditiveMechanism(CAUCHY(), 0.0, 10.0)
     x = np.random.default_rng(2).normal(4, 2, 20_000)
-    release = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(2), x)), mechanism)
+    release = ldp.Release(randomize(mechanism, x, 2), mechanism)
 
     def model(data):
         mu = numpyro.sample("mu", dist.Normal(5, 5))
@@ -265,34 +281,38 @@ def test_fit_certifies_a_sketch_of_cauchy_noise_and_finds_the_law():
     assert '"error_nats"' in result.attrs["certificates"] and "epsilon = 3.295" in result.attrs["privacy"]
 
 
+def released_zeros(scale):
+    mechanism = AdditiveMechanism(FromDensity(densities.cauchy.logpdf, scale), 0.0, 1.0)
+    return mechanism.randomize(jax.random.key(0), jnp.zeros(5))
+
+
+def mapped_at_one(noises):
+    return jax.vmap(lambda noise: noise.log_prob(jnp.ones(1)))(noises)
+
+
 def test_scales_may_be_personal_or_arguments_of_compiled_functions():
     personal = AdditiveMechanism(FromDensity(densities.cauchy.logpdf, [1.0, 2.0, 4.0]), 0.0, 1.0)
     z = np.array([0.3, -5.0, 100.0])
     each = [stats.cauchy(0.5, s).logpdf(v) for s, v in zip((1.0, 2.0, 4.0), z, strict=True)]
-    np.testing.assert_allclose(personal.log_prob(z, 0.5), each, rtol=1e-12)
-
-    @jax.jit
-    def draw(scale, key):
-        return AdditiveMechanism(FromDensity(densities.cauchy.logpdf, scale), 0.0, 1.0).randomize(key, jnp.zeros(5))
-
-    np.testing.assert_allclose(draw(2.0, jax.random.key(0)), 2 * draw(1.0, jax.random.key(0)), rtol=1e-12)
-    mapped = jax.vmap(lambda noise: noise.log_prob(jnp.ones(1)))(FromDensity(densities.cauchy.logpdf, [1.0, 2.0]))
+    np.testing.assert_allclose(call("log_prob", personal, z, 0.5), each, rtol=1e-12)
+    np.testing.assert_allclose(evaluate(released_zeros, 2.0), 2 * evaluate(released_zeros, 1.0), rtol=1e-12)
+    mapped = evaluate(mapped_at_one, FromDensity(densities.cauchy.logpdf, [1.0, 2.0]))
     np.testing.assert_allclose(mapped, stats.cauchy(0, [1, 2]).logpdf(1))
 
 
 def test_moments_say_that_there_is_no_variance_and_specs_name_a_function_that_no_file_holds():
-    mechanism = AdditiveMechanism(CAUCHY, 0.0, 1.0)
+    mechanism = AdditiveMechanism(CAUCHY(), 0.0, 1.0)
     assert np.isinf(mechanism.moments(0.5)[1])
     with pytest.raises(ValueError, match="the noise has no finite variance"):
         jax.jit(lambda m: m.unbiased(0.3))(mechanism)
-    assert AdditiveMechanism(CASES["student"][0], 0.0, 1.0).unbiased(0.3) == 0.3
+    assert call("unbiased", AdditiveMechanism(CASES["student"][0](), 0.0, 1.0), 0.3) == 0.3
     assert ldp.Release([1e12, 0.2], mechanism).doubts == ()
     spec = mechanism.spec()
     assert spec["noise"] == {"law": "FromDensity", "log_density": "logpdf", "scale": 2.0, "breaks": []}
     with pytest.raises(ValueError, match=r"log_density must be a function .files do not store"):
         ldp.mechanisms.mechanism_from_spec(spec)
     with pytest.raises(ValueError, match="no log_tail"):
-        ldp.Privatized(dist.Normal(0, 1), mechanism).cdf(0.3)
+        call("cdf", ldp.Privatized(dist.Normal(0, 1), mechanism), 0.3)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +330,7 @@ def test_moments_say_that_there_is_no_variance_and_specs_name_a_function_that_no
         (lambda: FromDensity(lambda t: densities.t.logpdf(t, 0.5)), "tails of log_density are too heavy|integrates to"),
         (lambda: FromDensity(densities.cauchy.logpdf, 0.0), "scale must be positive"),
         (lambda: FromDensity(densities.laplace.logpdf, 1.0, [np.nan]), "breaks must be finite numbers"),
-        (lambda: AdditiveMechanism(CAUCHY, 0.0, 1.0, columns=2), "is only for numbers, each with noise, not for rows"),
+        (lambda: AdditiveMechanism(CAUCHY(), 0.0, 1.0, columns=2), "only for numbers, each with noise, not for rows"),
     ],
 )
 def test_what_is_no_density_is_refused(make, message):
