@@ -105,10 +105,11 @@ def test_records_have_noise_of_their_own():
     step, epsilon, gamma = np.array([[1.0, 2.0, 5.0], [0.2, 1.0, 3.0], [0.5, 0.3, 0.9]])
     noise = Staircase(step, epsilon, gamma)
     assert noise.batch_shape == (3,)
-    drawn = np.asarray(noise.sample(jax.random.key(4), (40_000, 3, 1), jnp.float64))[..., 0]
-    at = drawn[:2]
-    alone = [Staircase(*law).log_prob(at[:, j, None]) for j, law in enumerate(zip(step, epsilon, gamma, strict=True))]
-    np.testing.assert_allclose(noise.log_prob(jnp.asarray(at)[..., None]), np.stack(alone, axis=-1), rtol=1e-14)
+    drawn = np.asarray(samples(noise, jax.random.key(4), (40_000, 3, 1), jnp.float64))[..., 0]
+    at = drawn[:2, :, None]
+    laws = [Staircase(*law) for law in zip(step, epsilon, gamma, strict=True)]
+    alone = [log_densities(law, at[:, j]) for j, law in enumerate(laws)]
+    np.testing.assert_allclose(log_densities(noise, at), np.stack(alone, axis=-1), rtol=1e-14)
     # squares have a relative standard deviation below 3 each: five standard errors of the mean, for three laws
     np.testing.assert_allclose(np.mean(drawn**2, axis=0), noise.variance, rtol=5 * 3 / np.sqrt(len(drawn)))
 
