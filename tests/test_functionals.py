@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from ldpbayes import functionals
 from ldpbayes.likelihood import SmoothDensity
+from tests.programs import constant, evaluate
 
 pytestmark = pytest.mark.usefixtures("x64")
 FRACTIONS = np.array([0.01, 0.1, 0.5, 0.9, 0.999])
@@ -23,38 +24,43 @@ def of_shares(law, longer):
     return longer.cdf(law.ppf(FRACTIONS[:, None])).T
 
 
-LAWS = {
-    "exponential": (dist.Exponential(2.0), 0.5, FRACTIONS + (1 - FRACTIONS) * np.log1p(-FRACTIONS)),
-    "uniform": (dist.Uniform(0.0, 3.0), 1 / 3, FRACTIONS**2),
-    "uniform above zero": (dist.Uniform(1.0, 3.0), 1 / 6, (FRACTIONS + FRACTIONS**2) / 2),
+LAWS = {  # how the law is made, its Gini coefficient, its Lorenz curve
+    "exponential": (lambda: dist.Exponential(2.0), 0.5, FRACTIONS + (1 - FRACTIONS) * np.log1p(-FRACTIONS)),
+    "uniform": (lambda: dist.Uniform(0.0, 3.0), 1 / 3, FRACTIONS**2),
+    "uniform above zero": (lambda: dist.Uniform(1.0, 3.0), 1 / 6, (FRACTIONS + FRACTIONS**2) / 2),
     "log-normal": (
-        dist.LogNormal(1.0, SIGMAS),
+        lambda: dist.LogNormal(1.0, SIGMAS),
         special.erf(SIGMAS / 2),
         stats.norm.cdf(stats.norm.ppf(FRACTIONS) - SIGMAS[:, None]),
     ),
-    "Pareto without a variance": (dist.Pareto(2.0, 1.5), 0.5, 1 - (1 - FRACTIONS) ** (1 / 3)),
+    "Pareto without a variance": (lambda: dist.Pareto(2.0, 1.5), 0.5, 1 - (1 - FRACTIONS) ** (1 / 3)),
     "gamma": (
-        dist.Gamma(SHAPES, 2.0),
+        lambda: dist.Gamma(SHAPES, 2.0),
         np.exp(special.gammaln(SHAPES + 0.5) - special.gammaln(SHAPES + 1)) / np.sqrt(np.pi),
         of_shares(stats.gamma(SHAPES), stats.gamma(SHAPES + 1)),
     ),
     "beta": (
-        dist.Beta(np.array([0.2, 2.0, 40.0]), 3.0),
+        lambda: dist.Beta(np.array([0.2, 2.0, 40.0]), 3.0),
         [2 / a * np.exp(special.betaln(2 * a, 6) - 2 * special.betaln(a, 3)) for a in (0.2, 2, 40)],
         of_shares(stats.beta([0.2, 2, 40], 3), stats.beta([1.2, 3, 41], 3)),
     ),
 }
 
 
+def gini_and_curve(law):
+    return functionals.gini(law), CURVE(law)
+
+
 SLOW = {"beta", "exponential", "uniform"}
 
 
 @pytest.mark.parametrize(
-    "law, coefficient, curve",
+    "make, coefficient, curve",
     [pytest.param(*case, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, case in LAWS.items()],
 )
-def test_gini_coefficients_and_lorenz_curves_are_those_of_closed_forms(law, coefficient, curve):
-    gini, shares = jax.jit(lambda law: (functionals.gini(law), CURVE(law)))(law)
+def test_gini_coefficients_and_lorenz_curves_are_those_of_closed_forms(make, coefficient, curve):
+    law = make()
+    gini, shares = evaluate(gini_and_curve, law)
     np.testing.assert_allclose(gini, coefficient, rtol=0, atol=1e-10)
     np.testing.assert_allclose(shares, curve, rtol=0, atol=1e-10)
     assert shares.shape == (*law.batch_shape, len(FRACTIONS))
@@ -74,7 +80,7 @@ def test_the_gini_coefficient_of_a_steep_density_is_that_of_its_pieces_in_closed
         means += (above - m * first) / 40
         squares += (above**2 - 2 * above * m * first + m**2 * second) / 40
         above -= m
-    assert float(functionals.gini(law)) == pytest.approx(float(1 - squares / means), abs=1e-9)
+    assert evaluate(functionals.gini, law) == pytest.approx(float(1 - squares / means), abs=1e-9)
 
 
 @pytest.mark.parametrize("outside", [pytest.param(None, marks=pytest.mark.slow), (0.05, 0.1)])
@@ -113,54 +119,69 @@ def test_smooth_densities_agree_with_dense_quadrature_atoms_and_all(outside):
         np.testing.assert_array_equal(slope(values[0]), np.zeros(41))
 
 
+LEVELS = np.array([1e-6, 0.1, 0.5, 0.999])
+QUANTILES = functionals.quantile(LEVELS)
+
+
 def test_quantiles_invert_any_distribution_function():
-    levels = np.array([1e-6, 0.1, 0.5, 0.999])
-    quantiles = jax.jit(functionals.quantile(levels))
     gamma, scipy_gamma = dist.Gamma(SHAPES, 3.0), stats.gamma(SHAPES[:, None], scale=1 / 3)
-    np.testing.assert_allclose(quantiles(gamma), scipy_gamma.ppf(levels), rtol=1e-9)
-    mixture = dist.MixtureSameFamily(dist.Categorical(jnp.array([0.3, 0.7])), dist.Normal(jnp.array([-2.0, 3.0]), 0.5))
-    np.testing.assert_allclose(mixture.cdf(quantiles(mixture)), levels, rtol=1e-9)
-    np.testing.assert_array_equal(quantiles(dist.Poisson(3.3)), stats.poisson.ppf(levels, 3.3))
-    assert functionals.quantile(0.5)(dist.Normal(2.0, 1.0)) == 2.0
+    np.testing.assert_allclose(evaluate(QUANTILES, gamma), scipy_gamma.ppf(LEVELS), rtol=1e-9)
+    probabilities, locations = np.array([0.3, 0.7]), np.array([-2.0, 3.0])
+    mixture = dist.MixtureSameFamily(dist.Categorical(probabilities), dist.Normal(locations, np.array([0.5, 0.5])))
+    quantiles = evaluate(QUANTILES, mixture)
+    cdf = stats.norm.cdf(quantiles[:, None], locations, 0.5) @ probabilities
+    np.testing.assert_allclose(cdf, LEVELS, rtol=1e-9)
+    np.testing.assert_array_equal(evaluate(QUANTILES, dist.Poisson(3.3)), stats.poisson.ppf(LEVELS, 3.3))
+    assert evaluate(QUANTILES, dist.Normal(2.0, 1.0))[2] == 2.0
 
 
 def test_derivatives_are_those_of_differences():
     def difference(function, at, step=1e-5):
         return (function(at + step) - function(at - step)) / (2 * step)
 
-    slopes = jax.jit(jax.vmap(jax.grad(lambda a: functionals.quantile(0.3)(dist.Gamma(a, 3.0)))))(SHAPES)
-    expected = difference(lambda a: stats.gamma.ppf(0.3, a, scale=1 / 3), SHAPES)
-    np.testing.assert_allclose(slopes[1:], expected[1:], rtol=1e-7)
-    gini, curve = jax.jit(
-        jax.jacfwd(
-            lambda s: (functionals.gini(dist.LogNormal(0.0, s)), functionals.lorenz(0.3)(dist.LogNormal(0.0, s)))
+    quantile, at = functionals.quantile(0.3), functionals.cdf([0.0, 2.0, np.inf])
+
+    def ends_of_log_normal(s):
+        return functionals.gini(dist.LogNormal(0.0, s)), functionals.lorenz(0.3)(dist.LogNormal(0.0, s))
+
+    @jax.jit
+    def derivatives(shapes):
+        return (
+            jax.vmap(jax.grad(lambda a: quantile(dist.Gamma(a, 3.0))))(shapes),
+            jax.jacfwd(ends_of_log_normal)(0.7),
+            jax.grad(lambda b: functionals.gini(dist.Uniform(1.0, b)))(3.0),
+            jax.jacfwd(lambda a: at(dist.Gamma(a, 3.0)))(2.0),
         )
-    )(0.7)
+
+    of_quantiles, (gini, curve), of_uniform, of_cdf = derivatives(SHAPES)
+    expected = difference(lambda a: stats.gamma.ppf(0.3, a, scale=1 / 3), SHAPES)
+    np.testing.assert_allclose(of_quantiles[1:], expected[1:], rtol=1e-7)
     np.testing.assert_allclose(gini, np.exp(-0.49 / 4) / np.sqrt(np.pi), rtol=1e-10)
     np.testing.assert_allclose(curve, -stats.norm.pdf(stats.norm.ppf(0.3) - 0.7), rtol=1e-10)
-    np.testing.assert_allclose(
-        jax.jit(jax.grad(lambda b: functionals.gini(dist.Uniform(1.0, b))))(3.0), 1 / 24, rtol=1e-10
-    )
-    at = functionals.cdf([0.0, 2.0, np.inf])
-    slopes = jax.jit(jax.jacfwd(lambda a: at(dist.Gamma(a, 3.0))))(2.0)
+    np.testing.assert_allclose(of_uniform, 1 / 24, rtol=1e-10)
     expected = [0.0, difference(lambda a: stats.gamma.cdf(6.0, a), 2.0), 0.0]
-    np.testing.assert_allclose(slopes, expected, rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(of_cdf, expected, rtol=1e-7, atol=1e-12)
 
 
 def test_wrappers_batches_and_transformations_change_nothing():
-    law = dist.Exponential(jnp.array([1.0, 2.0]))
-    share = functionals.share([0, 1], [1, np.inf])
+    law = dist.Exponential(np.array([1.0, 2.0]))
+    share, one = functionals.share([0, 1], [1, np.inf]), functionals.share(1, 2)
     expected = np.stack([1 - np.exp([-1.0, -2.0]), np.exp([-1.0, -2.0])], axis=-1)
-    for same in (law, law.mask(jnp.array([True, False])), law.to_event(1)):
-        np.testing.assert_allclose(share(same), expected, rtol=1e-12)
-    np.testing.assert_allclose(share(law.expand((3, 2))), [expected] * 3, rtol=1e-12)
-    np.testing.assert_allclose(jax.jit(share)(law), expected, rtol=1e-12)
-    np.testing.assert_allclose(jax.vmap(lambda r: share(dist.Exponential(r)))(law.rate), expected, rtol=1e-12)
+
+    @jax.jit
+    def shares(law):
+        wrapped = [share(same) for same in (law, law.mask(np.array([True, False])), law.to_event(1))]
+        mapped = jax.vmap(lambda rate: share(dist.Exponential(rate)))(law.rate)
+        return [*wrapped, mapped], share(law.expand((3, 2))), one(law), functionals.sd(law)
+
+    alike, several, of_one, sd = shares(law)
+    for same in (share(law), *alike):
+        np.testing.assert_allclose(same, expected, rtol=1e-12)
+    np.testing.assert_allclose(several, [expected] * 3, rtol=1e-12)
     assert share.dim == "interval" and share.labels == ("(0, 1]", "(1, inf]")
     assert CURVE.dim == "fraction" and CURVE.labels == tuple(FRACTIONS)
-    one = functionals.share(1, 2)
-    assert one.dim is one.labels is None and one(law).shape == (2,)
-    np.testing.assert_allclose(functionals.sd(law), [1.0, 0.5])
+    assert one.dim is one.labels is None and of_one.shape == (2,)
+    np.testing.assert_allclose(sd, [1.0, 0.5])
 
 
 def test_what_has_no_such_functional_is_said():
@@ -171,8 +192,11 @@ def test_what_has_no_such_functional_is_said():
         (lambda: functionals.cdf(np.nan), "at must be numbers, perhaps infinite, got nan"),
         (lambda: functionals.share(2, [3, 2]), "low must be below high"),
         (lambda: functionals.cdf(np.zeros((2, 2))), r"must be a number or of shape \(m,\), got shape \(2, 2\)"),
-        (lambda: functionals.gini(dist.Normal(1.0, 1.0)), "continuous and without negative numbers, got Normal"),
-        (lambda: CURVE(dist.Poisson(1.0)), "continuous and without negative numbers, got Poisson"),
+        (
+            lambda: evaluate(functionals.gini, dist.Normal(1.0, 1.0)),
+            "continuous and without negative numbers, got Normal",
+        ),
+        (lambda: evaluate(CURVE, dist.Poisson(1.0)), "continuous and without negative numbers, got Poisson"),
     ):
         with pytest.raises(ValueError, match=message):
             make()
@@ -183,45 +207,54 @@ def test_what_has_no_such_functional_is_said():
         (functionals.quantile(0.5), dist.VonMises(0.0, 1.0), "VonMises lacks the cdf or the moments"),
     ):
         with pytest.raises(TypeError, match=message):
-            function(law)
+            evaluate(function, constant(law))
 
 
 def test_masses_of_counts_are_those_of_scipy_at_any_points():
     points = np.array([3.0, 0.5, 7.0, -1.0])
     law = dist.NegativeBinomial2(2.0, np.array([1.0, 0.3]))
+    density = evaluate(functionals.density(points), law)
     expected = [stats.nbinom.pmf(points, size, size / (size + 2.0)) for size in (1.0, 0.3)]
     # NumPyro's logarithms of gamma functions are good to 1e-6 in single precision, in which these may run
-    np.testing.assert_allclose(functionals.density(points)(law), expected, rtol=5e-6)
+    np.testing.assert_allclose(density, expected, rtol=5e-6)
 
 
 COUNTS = {
-    "bernoulli": (dist.Bernoulli(0.3), stats.bernoulli(0.3)),
-    "binomial": (dist.Binomial(np.array([3, 7]), 0.4), stats.binom(np.array([[3], [7]]), 0.4)),
-    "geometric": (dist.Geometric(0.2), stats.geom(0.2, loc=-1)),
-    "log-odds": (dist.GeometricLogits(-0.5), stats.geom(special.expit(-0.5), loc=-1)),
+    "bernoulli": (lambda: dist.Bernoulli(0.3), stats.bernoulli(0.3)),
+    "binomial": (lambda: dist.Binomial(np.array([3, 7]), 0.4), stats.binom(np.array([[3], [7]]), 0.4)),
+    "geometric": (lambda: dist.Geometric(0.2), stats.geom(0.2, loc=-1)),
+    "log-odds": (lambda: dist.GeometricLogits(-0.5), stats.geom(special.expit(-0.5), loc=-1)),
     # NumPyro's probabilities of this law are right to 3e-7
-    "beta-binomial": (dist.BetaBinomial(2.0, 3.0, 5), stats.betabinom(5, 2.0, 3.0)),
+    "beta-binomial": (lambda: dist.BetaBinomial(2.0, 3.0, 5), stats.betabinom(5, 2.0, 3.0)),
 }
+POINTS = np.array([-1.0, 0.0, 1.0, 2.5, 4.0, 9.0])
+CDF, SOME_QUANTILES = functionals.cdf(POINTS), functionals.quantile([0.001, 0.45, 0.97])
 
 
 @pytest.mark.parametrize("law", COUNTS)
 def test_counts_have_the_cdf_and_the_quantiles_of_scipy(law):
-    ours, reference = COUNTS[law]
-    points, fractions = np.array([-1.0, 0.0, 1.0, 2.5, 4.0, 9.0]), np.array([0.001, 0.45, 0.97])
-    np.testing.assert_allclose(functionals.cdf(points)(ours), reference.cdf(points), rtol=0, atol=3e-7)
-    np.testing.assert_array_equal(functionals.quantile(fractions)(ours), reference.ppf(fractions))
+    (make, reference), finite = COUNTS[law], law in ("binomial", "beta-binomial")
+    law = make()
+    np.testing.assert_allclose(evaluate(CDF, constant(law)), reference.cdf(POINTS), rtol=0, atol=3e-7)
+    quantiles = SOME_QUANTILES(law) if finite else evaluate(SOME_QUANTILES, law)
+    np.testing.assert_array_equal(quantiles, reference.ppf(SOME_QUANTILES.points))
 
 
 def test_zero_inflated_counts_have_the_cdf_of_their_mixture():
     law = dist.ZeroInflatedPoisson(np.array([0.2, 0.6]), 2.0)
-    points = np.array([0.0, 3.0])
-    expected = np.array([[0.2], [0.6]]) + np.array([[0.8], [0.4]]) * stats.poisson(2.0).cdf(points)
-    np.testing.assert_allclose(functionals.cdf(points)(law), expected, rtol=1e-12)
+    expected = np.array([[0.2], [0.6]]) + np.array([[0.8], [0.4]]) * stats.poisson(2.0).cdf(np.maximum(POINTS, 0.0))
+    expected[:, 0] = 0.0
+    np.testing.assert_allclose(evaluate(CDF, law), expected, rtol=1e-12)
+
+
+def densities_at(points, laws):
+    return jnp.stack([functionals.density(at)(law) for at, law in zip(points, laws, strict=True)])
 
 
 def test_at_an_end_that_a_support_leaves_out_the_density_is_its_limit():
     laws = [dist.HalfNormal(2.0), dist.Exponential(3.0), dist.Gamma(2.0), dist.HalfCauchy(1.0), dist.LogNormal()]
-    found = [float(functionals.density(0.0)(law)) for law in (*laws, dist.Weibull(1.0, 1.0), dist.Beta(1.0, 3.0))]
-    np.testing.assert_allclose(found, [np.sqrt(0.5 / np.pi), 3, 0, 2 / np.pi, 0, 1, 3], rtol=1e-6, atol=1e-30)
-    assert float(functionals.density(1.5)(dist.Pareto(1.5, 3.0))) == pytest.approx(2.0, rel=1e-6)
-    assert float(functionals.density(-1e-9)(laws[0])) == 0.0
+    laws += [dist.Weibull(1.0, 1.0), dist.Beta(1.0, 3.0), dist.Pareto(1.5, 3.0), laws[0]]
+    found = evaluate(densities_at, constant((*[0.0] * 7, 1.5, -1e-9)), laws)
+    expected = [np.sqrt(0.5 / np.pi), 3, 0, 2 / np.pi, 0, 1, 3, 2, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-30)
+    assert found[-1] == 0.0

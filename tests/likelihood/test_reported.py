@@ -25,6 +25,7 @@ from ldpbayes.mechanisms import (
     ZeroInflatedLaplaceMechanism,
 )
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, SymmetricLaplace
+from tests.programs import call, constant
 
 pytestmark = pytest.mark.usefixtures("x64")
 K = np.arange(4000)
@@ -67,15 +68,15 @@ def test_sums_over_all_counts_in_rules_are_exact_and_have_their_gradients(noise,
     rule = Withheld(Rounded(statistic(NOISES[noise]), 4.0), 12.0)
     z = np.array([np.nan, 12.0, 16.0, 400.0])
 
-    def log_prob(rates):
-        return ldp.Privatized(base(rates[:, None]), rule).log_prob(z)
+    def total(rates):
+        log_prob = ldp.Privatized(base(rates[:, None]), rule).log_prob(z)
+        return jnp.sum(log_prob), log_prob
 
-    got, pull = jax.vjp(log_prob, RATES)
+    (_, got), slope = jax.jit(jax.value_and_grad(total, has_aux=True))(RATES)
     # log P(reported z | k) is checked against its definition where rules are
-    kernel = np.asarray(jax.jit(lambda z: rule.log_prob(z, K[:, None]))(z))
+    kernel = call("log_prob", constant(rule), z, K[:, None])
     want = [special.logsumexp(log_mass(rate)[:, None] + kernel, axis=0) for rate in RATES]
     np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-10)
-    (slope,) = pull(jnp.ones(got.shape))
     h = 1e-4 * RATES
     ends = (
         np.sum([special.logsumexp(log_mass(rate)[:, None] + kernel, axis=0) for rate in r], axis=1)
@@ -88,7 +89,7 @@ def test_sums_over_all_counts_in_rules_are_exact_and_have_their_gradients(noise,
 def test_counts_under_continuous_noise_without_bounds_are_sums_over_counts(noise):
     z = np.array([-7.3, 0.0, 12.4, 500.0])
     got = jax.jit(lambda r: ldp.Privatized(dist.Poisson(r[:, None]), statistic(noise)).log_prob(z))(RATES)
-    kernel = np.asarray(statistic(noise).log_prob(z, K[:, None]))
+    kernel = call("log_prob", statistic(noise), z, K[:, None])
     want = [special.logsumexp(stats.poisson(r).logpmf(K)[:, None] + kernel, axis=0) for r in RATES]
     np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-10)
 
@@ -100,7 +101,7 @@ def quadrature(base, function, cuts):
     t, w = np.polynomial.legendre.leggauss(40)
     half = np.diff(points)[:, None] / 2
     x = points[:-1, None] + half * (1 + t)
-    values = stats.norm(base.loc, base.scale).logpdf(x) + np.asarray(jax.jit(function)(x))
+    values = stats.norm(base.loc, base.scale).logpdf(x) + function(x)
     return special.logsumexp(values, b=half * w)
 
 
@@ -116,21 +117,21 @@ def test_normal_statistics_in_rules_are_integrals(noise):
     z = np.array([np.nan, 20.0, 100.0])
     low, high = rule.interval(z)
 
-    @jax.jit
     def of_parameters(parameters):
         return ldp.Privatized(dist.Normal(*parameters), rule).log_prob(z)
 
-    slopes = jax.jit(jax.jacfwd(of_parameters))
+    with_slopes = jax.jit(lambda at: (of_parameters(at), jax.jacfwd(of_parameters)(at)))
     for loc, scale in ((3.0, 2.0), (-60.0, 0.7), (20.0, 40.0)):
         base, at = dist.Normal(loc, scale), np.array([loc, scale])
         want = [
-            quadrature(base, lambda x, a=a, b=b: noise.log_interval(a - x, b - x), (a, b))
+            quadrature(base, lambda x, a=a, b=b: call("log_interval", constant(noise), a - x, b - x), (a, b))
             for a, b in zip(low, high, strict=True)
         ]
-        np.testing.assert_allclose(of_parameters(at), want, rtol=1e-11, atol=1e-9)
-        h = 1e-5 * np.eye(2)
-        numeric = np.stack([(of_parameters(at + step) - of_parameters(at - step)) / 2e-5 for step in h], axis=-1)
-        np.testing.assert_allclose(slopes(at), numeric, rtol=1e-5, atol=1e-6)
+        log_prob, slopes = with_slopes(at)
+        np.testing.assert_allclose(log_prob, want, rtol=1e-11, atol=1e-9)
+        ends = [[np.asarray(with_slopes(at + step)[0]) for step in (h, -h)] for h in 1e-5 * np.eye(2)]
+        numeric = np.stack([(above - below) / 2e-5 for above, below in ends], axis=-1)
+        np.testing.assert_allclose(slopes, numeric, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -155,7 +156,7 @@ def test_normal_numbers_under_discrete_noise_are_integrals_of_its_formula(noise,
     z, base = np.array([-30.0, 0.0, 5.0, 5.5]), dist.Normal(1.3, 1.7)
     got = jax.jit(lambda z: ldp.Privatized(base, mechanism).log_prob(z))(z)
     cuts = [*z, *(bounds or ())]
-    want = [quadrature(base, lambda x, at=at: mechanism.log_prob(at, x), cuts) for at in z[:3]]
+    want = [quadrature(base, lambda x, at=at: call("log_prob", constant(mechanism), at, x), cuts) for at in z[:3]]
     np.testing.assert_allclose(got[:3], want, rtol=1e-10)
     assert np.isneginf(got[3])
 
@@ -244,16 +245,30 @@ MECHANISMS += [Withheld(MECHANISMS[3], 3.0), Floored(ldp.LaplaceMechanism(1.0, 0
 )
 def test_a_number_that_is_what_it_is_has_the_mechanisms_own_density(mechanism):
     z = np.array([5.0, 9.0])
-    law = ldp.Privatized(dist.Delta(4.3), mechanism)
-    np.testing.assert_array_equal(law.log_prob(z), mechanism.log_prob(z, 4.3))
-    slope = jax.grad(lambda n: jnp.sum(ldp.Privatized(dist.Delta(n), mechanism).log_prob(z)))
-    both = jax.jit(slope)(4.3), jax.grad(lambda n: jnp.sum(mechanism.log_prob(z, n)))(4.3)
-    assert both[0] == pytest.approx(float(both[1]), rel=1e-12) and np.isfinite(both[0])
-    several = ldp.Privatized(dist.Delta(np.array([1.0, 4.3])).expand([2]), mechanism)
-    np.testing.assert_allclose(several.log_prob(z), mechanism.log_prob(z, np.array([1.0, 4.3])), rtol=1e-14)
-    if mechanism not in MECHANISMS[7:9]:
-        mean, variance = mechanism.moments(4.3)
-        assert (law.mean, law.variance) == (pytest.approx(float(mean)), pytest.approx(float(variance)))
+    moments = mechanism not in MECHANISMS[7:9]
+
+    @jax.jit
+    def both(number, numbers):
+        def own(n):
+            return mechanism.log_prob(z, n)
+
+        def marginal(n):
+            return ldp.Privatized(dist.Delta(n), mechanism).log_prob(z)
+
+        law, several = ldp.Privatized(dist.Delta(number), mechanism), dist.Delta(numbers).expand([2])
+        return (
+            [marginal(number), own(number)],
+            [jax.grad(lambda n, f=f: jnp.sum(f(n)))(number) for f in (marginal, own)],
+            [ldp.Privatized(several, mechanism).log_prob(z), own(numbers)],
+            [(law.mean, law.variance), mechanism.moments(number)] if moments else [(), ()],
+        )
+
+    of_one, slopes, of_several, of_moments = both(4.3, np.array([1.0, 4.3]))
+    np.testing.assert_array_equal(*of_one)
+    np.testing.assert_allclose(*slopes, rtol=1e-12)
+    assert np.isfinite(slopes).all()
+    np.testing.assert_allclose(*of_several, rtol=1e-14)
+    np.testing.assert_allclose(*of_moments, rtol=1e-6)
 
 
 def test_point_masses_elsewhere_are_refused():
@@ -271,12 +286,12 @@ def test_point_masses_elsewhere_are_refused():
 
 
 CDFS = [
-    (dist.Normal(3.0, 2.0), statistic(Laplace(3.0))),
-    (dist.Normal(3.0, 2.0), statistic(DiscreteGaussian(3.0))),
-    (dist.Poisson(4.0), statistic(DiscreteLaplace(3.0))),
-    (dist.Delta(4.0), statistic(Gaussian(3.0))),
-    (dist.Gamma(2.0, 0.5), ldp.LaplaceMechanism(1.0, 0, 8)),
-    (dist.Binomial(9, 0.3), ldp.DiscreteGaussianMechanism(2.0, 0, 8)),
+    (lambda: dist.Normal(3.0, 2.0), statistic(Laplace(3.0))),
+    (lambda: dist.Normal(3.0, 2.0), statistic(DiscreteGaussian(3.0))),
+    (lambda: dist.Poisson(4.0), statistic(DiscreteLaplace(3.0))),
+    (lambda: dist.Delta(4.0), statistic(Gaussian(3.0))),
+    (lambda: dist.Gamma(2.0, 0.5), ldp.LaplaceMechanism(1.0, 0, 8)),
+    (lambda: dist.Binomial(9, 0.3), ldp.DiscreteGaussianMechanism(2.0, 0, 8)),
 ]
 
 
@@ -285,19 +300,26 @@ CDFS = [
     [pytest.param(*case, marks=() if number == 2 else pytest.mark.slow) for number, case in enumerate(CDFS)],
 )
 def test_the_cdf_is_what_a_threshold_withholds_and_what_a_unit_rounds_off(base, mechanism):
-    law, threshold = ldp.Privatized(base, mechanism), 6.0
-    before = threshold - 1 if mechanism.noise.discrete else np.nextafter(threshold, -np.inf)
-    withheld = ldp.Privatized(base, Withheld(mechanism, threshold)).log_prob(np.array([np.nan]))
-    np.testing.assert_allclose(np.exp(withheld)[0], law.cdf(before), rtol=1e-12)
-    rounded = ldp.Privatized(base, Rounded(mechanism, 4.0)).log_prob(np.array([8.0]))
-    ends = (9.0, 5.0) if mechanism.noise.discrete else (10.0, 6.0)
-    np.testing.assert_allclose(np.exp(rounded)[0], law.cdf(ends[0]) - law.cdf(ends[1]), rtol=1e-8)
-    values = np.array([-500.0, 0.0, 3.5, 600.0])
-    cdf = law.cdf(values)
-    assert np.all(np.diff(cdf) > 0) and cdf[0] < 1e-5 and cdf[-1] > 1 - 1e-5
-    if not mechanism.noise.discrete:  # its derivative is the density
-        slope = jax.jit(jax.vmap(jax.grad(law.cdf)))(values[1:3])
-        np.testing.assert_allclose(slope, np.exp(law.log_prob(values[1:3])), rtol=1e-7)
+    discrete, threshold = mechanism.noise.discrete, 6.0
+    before = threshold - 1 if discrete else np.nextafter(threshold, -np.inf)
+    ends, values = ((9.0, 5.0) if discrete else (10.0, 6.0)), np.array([-500.0, 0.0, 3.5, 600.0])
+    at, of_density = np.array([before, *ends]), values[1:3]
+
+    @jax.jit
+    def numbers():
+        law = ldp.Privatized(base(), mechanism)
+        withheld = ldp.Privatized(base(), Withheld(mechanism, threshold)).log_prob(np.array([np.nan]))
+        rounded = ldp.Privatized(base(), Rounded(mechanism, 4.0)).log_prob(np.array([8.0]))
+        # the derivative of a continuous law's distribution function is the density
+        slopes = None if discrete else (jax.vmap(jax.grad(law.cdf))(of_density), law.log_prob(of_density))
+        return withheld, rounded, law.cdf(np.concatenate([at, values])), slopes
+
+    withheld, rounded, cdf, slopes = jax.tree.map(np.asarray, numbers())
+    np.testing.assert_allclose(np.exp(withheld)[0], cdf[0], rtol=1e-12)
+    np.testing.assert_allclose(np.exp(rounded)[0], cdf[1] - cdf[2], rtol=1e-8)
+    assert np.all(np.diff(cdf[3:]) > 0) and cdf[3] < 1e-5 and cdf[-1] > 1 - 1e-5
+    if not discrete:
+        np.testing.assert_allclose(slopes[0], np.exp(slopes[1]), rtol=1e-7)
 
 
 @pytest.mark.slow
