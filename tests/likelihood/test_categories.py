@@ -11,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import xxhash
 from numpyro.infer import Predictive
 from scipy.linalg import hadamard
 
@@ -19,7 +20,7 @@ from ldpbayes.data import CountSketch
 from ldpbayes.likelihood.closed_forms import categories as _categories
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.likelihood.nodes import law_of_nodes
-from ldpbayes.mechanisms._categories import xxh32_of_decimal
+from tests.programs import randomize
 from tests.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -50,7 +51,7 @@ def probability(mechanism, epsilon, z, x):
     if isinstance(mechanism, ldp.LocalHashing):
         g = mechanism.hash_range
         keep = 1 / (1 + (g - 1) * np.exp(-epsilon))
-        own = int(xxh32_of_decimal(x, z[0], d - 1)) % g
+        own = xxhash.xxh32(str(x), seed=int(z[0])).intdigest() % g
         return (keep if own == z[1] else (1 - keep) / (g - 1)) / 2**32
     if isinstance(mechanism, ldp.OptimalUnaryEncoding):
         p, q = (1.0 if np.isinf(e) else 0.5), 1 / (e + 1)
@@ -63,8 +64,7 @@ def simulate(make, d, n, budgets=BUDGETS, seed=0):
     rng = np.random.default_rng(seed)
     epsilon = np.resize(budgets, n)
     mechanism = make(epsilon, d)
-    z = jax.jit(mechanism.randomize)(jax.random.key(seed), rng.integers(0, d, n))
-    return ldp.Release(z, mechanism), rng.dirichlet(np.ones(d))
+    return ldp.Release(randomize(mechanism, rng.integers(0, d, n), seed), mechanism), rng.dirichlet(np.ones(d))
 
 
 def log_prob(release, base, **options):
@@ -86,7 +86,7 @@ def test_marginal_likelihood_is_the_enumerated_one(make, d):
     exact = np.log(rows @ theta)
 
     @jax.jit
-    def compiled(theta):
+    def compiled(theta, release):
         bases = dist.Categorical(theta), dist.Categorical(logits=jnp.log(theta) + 3)
         methods = "closed_form", "channel"
         values = [log_prob(release, base, method=method) for base in bases for method in methods]
@@ -95,7 +95,7 @@ def test_marginal_likelihood_is_the_enumerated_one(make, d):
         ]
         return values, *(derivative(theta) for derivative in derivatives)
 
-    values, gradient, hessian = compiled(theta)
+    values, gradient, hessian = compiled(theta, release)
     for value in values:
         np.testing.assert_allclose(value, exact, rtol=0, atol=1e-12)
     # along the simplex: what the likelihood is beside it means nothing
@@ -117,12 +117,12 @@ def test_a_sketch_keeps_one_value_of_each_kind_and_loses_nothing(make):
     assert len(both.nodes) == len(sketch.nodes)
 
     @jax.jit
-    def compiled(theta):
+    def compiled(theta, release, sketch, both):
         records = jax.value_and_grad(lambda t: jnp.sum(log_prob(release, dist.Categorical(t))))
         collapsed = jax.value_and_grad(lambda t: total(sketch, dist.Categorical(t)))
         return records(theta), collapsed(theta), total(both, dist.Categorical(theta))
 
-    whole, collapsed, sum_of_parts = compiled(theta)
+    whole, collapsed, sum_of_parts = compiled(theta, release, sketch, both)
     for one, other in zip(collapsed, whole, strict=True):
         # 4,000 terms of size up to 25 (a seed's 32 bits), 1e-16 each
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-9)
@@ -186,12 +186,12 @@ def test_groups_are_one_law_each(make):
     assert (sketch + sketch).size == 600
 
     @jax.jit
-    def compiled(laws):
+    def compiled(laws, release, sketch):
         channel = law_of_nodes(sketch, dist.Categorical(laws), method="channel").log_prob(sketch.nodes)
         records = jnp.sum(log_prob(release, dist.Categorical(laws[by])))
         return records, total(sketch, dist.Categorical(laws)), jnp.sum(sketch.weights * channel)
 
-    expected, *of_groups = compiled(laws)
+    expected, *of_groups = compiled(laws, release, sketch)
     np.testing.assert_allclose(of_groups, [expected] * 2, rtol=1e-13)
 
 
@@ -269,11 +269,11 @@ def test_an_infinite_budget_is_the_multinomial_likelihood():
     exact = np.sum(np.log(theta[x]))
     for make in (ldp.RandomizedResponse, ldp.OptimalUnaryEncoding, ldp.SymmetricUnaryEncoding):
         mechanism = make(np.inf, 4)
-        sketch = ldp.Release(mechanism.randomize(jax.random.key(0), x), mechanism).sketch()
-        compiled = jax.jit(jax.value_and_grad(lambda t, s=sketch: total(s, dist.Categorical(t))))
-        assert float(compiled(theta)[0]) == pytest.approx(exact, rel=1e-14)
+        sketch = ldp.Release(randomize(mechanism, x), mechanism).sketch()
+        compiled = jax.jit(jax.value_and_grad(lambda t, s: total(s, dist.Categorical(t))))
+        assert float(compiled(theta, sketch)[0]) == pytest.approx(exact, rel=1e-14)
         edge = np.array([1.0, 0.0, 0.0, 0.0])  # impossible for the data: no NaN, in value or gradient
-        value, gradient = compiled(edge)
+        value, gradient = compiled(edge, sketch)
         assert np.isfinite(value) and np.isfinite(gradient).all()
 
 

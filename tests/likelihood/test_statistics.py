@@ -11,6 +11,7 @@ from scipy import special, stats
 import ldpbayes as ldp
 from ldpbayes import noise
 from ldpbayes.likelihood.registry import closed_form
+from tests.programs import call, constant
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -71,10 +72,16 @@ def by_product_rule(z, scale):
     return np.log(wx @ density @ wy)
 
 
+@jax.jit
+def of_normal_rows(covariance, mechanism, z):
+    law = dist.MultivariateNormal(np.zeros(len(covariance)), covariance)
+    return ldp.Privatized(law, mechanism).log_prob(z)
+
+
 def test_normal_rows_under_independent_laplace_noise_are_the_convolution_in_both_columns():
     mechanism = ldp.LaplaceMechanism.from_scale(0.7, columns=2, sensitivity=1.0)
     z = np.array([[0.5, -1.0], [6.0, 2.0], [-4.0, 5.0]])
-    got = jax.jit(ldp.Privatized(dist.MultivariateNormal(np.zeros(2), COVARIANCE), mechanism).log_prob)(z)
+    got = of_normal_rows(COVARIANCE, mechanism, z)
     # the reference's 30 points over two standard deviations are exact to 1e-9, the mixing rule is as documented
     np.testing.assert_allclose(got, [by_product_rule(row, 0.7) for row in z], atol=1e-8)
 
@@ -83,8 +90,7 @@ def test_normal_rows_under_independent_laplace_noise_are_the_convolution_in_both
 def test_normal_rows_under_independent_laplace_noise_are_as_accurate_as_documented(spread, within):
     mechanism = ldp.LaplaceMechanism.from_scale(1.0, columns=3, sensitivity=1.0)
     z = np.array([[0.5, -1.0, 0.0], [6.0, 0.3, -2.0]])
-    law = dist.MultivariateNormal(np.zeros(3), spread**2 * np.eye(3))
-    got = jax.jit(ldp.Privatized(law, mechanism).log_prob)(z)
+    got = of_normal_rows(spread**2 * np.eye(3), mechanism, z)
     # independent columns have the exact convolution each
     want = [sum(convolution(at, 0.0, spread, 1.0)[0] for at in row) for row in z]
     np.testing.assert_allclose(got, want, rtol=0, atol=within)
@@ -136,7 +142,7 @@ def test_what_has_no_likelihood_without_bounds_is_refused_in_words(base, mechani
 def enumerated(law, noise, z, lower=-np.inf, upper=np.inf):
     """Log probabilities of a SciPy law of counts below 400 under a noise with values and probabilities of its own."""
     x = np.arange(400)
-    kernel = np.asarray(noise.log_prob(z - np.clip(x, lower, upper)[:, None, None].astype(float)))
+    kernel = call("log_prob", constant(noise), z - np.clip(x, lower, upper)[:, None, None].astype(float))
     return special.logsumexp(law.logpmf(x)[:, None] + kernel, axis=0)
 
 
@@ -148,9 +154,10 @@ def test_a_count_of_finitely_many_values_needs_no_bounds(law):
     z = np.array([-30.0, 0.0, 4.0, 10.0, 90.0])
     private = ldp.Privatized(dist.Binomial(20, 0.3), ldp.mechanisms.AdditiveMechanism(law, sensitivity=1.0))
     # sums of 21 terms whose logs are as large as the result
+    mean, variance = jax.jit(lambda: (private.mean, private.variance))()
     got = jax.jit(private.log_prob)(z)
     np.testing.assert_allclose(got, enumerated(stats.binom(20, 0.3), law, z[:, None]), rtol=1e-13, atol=1e-13)
-    np.testing.assert_allclose([private.mean, private.variance], [6.0, 4.2 + law.variance], rtol=1e-12)
+    np.testing.assert_allclose([mean, variance], [6.0, 4.2 + law.variance], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +170,7 @@ def test_a_count_that_is_clipped_has_a_likelihood_under_discrete_noise(law):
     # sums of 12 terms, of which the last, a tail of a Poisson law, is good to 1e-12
     personal = ldp.mechanisms.AdditiveMechanism(law, np.zeros(5), np.array([10, 10, 10, 3, 2]))
     laws = ldp.Privatized(dist.Poisson(3.0), mechanism), ldp.Privatized(dist.Poisson(np.full(5, 3.0)), personal)
-    one, got = jax.jit(lambda: [law.log_prob(z) for law in laws])()
+    one, got = jax.jit(lambda z: [law.log_prob(z) for law in laws])(z)
     np.testing.assert_allclose(one, want, rtol=1e-12, atol=1e-12)
     want[3:] = [enumerated(stats.poisson(3.0), law, z[i : i + 1, None], 0, most)[0] for i, most in ((3, 3), (4, 2))]
     np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
