@@ -13,6 +13,7 @@ import ldpbayes as ldp
 from ldpbayes.likelihood import RegressionRows
 from ldpbayes.likelihood.closed_forms._normal import normal_mixture
 from ldpbayes.likelihood.nodes import law_of_nodes
+from tests import programs
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -24,10 +25,10 @@ def log_prob(law, z):
 
 NUMBER = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -1.0, 1.0)
 BASES = {
-    "normal": dist.Normal(0.3, 0.6),
-    "narrow normal": dist.Normal(0.3, 0.05),
-    "exponential": dist.Exponential(1.3),
-    "student": dist.StudentT(4.0, 0.2, 0.5),
+    "normal": lambda: dist.Normal(0.3, 0.6),
+    "narrow normal": lambda: dist.Normal(0.3, 0.05),
+    "exponential": lambda: dist.Exponential(1.3),
+    "student": lambda: dist.StudentT(4.0, 0.2, 0.5),
 }
 
 
@@ -54,9 +55,8 @@ SCIPY = {
     "name", [pytest.param(name, marks=() if name in ("normal", "exponential") else pytest.mark.slow) for name in BASES]
 )
 def test_density_of_numbers_is_the_definition_with_atoms_at_the_bounds(name):
-    law, private = SCIPY[name], ldp.Privatized(BASES[name], NUMBER)
-    z = np.array([-4.0, -0.99, 0.3, 0.8, 2.5, -1.0, 1.0])
-    got = log_prob(private, z)
+    law, z = SCIPY[name], np.array([-4.0, -0.99, 0.3, 0.8, 2.5, -1.0, 1.0])
+    got = programs.log_prob(BASES[name](), NUMBER, z)
     for at, value in zip(z[:5], got[:5], strict=True):
         own = law.pdf(at) if abs(at) < 1 else 0.0
         assert value == pytest.approx(np.log(0.8 * clipped_density(law, at, 0.7) + 0.2 * own), abs=1e-8)
@@ -174,21 +174,24 @@ def test_gradients_are_finite_where_eigenvalues_coincide_and_far_out():
 
 def test_samples_follow_the_density():
     private = ldp.Privatized(dist.Normal(0.3, 0.6), NUMBER)
-    rows = ldp.Privatized(
-        dist.MultivariateNormal(np.zeros(3), COVARIANCE), ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -99.0, 99.0, 3)
-    )
-    z, draws = jax.jit(
-        lambda *keys: [law.sample(key, (40_000,)) for law, key in zip((private, rows), keys, strict=True)]
-    )(jax.random.key(0), jax.random.key(1))
+    mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.7, -99.0, 99.0, 3)
+
+    @jax.jit
+    def samples(covariance):
+        rows = ldp.Privatized(dist.MultivariateNormal(np.zeros(3), covariance), mechanism)
+        draws = [law.sample(jax.random.key(seed), (40_000,)) for seed, law in enumerate((private, rows))]
+        return *draws, rows.variance
+
+    z, draws, variance = map(np.asarray, samples(COVARIANCE))
     edges = np.array([-50, -2, -1.2, -1 - 1e-9, -1 + 1e-9, -0.5, 0, 0.5, 1 - 1e-9, 1 + 1e-9, 1.5, 2.5, 50])
     atoms, nodes = np.diff(edges) < 1e-6, np.linspace(edges[:-1], edges[1:], 20_002)[1:-1]
-    density = np.exp(log_prob(private, np.where(atoms, np.round(nodes), nodes)))
+    density = np.exp(programs.log_prob(dist.Normal(0.3, 0.6), NUMBER, np.where(atoms, np.round(nodes), nodes)))
     share = np.where(atoms, density[0], np.diff(edges) / 20_000 * density.sum(axis=0))
     counts = np.histogram(z, edges)[0]
     assert stats.chisquare(counts, len(z) * share / sum(share)).pvalue > 1e-4
     assert sum(share) == pytest.approx(1, abs=1e-3)
-    np.testing.assert_allclose(np.asarray(draws).var(axis=0), rows.variance, rtol=0.06)  # four standard errors
-    np.testing.assert_allclose(rows.variance, np.diag(COVARIANCE) + 0.8 * 0.49)
+    np.testing.assert_allclose(draws.var(axis=0), variance, rtol=0.06)  # four standard errors
+    np.testing.assert_allclose(variance, np.diag(COVARIANCE) + 0.8 * 0.49)
 
 
 def test_sketches_count_the_atoms_apart_and_say_the_same_as_the_records():

@@ -83,7 +83,10 @@ NARROW = {
 }
 
 
-@pytest.mark.parametrize("law", NARROW)
+SHORT = ("student", "gamma")  # on the whole line, and on half of it; the others, which are computed alike, are slow
+
+
+@pytest.mark.parametrize("law", [pytest.param(n, marks=() if n in SHORT else pytest.mark.slow) for n in NARROW])
 def test_narrow_laws_without_a_closed_form_agree_with_adaptive_quadrature(law):
     """Eight nodes in panels that are four times as far apart as the panel before take a power to 1e-8."""
     make, reference = NARROW[law]
@@ -155,7 +158,7 @@ def test_fit_warns_of_laws_that_the_panels_of_many_records_do_not_resolve(scale,
     "law, at",
     [
         (lambda b: dist.Uniform(0.2, b), 0.7),
-        (lambda t: dist.Pareto(t, 3.0), 0.1),
+        pytest.param(lambda t: dist.Pareto(t, 3.0), 0.1, marks=pytest.mark.slow),
         (lambda t: dist.TruncatedNormal(0.3, 0.2, low=t), 0.6),
     ],
     ids=["uniform", "pareto", "truncated"],

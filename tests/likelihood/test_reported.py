@@ -52,7 +52,7 @@ def statistic(noise):
 SUMS = [*itertools.product(["gaussian", "laplace"], ["poisson", "negative binomial"])]
 SUMS += [("gaussian", "geometric"), ("laplace", "zero-inflated"), ("continuous", "poisson"), ("exponential", "poisson")]
 NOISES = {
-    "gaussian": DiscreteGaussian(np.array([2.0, 4.0, 4.0, 1.0])),
+    "gaussian": DiscreteGaussian(np.array([4.0, 4.0, 4.0, 1.0])),  # windows of two widths
     "laplace": DiscreteLaplace(np.array([2.0, 4.0, 0.7, 1.0])),
     "continuous": Gaussian(3.0),
     "exponential": Laplace(3.0),

@@ -13,6 +13,7 @@ import ldpbayes as ldp
 from ldpbayes.likelihood.closed_forms import categories as _categories
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.numerics.arrays import bit_product
+from tests.programs import randomize
 
 RNG = np.random.default_rng(3)
 BITS = (RNG.random((200, 61)) < 0.4).astype(np.uint8)
@@ -20,11 +21,14 @@ BITS = (RNG.random((200, 61)) < 0.4).astype(np.uint8)
 VECTOR = RNG.normal(size=61) * 10 ** RNG.uniform(-9, 9, 61)
 
 
+product_of_bits = jax.jit(bit_product)
+
+
 @pytest.mark.parametrize("factor", [1.0, -1.0, 1e-290, 1e290])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, bool])
 def test_the_product_is_exact_but_for_fixed_point(factor, dtype, x64):
     vector = VECTOR * factor
-    product = np.asarray(bit_product(BITS.astype(dtype), vector)).tolist()
+    product = np.asarray(product_of_bits(BITS.astype(dtype), vector)).tolist()
     exact = [sum((Fraction(v) for v, b in zip(vector.tolist(), row, strict=True) if b), Fraction(0)) for row in BITS]
     error = max(abs(Fraction(p) - e) for p, e in zip(product, exact, strict=True))
     # 2^-54 of the largest entry a term; sums over a digit have 12 bits, so two of the eight steps that join them round
@@ -34,12 +38,12 @@ def test_the_product_is_exact_but_for_fixed_point(factor, dtype, x64):
 
 @pytest.mark.parametrize("entry", [np.nextafter(1, 0), 1.0, -np.nextafter(1, 0), 2.0**60, 0.0])
 def test_the_digits_hold_the_largest_entry(entry, x64):
-    np.testing.assert_array_equal(bit_product(np.eye(3, dtype=bool), np.full(3, entry)), np.full(3, entry))
+    np.testing.assert_array_equal(product_of_bits(np.eye(3, dtype=bool), np.full(3, entry)), np.full(3, entry))
 
 
 @pytest.mark.parametrize("entry", [np.nan, np.inf])
 def test_what_is_not_finite_stays_so(entry, x64):
-    assert not np.any(np.isfinite(bit_product(BITS, np.append(VECTOR[1:], entry))))
+    assert not np.any(np.isfinite(product_of_bits(BITS, np.append(VECTOR[1:], entry))))
 
 
 def test_derivatives_are_those_of_a_product(x64):
@@ -67,13 +71,18 @@ def test_batches_of_bits_and_of_both(x64):
     @jax.jit
     def mapped(bits, vectors):
         one = jax.vmap(bit_product, (0, None))(bits, vectors[2])
-        return jax.vmap(bit_product)(bits, vectors), one, jax.vmap(bit_product, (None, 1), 1)(bits[1], vectors.T)
+        slopes = jax.grad(lambda vectors: jnp.sum(jax.vmap(bit_product)(bits, vectors)))(vectors)
+        return (
+            jax.vmap(bit_product)(bits, vectors),
+            one,
+            jax.vmap(bit_product, (None, 1), 1)(bits[1], vectors.T),
+            slopes,
+        )
 
-    both, one, across = mapped(bits, vectors)
+    both, one, across, slopes = mapped(bits, vectors)
     # 61 x 2^-54 of the largest entry, and as much again for the rounding of sums in double precision
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=61 * 2**-53 * np.max(np.abs(vectors)))
     close(both, np.einsum("bij,bj->bi", bits, vectors))
-    slopes = jax.grad(lambda vectors: jnp.sum(jax.vmap(bit_product)(bits, vectors)))(vectors)
     np.testing.assert_allclose(slopes, bits.sum(axis=1), rtol=1e-12)
     close(one, bits @ vectors[2])
     close(across, bits[1] @ vectors.T)
@@ -89,10 +98,10 @@ def test_other_precisions_and_endless_sums_are_refused(x64):
 @pytest.mark.parametrize("make", [ldp.OptimalUnaryEncoding, pytest.param(ldp.LocalHashing, marks=pytest.mark.slow)])
 def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch, x64):
     mechanism, theta = make(2.0, 64), np.random.default_rng(0).dirichlet(np.ones(64))
-    z = jax.jit(mechanism.randomize)(jax.random.key(0), np.random.default_rng(1).choice(64, 3_000, p=theta))
+    z = randomize(mechanism, np.random.default_rng(1).choice(64, 3_000, p=theta))
     used = []
 
-    def log_likelihood(logits, pays):
+    def log_likelihood(logits, z, pays):
         monkeypatch.setattr(_categories, "pays", lambda: used.append(pays) or pays)
         monkeypatch.setattr(_categories, "BIT_CHUNK", 64 * 1_000)  # four chunks, of which two overlap
         return ldp.Privatized(dist.Categorical(logits=logits), mechanism).log_prob(z)
@@ -100,10 +109,10 @@ def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch
     # masses are off by 64 x 2^-54, and p(z | theta) is at least exp(-2) of its largest: its log is off by exp(2) times
     # that, and the derivative of its log by exp(4) times
     def both(pays):
-        def function(logits):
-            return log_likelihood(logits, pays)
+        def function(logits, z):
+            return log_likelihood(logits, z, pays)
 
-        return jax.jit(lambda logits: (function(logits), jax.jacrev(function)(logits)))(np.log(theta))
+        return jax.jit(lambda *at: (function(*at), jax.jacrev(function)(*at)))(np.log(theta), z)
 
     for fast, plain in zip(both(True), both(False), strict=True):
         np.testing.assert_allclose(fast, plain, rtol=0, atol=64 * 2**-54 * np.exp(4))
@@ -117,5 +126,5 @@ def test_large_budgets_keep_relative_precision(epsilon, monkeypatch, x64):
     theta = np.append(np.full(63, 1 / 63), 1e-30)
     z = np.zeros((2_000, 64), np.uint8)
     z[:, -1] = 1
-    mass = supported_mass(mechanism, z, theta)
+    mass = jax.jit(lambda z: supported_mass(mechanism, z, theta))(z)
     np.testing.assert_allclose(mass, 1e-30, rtol=1e-14)
