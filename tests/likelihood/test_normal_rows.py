@@ -220,7 +220,7 @@ def test_sketches_count_the_atoms_apart_and_say_the_same_as_the_records():
 
 def regression(delta=0.2):
     mechanism = ldp.ZeroInflatedLaplaceMechanism(delta, 0.7, -9.0, 9.0, 2, (0,))
-    covariates = dist.MultivariateNormal(np.array([0.3]), np.array([[0.4]]))
+    covariates = dist.MultivariateNormal(np.array([0.3]), scale_tril=np.sqrt([[0.4]]))
     return ldp.Privatized(RegressionRows(covariates, dist.BernoulliLogits, np.array([1.5]), 0.2), mechanism)
 
 
@@ -256,14 +256,14 @@ def test_regression_is_as_accurate_as_documented():
 def test_linear_regression_is_the_joint_normal():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.3, 0.7, -9.0, 9.0, 3, (0, 1))
     covariance, slopes = COVARIANCE[:2, :2], np.array([0.5, -1.0])
-    covariates = dist.MultivariateNormal(jnp.array([0.1, -0.2]), covariance)
+    covariates = dist.MultivariateNormal(np.array([0.1, -0.2]), scale_tril=np.linalg.cholesky(covariance))
     base = RegressionRows(covariates, lambda eta: dist.Normal(eta, 0.6), slopes, 0.4, scales=64, nodes=31)
     ours = ldp.Privatized(base, mechanism)
     cross = covariance @ slopes
     joint = np.block([[covariance, cross[:, None]], [cross[None], slopes @ cross + 0.36]])
     mean = np.array([0.1, -0.2, 0.4 + 0.05 + 0.2])
-    z = jnp.array([[0.3, -0.4, 1.0], [2.0, 0.1, 0.5]])
-    theirs = ldp.Privatized(dist.MultivariateNormal(jnp.asarray(mean), joint), mechanism)
+    z = np.array([[0.3, -0.4, 1.0], [2.0, 0.1, 0.5]])
+    theirs = ldp.Privatized(dist.MultivariateNormal(mean, scale_tril=np.linalg.cholesky(joint)), mechanism)
 
     @jax.jit
     def compiled(z, key):

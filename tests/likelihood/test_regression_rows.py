@@ -51,7 +51,11 @@ def symmetric_laplace(rows, mean, covariance, slopes, scale):
 def rows_of(mean, covariance, slopes, **options):
     options = {"response": dist.BernoulliLogits, **options}
     response = options.pop("response")
-    return RegressionRows(dist.MultivariateNormal(mean, covariance), response, slopes, INTERCEPT, **options)
+    if isinstance(covariance, np.ndarray):  # not by JAX, operation by operation
+        law = dist.MultivariateNormal(mean, scale_tril=np.linalg.cholesky(covariance))
+    else:
+        law = dist.MultivariateNormal(mean, covariance)
+    return RegressionRows(law, response, slopes, INTERCEPT, **options)
 
 
 def laplace(d, scale, share=0.0):
@@ -257,7 +261,11 @@ def test_an_expansion_is_the_mean_of_its_polynomial(order):
     @jax.jit
     def likelihoods(slopes):
         base = RegressionRows(
-            dist.MultivariateNormal(MEAN, COVARIANCE), dist.BernoulliLogits, slopes, 0.1, expansion=expansion
+            dist.MultivariateNormal(MEAN, scale_tril=np.linalg.cholesky(COVARIANCE)),
+            dist.BernoulliLogits,
+            slopes,
+            0.1,
+            expansion=expansion,
         )
         one, zero = (np.column_stack([ROWS[:, :3], np.full(3, label)]) for label in (1.0, 0.0))
         laws = [ldp.Privatized(base, MECHANISMS[name]) for name in ("normal", "records")]
@@ -295,7 +303,12 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="one scale for all records"):
         ldp.Privatized(base, per_column(np.ones((3, 3)))).log_prob(ROWS)
     with pytest.raises(ValueError, match="must perturb all columns except the response"):
-        rows = RegressionRows(dist.MultivariateNormal(MEAN, COVARIANCE), dist.BernoulliLogits, SLOPES, place=0)
+        rows = RegressionRows(
+            dist.MultivariateNormal(MEAN, scale_tril=np.linalg.cholesky(COVARIANCE)),
+            dist.BernoulliLogits,
+            SLOPES,
+            place=0,
+        )
         ldp.Privatized(rows, PRIVATE).log_prob(ROWS)
 
 

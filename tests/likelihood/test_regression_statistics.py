@@ -19,7 +19,7 @@ MEAN, SLOPES = np.array([0.3, -0.2, 0.1]), np.array([1.0, -2.0, 0.5])
 
 
 def covariates(d, mean=True):
-    return dist.MultivariateNormal(MEAN[:d] * mean, COVARIANCE[:d, :d])
+    return dist.MultivariateNormal(MEAN[:d] * mean, scale_tril=np.linalg.cholesky(COVARIANCE[:d, :d]))
 
 
 def by_quadrature(law, statistic, y_given_x=None, first=5):
@@ -38,6 +38,11 @@ def by_quadrature(law, statistic, y_given_x=None, first=5):
     values = [(w, statistic(rows)) for w, rows in parts]
     mean = sum(w @ t for w, t in values)
     return mean, sum((w[:, None] * (t - mean)).T @ (t - mean) for w, t in values)
+
+
+@jax.jit
+def rows_of(x, slopes, deviation, intercept=0.0):
+    return linear_rows(x, slopes, deviation, intercept)
 
 
 def moments_of(law):
@@ -65,10 +70,11 @@ def statistic(mechanism):
     ],
 )
 def test_moments_of_linear_statistics_are_those_of_quadrature(d, off_diagonal):
-    rows = linear_rows(covariates(d), SLOPES[:d], 0.7, 0.4)
     x = covariates(d)
-    np.testing.assert_allclose(rows.loc[d], 0.4 + SLOPES[:d] @ MEAN[:d], rtol=1e-12)
-    np.testing.assert_allclose(rows.covariance_matrix[d, d], SLOPES[:d] @ x.covariance_matrix @ SLOPES[:d] + 0.49)
+    rows = rows_of(x, SLOPES[:d], 0.7, 0.4)
+    np.testing.assert_allclose(np.asarray(rows.loc)[d], 0.4 + SLOPES[:d] @ MEAN[:d], rtol=1e-12)
+    root = np.asarray(rows.scale_tril)
+    np.testing.assert_allclose((root @ root.T)[d, d], SLOPES[:d] @ COVARIANCE[:d, :d] @ SLOPES[:d] + 0.49)
     mechanism = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-5, 1.0, 1.0, d + 1, off_diagonal=off_diagonal)
     law_mean, law_covariance = moments_of(lambda: linear_statistics(rows, 50.0, off_diagonal))
     # polynomials of degree 4 in d + 1 normal variables: five nodes each are exact to rounding
@@ -129,7 +135,7 @@ def test_moments_of_logistic_statistics_hold_for_predictors_of_any_spread(mean):
 
 
 def test_the_density_of_a_noisy_sum_is_normal_with_both_covariances():
-    rows = linear_rows(covariates(2), SLOPES[:2], 0.7)
+    rows = rows_of(covariates(2), SLOPES[:2], 0.7)
     mechanism = ldp.mechanisms.LinearStatisticsMechanism(
         1.0, 1e-5, 1.0, 2.0, 3, ratios=(1, 2, 3), trust_model="central", count=100
     )
@@ -138,10 +144,15 @@ def test_the_density_of_a_noisy_sum_is_normal_with_both_covariances():
     total = np.asarray(law.covariance_matrix) + np.diag(mechanism.noise.standard_deviations**2)
     want = stats.multivariate_normal(np.asarray(law.mean), total).logpdf(z)
     observed = ldp.Privatized(law, mechanism)
-    np.testing.assert_allclose(jax.jit(observed.log_prob)(z), want, rtol=1e-11)
-    np.testing.assert_allclose(observed.mean, law.mean)
-    np.testing.assert_allclose(observed.variance, np.diagonal(total), rtol=1e-12)
-    draws = np.asarray(jax.jit(lambda key: observed.sample(key, (4000,)))(jax.random.key(0)))
+
+    @jax.jit
+    def numbers(observed, z):
+        return observed.log_prob(z), observed.mean, observed.variance, observed.sample(jax.random.key(0), (4000,))
+
+    log_prob, mean, variance, draws = map(np.asarray, numbers(observed, z))
+    np.testing.assert_allclose(log_prob, want, rtol=1e-11)
+    np.testing.assert_allclose(mean, law.mean)
+    np.testing.assert_allclose(variance, np.diagonal(total), rtol=1e-12)
     # each of six means is within four standard errors in all but 6e-5 of seeds
     assert np.all(np.abs(draws.mean(axis=0) - law.mean) < 4 * np.sqrt(np.diagonal(total) / 4000))
 
@@ -151,11 +162,17 @@ def test_statistics_that_do_not_vary_are_allowed():
         np.array([1.0, 0.2]), scale_tril=np.array([[0.0, 0.0], [0.0, 0.5]]), validate_args=False
     )
     law = jax.jit(lambda: linear_statistics(linear_rows(constant, np.array([0.4, 1.0]), 0.3), 10))()
-    assert law.variance[0] == 0
-    np.testing.assert_allclose(law.mean[3], 10 * (0.4 + 0.2), rtol=1e-12)  # Σ y, the intercept being a slope
     mechanism = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-5, 2.0, 2.0, 3, trust_model="central", count=10)
-    assert np.isfinite(jax.jit(ldp.Privatized(law, mechanism).log_prob)(law.mean))
-    assert np.all(np.isfinite(law.sample(jax.random.key(0))))
+
+    @jax.jit
+    def numbers(law):
+        log_prob = ldp.Privatized(law, mechanism).log_prob(law.mean)
+        return law.mean, law.variance, log_prob, law.sample(jax.random.key(0))
+
+    mean, variance, log_prob, draw = map(np.asarray, numbers(law))
+    assert variance[0] == 0
+    np.testing.assert_allclose(mean[3], 10 * (0.4 + 0.2), rtol=1e-12)  # Σ y, the intercept being a slope
+    assert np.isfinite(log_prob) and np.all(np.isfinite(draw))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +180,7 @@ def test_statistics_that_do_not_vary_are_allowed():
 )
 def test_normal_and_exact_sums_agree_for_many_records(n, epsilon, most):
     """Log densities of a noisy sum, the exact one by averaging the noise's density over Wishart draws."""
-    rows = linear_rows(covariates(2, mean=False), SLOPES[:2], 0.7)
+    rows = rows_of(covariates(2, mean=False), SLOPES[:2], 0.7)
     law = jax.jit(linear_statistics, static_argnums=1)(rows, n)
     mechanism = ldp.mechanisms.LinearStatisticsMechanism(epsilon, 1e-2, 1.0, 2.0, 3, trust_model="central", count=n)
     rng, root = np.random.default_rng(1), np.zeros((100_000, 3, 3))  # Bartlett's decomposition of a Wishart matrix
