@@ -11,6 +11,7 @@ module level: a `lambda` inside a test is a new program for each call.
 >>> call("cdf", dist.Gamma(2.0, 1.0), x)                                         # any method of any pytree
 >>> evaluate(of_law, law, x)                                                     # any function of arrays and pytrees
 
+A test that replaces parts of the package while it runs compiles functions of its own: these here are not traced again.
 What fixes the shape of a computation cannot be an argument: the bounds of clipped counts, the scale of discrete
 Gaussian noise, the trials of a binomial law. `constant` makes a law or a mechanism part of the program:
 
