@@ -13,6 +13,7 @@ from ldpbayes.inference.density import Density
 from ldpbayes.inference.surrogates import TOLERANCE, Certificate
 from ldpbayes.likelihood.nodes import law_of_nodes
 from ldpbayes.mechanisms.additive import Additive
+from tests.programs import constant, log_prob, randomize, value_and_grad
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -25,19 +26,14 @@ def negative_binomial(parameters, data):
 
 @pytest.fixture(scope="module")
 def counts():
-    with jax.enable_x64(True):
-        x = np.random.default_rng(0).negative_binomial(0.8, 0.8 / 3.8, 3000).astype(float)
-        z = jax.jit(COUNTS.randomize)(jax.random.key(0), x)
-    return ldp.Release(z, COUNTS)
+    x = np.random.default_rng(0).negative_binomial(0.8, 0.8 / 3.8, 3000).astype(float)
+    return ldp.Release(randomize(COUNTS, x), COUNTS)
 
 
 def test_an_atom_keeps_its_log_mass_however_small_that_is():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.5, 100.0, 0, 300)
     rates = np.array([180.0, 5.0, 0.1])
-    of_rate = jax.vmap(
-        jax.value_and_grad(lambda rate, z: ldp.Privatized(dist.Poisson(rate), mechanism).log_prob(z)), (0, None)
-    )
-    value, slope = jax.jit(of_rate)(rates, 180.0)
+    value, (slope,) = value_and_grad(dist.Poisson, (rates,), constant(mechanism), 180.0)
     # a log mass of k log(rate) - rate - log k! is as exact as its largest term, 1e3
     np.testing.assert_allclose(value, np.log(0.5) + stats.poisson(rates).logpmf(180), rtol=1e-12)
     np.testing.assert_allclose(slope, 180 / rates - 1, rtol=1e-9, atol=1e-9)
@@ -106,12 +102,12 @@ def test_records_released_in_single_precision_are_at_rounded_bounds(dtype):
     assert z.dtype == dtype
     at_bound = np.sum(z == dtype(0.1))
     assert at_bound > 100  # three in ten of 500
-    log_prob = jax.jit(ldp.Privatized(dist.Normal(0.05, 0.05), mechanism).log_prob)
+    density = jax.jit(ldp.Privatized(dist.Normal(0.05, 0.05), mechanism).log_prob)
     # double precision that has been single is recognised too
     for values in (z, z.astype(float)):
         sketch = ldp.Release(values, mechanism).sketch()
         np.testing.assert_array_equal(sketch.atoms, [0, at_bound])
-        atoms = np.asarray(log_prob(values[values == dtype(0.1)][:3]))
+        atoms = np.asarray(density(values[values == dtype(0.1)][:3]))
         # the log of a mass of 0.05, whose argument has been rounded to single precision
         np.testing.assert_allclose(atoms, np.log(0.3 * stats.norm.sf(1.0)), atol=1e-6)
 
@@ -141,10 +137,10 @@ def test_a_sketch_is_finite_where_no_record_can_be_at_a_bound(name):
 
 def test_a_bound_that_the_support_does_not_pass_is_a_number_like_others():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.2, 2.0, 0, 10)
-    near, at = np.asarray(jax.jit(ldp.Privatized(dist.Exponential(0.5), mechanism).log_prob)(np.array([1e-12, 0.0])))
+    near, at = log_prob(dist.Exponential(0.5), mechanism, np.array([1e-12, 0.0]))
     assert at == pytest.approx(near, abs=1e-10)
     below = ldp.ZeroInflatedLaplaceMechanism(0.2, 2.0, -1, 10)
-    near, at = np.asarray(jax.jit(ldp.Privatized(dist.Poisson(0.5), below).log_prob)(np.array([-1 + 1e-12, -1.0])))
+    near, at = log_prob(dist.Poisson(0.5), constant(below), np.array([-1 + 1e-12, -1.0]))
     assert at == pytest.approx(near, abs=1e-10)
 
 
@@ -160,13 +156,11 @@ def test_a_public_number_at_a_bound_has_the_gradient_of_its_log_mass():
     mechanism = ldp.SymmetricLaplaceMechanism([0.0, 0.0, 0.0], -2, 3)
     z = np.array([-2.0, 0.3, 3.0])
 
-    def log_prob(loc):
+    def of_mean(loc):
         return ldp.Privatized(dist.Normal(loc, 1.2), mechanism).log_prob(z)
 
     law = stats.norm(0.4, 1.2)
-    value, *jacobians = jax.jit(lambda loc: [f(loc) for f in (log_prob, jax.jacrev(log_prob), jax.jacfwd(log_prob))])(
-        0.4
-    )
+    value, *jacobians = jax.jit(lambda loc: [f(loc) for f in (of_mean, jax.jacrev(of_mean), jax.jacfwd(of_mean))])(0.4)
     np.testing.assert_allclose(value, [law.logcdf(-2), law.logpdf(0.3), law.logsf(3)], rtol=1e-13)
     hazards = [-law.pdf(-2) / law.cdf(-2), (0.3 - 0.4) / 1.2**2, law.pdf(3) / law.sf(3)]
     for jacobian in jacobians:

@@ -12,6 +12,7 @@ from scipy import stats
 import ldpbayes as ldp
 from tests.brute_force import log_marginal
 from tests.likelihood import reference
+from tests.programs import constant, evaluate, log_prob, value_and_grad
 
 pytestmark = pytest.mark.usefixtures("x64")
 LOWER, UPPER = -1.0, 4.0
@@ -141,12 +142,7 @@ def test_any_base_agrees_with_adaptive_quadrature(name, noise):
     make, density, parameters, support = BASES[name]
     mechanism = NOISE[noise]
 
-    def log_prob(parameters):
-        value = ldp.Privatized(make(*parameters), mechanism).log_prob(Z)
-        return value.sum(), value
-
-    compiled = jax.jit(jax.value_and_grad(log_prob, has_aux=True))
-    (_, value), gradient = compiled(parameters)
+    value, gradient = value_and_grad(make, parameters, mechanism, Z)
     # a density that is singular at an end of its support has 1e-7 of its mass within 1e-24 of it
     with mp.workdps(40 if name in ("gamma-0.3", "beta") else 16):
         expected = by_quadrature(
@@ -157,7 +153,8 @@ def test_any_base_agrees_with_adaptive_quadrature(name, noise):
     # central differences: error h² f''' ≈ 1e-8, and the rounding of a sum of 10 terms of up to 50, 5e-13/h
     h = 1e-4
     for i in range(len(parameters)):
-        up, down = (compiled((*parameters[:i], parameters[i] + s, *parameters[i + 1 :]))[0][0] for s in (h, -h))
+        ends = ((*parameters[:i], parameters[i] + s, *parameters[i + 1 :]) for s in (h, -h))
+        up, down = (value_and_grad(make, end, mechanism, Z)[0].sum() for end in ends)
         assert abs((up - down) / (2 * h) - gradient[i]) < 1e-6 * max(1, abs(gradient[i]))
 
 
@@ -179,13 +176,8 @@ def test_the_channel_equals_the_closed_form(law, noise):
     parameters = (rng.uniform(-6, 9, n), scale) if law is dist.Normal else (1 / (4 * scale),)
     z = rng.uniform(LOWER, UPPER, n) + np.where(rng.uniform(size=n) < 0.5, 0, 20 * rng.normal(size=n) * mechanism.scale)
 
-    def values(parameters, method):
-        value = ldp.Privatized(law(*parameters), mechanism, method=method).log_prob(z)
-        return value.sum(), value
-
-    derivatives = jax.jit(jax.value_and_grad(values, has_aux=True), static_argnums=1)
-    (_, closed), closed_gradient = derivatives(parameters, "closed_form")
-    (_, channel), channel_gradient = derivatives(parameters, "channel")
+    closed, closed_gradient = value_and_grad(law, parameters, mechanism, z, method="closed_form")
+    channel, channel_gradient = value_and_grad(law, parameters, mechanism, z, method="channel")
     np.testing.assert_allclose(channel, closed, rtol=0, atol=1e-10)
     for actual, expected, unit in zip(channel_gradient, closed_gradient, [scale, scale], strict=False):
         np.testing.assert_allclose(
@@ -198,18 +190,18 @@ def test_the_channel_equals_the_closed_form(law, noise):
 
 @pytest.mark.parametrize("method", [pytest.param("closed_form", marks=pytest.mark.slow), "channel"])
 def test_jit_vmap_and_grad_agree_with_plain_evaluation(method):
-    def log_prob(loc, z):
+    def of_normal(loc, z):
         return ldp.Privatized(dist.Normal(loc, 1.5), LAPLACE, method=method).log_prob(z)
 
     locs = np.array([-2.0, LOWER, 0.5])
-    plain = np.stack([log_prob(loc, Z) for loc in locs])
+    plain = np.stack([of_normal(loc, Z) for loc in locs])
     tolerance = {"rtol": 1e-12, "atol": 1e-12}  # reordered sums of some 300 terms
 
     @jax.jit
     def transformed(loc, locs, z):
-        return jax.vmap(log_prob, (0, None))(locs, z), *slopes(loc, z)
+        return jax.vmap(of_normal, (0, None))(locs, z), *slopes(loc, z)
 
-    slopes = jax.vmap(jax.value_and_grad(log_prob), (None, 0))
+    slopes = jax.vmap(jax.value_and_grad(of_normal), (None, 0))
     mapped, value, slope = transformed(0.5, locs, Z)
     np.testing.assert_allclose(mapped, plain, **tolerance)
     np.testing.assert_allclose(value, plain[2], **tolerance)
@@ -227,9 +219,14 @@ def test_a_mechanism_may_be_an_argument_of_a_compiled_function():
     np.testing.assert_allclose(argument, constant, rtol=1e-12, atol=1e-12)
 
 
+def mean_and_variance(law):
+    return law.mean, law.variance
+
+
 def moments_of(law):
-    """Mean and variance, in one compiled call."""
-    return jax.jit(lambda: (law.mean, law.variance))()
+    """Mean and variance; bounds of counts must be known."""
+    known = isinstance(law.base_dist, dist.Poisson)
+    return evaluate(mean_and_variance, constant(law) if known else law)
 
 
 VALUES = {"()": 0.3, "(3,)": np.array([0.3, -2.0, 7.0]), "(2, 1)": np.array([[0.3], [-2.0]])}
@@ -256,9 +253,9 @@ BUDGETS = {"one-budget": 1.0, "personal-budgets": np.array([0.5, 1.0, 4.0])}
 def test_a_mean_and_a_budget_for_every_record_broadcast(method, shape, budget):
     z, epsilon = VALUES[shape], BUDGETS[budget]
     loc = np.array([0.0, 1.0, 5.0])
-    law = ldp.Privatized(dist.Normal(loc, 1.5), ldp.LaplaceMechanism(epsilon, LOWER, UPPER), method=method)
-    assert law.batch_shape == (3,)
-    value = jax.jit(law.log_prob)(z)
+    base, mechanism = dist.Normal(loc, np.full(3, 1.5)), ldp.LaplaceMechanism(epsilon, LOWER, UPPER)
+    assert ldp.Privatized(base, mechanism, method=method).batch_shape == (3,)
+    value = log_prob(base, mechanism, z, method=method)
     assert value.shape == np.broadcast_shapes(np.shape(z), (3,))
     scale = (UPPER - LOWER) / np.asarray(epsilon)
     arguments = np.broadcast_arrays(loc, 1.5, LOWER, UPPER, scale, z)
@@ -266,7 +263,11 @@ def test_a_mean_and_a_budget_for_every_record_broadcast(method, shape, budget):
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-10)
 
 
-MOMENTS = {"normal": dist.Normal(0.4, 1.5), "student": dist.StudentT(3.0, 1.0, 2.0), "poisson": dist.Poisson(2.5)}
+MOMENTS = {
+    "normal": lambda: dist.Normal(0.4, 1.5),
+    "student": lambda: dist.StudentT(3.0, 1.0, 2.0),
+    "poisson": lambda: dist.Poisson(2.5),
+}
 
 
 @pytest.mark.parametrize(
@@ -281,7 +282,7 @@ MOMENTS = {"normal": dist.Normal(0.4, 1.5), "student": dist.StudentT(3.0, 1.0, 2
     ],
 )
 def test_mean_and_variance_are_those_of_the_clipped_record_plus_noise(law, noise):
-    law, mechanism = MOMENTS[law], NOISE[noise]
+    law, mechanism = MOMENTS[law](), NOISE[noise]
     value = moments_of(ldp.Privatized(law, mechanism))
     with mp.workdps(20):
         lower, upper = mp.mpf(LOWER), mp.mpf(UPPER)
@@ -365,6 +366,6 @@ def test_laws_and_bounds_of_one_record_each_broadcast(x64):
 @pytest.mark.parametrize("bounds", [(-3.0, 0.0), (-3.0, -1.0)])
 def test_counts_above_the_bounds_are_all_at_the_upper_one(bounds, x64):
     z = np.array([-3.0, -1.0, 0.5])
-    got = jax.jit(ldp.Privatized(dist.Poisson(2.0), ldp.LaplaceMechanism(1.0, *bounds)).log_prob)(z)
+    got = log_prob(dist.Poisson(2.0), constant(ldp.LaplaceMechanism(1.0, *bounds)), z)
     width = bounds[1] - bounds[0]
     np.testing.assert_allclose(got, stats.laplace(bounds[1], width).logpdf(z), rtol=1e-12)
