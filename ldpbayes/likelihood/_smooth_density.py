@@ -12,7 +12,7 @@ from numpyro.util import is_prng_key
 
 from ldpbayes._core.checks import check_order
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.likelihood.families import Family, aligned, register_family
 from ldpbayes.numerics.special import log_or_nothing, stacked
 
@@ -62,21 +62,22 @@ class SmoothDensity(dist.Distribution):
         if np.ndim(log_density) < 1 or np.shape(log_density)[-1] < FEWEST:
             raise ValueError(f"log_density needs at least {FEWEST} knots, got shape {np.shape(log_density)}")
         known = is_concrete(log_density, outside)
-        numpy = np if known else jnp  # operations of JAX one by one would each be compiled
-        values = numpy.asarray(log_density)
+        xp: ArrayModule = np if known else jnp  # operations of JAX one by one would each be compiled
+        values = xp.asarray(log_density)
         values = values.astype(jnp.result_type(values, float))
+        atoms: Array = None
         batch = values.shape[:-1]
         if outside is not None:
             if np.shape(outside)[-1:] != (2,):
                 raise ValueError(f"outside must be two probabilities, got shape {np.shape(outside)}")
-            outside = numpy.asarray(outside, values.dtype)
-            if known and not (np.all(outside >= 0) and np.all(np.sum(outside, axis=-1) < 1)):
-                raise ValueError(f"outside must be probabilities whose sum is below 1, got {outside}")
-            batch = np.broadcast_shapes(batch, outside.shape[:-1])
-            outside = numpy.broadcast_to(outside, (*batch, 2))
+            atoms = xp.asarray(outside, values.dtype)
+            if known and not (np.all(atoms >= 0) and np.all(np.sum(atoms, axis=-1) < 1)):
+                raise ValueError(f"outside must be probabilities whose sum is below 1, got {atoms}")
+            batch = np.broadcast_shapes(batch, atoms.shape[:-1])
+            atoms = xp.broadcast_to(atoms, (*batch, 2))
         # each law has arrays of its own, of which rows can be taken
-        self.log_density = numpy.broadcast_to(values, (*batch, values.shape[-1]))
-        self.outside = outside
+        self.log_density: Array = xp.broadcast_to(values, (*batch, values.shape[-1]))
+        self.outside: Array = atoms
         super().__init__(batch_shape=batch, event_shape=(), validate_args=validate_args)
 
     support = property(lambda self: constraints.interval(self.lower, self.upper))
