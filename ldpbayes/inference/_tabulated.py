@@ -315,6 +315,7 @@ class TabulatedSite:
 
 
 _log_prob = jax.jit(Privatized.log_prob)
+_looked_up = jax.jit(jax.vmap(Tables.__call__, (None, 0)))
 
 
 def _law(message: Message) -> Any:
@@ -372,7 +373,7 @@ class TabulatedRecords(Surrogate):
             numbers, certified = np.stack([row[name] for row in rows]), certified + error
             kept = np.setdiff1d(np.arange(len(site.values)), tables.others)
             count, others = count + len(kept), others + len(tables.others)
-            values = np.stack([tables(row) for row in numbers])
+            values = np.asarray(_looked_up(tables, numbers))
             errors += (site.at(numbers[:, kept], kept) - values[:, kept]) @ site.weights[kept]
         error = float(np.max(np.abs(errors)))
         report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
