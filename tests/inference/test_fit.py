@@ -26,6 +26,7 @@ from ldpbayes.models import clipped_gaussian, hierarchical, warner
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 SHORT = {"num_warmup": 300, "num_samples": 300, "num_chains": 2, "progress_bar": False}
 SMALLEST = {"num_warmup": 10, "num_samples": 10, "num_chains": 1}
+CHOSEN = {"ran": "chains", "why": "a kernel or its options were given"}
 AS_LONG = {"num_samples": 10, "num_chains": 1}  # a warm-up of another length would be another program
 
 
@@ -47,7 +48,8 @@ def draws(result, name):
 
 @pytest.fixture(scope="module")
 def gaussian():
-    release = simulate(dist.Normal(1.0, 2.0), LAPLACE, 20_000)
+    rng = np.random.default_rng(0)
+    release = ldp.Release(np.clip(rng.normal(1.0, 2.0, 20_000), -5, 5) + rng.laplace(0, 10, 20_000), LAPLACE)
     return release, quiet_fit(clipped_gaussian(), release.sketch(), seed=1)
 
 
@@ -270,9 +272,11 @@ def test_a_kernel_made_by_the_caller_keeps_its_options():
     sketch = ldp.Release(np.arange(1000) < 430, ldp.RandomizedResponse(1.0)).sketch()
     kernel = numpyro.infer.NUTS(warner(), target_accept_prob=0.9, max_tree_depth=2, dense_mass=True)
     of_kernel = quiet_fit(warner(), sketch, kernel=kernel, **SMALLEST)
+    assert json.loads(of_kernel.attrs["integral"]) == CHOSEN and "log_evidence" not in of_kernel.attrs
     assert draws(of_kernel, "theta").shape == (1, 10)
     given = {"target_accept_prob": 0.9, "max_tree_depth": 2, "dense_mass": [("theta",)]}
     of_fit = quiet_fit(warner(), sketch, **given, **SMALLEST)
+    assert json.loads(of_fit.attrs["integral"]) == CHOSEN  # options of a kernel give chains, too
     np.testing.assert_array_equal(draws(of_fit, "theta"), draws(of_kernel, "theta"))
     many = dataclasses.replace(sketch, added=ldp.Release(np.arange(1000) < 430, sketch.mechanism, times=30).promises)
     stated = quiet_fit(warner(), many, **given, **SMALLEST).attrs
@@ -302,6 +306,7 @@ def test_chains_that_did_not_converge_are_named_and_recorded_in_one_warning_at_t
     with pytest.warns(ldp.inference.ConvergenceWarning) as said:
         result = ldp.fit(model, sketch, kernel=NUTS, **{**SHORT, "num_samples": 20})
     (warning,) = said
+    assert json.loads(result.attrs["integral"]) == CHOSEN  # a named kernel gives chains
     assert {"diverging", "lp", "n_steps", "acceptance_rate", "step_size"} <= set(result["sample_stats"].data_vars)
     assert warning.filename == __file__
     problems = json.loads(result.attrs["convergence_warnings"])
