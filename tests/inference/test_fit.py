@@ -350,33 +350,36 @@ def test_a_plan_cannot_be_fitted():
         ldp.fit(clipped_gaussian(), ldp.Release(None, LAPLACE, 10))
 
 
-def test_large_releases_are_arguments_of_numpyros_own_sampler_and_change_nothing(monkeypatch, rng):
-    z = rng.integers(0, 2, 300)
-    results = []
-    for limit in (1 << 26, 100):
-        monkeypatch.setattr(chains, "MAX_CONSTANT", limit)
-        posterior = quiet_fit(warner(), ldp.Release(z, ldp.RandomizedResponse(1.0)), **SMALLEST, kernel=SA)
-        results.append(draws(posterior, "theta"))
-    # 20 steps of the same chain, of two programs that differ by rounding
-    np.testing.assert_allclose(results[1], results[0], rtol=1e-9)
+def with_covariate(x, release):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+    ldp.observe("z", dist.BernoulliLogits(mu), release)
 
 
-@pytest.mark.parametrize("kernel", [SA, pytest.param(NUTS, marks=pytest.mark.slow)])
-def test_arrays_that_were_fitted_can_be_used_in_single_precision_afterwards(kernel, rng):
+def fitted_arrays(kernel, rng, limits, monkeypatch):
+    """Draws of `mu` by limits of constants; the arrays can be used in single precision afterwards."""
     # a fit runs in double precision and leaves nothing of it behind
-    x = rng.normal(size=300)
-    values = rng.integers(0, 2, 300).astype(np.float64)
-
-    def model(x, release):
-        mu = numpyro.sample("mu", dist.Normal(0, 5))
-        numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
-        ldp.observe("z", dist.BernoulliLogits(mu), release)
-
-    # NumPyro's own `MCMC`, which runs SA, holds its data as constants of a compiled function
-    quiet_fit(model, x, ldp.Release(values, ldp.RandomizedResponse(1.0)), **SMALLEST, kernel=kernel)
-    for array in (x, values):
-        assert jnp.exp(array).dtype == jnp.float32
+    x, values, results = rng.normal(size=300), rng.integers(0, 2, 300).astype(np.float64), []
+    for limit in limits:
+        monkeypatch.setattr(chains, "MAX_CONSTANT", limit)
+        release = ldp.Release(values, ldp.RandomizedResponse(1.0))
+        results.append(draws(quiet_fit(with_covariate, x, release, **SMALLEST, kernel=kernel), "mu"))
+        for array in (x, values):
+            assert jnp.exp(array).dtype == jnp.float32
     assert LAPLACE.randomize(jax.random.key(0), x).dtype == jnp.float32
+    return results
+
+
+def test_large_releases_are_arguments_of_numpyros_own_sampler_and_change_nothing(monkeypatch, rng):
+    # NumPyro's own `MCMC`, which runs SA, holds its data as constants of a compiled function, or as arguments
+    constants, arguments = fitted_arrays(SA, rng, (1 << 26, 100), monkeypatch)
+    # 20 steps of the same chain, of two programs that differ by rounding
+    np.testing.assert_allclose(arguments, constants, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_arrays_that_were_fitted_can_be_used_in_single_precision_afterwards(monkeypatch, rng):
+    fitted_arrays(NUTS, rng, (1 << 26,), monkeypatch)
 
 
 def test_improper_priors_and_numbers_computed_inside_plates_are_sampled_and_kept():
