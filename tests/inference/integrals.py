@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from ldpbayes.inference._arguments import prepared
 from ldpbayes.inference.density import density_of
 from ldpbayes.inference.integrated import Integrated
 
@@ -14,8 +13,7 @@ BLOCK = 1 << 12  # points that are mapped to sites at once, so that nodes and dr
 
 def integral_of(model, *args):
     """Nodes by site with weights, the log evidence with its error, the number of evaluations, and `draws`."""
-    args, kwargs, _ = prepared(model, args, {})
-    density = density_of(model, args, kwargs)
+    density = density_of(model, args, {})
 
     def constrained(rows):
         padded = np.concatenate([rows, np.repeat(rows[-1:], -len(rows) % BLOCK, axis=0)])

@@ -17,7 +17,6 @@ from numpyro.infer import init_to_uniform
 import ldpbayes as ldp
 from ldpbayes.inference import _fit
 from ldpbayes.inference import compiled_programs as _programs
-from ldpbayes.inference._arguments import prepared
 from ldpbayes.inference._equal_rows import distinct_rows, equal_rows_once
 from ldpbayes.inference.density import density_of, sites_of
 
@@ -92,8 +91,7 @@ CASES = {
 
 
 def collapsed(model, args, kwargs=None):
-    args, kwargs, _ = prepared(model, args, kwargs or {})
-    density = density_of(model, args, kwargs)
+    density = density_of(model, ldp.data.arrays_of_frames(args), kwargs or {})
     return density, *equal_rows_once(density, sites_of(density), init_to_uniform, jax.random.key(0))
 
 
