@@ -32,7 +32,7 @@ def model(y, weight):
         numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
 
 
-ONE = np.ones(())  # weight of a value
+ONE = np.ones(1)  # weight of a value
 
 
 @jax.jit
@@ -84,7 +84,7 @@ def test_with_very_many_records_chains_start_downhill(x64, monkeypatch):
         (np.inf, "parallel", False),
     ):
         monkeypatch.setattr(chains_module, "STEEP", steep)
-        positions, _ = chains(Y, np.full((), 1e7), method=method).run(20)
+        positions, _ = chains(Y, 1e7 * ONE, method=method).run(20)
         away = max(np.max(np.abs(positions[name][:, -1] - value)) for name, value in expected.items())
         assert (away < 1e-3) == near  # of the posterior, whose standard deviations are 1e-4, or not yet
 

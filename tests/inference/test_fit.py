@@ -393,7 +393,10 @@ def test_improper_priors_and_numbers_computed_inside_plates_are_sampled_and_kept
         ldp.observe("z", dist.Bernoulli(logits=each.mean()), data)
 
     release = ldp.Release(np.arange(100) % 3 == 0, ldp.RandomizedResponse(1.0))
-    posterior = quiet_fit(model, release.sketch(), **SMALLEST)["posterior"]
+    result = quiet_fit(model, release.sketch(), **SMALLEST)
+    assert "4 unconstrained parameters" in json.loads(result.attrs["integral"])["why"]
+    assert "log_evidence" not in result.attrs
+    posterior = result["posterior"]
     dims = {name: posterior[name].dims[2:] for name in ("level", "each", "twice", "total", "ends")}
     assert dims == {"level": (), "each": ("groups",), "twice": ("groups",), "total": (), "ends": ("ends_dim_0",)}
     np.testing.assert_allclose(posterior["total"], np.sum(np.asarray(posterior["each"]), axis=-1))

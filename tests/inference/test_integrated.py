@@ -103,6 +103,7 @@ def test_a_method_for_chains_gives_chains():
 
 
 def test_what_is_not_integrated_says_why():
+    """So does a model of four parameters: `test_fit.py` fits one."""
     release = ldp.Release(np.arange(40) % 2, RESPONSE)
 
     def heavy(release):
@@ -119,9 +120,8 @@ def test_what_is_not_integrated_says_why():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ldp.inference.ConvergenceWarning)  # the chains are short
         posterior = ldp.fit(heavy, release, num_warmup=50, num_samples=50, num_chains=1, **QUIET)
-    for each, reason in ((posterior, "too heavy"), (posteriors.threads().posterior, "4 unconstrained parameters")):
-        assert integral(each)["ran"] == "chains" and reason in integral(each)["why"]
-        assert "log_evidence" not in each.attrs
+    assert integral(posterior)["ran"] == "chains" and "too heavy" in integral(posterior)["why"]
+    assert "log_evidence" not in posterior.attrs
 
 
 def test_mass_where_numbers_end_is_an_error():
@@ -195,7 +195,7 @@ def test_the_evidence_of_a_share_is_that_of_a_sum_of_beta_functions():
 def test_the_evidence_of_an_expansion_is_that_of_the_records():
     rng = np.random.default_rng(0)
     mechanism = ldp.LaplaceMechanism(2.0, -5, 5)
-    release = ldp.Release(np.clip(rng.normal(1, 2, 3000), -5, 5) + rng.laplace(0, 5, 3000), mechanism)
+    release = ldp.Release(np.clip(rng.normal(1, 2, 1500), -5, 5) + rng.laplace(0, 5, 1500), mechanism)
     exact, sketched, expanded = (
         ldp.fit(clipped_gaussian(), release, num_samples=200, expand=expand, **QUIET) for expand in (False, None, True)
     )

@@ -92,7 +92,12 @@ def refuse(classes, parts):
 
 @pytest.mark.parametrize(
     ("names", "personal"),
-    [("class income", False), ("bits own visits", True), ("hours personal", True), ("smoker student job", False)],
+    [
+        pytest.param("class income", False, marks=pytest.mark.slow),
+        ("bits own visits", True),
+        ("hours personal", True),
+        ("smoker student job", False),
+    ],
 )
 def test_the_log_density_is_that_of_the_sum_over_classes(names, personal):
     """To 1e-10, relatively: both sum the same terms of double precision, some hundreds of them."""

@@ -62,7 +62,7 @@ def slopes(tables, row):
     return jax.grad(lambda x: tables(x).sum())(row)
 
 
-DEFAULT = ("Poisson, personal scales", "binomial, shares")
+DEFAULT = ("binomial, shares",)
 
 
 @pytest.mark.parametrize(
