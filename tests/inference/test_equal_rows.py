@@ -81,7 +81,7 @@ def weighted(x, y, keep, weight):
 CASES = {
     "privatized answers": (ldp.privatize(logistic, {"y": RR}), (X, YES), {}, 6),
     "personal budgets, and arguments by name": (ldp.privatize(logistic, {"y": PERSONAL}), (), {"x": X, "y": YES}, 6),
-    "a release": (line, (jnp.asarray(X, jnp.float32), RELEASE), {}, 6),
+    "a release": (line, (jnp.asarray(X.astype(np.float32)), RELEASE), {}, 6),
     "a survey with effects of regions": (survey, (REGION, AGE, RELEASE), {}, 72),
     "a data frame": (of_frame, (FRAME, RELEASE), {}, 72),
     "two answers a person": (ldp.privatize(items, {"y": RR}), (X, ANSWERS), {}, 12),
