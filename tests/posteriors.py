@@ -98,8 +98,8 @@ def threads():
 
 @functools.cache
 def vectorised():
-    """Four means of groups: chains in one vectorised program."""
-    return fitted(groups, _groups(), chain_method="vectorized", **CHAINS)
+    """One parameter, `theta`, whose chains run in one vectorised program."""
+    return fitted(warner(), answers(300, 0.4).sketch(), chain_method="vectorized", **CHAINS)
 
 
 # --- what stands for the records --------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -27,7 +26,9 @@ from ldpbayes.studies import CalibrationStudy, SurveyDesign  # noqa: E402
 
 def test_shares_are_drawn_with_their_intervals_beside_the_truth():
     mechanism = ldp.OptimalUnaryEncoding(1.0, 3)
-    release = ldp.Release(mechanism.randomize(jax.random.key(0), np.arange(300) % 3), mechanism)
+    own = np.arange(300)[:, None] % 3 == np.arange(3)
+    bits = np.random.default_rng(0).random((300, 3)) < np.where(own, 0.5, 1 / (1 + np.e))
+    release = ldp.Release(bits.astype(int), mechanism)
     unbiased, projected = (ldp.frequencies(release, method) for method in ("unbiased", "projection"))
     draws = np.random.default_rng(0).dirichlet([3.0, 2.0, 1.0], 500)
     _, ax = pyplot.subplots()
@@ -58,8 +59,10 @@ def test_tradeoffs_are_drawn_with_their_envelopes():
 
 
 def test_replicates_are_drawn_with_the_estimate_and_its_interval():
-    estimator = ldp.bootstrap.sufficient_statistics(ldp.bootstrap.Bernoulli(), count=200, epsilon=1.0)
-    found = ldp.parametric_bootstrap(estimator, np.asarray(60.0), draws=99)
+    draws, params = np.random.default_rng(0).normal(0.3, 0.05, (99, 1)), np.array([0.3])
+    found = ldp.bootstrap.BootstrapEstimate(
+        params, params, ["probs"], draws, None, None, False, 0, params, "percentile", "none"
+    )
     _, ax = pyplot.subplots()
     plot_replicates(found, "probs", reference=0.4, ax=ax)
     estimate, reference = ax.lines
@@ -134,7 +137,7 @@ def test_the_simultaneous_band_of_a_curve_holds_the_pointwise_one_and_held_out_c
 
 def test_bands_of_a_curve_end_at_0_and_the_released_values_beside_it_are_a_density_of_all_of_them():
     mechanism = ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=1)
-    release = ldp.Release(mechanism.randomize(jax.random.key(0), np.full(5000, 0.5)), mechanism)
+    release = ldp.Release(0.5 + np.random.default_rng(0).laplace(0, 1, 5000), mechanism)
     draws = np.random.default_rng(0).normal(0.1, 0.2, (50, 30)).clip(0)
     draws[:, 0] = 0.0  # as a cdf begins, without an error
     _, ax = pyplot.subplots()

@@ -21,6 +21,7 @@ from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.pytrees import pytree_dataclass
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Params, PyTree
 from ldpbayes.inference._expansion import WORTHWHILE_RECORDS
 from ldpbayes.inference.chains import Sampler
@@ -179,8 +180,10 @@ class TabulatedSite:
 
             return bool(inputs_in_use(leaves, parameters)[0])
 
-        site = message(parameters)
-        law, keep = unwrapped(site["fn"])
+        traced: list[Message] = []
+        jax.eval_shape(lambda values: traced.append(message(values)), parameters)  # nothing is computed
+        (site,) = traced
+        law, _ = unwrapped(site["fn"])
         shape = np.shape(site["value"])
         if not isinstance(law, Privatized) or len(shape) != 1 or site["fn"].batch_shape != shape or law.event_dim:
             raise NoTable("the values are not privatized numbers, one a record")
@@ -196,13 +199,20 @@ class TabulatedSite:
         if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
             raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")
         (parameter,) = varying
-        arrays = {each: jnp.asarray(getattr(base, each)) for each in base.arg_constraints}
-        if any(each.ndim > 1 for each in arrays.values()) or _scale(base, parameter) is None:
+        if any(np.ndim(getattr(base, each)) > 1 for each in base.arg_constraints) or _scale(base, parameter) is None:
             raise NoTable("a parameter of the law of a record is no number")
-        base = type(base)(**{each: jnp.broadcast_to(array, shape) for each, array in arrays.items()})
-        scale = 1.0 if site["scale"] is None else site["scale"]
-        weights = np.broadcast_to(np.asarray(keep, float) * np.asarray(scale), shape)
-        return cls(base, parameter, law.mechanism, np.asarray(site["value"]), weights)
+
+        def known(parameters: Params) -> PyTree:
+            site = message(parameters)
+            (law, keep), base = unwrapped(site["fn"]), _law(site)
+            scale = 1.0 if site["scale"] is None else site["scale"]
+            arrays = {each: jnp.broadcast_to(getattr(base, each), shape) for each in base.arg_constraints}
+            return arrays, law.mechanism, site["value"], jnp.broadcast_to(jnp.asarray(keep, float) * scale, shape)
+
+        start = jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), parameters)
+        arrays, mechanism, values, weights = jax.device_get(jax.jit(known)(start))
+        mechanism = law.mechanism if is_concrete(law.mechanism) else mechanism
+        return cls(type(base)(**arrays), parameter, mechanism, values, weights)
 
     @functools.cached_property
     def scale(self) -> _Scale:
@@ -298,8 +308,14 @@ class TabulatedSite:
         owners = np.pad(owners, (0, room - size), constant_values=widest)
         with jax.enable_x64(True):
             parameters = self.scale.parameter(jnp.asarray(x), self.variances[owners])
-            values = np.asarray(self.law_at(parameters, owners).log_prob(self.values[owners]))
+            # Sums over counts choose their windows by the noise, which therefore must not be traced.
+            log_prob = Privatized.log_prob if self.base.support.is_discrete else _log_prob
+            values = np.asarray(log_prob(self.law_at(parameters, owners), self.values[owners]))
         return np.where(np.isnan(values), -np.inf, values)[:size]
+
+
+_log_prob = jax.jit(Privatized.log_prob)
+_looked_up = jax.jit(jax.vmap(Tables.__call__, (None, 0)))
 
 
 def _law(message: Message) -> Any:
@@ -357,7 +373,7 @@ class TabulatedRecords(Surrogate):
             numbers, certified = np.stack([row[name] for row in rows]), certified + error
             kept = np.setdiff1d(np.arange(len(site.values)), tables.others)
             count, others = count + len(kept), others + len(tables.others)
-            values = np.stack([tables(row) for row in numbers])
+            values = np.asarray(_looked_up(tables, numbers))
             errors += (site.at(numbers[:, kept], kept) - values[:, kept]) @ site.weights[kept]
         error = float(np.max(np.abs(errors)))
         report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
@@ -374,7 +390,7 @@ def tabulated_records(
     candidates = [name for name, site in sites.items() if site.rows >= LEAST_ROWS and not site.latent]
     if not candidates or panel_sketches(density):
         return None
-    parameters = jax.tree.map(np.asarray, density.start(sampler.key, sampler.kernel._init_strategy))
+    parameters = jax.eval_shape(lambda key: density.start(key, sampler.kernel._init_strategy), sampler.key)
     few = sum(np.size(each) for each in parameters.values()) < FEW
     tabulated: Tabulated = {}
     for name in candidates:

@@ -5,22 +5,24 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from ldpbayes.inference._arguments import prepared
 from ldpbayes.inference.density import density_of
 from ldpbayes.inference.integrated import Integrated
+
+BLOCK = 1 << 12  # points that are mapped to sites at once, so that nodes and draws need one program
 
 
 def integral_of(model, *args):
     """Nodes by site with weights, the log evidence with its error, the number of evaluations, and `draws`."""
-    args, kwargs, _ = prepared(model, args, {})
-    density = density_of(model, args, kwargs)
+    density = density_of(model, args, {})
 
     def constrained(rows):
+        padded = np.concatenate([rows, np.repeat(rows[-1:], -len(rows) % BLOCK, axis=0)])
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, jax.jit(jax.vmap(density.constrained))(integral.at(rows)))
+            parts = [integral.constrained(integral.at(block[None])) for block in np.split(padded, len(padded) // BLOCK)]
+        return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1)[0, : len(rows)], *parts)
 
     with jax.enable_x64(True):
-        integral = Integrated(lambda _: density, [(0,)], 1)
+        integral = Integrated(lambda _: density, [(0,)], BLOCK)
         (cells,) = integral.solve()
     rows, weights = cells.nodes
     return SimpleNamespace(

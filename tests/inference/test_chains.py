@@ -25,16 +25,25 @@ Y = np.random.default_rng(0).normal(1.0, 2.0, 50)
 START = {"mu": 0.3, "sigma": 1.5}
 
 
-def model(y, scale=None):
-    mu = numpyro.sample("mu", dist.Normal(0, 5))
-    sigma = numpyro.sample("sigma", dist.Gamma(2, 1)) if scale is None else scale
+def model(y, weight):
+    mu, sigma = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("sigma", dist.Gamma(2, 1))
     numpyro.deterministic("twice", 2 * mu)
-    numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
+    with numpyro.handlers.scale(scale=weight):
+        numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
 
 
-def chains(y=Y, kernel=NUTS, method="parallel", count=2, model=model, warmup=20, **options):
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(np.arange(count))
-    return Chains(lambda _: Density(model, (y,), {}), kernel(model, **options), keys, warmup, 10, method)
+ONE = np.ones(1)  # weight of a value
+
+
+@jax.jit
+def keys_of(numbers):
+    return jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(numbers)
+
+
+def chains(*data, kernel=NUTS, method="parallel", count=2, model=model, warmup=20, **options):
+    data = data or (Y, ONE)
+    kernel = kernel(model, **options)
+    return Chains(lambda _: Density(model, data, {}), kernel, keys_of(np.arange(count)), warmup, 10, method)
 
 
 @pytest.fixture
@@ -68,11 +77,6 @@ def test_vectorised_chains_draw_what_threads_draw(x64, first):
 def test_with_very_many_records_chains_start_downhill(x64, monkeypatch):
     """Each value stands for ten million records: 20 iterations would not bring a chain to where the posterior is."""
 
-    def weighted(y):
-        mu, sigma = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("sigma", dist.Gamma(2, 1))
-        with numpyro.handlers.scale(scale=1e7):
-            numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
-
     expected = {"mu": Y.mean(), "sigma": np.log(Y.std())}
     for steep, method, near in (
         (chains_module.STEEP, "parallel", True),
@@ -80,7 +84,7 @@ def test_with_very_many_records_chains_start_downhill(x64, monkeypatch):
         (np.inf, "parallel", False),
     ):
         monkeypatch.setattr(chains_module, "STEEP", steep)
-        positions, _ = chains(model=weighted, method=method).run(20)
+        positions, _ = chains(Y, 1e7 * ONE, method=method).run(20)
         away = max(np.max(np.abs(positions[name][:, -1] - value)) for name, value in expected.items())
         assert (away < 1e-3) == near  # of the posterior, whose standard deviations are 1e-4, or not yet
 
@@ -111,7 +115,7 @@ def test_a_chain_does_not_depend_on_how_many_there_are_and_compiles_nothing_anew
 
 
 def test_other_data_of_the_same_structure_compile_nothing_anew(x64, first, compiled):
-    positions, _ = chains(Y + 3).run(20)
+    positions, _ = chains(Y + 3, ONE).run(20)
     assert not compiled
     assert positions["mu"][:, 10:].mean() > first[0][0]["mu"][:, 10:].mean() + 1
 
@@ -155,7 +159,7 @@ def test_a_model_that_decides_by_its_data_is_compiled_again_and_right(x64, compi
 
 @pytest.mark.slow
 def test_a_model_of_other_shapes_is_compiled_again_and_right(x64, compiled):
-    positions, _ = chains(np.concatenate([Y, Y + 20])).run(20)
+    positions, _ = chains(np.concatenate([Y, Y + 20]), ONE).run(20)
     assert compiled
     assert positions["mu"][:, 10:].mean() > 5
 
@@ -180,7 +184,7 @@ def test_a_model_fitted_from_two_threads_at_once_gives_each_its_own(x64, first):
 
     def fit(shift):
         with jax.enable_x64(True):
-            results[shift] = chains(Y + shift).run(20)[0]["mu"]
+            results[shift] = chains(Y + shift, ONE).run(20)[0]["mu"]
 
     threads = [threading.Thread(target=fit, args=(shift,)) for shift in (0.0, 3.0)]
     for thread in threads:
@@ -188,7 +192,7 @@ def test_a_model_fitted_from_two_threads_at_once_gives_each_its_own(x64, first):
     for thread in threads:
         thread.join()
     np.testing.assert_array_equal(results[0.0], first[0][0]["mu"])
-    np.testing.assert_array_equal(results[3.0], chains(Y + 3).run(20)[0]["mu"])
+    np.testing.assert_array_equal(results[3.0], chains(Y + 3, ONE).run(20)[0]["mu"])
 
 
 def test_deterministic_sites_come_with_the_samples(x64, first):
@@ -203,15 +207,19 @@ def test_a_density_that_is_finite_nowhere_is_refused_in_numpyros_words(x64):
         numpyro.factor("never", mu - np.inf)
 
     with pytest.raises(RuntimeError, match="Cannot find valid initial parameters"):
-        chains(model=impossible).run(1)
+        chains(Y, model=impossible).run(1)
 
 
 def test_an_interrupt_ends_a_fit_and_its_threads():
-    ldp.fit(model, Y, num_warmup=20, num_samples=4, num_chains=2, progress_bar=False)  # compiled
+    ldp.fit(
+        model, Y, ONE, chain_method="threads", num_warmup=20, num_samples=4, num_chains=2, progress_bar=False
+    )  # compiled
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        ldp.fit(model, Y, num_warmup=20, num_samples=10**7, num_chains=2, progress_bar=False)
+        ldp.fit(
+            model, Y, ONE, chain_method="threads", num_warmup=20, num_samples=10**7, num_chains=2, progress_bar=False
+        )
     timer.join()
     deadline = time.monotonic() + 60  # generous: what is claimed is that they end
     while any(thread.name.startswith("ldpbayes") for thread in threading.enumerate()):

@@ -17,7 +17,6 @@ from numpyro.infer import init_to_uniform
 import ldpbayes as ldp
 from ldpbayes.inference import _fit
 from ldpbayes.inference import compiled_programs as _programs
-from ldpbayes.inference._arguments import prepared
 from ldpbayes.inference._equal_rows import distinct_rows, equal_rows_once
 from ldpbayes.inference.density import density_of, sites_of
 
@@ -82,7 +81,7 @@ def weighted(x, y, keep, weight):
 CASES = {
     "privatized answers": (ldp.privatize(logistic, {"y": RR}), (X, YES), {}, 6),
     "personal budgets, and arguments by name": (ldp.privatize(logistic, {"y": PERSONAL}), (), {"x": X, "y": YES}, 6),
-    "a release": (line, (jnp.asarray(X, jnp.float32), RELEASE), {}, 6),
+    "a release": (line, (jnp.asarray(X.astype(np.float32)), RELEASE), {}, 6),
     "a survey with effects of regions": (survey, (REGION, AGE, RELEASE), {}, 72),
     "a data frame": (of_frame, (FRAME, RELEASE), {}, 72),
     "two answers a person": (ldp.privatize(items, {"y": RR}), (X, ANSWERS), {}, 12),
@@ -92,8 +91,7 @@ CASES = {
 
 
 def collapsed(model, args, kwargs=None):
-    args, kwargs, _ = prepared(model, args, kwargs or {})
-    density = density_of(model, args, kwargs)
+    density = density_of(model, ldp.data.arrays_of_frames(args), kwargs or {})
     return density, *equal_rows_once(density, sites_of(density), init_to_uniform, jax.random.key(0))
 
 
@@ -114,7 +112,9 @@ def test_the_log_density_of_kinds_and_their_numbers_is_that_of_all_records(case,
     before = sites_of(whole)
     if "masks" not in case:
         assert {name: site.records for name, site in sites.items()} == {n: site.records for n, site in before.items()}
-    flat, unravel = ravel_pytree(whole.start(jax.random.key(7)))
+    shapes = jax.eval_shape(whole.start, jax.random.key(0))
+    _, unravel = ravel_pytree(jax.tree.map(lambda each: np.zeros(each.shape), shapes))
+    flat = np.random.default_rng(7).uniform(-2, 2, sum(each.size for each in jax.tree.leaves(shapes)))
     slopes = [jax.value_and_grad(lambda row, each=each: each.potential(unravel(row))) for each in (counted, whole)]
     (a, da), (b, db) = jax.jit(lambda row: [slope(row) for slope in slopes])(2 * flat)
     # A sum of n numbers is off by n 2^-53 of the sum of their absolute values, here some 2 nats each.
@@ -284,7 +284,8 @@ def test_kinds_of_rows_raise_no_doubts_about_a_mechanism(x64):
         numpyro.sample("z", dist.Categorical(shares).expand([len(bits)]), obs=bits)
 
     mechanism = ldp.OptimalUnaryEncoding(4.0, 6)
-    values = np.asarray(mechanism.randomize(jax.random.key(0), RNG.integers(0, 6, 20_000)))
+    own = RNG.integers(0, 6, 20_000)[:, None] == np.arange(6)
+    values = (RNG.random((20_000, 6)) < np.where(own, 0.5, 1 / (1 + np.exp(4.0)))).astype(int)
     private = ldp.privatize(model, {"z": mechanism})
     _, counted, _, report = collapsed(private, (values,))
     assert report["rows"] <= 64

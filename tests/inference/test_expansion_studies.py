@@ -116,7 +116,7 @@ def test_intervals_of_posteriors_by_expansion_cover(name, orders, monkeypatch):
 # --- equality -------------------------------------------------------------------------------------------------------
 
 rng = np.random.default_rng(21)
-SLOPES, X = jnp.array([0.5, -0.5, 0.3, 0.8]), rng.normal(size=(5000, 4))
+SLOPES, X = np.array([0.5, -0.5, 0.3, 0.8]), rng.normal(size=(5000, 4))
 LINE = {"intercept": 0.2, "slopes": SLOPES}
 
 
@@ -144,10 +144,10 @@ def private_choices(release):
     ldp.privatize(choices, {"z": release.mechanism})(release.values)
 
 
-SHARES = jnp.array([0.22, 0.18, 0.15, 0.12, 0.1, 0.08, 0.06, 0.04, 0.03, 0.02])
-ROOT = jnp.array([[1.0, 0.0], [0.3, 0.9539392]])  # of a correlation of 0.3
-TWO = {"slopes": jnp.array([1.0, -0.5]), "scale": jnp.array([1.0, 0.8]), "root": ROOT}
-REGIONS = {"mu": jnp.array([1.0, 0.5, 0.0, -0.5]), "tau": jnp.full(4, 0.5)}
+SHARES = np.array([0.22, 0.18, 0.15, 0.12, 0.1, 0.08, 0.06, 0.04, 0.03, 0.02])
+ROOT = np.array([[1.0, 0.0], [0.3, 0.9539392]])  # of a correlation of 0.3
+TWO = {"slopes": np.array([1.0, -0.5]), "scale": np.array([1.0, 0.8]), "root": ROOT}
+REGIONS = {"mu": np.array([1.0, 0.5, 0.0, -0.5]), "tau": np.full(4, 0.5)}
 REGIONS["logits"] = REGIONS["mu"] + REGIONS["tau"] * rng.normal(size=(5, 4))
 CASES = {
     "oue_histogram": (oue_histogram(), ldp.OptimalUnaryEncoding(1.0, 10), 10_000, {"theta": SHARES}),
@@ -160,7 +160,7 @@ CASES = {
         private_choices,
         ldp.RandomizedResponse(2.0, 3),
         5000,
-        {"intercept": jnp.array([0.3, -0.2]), "slopes": jnp.stack([SLOPES, -SLOPES[::-1]], axis=1)},
+        {"intercept": np.array([0.3, -0.2]), "slopes": np.stack([SLOPES, -SLOPES[::-1]], axis=1)},
     ),
     "personal budgets": (
         clipped_gaussian(),
@@ -172,7 +172,7 @@ CASES = {
         perturbed_covariates(),
         ldp.SymmetricLaplaceMechanism(1.0, -5, 5, columns=3, perturbed=(0, 1)),
         5000,
-        TWO | {"intercept": 0.3, "mean": jnp.array([0.2, -0.1])},
+        TWO | {"intercept": 0.3, "mean": np.array([0.2, -0.1])},
     ),
     "logistic_regression": (
         logistic_regression(),

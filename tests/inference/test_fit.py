@@ -26,6 +26,7 @@ from ldpbayes.models import clipped_gaussian, hierarchical, warner
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 SHORT = {"num_warmup": 300, "num_samples": 300, "num_chains": 2, "progress_bar": False}
 SMALLEST = {"num_warmup": 10, "num_samples": 10, "num_chains": 1}
+CHOSEN = {"ran": "chains", "why": "a kernel or its options were given"}
 AS_LONG = {"num_samples": 10, "num_chains": 1}  # a warm-up of another length would be another program
 
 
@@ -47,7 +48,8 @@ def draws(result, name):
 
 @pytest.fixture(scope="module")
 def gaussian():
-    release = simulate(dist.Normal(1.0, 2.0), LAPLACE, 20_000)
+    rng = np.random.default_rng(0)
+    release = ldp.Release(np.clip(rng.normal(1.0, 2.0, 20_000), -5, 5) + rng.laplace(0, 10, 20_000), LAPLACE)
     return release, quiet_fit(clipped_gaussian(), release.sketch(), seed=1)
 
 
@@ -270,9 +272,11 @@ def test_a_kernel_made_by_the_caller_keeps_its_options():
     sketch = ldp.Release(np.arange(1000) < 430, ldp.RandomizedResponse(1.0)).sketch()
     kernel = numpyro.infer.NUTS(warner(), target_accept_prob=0.9, max_tree_depth=2, dense_mass=True)
     of_kernel = quiet_fit(warner(), sketch, kernel=kernel, **SMALLEST)
+    assert json.loads(of_kernel.attrs["integral"]) == CHOSEN and "log_evidence" not in of_kernel.attrs
     assert draws(of_kernel, "theta").shape == (1, 10)
     given = {"target_accept_prob": 0.9, "max_tree_depth": 2, "dense_mass": [("theta",)]}
     of_fit = quiet_fit(warner(), sketch, **given, **SMALLEST)
+    assert json.loads(of_fit.attrs["integral"]) == CHOSEN  # options of a kernel give chains, too
     np.testing.assert_array_equal(draws(of_fit, "theta"), draws(of_kernel, "theta"))
     many = dataclasses.replace(sketch, added=ldp.Release(np.arange(1000) < 430, sketch.mechanism, times=30).promises)
     stated = quiet_fit(warner(), many, **given, **SMALLEST).attrs
@@ -302,6 +306,7 @@ def test_chains_that_did_not_converge_are_named_and_recorded_in_one_warning_at_t
     with pytest.warns(ldp.inference.ConvergenceWarning) as said:
         result = ldp.fit(model, sketch, kernel=NUTS, **{**SHORT, "num_samples": 20})
     (warning,) = said
+    assert json.loads(result.attrs["integral"]) == CHOSEN  # a named kernel gives chains
     assert {"diverging", "lp", "n_steps", "acceptance_rate", "step_size"} <= set(result["sample_stats"].data_vars)
     assert warning.filename == __file__
     problems = json.loads(result.attrs["convergence_warnings"])
@@ -345,33 +350,36 @@ def test_a_plan_cannot_be_fitted():
         ldp.fit(clipped_gaussian(), ldp.Release(None, LAPLACE, 10))
 
 
-def test_large_releases_are_arguments_of_numpyros_own_sampler_and_change_nothing(monkeypatch, rng):
-    z = rng.integers(0, 2, 300)
-    results = []
-    for limit in (1 << 26, 100):
-        monkeypatch.setattr(chains, "MAX_CONSTANT", limit)
-        posterior = quiet_fit(warner(), ldp.Release(z, ldp.RandomizedResponse(1.0)), **SMALLEST, kernel=SA)
-        results.append(draws(posterior, "theta"))
-    # 20 steps of the same chain, of two programs that differ by rounding
-    np.testing.assert_allclose(results[1], results[0], rtol=1e-9)
+def with_covariate(x, release):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+    ldp.observe("z", dist.BernoulliLogits(mu), release)
 
 
-@pytest.mark.parametrize("kernel", [SA, pytest.param(NUTS, marks=pytest.mark.slow)])
-def test_arrays_that_were_fitted_can_be_used_in_single_precision_afterwards(kernel, rng):
+def fitted_arrays(kernel, rng, limits, monkeypatch):
+    """Draws of `mu` by limits of constants; the arrays can be used in single precision afterwards."""
     # a fit runs in double precision and leaves nothing of it behind
-    x = rng.normal(size=300)
-    values = rng.integers(0, 2, 300).astype(np.float64)
-
-    def model(x, release):
-        mu = numpyro.sample("mu", dist.Normal(0, 5))
-        numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
-        ldp.observe("z", dist.BernoulliLogits(mu), release)
-
-    # NumPyro's own `MCMC`, which runs SA, holds its data as constants of a compiled function
-    quiet_fit(model, x, ldp.Release(values, ldp.RandomizedResponse(1.0)), **SMALLEST, kernel=kernel)
-    for array in (x, values):
-        assert jnp.exp(array).dtype == jnp.float32
+    x, values, results = rng.normal(size=300), rng.integers(0, 2, 300).astype(np.float64), []
+    for limit in limits:
+        monkeypatch.setattr(chains, "MAX_CONSTANT", limit)
+        release = ldp.Release(values, ldp.RandomizedResponse(1.0))
+        results.append(draws(quiet_fit(with_covariate, x, release, **SMALLEST, kernel=kernel), "mu"))
+        for array in (x, values):
+            assert jnp.exp(array).dtype == jnp.float32
     assert LAPLACE.randomize(jax.random.key(0), x).dtype == jnp.float32
+    return results
+
+
+def test_large_releases_are_arguments_of_numpyros_own_sampler_and_change_nothing(monkeypatch, rng):
+    # NumPyro's own `MCMC`, which runs SA, holds its data as constants of a compiled function, or as arguments
+    constants, arguments = fitted_arrays(SA, rng, (1 << 26, 100), monkeypatch)
+    # 20 steps of the same chain, of two programs that differ by rounding
+    np.testing.assert_allclose(arguments, constants, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_arrays_that_were_fitted_can_be_used_in_single_precision_afterwards(monkeypatch, rng):
+    fitted_arrays(NUTS, rng, (1 << 26,), monkeypatch)
 
 
 def test_improper_priors_and_numbers_computed_inside_plates_are_sampled_and_kept():
@@ -385,7 +393,10 @@ def test_improper_priors_and_numbers_computed_inside_plates_are_sampled_and_kept
         ldp.observe("z", dist.Bernoulli(logits=each.mean()), data)
 
     release = ldp.Release(np.arange(100) % 3 == 0, ldp.RandomizedResponse(1.0))
-    posterior = quiet_fit(model, release.sketch(), **SMALLEST)["posterior"]
+    result = quiet_fit(model, release.sketch(), **SMALLEST)
+    assert "4 unconstrained parameters" in json.loads(result.attrs["integral"])["why"]
+    assert "log_evidence" not in result.attrs
+    posterior = result["posterior"]
     dims = {name: posterior[name].dims[2:] for name in ("level", "each", "twice", "total", "ends")}
     assert dims == {"level": (), "each": ("groups",), "twice": ("groups",), "total": (), "ends": ("ends_dim_0",)}
     np.testing.assert_allclose(posterior["total"], np.sum(np.asarray(posterior["each"]), axis=-1))

@@ -25,7 +25,17 @@ from tests.inference.integrals import integral_of
 RECORDED = json.loads(references.FILE.read_text())
 MODELS = {}  # functions of a setting's data that return a model and its arguments, by the setting's name
 POINTS, SCRAMBLES = 2**12, 16  # Sobol' points that become draws, and how often they are scrambled
-LONG = {"contaminated normal", "mixture with Dirichlet weights"}  # a minute each: three parameters and a channel
+# Slow, each with the settings that cover its kind of law, of release and of posterior by default.
+SLOW = {
+    "contaminated normal": ("two groups with one spread", "normal, sketch of 2,000"),  # a minute: a channel
+    "mixture with Dirichlet weights": ("four categories, sketch of unary answers", "square of a mean"),  # a minute
+    "beta law of two shapes, square wave": ("beta law, square wave", "gamma law"),
+    "Student law, square wave": ("uniform location of a Student law", "beta law, square wave", "ridge of three"),
+    "table of three free cells": ("table of three cells on a line", "noisy count", "two shares in a plate"),
+    "two components change places": ("square of a mean", "two shares in a plate"),
+    "logistic curve": ("logistic line", "ridge of three"),
+    "Student law, one record": ("uniform location of a Student law", "half-Cauchy prior, one record"),
+}
 EVIDENCE = {1: 1e-6, 2: 3e-6, 3: 2e-5}  # nats, by the number of parameters
 LEVELS = np.array([0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999])
 
@@ -420,7 +430,7 @@ def latent_size(name):
     return sum(part[0].dimension for part in parts) if isinstance(parts[0], list) else parts[0].dimension
 
 
-@pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in LONG)) for k in MODELS])
+@pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in MODELS])
 def test_integrals_agree_with_references(name):
     """Means, standard deviations, quantiles and the evidence.
 
@@ -458,6 +468,7 @@ def test_integrals_agree_with_references(name):
 def test_every_setting_has_a_model_and_a_reference():
     assert list(MODELS) == list(references.SETTINGS) == list(RECORDED) and len(MODELS) == 40
     assert sorted(map(latent_size, MODELS)) == [1] * 14 + [2] * 16 + [3] * 10
+    assert {*SLOW} < {*MODELS} and {each for cover in SLOW.values() for each in cover} <= {*MODELS} - {*SLOW}
 
 
 @pytest.mark.slow

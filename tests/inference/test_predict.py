@@ -18,14 +18,13 @@ from ldpbayes import functionals
 
 COUNT, REGIONS = 60, 3
 LAPLACE = ldp.LaplaceMechanism(epsilon=2.0, lower=-10, upper=10)
-SHORT = {"num_warmup": 200, "num_samples": 500, "num_chains": 2, "progress_bar": False}
+SHORT = {"num_samples": 500, "num_chains": 2, "progress_bar": False}
 
 
 def linear(frame, release=None):
     level = numpyro.sample("level", dist.Normal(0, 2))
     slopes = numpyro.sample("slopes", dist.Normal(0, 1).expand([2]).to_event(1))
-    sigma = numpyro.sample("sigma", dist.HalfNormal(2))
-    ldp.observe("y", dist.Normal(level + frame[["age", "score"]] @ slopes, sigma), release)
+    ldp.observe("y", dist.Normal(level + frame[["age", "score"]] @ slopes, 1.5), release)
 
 
 def people(rng, count):
@@ -42,7 +41,7 @@ def fitted():
     rng = np.random.default_rng(3)
     frame = people(rng, COUNT)
     answers = 1 + frame["age"] - frame["score"] + rng.normal(size=COUNT)
-    release = ldp.Release(np.asarray(LAPLACE.randomize(jax.random.key(0), answers.to_numpy())), LAPLACE)
+    release = ldp.Release(answers.to_numpy() + rng.laplace(0, LAPLACE.scale, COUNT), LAPLACE)
     return frame, release, ldp.fit(linear, frame, release, **SHORT)
 
 
@@ -60,10 +59,10 @@ def test_predictions_are_those_of_numpyro_for_the_ordinary_model(fitted, new):
             numpyro.sample("slopes", dist.Normal(0, 1).expand([2])),
         )
         mean = numpyro.deterministic("mean", level + frame[["age", "score"]] @ slopes)
-        numpyro.sample("y", dist.Normal(mean, numpyro.sample("sigma", dist.HalfNormal(2))), obs=y)
+        numpyro.sample("y", dist.Normal(mean, 1.5), obs=y)
 
     posterior = fitted[2]
-    flat = {name: np.concatenate(np.asarray(posterior["posterior"][name])) for name in ("level", "slopes", "sigma")}
+    flat = {name: np.concatenate(np.asarray(posterior["posterior"][name])) for name in ("level", "slopes")}
     with jax.enable_x64(True):
         arrays = ldp.data.arrays_of_frames((new,))
         theirs = Predictive(ordinary, flat)(jax.random.key(1), *arrays)
@@ -134,12 +133,12 @@ def test_summaries_are_those_of_the_draws_and_released_values_have_the_noise(fit
 
 def test_functions_of_laws_are_taken_at_every_draw(fitted, new):
     posterior = fitted[2]
-    flat = {name: np.asarray(posterior["posterior"][name]) for name in ("level", "slopes", "sigma")}
+    flat = {name: np.asarray(posterior["posterior"][name]) for name in ("level", "slopes")}
     means = flat["level"][..., None] + flat["slopes"] @ new[["age", "score"]].to_numpy().T
     levels = [0.1, 0.5]
-    expected = means[..., None] + flat["sigma"][..., None, None] * stats.norm.ppf(levels)
+    expected = means[..., None] + 1.5 * stats.norm.ppf(levels)
     one = ldp.predict(posterior, linear, new, kind=lambda law: law.cdf(1.0))
-    np.testing.assert_allclose(one["y"], stats.norm.cdf((1 - means) / flat["sigma"][..., None]), rtol=1e-9)
+    np.testing.assert_allclose(one["y"], stats.norm.cdf((1 - means) / 1.5), rtol=1e-9)
     assert one["y"].dims == ("chain", "draw", "y_dim_0") and one.attrs["kind"] == "functional"
     kinds = {
         "quantiles": functionals.quantile(levels),
@@ -232,7 +231,7 @@ def test_privatized_models_and_saved_posteriors_predict(fitted, new, tmp_path):
 
 
 def test_what_cannot_be_predicted_is_said(fitted, new):
-    frame, release, posterior = fitted
+    frame, _, posterior = fitted
     with pytest.raises(
         ValueError, match="kind must be one of original, mean, released, or functions of a law, got 'latent'"
     ):
@@ -247,26 +246,38 @@ def test_what_cannot_be_predicted_is_said(fitted, new):
             each = numpyro.sample("each", dist.Normal(0, 1))
         ldp.observe("y", dist.Normal(each, 1.0), release)
 
-    posterior = ldp.fit(own_values, frame, release, **SHORT)
     with pytest.raises(
         ValueError, match=r"site 'each' has shape \(60,\) in the posterior, but \(4,\) with the new data"
     ):
-        ldp.predict(posterior, own_values, new)
+        ldp.predict(of_draws(posterior, each=np.zeros((2, 5, COUNT))), own_values, new)
 
     def cauchy(release):
         ldp.observe("y", dist.Cauchy(numpyro.sample("x", dist.Normal(0, 1)), 1.0), release)
 
-    posterior = ldp.fit(cauchy, release, **SHORT)
     with pytest.raises(ValueError, match="the law of site 'y' has no mean"):
-        ldp.predict(posterior, cauchy, kind="mean")
+        ldp.predict(of_draws(posterior, x=np.zeros((2, 5))), cauchy, kind="mean")
 
+
+def of_draws(posterior, **draws):
+    """A result of the fit with other draws (chains, draws, ...)."""
+    dims = {name: ("chain", "draw", *[f"{name}_dim_{i}" for i in range(each.ndim - 2)]) for name, each in draws.items()}
+    made = xr.DataTree.from_dict({"posterior": xr.Dataset({name: (dims[name], each) for name, each in draws.items()})})
+    made.attrs.update(posterior.attrs)
+    return made
+
+
+def test_new_records_of_a_release_with_personal_budgets_need_budgets(new):
+    def line(frame, release):
+        ldp.observe("y", dist.Normal(numpyro.sample("slope", dist.Normal(0, 1)) * frame["age"], 1.5), release)
+
+    rng = np.random.default_rng(5)
     personal = ldp.LaplaceMechanism(epsilon=np.linspace(1, 2, COUNT), lower=-10, upper=10)
-    posterior = ldp.fit(linear, frame, ldp.Release(release.values, personal), **SHORT)
-    assert ldp.predict(posterior, linear, new)["y"].shape == (2, 500, 4)
+    posterior = ldp.fit(line, people(rng, COUNT), ldp.Release(rng.laplace(0, 10, COUNT), personal), **SHORT)
+    assert ldp.predict(posterior, line, new)["y"].shape == (2, 500, 4)
     with pytest.raises(ValueError, match="release had a budget for each record: for new records pass release=Release"):
-        ldp.predict(posterior, linear, new, kind="released")
+        ldp.predict(posterior, line, new, kind="released")
     plan = ldp.Release(None, ldp.LaplaceMechanism(epsilon=np.ones(4), lower=-10, upper=10), 4)
-    assert ldp.predict(posterior, linear, new, release=plan, kind="released")["y"].shape == (2, 500, 4)
+    assert ldp.predict(posterior, line, new, release=plan, kind="released")["y"].shape == (2, 500, 4)
 
 
 def _linear(x, region, prior):

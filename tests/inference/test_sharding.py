@@ -62,37 +62,35 @@ mesh = Mesh(np.array(jax.devices()).reshape(PROCESSES, -1), ("hosts", "records")
 data = ldp.inference.sharded((own(X), {name: own_release(each) for name, each in RELEASES.items()}), mesh)
 assert len(jax.tree.leaves(data)[0].sharding.device_set) == DEVICES * PROCESSES
 value, gradient = value_and_gradient(data)
-print(json.dumps([float(value), np.asarray(gradient).tolist(), data[1]["numbers"].count]))
-"""
-ALONE = """
-value, gradient = value_and_gradient((X, RELEASES))
-print(json.dumps([float(value), np.asarray(gradient).tolist(), COUNT]))
+results = [[float(value), np.asarray(gradient).tolist(), data[1]["numbers"].count]]
+if sys.argv[1] == "0":  # all records on one device
+    value, gradient = value_and_gradient((X, RELEASES))
+    results.append([float(value), np.asarray(gradient).tolist(), COUNT])
+print(json.dumps(results))
 """
 
 
-def results(code, devices, processes=1):
-    """What each process prints."""
+def results(devices, processes):
+    """Value, gradient and number of records by each process, and last those of one device."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    script = f"DEVICES, PROCESSES, PORT = {devices}, {processes}, {port}{SETTING}{code}"
+    script = f"DEVICES, PROCESSES, PORT = {devices}, {processes}, {port}{SETTING}{COMPARE}"
     runs = [
         subprocess.Popen([sys.executable, "-c", script, str(i)], stdout=subprocess.PIPE, cwd=ROOT, text=True)
         for i in range(processes)
     ]
     texts = [run.communicate(timeout=300)[0] for run in runs]
     assert not any(run.returncode for run in runs)
-    return [json.loads(text.splitlines()[-1]) for text in texts]
-
-
-@pytest.fixture(scope="module")
-def alone():
-    return results(ALONE, 1)[0]
+    first, *others = [json.loads(text.splitlines()[-1]) for text in texts]
+    return [first[0], *[each for (each,) in others], first[1]]
 
 
 @pytest.mark.parametrize(("devices", "processes"), [pytest.param(4, 1, marks=pytest.mark.slow), (2, 2)])
-def test_values_and_gradients_are_those_of_one_device(devices, processes, alone):
-    for found in results(COMPARE, devices, processes):
+def test_values_and_gradients_are_those_of_one_device(devices, processes):
+    *each, alone = results(devices, processes)
+    assert len(each) == processes
+    for found in each:
         for mine, theirs in zip(found, alone, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12)  # sums of 800 numbers, in two orders
 
