@@ -84,6 +84,10 @@ def test_smooth_versions_are_above_and_approach_the_loss(name, rng):
         assert np.all(gap >= -1e-12) and np.max(gap) <= 2 * np.log(2) * width
 
 
+def test_a_hinge_is_smoothed_over_shares_of_its_margin():
+    assert float(losses.hinge().width(np.zeros((2, 3)))) == 1.0
+
+
 def test_deconvolved_loss_is_the_product_of_its_operators(rng):
     def loss(x, theta):
         return jnp.exp(theta[0] * x[0] + theta[1] * x[1]) + x[2]

@@ -258,8 +258,21 @@ STEEP = {
 }
 
 
-@pytest.mark.parametrize("noisy", ["gaussian", "laplace"])
-@pytest.mark.parametrize("name", STEEP)
+STEEP_BY_DEFAULT = {  # a density that is infinite at 0, at an end that is not 0, at both ends; and a narrow one
+    ("Gamma", "laplace"),
+    ("Pareto, whose end is not 0", "gaussian"),
+    ("Beta, steep at both ends", "gaussian"),
+    ("Cauchy, narrow", "laplace"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "noisy"),
+    [
+        pytest.param(*pair, marks=() if pair in STEEP_BY_DEFAULT else pytest.mark.slow)
+        for pair in itertools.product(STEEP, ["gaussian", "laplace"])
+    ],
+)
 def test_cells_under_a_steep_prior_have_the_law_that_quadrature_gives(name, noisy):
     # Over panels between quantiles of the prior, which are steep as it is: with t its distribution function, the
     # integrand is the density of the noise alone. Panels halve towards both ends of t and at z.
@@ -288,7 +301,13 @@ STEEP_COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", STEEP_COUNTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("zero-inflated", "beta-binomial") else pytest.param(name, marks=pytest.mark.slow)
+        for name in STEEP_COUNTS
+    ],
+)
 def test_counts_under_a_steep_prior_and_wide_noise_have_the_law_that_enumeration_gives(name):
     (prior, log_prior), scale, z = STEEP_COUNTS[name], 5000.0, 3000
     release = NoisyTable([z], AdditiveMechanism(noise.DiscreteGaussian(scale), sensitivity=1), keys={"cell": ["a"]})
@@ -326,7 +345,22 @@ SUPPORTS = [
 ]
 
 
-@pytest.mark.parametrize("prior, low, high", SUPPORTS, ids=lambda each: type(each).__name__)
+# a list of categories, ends that are not 0, one infinite end, two finite ones; and laws made of others
+SUPPORTS_BY_DEFAULT = ("CategoricalProbs", "DiscreteUniform", "VonMises", "TransformedDistribution")
+SUPPORTS_BY_DEFAULT += ("LeftTruncatedDistribution", "MixtureSameFamily", "ExpandedDistribution")
+
+
+@pytest.mark.parametrize(
+    "prior, low, high",
+    [
+        pytest.param(
+            *case,
+            id=type(case[0]).__name__,
+            marks=() if type(case[0]).__name__ in SUPPORTS_BY_DEFAULT else pytest.mark.slow,
+        )
+        for case in SUPPORTS
+    ],
+)
 def test_cells_stay_in_the_support_of_their_prior_whatever_its_kind(prior, low, high):
     release = table([-20, 7, 40], mechanism("discrete_gaussian" if prior.support.is_discrete else "gaussian"))
     cells = draws(true_table(release, prior=prior, num_samples=200))
