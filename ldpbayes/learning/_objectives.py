@@ -45,7 +45,9 @@ def label_spread(values: Array, mechanism: Mechanism) -> Array:
     """A plausible scale of labels: a sixth of their range, or without bounds the released values' deviation."""
     lower, upper = label_range(mechanism)
     xp = np if is_concrete(values, mechanism) else jnp
-    deviation = xp.std(xp.asarray(plausible_labels(xp.asarray(values, float), mechanism)))
+    labels = plausible_labels(xp.asarray(values, float), mechanism)
+    xp = np if is_concrete(labels) else jnp  # while something else is traced, JAX's results are traced, too
+    deviation = xp.std(xp.asarray(labels))
     return xp.where(xp.isfinite(upper - lower), (upper - lower) / 6, xp.where(deviation > 0, deviation, 1.0))
 
 

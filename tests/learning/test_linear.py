@@ -48,8 +48,8 @@ def labels(features):
 
 @pytest.fixture(scope="module")
 def released(labels):
-    noise = np.random.default_rng(5).laplace(0, 0.5, COUNT)
-    return ldp.Release(np.clip(labels, 0, 1) + noise, ldp.LaplaceMechanism(2.0, 0.0, 1.0))
+    mechanism = ldp.LaplaceMechanism(2.0, 0.0, 1.0)
+    return ldp.Release(np.asarray(mechanism.randomize(jax.random.key(0), labels)), mechanism)
 
 
 @pytest.fixture(scope="module")
