@@ -149,7 +149,7 @@ def test_a_statistic_is_measured_in_the_norm_of_its_noise_whatever_wraps_it(wrap
         estimator(noise.IndependentGaussian([1.0, 0.1]), 2**0.5)
 
 
-@pytest.mark.parametrize("name", on_demand(ON_THE_LINE, ON_THE_LINE.keys() - {"gamma rate", "bernoulli"}))
+@pytest.mark.parametrize("name", on_demand(ON_THE_LINE, ["gaussian mean", "gaussian", "gamma", "beta", "poisson"]))
 def test_moments_of_clamped_records_are_those_of_adaptive_quadrature(name):
     family, params, law = ON_THE_LINE[name]
     record = family.distribution(params)
@@ -264,7 +264,7 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("name", on_demand(ON_THE_LINE, OUTSIDE.keys() - {"beta"}))
+@pytest.mark.parametrize("name", on_demand(ON_THE_LINE, ["gaussian", "gamma", "poisson"]))
 def test_a_clamped_expectation_is_inverted(name):
     family, params, _ = ON_THE_LINE[name]
     center, _ = moments_of(family, params)
@@ -299,7 +299,7 @@ def test_gamma_and_beta_estimates_are_those_of_maximum_likelihood(rng):
     np.testing.assert_allclose([found["concentration1"], found["concentration0"]], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", on_demand(OUTSIDE, OUTSIDE.keys() - {"beta"}))
+@pytest.mark.parametrize("name", on_demand(OUTSIDE, ["gaussian", "gamma", "poisson"]))
 def test_statistics_that_no_records_have_give_parameters_in_the_ranges_and_are_flagged(name):
     family = ON_THE_LINE[name][0]
     for found, outside in solved(family, OUTSIDE[name]):

@@ -72,21 +72,21 @@ def test_a_site_can_be_named():
 
 
 def test_what_does_not_fit_is_named():
-    x = np.zeros(4)
+    x, key = np.zeros(4), jax.random.key(0)
     with pytest.raises(TypeError, match="must be a NumPyro model"):
         simulator_of(3)
     with pytest.raises(ValueError, match="no sample site 'q'; its sites are slope, sigma, y"):
         simulator_of(regression, x, site="q")
     simulator = simulator_of(regression, x, x)
     with pytest.raises(ValueError, match=r"from values of shapes .*'sigma': \(\)\}, got .*'intercept': \(\)\}"):
-        simulated(simulator, {"slope": 1.0, "sigma": 1.0, "intercept": 0.0})
+        simulator(key, {"slope": 1.0, "sigma": 1.0, "intercept": 0.0})
     with pytest.raises(ValueError, match=r"'slope': \(\), 'sigma': \(\)\}, got \{'slope': \(\)\}"):
-        simulated(simulator, {"slope": 1.0})
+        simulator(key, {"slope": 1.0})
     with pytest.raises(ValueError, match=r"shapes \{'slope': \(\), .*, got \{'slope': \(2,\)"):
-        simulated(simulator, {"slope": np.ones(2), "sigma": 1.0})
+        simulator(key, {"slope": np.ones(2), "sigma": 1.0})
     with pytest.raises(ValueError, match=r"'y' is simulated from .*, got .*'y': \(4,\)\}"):
-        simulated(simulator, {"slope": 1.0, "sigma": 1.0, "y": x})
+        simulator(key, {"slope": 1.0, "sigma": 1.0, "y": x})
     with pytest.raises(ValueError, match="a dict from names of sites to values"):
-        simulated(simulator, np.ones(2))
+        simulator(key, np.ones(2))
     with pytest.raises(ValueError, match="a sketch cannot be simulated"):
         simulator_of(ldp.models.clipped_gaussian(), ldp.Release(np.zeros(5), MECHANISM).sketch())
