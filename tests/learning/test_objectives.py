@@ -25,7 +25,7 @@ from ldpbayes.mechanisms import RPWithPrior
 
 LAPLACE = ldp.LaplaceMechanism(1.0, 0.0, 1.0)
 WINDOW = RPWithPrior(1.0, (0.0, 1.0), 0.4)
-LABELS = jnp.array([-0.2, 0.1, 0.5, 1.3])
+LABELS = np.array([-0.2, 0.1, 0.5, 1.3])
 
 
 def test_the_marginal_likelihood_is_that_of_the_privatized_law(x64):
