@@ -299,7 +299,7 @@ def test_gamma_and_beta_estimates_are_those_of_maximum_likelihood(rng):
     np.testing.assert_allclose([found["concentration1"], found["concentration0"]], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", on_demand(OUTSIDE, ["gaussian", "gamma", "poisson"]))
+@pytest.mark.parametrize("name", on_demand(OUTSIDE, ["gaussian", "gamma", "poisson", "binomial"]))
 def test_statistics_that_no_records_have_give_parameters_in_the_ranges_and_are_flagged(name):
     family = ON_THE_LINE[name][0]
     for found, outside in solved(family, OUTSIDE[name]):
