@@ -144,9 +144,10 @@ FEW = [
     Structure("bernoulli", "hadamard", "personal"),
     Structure("rows", "zero-inflated rows", "a law a record"),
 ]
-LONG = [s for s in FEW if s.law == "student"]
-"""Which of them take seconds to compile, so that they run with the slow tests."""
-EAGER = [s for s in FEW if s.law == "binomial"]
+DEFAULT = [s for s in FEW if (s.law, s.mechanism) in [*(("normal", m) for m in NUMBERS), ("bernoulli", "k-rr")]]
+DEFAULT += [s for s in FEW if s.law == "binomial"]
+"""Which of them run by default: real numbers and categories, one law, one a record and groups; each takes seconds."""
+EAGER = [s for s in FEW if s.mechanism == "k-rr"]
 """Which of them run op by op too, which takes seconds at first; in the slow test one in 25 examples does."""
 
 
@@ -332,7 +333,7 @@ def each(total, structures):
 
 
 @pytest.mark.parametrize(
-    "structure", [pytest.param(s, id=str(s), marks=pytest.mark.slow if s in LONG else ()) for s in FEW]
+    "structure", [pytest.param(s, id=str(s), marks=() if s in DEFAULT else pytest.mark.slow) for s in FEW]
 )
 @hypothesis.settings(max_examples=each(200, FEW), derandomize=True, **QUIET)
 @hypothesis.given(st.data())
@@ -344,7 +345,9 @@ SINGLE = [s for s in FEW if s in (FEW[1], FEW[3])]
 """Which of them run in single precision too."""
 
 
-@pytest.mark.parametrize("structure", SINGLE, ids=str)
+@pytest.mark.parametrize(
+    "structure", [pytest.param(s, id=str(s), marks=() if s in DEFAULT else pytest.mark.slow) for s in SINGLE]
+)
 @hypothesis.settings(max_examples=10, derandomize=True, **QUIET)
 @hypothesis.given(st.data())
 def test_random_cases_in_single_precision_agree_with_brute_force(structure, data):

@@ -72,7 +72,12 @@ class FamilyEstimator(PrivateEstimator):
         numbers. `seed` is the random seed.
         """
         with jax.enable_x64(True):
-            return np.asarray(self.randomize(jax.random.key(seed), self.family.checked(data)))
+            return np.asarray(_randomized(self, jax.random.key(seed), self.family.checked(data)))
+
+
+@jax.jit
+def _randomized(estimator: FamilyEstimator, key: Key, data: Array) -> jax.Array:
+    return estimator.randomize(key, data)
 
 
 @pytree_dataclass

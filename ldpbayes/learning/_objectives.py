@@ -9,10 +9,12 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 
 from ldpbayes._core.checks import ONE_ABOVE_0, ONE_POSITIVE, LdpBayesWarning
 from ldpbayes._core.pytrees import check_fields, optional, ruled
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
@@ -33,17 +35,20 @@ def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
         return values
 
 
-def label_range(mechanism: Mechanism) -> tuple[jax.Array, jax.Array]:
+def label_range(mechanism: Mechanism) -> tuple[Array, Array]:
     """The widest bounds of any label, infinite if there is none."""
-    domain = mechanism.domain
-    return jnp.min(getattr(domain, "lower_bound", -jnp.inf)), jnp.max(getattr(domain, "upper_bound", jnp.inf))
+    domain, xp = mechanism.domain, np if is_concrete(mechanism) else jnp
+    return xp.min(getattr(domain, "lower_bound", -np.inf)), xp.max(getattr(domain, "upper_bound", np.inf))
 
 
-def label_spread(values: Array, mechanism: Mechanism) -> jax.Array:
+def label_spread(values: Array, mechanism: Mechanism) -> Array:
     """A plausible scale of labels: a sixth of their range, or without bounds the released values' deviation."""
     lower, upper = label_range(mechanism)
-    deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
-    return jnp.where(jnp.isfinite(upper - lower), (upper - lower) / 6, jnp.where(deviation > 0, deviation, 1.0))
+    xp = np if is_concrete(values, mechanism) else jnp
+    labels = plausible_labels(xp.asarray(values, float), mechanism)
+    xp = np if is_concrete(labels) else jnp  # while something else is traced, JAX's results are traced, too
+    deviation = xp.std(xp.asarray(labels))
+    return xp.where(xp.isfinite(upper - lower), (upper - lower) / 6, xp.where(deviation > 0, deviation, 1.0))
 
 
 class Objective(abc.ABC):

@@ -39,19 +39,36 @@ def predicted(
     """Predictions from the inputs (m, 2) of the labels' law, the prediction and the logarithm of the scale, of these
     normal errors (m, 2, 2). The parameters of a new label are integrated out, by Gauss-Hermite quadrature.
     """
+    inputs, covariance = np.asarray(inputs), np.asarray(covariance)
+    fixed = bounds if objective.counts else None  # bounds of counts are constants of a compiled function
+    means = _means(objective, fixed, bounds, inputs, covariance, special.ndtri((1 + level) / 2))
+    label = np.asarray(_labels(objective, inputs, covariance, (1 - level) / 2))
+    lower, upper = label[:2] if bounds is None else np.clip(label[:2], *bounds)
+    return Prediction(*map(np.asarray, (*means, lower, upper, label[2])))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _means(
+    objective: MarginalLikelihood,
+    fixed: Bounds | None,
+    bounds: Bounds | None,
+    inputs: Array,
+    covariance: Array,
+    quantile: Array,
+) -> tuple[Array, Array, Array]:
+    """Expected labels (m,), and the ends of their intervals, each a quantile away."""
 
     def mean(inputs: Array) -> Array:
-        return objective.mean(inputs[:, 0], jnp.exp(inputs[:, 1]), bounds)
+        return objective.mean(inputs[:, 0], jnp.exp(inputs[:, 1]), fixed or bounds)
 
     # Of all errors of a given size the one along which the mean varies most: exact for a monotone link.
-    expected, gradient = mean(inputs), jax.grad(lambda inputs: jnp.sum(mean(inputs)))(inputs)
+    expected, slopes = jax.vjp(mean, inputs)
+    (gradient,) = slopes(jnp.ones_like(expected))
     along = jnp.einsum("mij,mj->mi", covariance, gradient)
     size = jnp.sqrt(jnp.sum(gradient * along, axis=1, keepdims=True))
-    step = special.ndtri((1 + level) / 2) * along / jnp.where(size > 0, size, 1.0)
-    ends = jnp.sort(jnp.stack([mean(inputs - step), mean(inputs + step)]), axis=0)
-    label = _labels(objective, jnp.asarray(inputs), jnp.asarray(covariance), (1 - level) / 2)
-    lower, upper = label[:2] if bounds is None else jnp.clip(label[:2], *bounds)
-    return Prediction(*map(np.asarray, (expected, *ends, lower, upper, label[2])))
+    step = quantile * along / jnp.where(size > 0, size, 1.0)
+    lower, upper = jnp.sort(mean(jnp.concatenate([inputs - step, inputs + step])).reshape(2, -1), axis=0)
+    return expected, lower, upper
 
 
 @functools.partial(jax.jit, static_argnums=0)

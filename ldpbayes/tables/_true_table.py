@@ -34,6 +34,7 @@ HIDDEN = 0.01  # probability that is looked for in long blocks with the centre o
 NEAREST, TINY = 1e-8, 1e-300  # distance from an end, in sizes of the end and in all, within which nothing is moved
 SPREAD = 0.1  # share of the blocks that stays where it is
 ROWS = 128  # cells whose probabilities are evaluated at once
+FEW_ROWS = 8  # or these, where there are no more: with 128 rows most of the time would go into repeated cells
 DRAWS = 1 << 20  # draws that are made at once
 
 
@@ -190,7 +191,8 @@ class _Law:
         with a known sum tilted to its mean, which changes no law given the sum: nothing underflows then.
         """
         least, most, whole, z = self.least[rows], self.most[rows], self.whole, self.z[rows]
-        padded = np.resize(rows, -(-len(rows) // ROWS) * ROWS)  # so that few functions are compiled
+        room = FEW_ROWS if len(rows) <= FEW_ROWS else ROWS
+        padded = np.resize(rows, -(-len(rows) // room) * room)  # so that few functions are compiled
         prior = self.prior
         prior = law_of_records(prior, padded) if prior is not None and prior.batch_shape else prior
         laws = self.mechanism.of_records(self.z.shape, padded), prior

@@ -11,8 +11,9 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.bootstrap._bootstrap import estimated, parametric_bootstrap
-from ldpbayes.bootstrap._m_estimation import MaximumLikelihoodEstimator, m_estimator, maximum_likelihood
+from ldpbayes.bootstrap import m_estimator, maximum_likelihood, parametric_bootstrap
+from ldpbayes.bootstrap._bootstrap import estimated
+from ldpbayes.bootstrap._m_estimation import MaximumLikelihoodEstimator
 from ldpbayes.data import RepeatedAnswersWarning
 from ldpbayes.estimation import losses
 
@@ -41,8 +42,10 @@ def distance(x, theta):
 
 
 def located(truth=0.9, seed=0):
-    x = np.asarray(uniforms(jax.random.key(1000 + seed), truth))
-    return ldp.Release(np.asarray(ZIL.randomize(jax.random.key(seed), x)), ZIL)
+    """A release of uniform records, of which a tenth is without noise."""
+    rng = np.random.default_rng(1000 + seed)
+    noise = rng.laplace(0, ZIL.scale / np.sqrt(2), N) * (rng.random(N) >= ZIL.zero_probability)
+    return ldp.Release(np.clip(truth + rng.random(N) - 0.5, 0, 2) + noise, ZIL)
 
 
 def test_maximum_likelihood_of_warners_answers_is_in_closed_form(warner):

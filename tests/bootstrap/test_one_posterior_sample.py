@@ -13,8 +13,8 @@ from ldpbayes.bootstrap import (
     NormalMean,
     Poisson,
     one_posterior_sample,
+    parametric_bootstrap,
 )
-from ldpbayes.bootstrap._bootstrap import parametric_bootstrap
 from ldpbayes.bootstrap._one_posterior_sample import CONJUGATES, draw
 
 PROBABILITY, RATE, MEAN = CONJUGATES[Bernoulli], CONJUGATES[Poisson], CONJUGATES[NormalMean]

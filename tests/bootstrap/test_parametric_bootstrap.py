@@ -210,7 +210,13 @@ def test_accounting_for_clamping_removes_its_bias_too():
     assert matched.standard_error[0] == pytest.approx(solved.standard_error[0], rel=5 / np.sqrt(2 * 400))
 
 
-@pytest.mark.parametrize("correction", [bootstrap.OneStep(), bootstrap.Matched()], ids=["one step", "matched"])
+@pytest.mark.parametrize(
+    "correction",
+    [
+        pytest.param(bootstrap.OneStep(), marks=pytest.mark.slow, id="one step"),
+        pytest.param(bootstrap.Matched(), id="matched"),
+    ],
+)
 def test_corrected_probabilities_are_probabilities(correction):
     shares = bootstrap.sufficient_statistics(bootstrap.Multinomial(4), count=60, epsilon=1.0)
     with warnings.catch_warnings():

@@ -62,7 +62,7 @@ def fits(data):
 def test_oracle_is_statsmodels_logit_with_its_robust_errors_and_takes_columns_by_name(data):
     rows, _ = data
     frame = pd.DataFrame(rows, columns=COLUMNS)[["ill", "income", "age"]]  # in another order
-    ours = ldp.m_estimate(losses.logistic("ill", features=("age", "income")), frame, "oracle")
+    ours = ldp.m_estimate(losses.logistic("ill", features=("age", "income")), frame, "oracle", **PLACED)
     theirs = sm.Logit(rows[:, 2], sm.add_constant(rows[:, :2])).fit(disp=0, tol=1e-12, cov_type="HC0")
     np.testing.assert_allclose(ours.params, theirs.params, rtol=1e-7)
     np.testing.assert_allclose(ours.standard_error, theirs.bse * np.sqrt(N / (N - 3)), rtol=1e-6)
@@ -99,13 +99,18 @@ def test_data_frames_lack_no_column_and_hold_numbers(data):
         ldp.Release(shuffled.drop(columns="ill")[["income", "age"]], release.mechanism)
 
 
+@functools.partial(jax.jit, static_argnames="loss")
+def scores_of(criterion, loss, theta):
+    return criterion.scores(loss, theta, (0,))
+
+
 def test_standard_errors_of_a_median_know_the_spread_of_the_original_records():
     sigma, count, loss = 0.2, 20_000, losses.absolute(features=())
     rows = sigma * np.random.default_rng(6).normal(size=count)
     release = noisy(ldp.ZeroInflatedLaplaceMechanism(0.25, 1.8, -1.0, 1.0), rows)
     estimate = ldp.m_estimate(loss, release, "dr", start=np.zeros(1), space=ldp.estimation.Box(-9, 9))
     with jax.enable_x64(True):
-        scores = np.asarray(estimate._evidence.criteria[0].scores(loss, estimate.params, (0,)))
+        scores = np.asarray(scores_of(estimate._evidence.criteria[0], loss, estimate.params))
     want = np.std(scores) / np.sqrt(count) / (2 * stats.norm.pdf(0) / sigma)
     # 2.5 % bias of the kernel's width, and three standard errors of 2.7 % of a density from 5,000 records
     assert estimate.standard_error[0] == pytest.approx(want, rel=0.11)
@@ -149,6 +154,7 @@ def test_oracles_are_quantile_regression(rng, loss, level):
     _agrees_with_quantile_regression(loss, level, rows)
 
 
+@pytest.mark.slow
 def test_oracle_of_the_hinge_loss_is_a_support_vector_machine_without_a_penalty(rng):
     x, count = rng.normal(size=(1000, 2)), 1000
     y = np.where(x @ [1.0, 0.5] + rng.normal(size=count) > 0, 1.0, -1.0)
@@ -166,7 +172,9 @@ def test_oracle_of_the_hinge_loss_is_a_support_vector_machine_without_a_penalty(
     assert -1e-12 < excess < 1.5e-4
 
 
-@pytest.mark.parametrize("method", ["combined", "dr", "sdr", "sl"])
+@pytest.mark.parametrize(
+    "method", ["combined", "dr", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sdr", "sl"))]
+)
 def test_private_estimates_of_a_logistic_regression_find_the_truth_and_the_naive_one_does_not(fits, method):
     estimate = fits(method)
     z = (estimate.params - [0.3, 1.0, -2.0]) / estimate.standard_error
@@ -176,9 +184,9 @@ def test_private_estimates_of_a_logistic_regression_find_the_truth_and_the_naive
     assert np.abs((naive.params[2] + 2.0) / naive.standard_error[2]) > 6
 
 
-def test_combined_has_the_smallest_errors(fits):
-    for method in ("dr", "sdr", "sl"):
-        assert np.all(fits("combined").standard_error < 1.01 * fits(method).standard_error)
+@pytest.mark.parametrize("method", ["dr", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sdr", "sl"))])
+def test_combined_has_the_smallest_errors(fits, method):
+    assert np.all(fits("combined").standard_error < 1.01 * fits(method).standard_error)
 
 
 def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
@@ -186,7 +194,7 @@ def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
     release = ldp.Release(data[1].values[:FEW], data[1].mechanism)
 
     def network(x, theta, xp=jnp):
-        hidden = xp.maximum(theta["slopes"] @ x[:2] + theta["shifts"], 0.0)
+        hidden = xp.tanh(theta["slopes"] @ x[:2] + theta["shifts"])
         return (x[2] - theta["out"] @ hidden - theta["mean"]) ** 2
 
     start = {"slopes": np.array([[1.0, -1.0]]), "shifts": np.zeros(1), "out": np.ones(1), "mean": 0.5}
@@ -366,6 +374,7 @@ def estimated_deviation(low, width):
     return (estimate.estimate - low) / width, estimate.standard_error[0] / width
 
 
+@pytest.mark.slow
 def test_a_users_loss_with_kinks_in_its_parameter_is_rounded_off_like_ours():
     theirs = ldp.m_estimate(deviation, uniform_numbers(), "dr", start=0.0, draws=4)
     options = {"start": np.zeros(1), "space": ldp.estimation.Box(-9, 9), "draws": 4}
@@ -383,6 +392,7 @@ def test_a_users_loss_with_kinks_in_its_parameter_is_rounded_off_like_ours():
 )
 def test_a_loss_with_kinks_is_estimated_in_any_units(low, width):
     (first, error), (place, spread) = estimated_deviation(0.0, 1.0), estimated_deviation(low, width)
+    assert abs(first - 0.5) < 4.5 * error  # the median; error rate 7e-6
     # three tenths of a width of rounding off, which is 0.02 of a unit of 0.2: a tenth of a standard error
     assert abs(place - first) < 0.2 * error
     assert spread == pytest.approx(error, rel=0.1)  # units agree to a tenth, and so do the widths that they give
@@ -460,7 +470,7 @@ def test_boundary_many_minima_and_missing_convergence_are_said(data):
 
 
 def test_summary_is_a_table_with_names_and_intervals(fits):
-    table = fits("sdr").summary()
+    table = fits("dr").summary()
     assert "5000 records" in table and "[0.025" in table and "0.975]" in table
     assert [line.split()[0] for line in table.splitlines()[4:7]] == ["intercept", "age", "income"]
 
@@ -468,8 +478,9 @@ def test_summary_is_a_table_with_names_and_intervals(fits):
 @pytest.mark.parametrize("loss", [losses.squared(), pytest.param(losses.logistic(), marks=pytest.mark.slow)])
 def test_independent_noise_is_corrected(data, loss):
     mechanism = ldp.mechanisms.IndependentLaplaceMechanism(0.4, -0.5, 0.5, COLUMNS, ("age", "income"))
-    with jax.enable_x64(True):
-        release = ldp.Release(mechanism.randomize(jax.random.key(1), data[0]), mechanism)
+    values = data[0].copy()
+    values[:, :2] += np.random.default_rng(1).laplace(0, 0.4 / np.sqrt(2), (N, 2))  # all records lie between the bounds
+    release = ldp.Release(values, mechanism)
     estimate = ldp.m_estimate(loss, release, "independent", **PLACED)
     truth = [0.3, 1.0, -2.0]
     if loss == losses.squared():  # the line that is nearest to the original records

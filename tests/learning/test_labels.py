@@ -37,9 +37,10 @@ def test_without_a_prior_all_of_the_budget_goes_into_the_labels():
 
 
 def test_the_interval_and_the_half_width_can_be_given():
-    made = release_labels(LABELS, 2.0, **OPTIONS, prior_epsilon=1.0, half_width=0.3)
+    # with the budget and the bounds of the prior above, to share what is compiled
+    made = release_labels(LABELS, 2.0, lower=0.0, upper=4.0, prior_epsilon=0.5, half_width=0.3, seed=1)
     assert made.release.mechanism.half_width == 0.3
-    assert made.prior.nodes[0] == 0 and made.prior.nodes[-1] == 1
+    assert made.prior.nodes[0] == 0 and made.prior.nodes[-1] == 4
     assert made.prior.probabilities.sum() == pytest.approx(1, abs=1e-12)
     given = release_labels(LABELS, 2.0, **OPTIONS, interval=(0.1, 0.4))
     assert given.release.mechanism.interval == (0.1, 0.4)

@@ -27,7 +27,6 @@ from ldpbayes.learning import (
     poisson_labels,
 )
 from ldpbayes.learning import _linear as module
-from ldpbayes.learning._labels import privacy_of
 
 COUNT, WIDTH = 400, 3
 TRUTH = np.array([0.4, 0.06, -0.04, 0.0])
@@ -101,7 +100,7 @@ def test_variances_add_up_under_gaussian_noise_without_bounds(features, labels):
     assert fit.scale**2 + tau**2 == pytest.approx(total, abs=1.5e-4 * total * np.sqrt(2 / COUNT))
 
 
-def test_a_fit_is_an_estimate_with_the_privacy_of_labels(fitted, released):
+def test_a_fit_is_an_estimate_with_the_privacy_of_labels(fitted, features, released):
     assert isinstance(fitted, Estimate)
     assert fitted.names == ["intercept", "x[0]", "x[1]", "x[2]", "scale"]
     assert fitted.estimate["scale"] == fitted.scale > 0
@@ -110,7 +109,9 @@ def test_a_fit_is_an_estimate_with_the_privacy_of_labels(fitted, released):
         "Each label" in fitted.privacy and "epsilon = 2" in fitted.privacy and "Features are public" in fitted.privacy
     )
     assert "MarginalLikelihood of 400 released labels, penalty 1" in fitted.summary()
-    assert privacy_of(dataclasses.replace(released, times=3)).startswith("A person with up to 3 labels is protected")
+    with pytest.warns(ldp.data.RepeatedAnswersWarning):
+        thrice = linear_fit(features, dataclasses.replace(released, times=3), penalty=1.0)
+    assert thrice.privacy.startswith("A person with up to 3 labels is protected")
     lower, upper = fitted.interval(0.9)
     np.testing.assert_allclose(fitted.interval(0.95, side="lower"), [lower, np.full(5, np.inf)])
     assert fitted.contrast({"x[0]": 1}).standard_error == pytest.approx(fitted.standard_error[1])
@@ -183,15 +184,22 @@ def test_the_interval_of_a_scale_covers_under_strong_noise(deviation):
     assert covered >= stats.binom(300, 0.95).ppf(1e-4)
 
 
-def test_labels_in_chunks_with_one_budget_each_are_those_in_one_piece_with_one_for_all(
-    fitted, features, released, monkeypatch
-):
+def randomized_answers(x, epsilon, seed):
+    """Answers with log-odds x, randomized with a budget."""
+    rng = np.random.default_rng(seed)
+    yes = rng.random(len(x)) < 1 / (1 + np.exp(-x))
+    return np.where(rng.random(len(x)) < 1 / (1 + np.exp(-epsilon)), yes, ~yes).astype(int)
+
+
+def test_labels_in_chunks_with_one_budget_each_are_those_in_one_piece_with_one_for_all(features, monkeypatch):
+    x, options = features[:, 0], {"objective": MarginalLikelihood(bernoulli_labels), "penalty": 1.0}
+    z = randomized_answers(x, 2.0, seed=1)
+    whole = linear_fit(features, ldp.Release(z, ldp.RandomizedResponse(2.0)), **options)
     monkeypatch.setattr(module, "CHUNK_ROWS", 150)
-    personal = ldp.LaplaceMechanism(np.full(COUNT, 2.0), 0.0, 1.0)
-    fit = linear_fit(features, ldp.Release(released.values, personal), penalty=1.0)
+    fit = linear_fit(features, ldp.Release(z, ldp.RandomizedResponse(np.full(COUNT, 2.0))), **options)
     # a step that promises 1e-6 nats moves a parameter by 1.4e-3 standard errors at most
-    assert np.all(np.abs(fit.params - fitted.params) < 1.5e-3 * fitted.standard_error)
-    np.testing.assert_allclose(fit.standard_error, fitted.standard_error, rtol=1e-3)
+    assert np.all(np.abs(fit.params - whole.params) < 1.5e-3 * whole.standard_error)
+    np.testing.assert_allclose(fit.standard_error, whole.standard_error, rtol=1e-3)
 
 
 @pytest.mark.slow
@@ -220,8 +228,8 @@ def test_by_default_the_fit_is_the_posterior_mean_over_penalties_and_scales():
     rng, width, grid = np.random.default_rng(0), 3.0, (0.03, 0.3)
     x = stats.zscore(rng.normal(size=COUNT))
     labels = 0.3 * x + 0.5 * rng.normal(size=COUNT)
-    mechanism = ldp.LaplaceMechanism(2.0, -width, width)
-    released = ldp.Release(np.asarray(mechanism.randomize(jax.random.key(1), labels)), mechanism)
+    noisy = np.clip(labels, -width, width) + rng.laplace(0, width, COUNT)
+    released = ldp.Release(noisy, ldp.LaplaceMechanism(2.0, -width, width))
     fit = linear_fit(x[:, None], released, penalty=Evidence(grid=grid), intercept=False)
     single = linear_fit(x[:, None], released, penalty=Evidence(grid=grid[:1]), intercept=False)
 
@@ -345,9 +353,9 @@ def test_a_law_of_numpyro_may_be_the_law_of_labels(fitted, features, released):
 def test_a_flat_evidence_does_not_end_the_search_for_penalties():
     rng = np.random.default_rng(1)
     x, mechanism = stats.zscore(rng.normal(size=400)), ldp.RandomizedResponse(0.3)
-    released = mechanism.randomize(jax.random.key(1), rng.uniform(size=400) < 1 / (1 + np.exp(-x)))
+    released = randomized_answers(x, 0.3, seed=1)
     labels = MarginalLikelihood(bernoulli_labels)
-    fit = linear_fit(x[:, None], ldp.Release(np.asarray(released), mechanism), objective=labels, intercept=False)
+    fit = linear_fit(x[:, None], ldp.Release(released, mechanism), objective=labels, intercept=False)
     # the prior deviations of the slope go up to 48, and the labels prefer none of them: the largest three penalties by
     # themselves have an error of 0.05, and all by quadrature one of 1.4, in whose tails Laplace's method is short
     assert fit.standard_error[0] > 0.2

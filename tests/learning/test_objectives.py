@@ -25,7 +25,7 @@ from ldpbayes.mechanisms import RPWithPrior
 
 LAPLACE = ldp.LaplaceMechanism(1.0, 0.0, 1.0)
 WINDOW = RPWithPrior(1.0, (0.0, 1.0), 0.4)
-LABELS = jnp.array([-0.2, 0.1, 0.5, 1.3])
+LABELS = np.array([-0.2, 0.1, 0.5, 1.3])
 
 
 def test_the_marginal_likelihood_is_that_of_the_privatized_law(x64):
@@ -65,8 +65,11 @@ CLIPPED = {
 
 @pytest.mark.parametrize(
     "law, reference, bulk",
-    # the normal law's tails are the least of the three
-    [pytest.param(*case, marks=[pytest.mark.slow] * (name == "normal"), id=name) for name, case in CLIPPED.items()],
+    # the heavy-tailed law's tails are the most of the three
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] * (name != "heavy-tailed"), id=name)
+        for name, case in CLIPPED.items()
+    ],
 )
 def test_means_of_clipped_labels_are_exact_however_narrow_wide_or_far_away_their_law_is(law, reference, bulk, x64):
     def exact(prediction, scale):  # the integral of P(y > t) from 0 to 1, cut on all scales of the law

@@ -32,6 +32,11 @@ def hits(truth, draws, rng):
 
 def release(key, x, mechanism):
     """Many tables of some cells as one: their cells are independent."""
+    if mechanism is PLAIN["discrete Gaussian"]:
+        k = np.arange(-90, 91)  # nine scales: the law as it is defined, from NumPy, which compiles nothing
+        law = np.exp(-((k / 10.0) ** 2) / 2)
+        z = x.ravel() + np.random.default_rng([8, key]).choice(k, x.size, p=law / law.sum())
+        return NoisyTable(z.astype(int), mechanism, keys={"cell": np.arange(x.size)})
     with jax.enable_x64(True):
         z = np.asarray(mechanism.randomize(jax.random.key(key), x.ravel()))
     return NoisyTable(z, mechanism, keys={"cell": np.arange(x.size)})
