@@ -159,6 +159,7 @@ def test_traced_parameters_are_left_alone():
     assert slope == pytest.approx(0.5)
     shifted = jax.jit(lambda upper: GaussianMechanism(1.0, 1e-5, 0.0, upper).released_range[1])(1.0)
     assert shifted == pytest.approx(GaussianMechanism(1.0, 1e-5, 0.0, 1.0).released_range[1], rel=1e-6)
+    assert jax.jit(lambda rows: rows.scale)(LaplaceMechanism(0.5, [0.0, 0.0], [1.0, 2.0], columns=2)) == 6.0
     with pytest.raises(ValueError, match="make the mechanism outside the traced function"):
         jax.jit(lambda epsilon: GaussianMechanism(epsilon, 1e-5, 0.0, 1.0).scale)(1.0)
 
