@@ -83,13 +83,18 @@ def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
 def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
     """Log densities in double precision, and never part of a trace; ValueError for NaN and infinite densities."""
     with jax.enable_x64(True), jax.ensure_compile_time_eval():
-        logs = np.asarray(log_density(jnp.asarray(t)), float)
+        logs = np.asarray(_evaluated(log_density, t), float)
     if logs.shape != t.shape:
         raise ValueError(f"log_density must be elementwise, got shape {logs.shape} for values of shape {t.shape}")
     bad = np.isnan(logs) | (logs == np.inf)
     if bad.any():
         raise ValueError(f"log_density must be below infinity everywhere, got {logs[bad][0]} at {t[bad][0]:.6g}")
     return logs
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _evaluated(log_density: LogDensity, t: jax.Array) -> jax.Array:
+    return log_density(t)
 
 
 @pytree_dataclass
