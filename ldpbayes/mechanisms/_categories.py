@@ -277,7 +277,7 @@ class _UnaryEncoding(BitVectorProtocol):
     monotone = True
     _independent_bits: ClassVar[bool] = True
     _logits = abstract(
-        "(budget, xp) -> logits of p and of q, in its shape, by NumPy or JAX; infinite at an infinite one."
+        "Logits of p and of q in the shape of a budget, by NumPy or JAX; infinite at an infinite budget."
     )
     _log_odds = property(lambda self: self._logits(self._budget, jnp))
     separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))
