@@ -15,6 +15,7 @@ from ldpbayes.cli._main import main
 from ldpbayes.data import RepeatedAnswersWarning
 from ldpbayes.data.release import promises, warn_of_repeats
 from ldpbayes.mechanisms.protocol import Promise
+from tests.programs import randomize
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 BINARY = ldp.RandomizedResponse(1.0)
@@ -220,7 +221,7 @@ def test_a_release_is_a_pytree():
     ids=lambda m: m.name,
 )
 def test_categorical_releases_come_back_from_files_as_they_were(mechanism, ending, tmp_path):
-    release = ldp.Release(mechanism.randomize(jax.random.key(0), np.array([0, 3, 1])), mechanism)
+    release = ldp.Release(randomize(mechanism, np.array([0, 3, 1])), mechanism)
     release.save(tmp_path / f"release.{ending}")
     again = ldp.Release.load(tmp_path / f"release.{ending}")
     assert again.mechanism == mechanism
