@@ -114,6 +114,14 @@ def test_the_order_of_the_records_does_not_matter():
     np.testing.assert_allclose(other.weights, release.sketch().weights, atol=1e-9)  # sums of 300 numbers up to 1
 
 
+def test_nodes_of_each_budget_are_occupied_as_in_its_part():
+    sketch = released(CASES["bounds and budgets"]).sketch()
+    for part, weights, occupied in zip(sketch.parts, sketch.weights.T, sketch.occupied.T, strict=True):
+        np.testing.assert_array_equal(weights[: len(part.nodes)], part.weights)
+        np.testing.assert_array_equal(occupied[: len(part.nodes)], part.occupied)
+        assert not weights[len(part.nodes) :].any()
+
+
 def test_budgets_that_differ_by_rounding_are_one():
     sketch = released(ldp.LaplaceMechanism(np.where(ODD, 0.1 + 0.2, 0.3), -5, 5)).sketch()
     assert isinstance(sketch, PanelSketch) and sketch.size == N and sketch.mechanism.epsilon == pytest.approx(0.3)
@@ -223,6 +231,7 @@ def test_a_sketch_is_a_pytree_that_can_be_mapped_over(x64):
     np.testing.assert_allclose(together, [at(NORMAL, each) for each in sketches], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_density_is_estimated_from_few_budgets_as_from_the_records():
     release = released(TWO)
     ours, theirs = map(ldp.estimation.estimate_density, (release.sketch(), release))
