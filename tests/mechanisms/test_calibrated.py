@@ -445,7 +445,7 @@ def test_noise_has_less_variance_than_laplace_noise_of_the_budget():
 
 def test_what_no_records_explain_is_said():
     mechanism = StaircaseMechanism(1.0, LOWER, UPPER)
-    x = np.linspace(LOWER, UPPER, 2000)
+    x = np.linspace(LOWER, UPPER, 5000)
     assert not mechanism.implausible(randomize(mechanism, x, seed=6))
     assert mechanism.implausible(randomize(StaircaseMechanism(0.2, LOWER, UPPER), x, seed=6))
     assert mechanism.implausible(x)
