@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.cli._main import main
+from ldpbayes.cli import main
 from ldpbayes.data import RepeatedAnswersWarning
 from ldpbayes.data.release import promises, warn_of_repeats
 from ldpbayes.mechanisms.protocol import Promise
