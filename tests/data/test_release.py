@@ -364,7 +364,8 @@ def ways(times):
     yield "frequencies", lambda: ldp.frequencies(codes, "projection")
     yield "m_estimate", lambda: ldp.m_estimate(mean, numbers, "sl")
     yield "update", lambda: ldp.m_estimate(mean, numbers, "sl").update(ldp.Release([0.5, 0.2], LAPLACE))
-    yield "density", lambda: ldp.estimation.estimate_density(numbers.sketch())
+    share = {"positive": ldp.functionals.share(0.0, 5.0)}
+    yield "density", lambda: ldp.estimation.estimate_density(numbers.sketch(), functionals=share)
     yield "labels", lambda: ldp.learning.linear_fit(features, numbers, penalty=1.0)
 
 
