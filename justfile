@@ -16,6 +16,10 @@ lint:
 test *args:
     python -m pytest "$@"
 
+# did the default tests become slower? Compares the last whole run with the reference (--record: makes it the reference)
+seconds *args:
+    python tests/seconds.py "$@"
+
 # the slow tests, or some: just slow tests/noise
 slow *args:
     python -m pytest -m slow "$@"
