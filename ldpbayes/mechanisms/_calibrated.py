@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -248,8 +249,11 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
         return mechanism.sensitivity
     if mechanism.columns is None:
         return mechanism.upper - mechanism.lower
-    widths = np.atleast_1d(np.subtract(mechanism.upper, mechanism.lower))  # one for all columns, or one for each
-    return float(np.linalg.norm(widths, norm) * (mechanism.dimension / len(widths)) ** (1 / norm))
+    concrete = is_concrete(mechanism.lower, mechanism.upper)
+    xp = np if concrete else jnp
+    widths = xp.atleast_1d(xp.subtract(mechanism.upper, mechanism.lower))  # one for all columns, or one for each
+    distance = xp.linalg.norm(widths, norm) * (mechanism.dimension / len(widths)) ** (1 / norm)
+    return float(distance) if concrete else distance
 
 
 @registered_dataclass("staircase")

@@ -276,7 +276,10 @@ class _UnaryEncoding(BitVectorProtocol):
 
     monotone = True
     _independent_bits: ClassVar[bool] = True
-    _log_odds = abstract("Logits of p and of q in the shape of the budget; infinite at an infinite budget.")
+    _logits = abstract(
+        "Logits of p and of q in the shape of a budget, by NumPy or JAX; infinite at an infinite budget."
+    )
+    _log_odds = property(lambda self: self._logits(self._budget, jnp))
     separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
@@ -302,8 +305,7 @@ class _UnaryEncoding(BitVectorProtocol):
 
     @property
     def support_probabilities(self) -> tuple[Array, Array]:
-        with jax.enable_x64(True), jax.ensure_compile_time_eval():  # the budget is a number, also in a traced function
-            p, q = (np.asarray(jax.nn.sigmoid(a), float)[()] for a in self._log_odds)
+        p, q = (special.expit(a)[()] for a in self._logits(np.asarray(self.epsilon), np))  # on the host, as `_keep` is
         return p, q
 
 
@@ -326,7 +328,7 @@ class OptimalUnaryEncoding(_UnaryEncoding):
     0.5 0.2689414213699951
     """
 
-    _log_odds = property(lambda self: (jnp.where(jnp.isinf(self._budget), jnp.inf, 0.0), -self._budget))
+    _logits = staticmethod(lambda budget, xp: (xp.where(xp.isinf(budget), xp.inf, 0.0), -budget))
 
 
 @registered_dataclass("symmetric_unary_encoding")
@@ -348,7 +350,7 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     0.6224593312018546 0.3775406687981454
     """
 
-    _log_odds = property(lambda self: (self._budget / 2, -self._budget / 2))
+    _logits = staticmethod(lambda budget, xp: (budget / 2, -budget / 2))
 
 
 @registered_dataclass("subset_selection")

@@ -19,12 +19,9 @@ STATISTICS = ldp.mechanisms.LinearStatisticsMechanism(1.0, 1e-6, 1.0, 2.0, 2)
 RNG = np.random.default_rng(0)
 
 
-def released(mechanism, x):
-    return ldp.Release(np.asarray(mechanism.randomize(jax.random.key(0), x)), mechanism)
-
-
 NUMBERS = ldp.Release(RNG.uniform(-5, 5, 20_000) + RNG.laplace(0, 10, 20_000), LAPLACE)
-CATEGORIES = released(BITS, RNG.integers(5, size=3_000))
+OWN = RNG.integers(5, size=(3_000, 1)) == np.arange(5)
+CATEGORIES = ldp.Release(RNG.uniform(size=(3_000, 5)) < np.where(OWN, *BITS.support_probabilities), BITS)
 SKETCH = NUMBERS.sketch()
 ROW_SKETCH = MomentSketch.of(RNG.normal(size=(5_000, 20)), ROWS)
 SHOWN = [

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.cli._main import main
+from ldpbayes.cli import main
 from ldpbayes.data import RepeatedAnswersWarning
 from ldpbayes.data.release import promises, warn_of_repeats
 from ldpbayes.mechanisms.protocol import Promise
+from tests.programs import randomize
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 BINARY = ldp.RandomizedResponse(1.0)
@@ -220,7 +221,7 @@ def test_a_release_is_a_pytree():
     ids=lambda m: m.name,
 )
 def test_categorical_releases_come_back_from_files_as_they_were(mechanism, ending, tmp_path):
-    release = ldp.Release(mechanism.randomize(jax.random.key(0), np.array([0, 3, 1])), mechanism)
+    release = ldp.Release(randomize(mechanism, np.array([0, 3, 1])), mechanism)
     release.save(tmp_path / f"release.{ending}")
     again = ldp.Release.load(tmp_path / f"release.{ending}")
     assert again.mechanism == mechanism
@@ -363,7 +364,8 @@ def ways(times):
     yield "frequencies", lambda: ldp.frequencies(codes, "projection")
     yield "m_estimate", lambda: ldp.m_estimate(mean, numbers, "sl")
     yield "update", lambda: ldp.m_estimate(mean, numbers, "sl").update(ldp.Release([0.5, 0.2], LAPLACE))
-    yield "density", lambda: ldp.estimation.estimate_density(numbers.sketch())
+    share = {"positive": ldp.functionals.share(0.0, 5.0)}
+    yield "density", lambda: ldp.estimation.estimate_density(numbers.sketch(), functionals=share)
     yield "labels", lambda: ldp.learning.linear_fit(features, numbers, penalty=1.0)
 
 

@@ -1,7 +1,6 @@
 """Sketches of rows and of statistics: exact, and whatever the number of records."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -18,15 +17,19 @@ from ldpbayes.privacy import compose
 pytestmark = pytest.mark.usefixtures("x64")
 
 MECHANISM = ldp.mechanisms.LinearRecordsMechanism(2.0, 1e-4, 1.0, 2.0, columns=4)
-LAW = linear_rows(dist.MultivariateNormal(np.array([0.1, 0.0, -0.2]), 0.2 * np.eye(3)), np.array([1.0, -1.0, 0.5]), 0.3)
+SLOPES = np.array([1.0, -1.0, 0.5])
+
+
+def covariates():
+    return dist.MultivariateNormal(np.array([0.1, 0.0, -0.2]), 0.2 * np.eye(3))
 
 
 def release(n, mechanism=MECHANISM, seed=0):
-    def drawn(key):
-        keys = jax.random.split(key)
-        return mechanism.simulate(keys[1], LAW.sample(keys[0], (n,)))
-
-    return ldp.Release(jax.jit(drawn)(jax.random.key(seed)), mechanism)
+    """Rows of the law `linear_rows(covariates(), SLOPES, 0.3)` with noise."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal([0.1, 0.0, -0.2], np.sqrt(0.2), (n, 3))
+    rows = np.column_stack([x, x @ SLOPES + rng.normal(0, 0.3, n)])
+    return ldp.Release(rows + rng.normal(0, mechanism.noise.standard_deviations, rows.shape), mechanism)
 
 
 def sketch_of(values, mechanism, **options):
@@ -35,7 +38,13 @@ def sketch_of(values, mechanism, **options):
 
 @jax.jit
 def by_nodes(of):
-    return of.weights @ law_of_nodes(of, LAW).log_prob(of.nodes)
+    return of.weights @ law_of_nodes(of, linear_rows(covariates(), SLOPES, 0.3)).log_prob(of.nodes)
+
+
+@jax.jit
+def of_records(records):
+    law = ldp.Privatized(linear_rows(covariates(), SLOPES, 0.3), records.mechanism)
+    return law.log_prob(records.values)
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(3, marks=pytest.mark.slow), 100_000])
@@ -43,7 +52,7 @@ def test_a_sketch_of_rows_has_the_likelihood_of_all_of_them(n):
     records = release(n)
     made = records.sketch()
     assert isinstance(made, MomentSketch) and made.nodes.shape == (8, 4) and made.size == n
-    want = np.asarray(jax.jit(ldp.Privatized(LAW, MECHANISM).log_prob)(records.values))
+    want = np.asarray(of_records(records))
     # a sum of n terms of size up to m is good to about √n rounding errors of n·m
     size = np.abs(want).max()
     np.testing.assert_allclose(by_nodes(made), want.sum(), atol=1e-15 * n * size + 1e-12)
@@ -66,7 +75,6 @@ def test_groups_with_budgets_of_their_own_are_one_site():
     sketches = [part.sketch() for part in groups]
     personal = ldp.mechanisms.LinearRecordsMechanism(np.repeat([2.0, 0.5], [200, 300]), 1e-4, 1.0, 2.0, columns=4)
     rows = ldp.Release(np.concatenate([part.values for part in groups]), personal)
-    law = dist.MultivariateNormal(LAW.loc[:3], LAW.covariance_matrix[:3, :3])
     # a law a group: its own slopes, as a hierarchical model has them
     each = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, -0.5]])
 
@@ -78,6 +86,7 @@ def test_groups_with_budgets_of_their_own_are_one_site():
 
     @jax.jit
     def densities(slopes):
+        law = covariates()
         laws = [linear_rows(law, own, 0.3) for own in (slopes[0], *slopes)]
         common, apart = [
             sum(log_probs(base, part) for base, part in zip(bases, groups, strict=True))
@@ -95,11 +104,15 @@ def test_groups_with_budgets_of_their_own_are_one_site():
 
 def test_rows_of_other_laws_or_noises_have_no_such_sketch():
     records = release(10)
-    other = RegressionRows(dist.MultivariateNormal(np.zeros(3), np.eye(3)), dist.BernoulliLogits, np.zeros(3))
+
+    def observed():
+        other = RegressionRows(covariates(), dist.BernoulliLogits, np.zeros(3))
+        ldp.observe("z", other, records.sketch())
+
     with pytest.raises(
         ValueError, match="first and second moments, so it is only for records that are MultivariateNormal"
     ):
-        ldp.observe("z", other, records.sketch())
+        jax.eval_shape(observed)
     laplace = ldp.SymmetricLaplaceMechanism(1.0, -1, 1, columns=4)
     with pytest.raises(ValueError, match="rows can be sketched under Gaussian noise in numeric columns"):
         MomentSketch.of(records.values, laplace)
@@ -109,7 +122,7 @@ def test_rows_of_other_laws_or_noises_have_no_such_sketch():
 
 def test_statistics_of_single_records_are_summed():
     mechanism = ldp.mechanisms.LinearStatisticsMechanism(2.0, 1e-4, 1.0, 2.0, columns=4)
-    values = np.asarray(mechanism.randomize(jax.random.key(0), np.zeros((50, 10))))
+    values = np.random.default_rng(0).normal(0, mechanism.noise.standard_deviations, (50, 10))
     made = ldp.Release(values, mechanism).sketch()
     assert isinstance(made, TotalSketch) and made.size == 50 and made.mechanism == mechanism.total(50)
     np.testing.assert_allclose(made.nodes, values.sum(axis=0, keepdims=True))
@@ -132,7 +145,7 @@ def test_sketches_are_arguments_of_compiled_and_mapped_functions():
 
     alone = jax.jit(total)
     known = [alone(of, 0.4) for of in made]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *made)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *made)
     values, slopes = jax.jit(jax.vmap(jax.value_and_grad(total, 1), (0, None)))(stacked, 0.4)
     np.testing.assert_allclose(values, known, rtol=1e-12)
     assert np.all(np.isfinite(slopes))

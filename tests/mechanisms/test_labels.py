@@ -7,7 +7,6 @@ import itertools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -16,6 +15,7 @@ from scipy import integrate, stats
 import ldpbayes as ldp
 from ldpbayes.mechanisms import RROnBins, UnbiasedRandomizer, optimal_bins, optimal_unbiased
 from ldpbayes.privacy import FiniteTradeoff
+from tests.programs import call, constant, evaluate, log_prob, randomize
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -39,13 +39,11 @@ MECHANISMS = [
     for epsilon, half_width in ((1.3, 0.2), (0.1, 0.9), (6.0, 0.65))
 ]
 LABELS = [-3.0, LOWER, 0.35, 0.9, UPPER, 7.0]  # below, at the ends, inside, above
-randomize = jax.jit(lambda mechanism, key, x: mechanism.randomize(key, x))
-log_prob = jax.jit(lambda mechanism, z, x: mechanism.log_prob(z, x[:, None]))
 
 
-def log_prob_of_law(law, z):
-    """In one program, in place of one an operation."""
-    return jax.jit(lambda z: law.log_prob(z))(z)
+def by_channel(law, mechanism, z):
+    """Log densities by a channel, which NumPy builds where JAX traces neither the mechanism nor the values."""
+    return jax.jit(lambda law: ldp.Privatized(law, mechanism, method="channel").log_prob(z))(law)
 
 
 def padded(values, length):
@@ -59,7 +57,7 @@ def cells(mechanism, labels):
     centers = np.clip(labels, LOWER, UPPER)
     edges = np.unique(np.concatenate([[LOWER - half, UPPER + half], centers - half, centers + half]))
     middles = (edges[1:] + edges[:-1]) / 2
-    density = np.exp(np.asarray(log_prob(mechanism, padded(middles, 100), padded(labels, 50))))
+    density = np.exp(call("log_prob", mechanism, padded(middles, 100), padded(labels, 50)[:, None]))
     density = density[: len(labels), : len(middles)]
     return middles, np.diff(edges), density
 
@@ -74,8 +72,8 @@ def test_densities_integrate_to_one_for_labels_inside_and_outside(mechanism):
 def test_worst_likelihood_ratio_is_exp_epsilon(mechanism):
     _, _, density = cells(mechanism, [*LABELS, *np.linspace(-1, 3, 41)])
     assert np.max(density.max(axis=0) / density.min(axis=0)) == pytest.approx(np.exp(mechanism.epsilon), rel=1e-12)
-    for z in (LOWER - mechanism.half_width - 1e-9, UPPER + mechanism.half_width + 1e-9):
-        assert mechanism.log_prob(z, 0.5) == -np.inf
+    beyond = np.array([LOWER - mechanism.half_width - 1e-9, UPPER + mechanism.half_width + 1e-9])
+    assert np.all(call("log_prob", mechanism, padded(beyond, 100), np.full((50, 1), 0.5)) == -np.inf)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -105,8 +103,8 @@ def test_best_tests_lie_on_the_stated_curve_and_no_pair_of_labels_is_told_apart_
 def test_the_sampler_follows_the_density(mechanism):
     """Kolmogorov-Smirnov at 1e-6 a label and mechanism; moments within five standard errors (6e-7 each)."""
     n = 20_000
-    draws = np.asarray(randomize(mechanism, jax.random.key(0), np.broadcast_to(LABELS, (n, len(LABELS))))).T
-    mean, variance = mechanism.moments(LABELS)
+    draws = randomize(mechanism, np.broadcast_to(LABELS, (n, len(LABELS)))).T
+    mean, variance = call("moments", mechanism, np.array(LABELS))
     for i, x in enumerate(LABELS):
         half = mechanism.half_width
         middles, lengths, density = cells(mechanism, [x])
@@ -121,7 +119,7 @@ def test_the_sampler_follows_the_density(mechanism):
 def test_unbiased_values_have_the_projected_label_as_their_mean():
     mechanism = ldp.RPWithPrior(1.3, (LOWER, UPPER), 0.2)
     middles, lengths, density = cells(mechanism, LABELS)
-    means = density * lengths @ np.asarray(mechanism.unbiased(middles))
+    means = density * lengths @ call("unbiased", mechanism, middles)
     np.testing.assert_allclose(means, np.clip(LABELS, LOWER, UPPER), rtol=1e-12)
     with pytest.raises(ValueError, match="projection"):
         ldp.RPWithPrior(1.3, (LOWER, UPPER), 0.2, "uniform").unbiased(middles)
@@ -131,10 +129,11 @@ def test_budgets_may_be_personal_and_parameters_arguments_of_compiled_functions(
     personal = ldp.RPWithPrior([0.5, 1.0, 2.0], (LOWER, UPPER), 0.2)
     z = np.array([0.0, 0.7, 1.5])
     release = ldp.Release(z, personal)
-    each = [ldp.RPWithPrior(e, (LOWER, UPPER), 0.2).log_prob(v, 0.6) for e, v in zip((0.5, 1.0, 2.0), z, strict=True)]
-    np.testing.assert_allclose(personal.log_prob(release.values, 0.6), each, rtol=1e-14)
+    alone = [ldp.RPWithPrior(e, (LOWER, UPPER), 0.2) for e in (0.5, 1.0, 2.0)]
+    each = [call("log_prob", one, v, 0.6) for one, v in zip(alone, z, strict=True)]
+    np.testing.assert_allclose(call("log_prob", personal, release.values, 0.6), each, rtol=1e-14)
     stacked = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *(ldp.RPWithPrior(e, (0.0, e), 0.1 * e) for e in (0.5, 1.0, 2.0))
+        lambda *leaves: np.stack(leaves), *(ldp.RPWithPrior(e, (0.0, e), 0.1 * e) for e in (0.5, 1.0, 2.0))
     )
     mapped = jax.jit(jax.vmap(lambda mechanism, key: mechanism.log_prob(mechanism.randomize(key, 0.3), 0.3)))
     assert np.all(np.isfinite(mapped(stacked, jax.random.split(jax.random.key(0), 3))))
@@ -167,16 +166,21 @@ def test_what_is_wrong_with_an_interval_is_refused(make, message):
         make()
 
 
+def moments_of_law(base, mechanism):
+    law = ldp.Privatized(base, mechanism)
+    return law.mean, law.variance
+
+
 def test_moments_of_the_law_of_released_labels_are_those_of_its_density():
     mechanism = ldp.RPWithPrior(1.3, (LOWER, UPPER), 0.2)
-    law = ldp.Privatized(dist.Normal(0.5, 0.4), mechanism)
-    density = jax.jit(lambda z: jnp.exp(law.log_prob(z)))
-    total = [
-        integrate.quad(lambda z, k=k: z**k * float(density(z)), -0.1 + 1e-13, 1.6 - 1e-13, points=[0.3, 1.2])[0]
-        for k in range(3)
-    ]
+    nodes, weights = np.polynomial.legendre.leggauss(60)  # between the kinks of a smooth density
+    ends = np.array([-0.1 + 1e-13, 0.3, 1.2, 1.6 - 1e-13])
+    half = np.diff(ends)[:, None] / 2
+    z, weights = (ends[:-1, None] + half * (1 + nodes)).ravel(), (half * weights).ravel()
+    density = np.exp(log_prob(dist.Normal(0.5, 0.4), mechanism, z))
+    total = [np.sum(weights * z**k * density) for k in range(3)]
     assert total[0] == pytest.approx(1.0, abs=1e-9)
-    mean, variance = jax.jit(lambda law: (law.mean, law.variance))(law)
+    mean, variance = evaluate(moments_of_law, dist.Normal(0.5, 0.4), mechanism)
     assert float(mean) == pytest.approx(total[1], abs=1e-9)
     assert float(variance) == pytest.approx(total[2] - total[1] ** 2, abs=1e-9)
 
@@ -195,7 +199,7 @@ def test_a_label_is_released_as_its_bins_output_or_any_other_and_the_worst_ratio
     np.testing.assert_allclose(p, np.where(BINS[:, None] == np.arange(3), np.exp(epsilon) * other, other), rtol=1e-14)
     np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-14)
     assert np.max(p.max(axis=0) / p.min(axis=0)) == pytest.approx(np.exp(epsilon), rel=1e-12)
-    mean, variance = mechanism.moments(BINNED)
+    mean, variance = call("moments", mechanism, BINNED)
     np.testing.assert_allclose(mean, p @ OUTPUTS, rtol=1e-13)
     np.testing.assert_allclose(variance, p @ OUTPUTS**2 - (p @ OUTPUTS) ** 2, rtol=1e-12)
 
@@ -218,7 +222,7 @@ def test_best_tests_lie_on_the_stated_curve_for_any_two_bins():
 def test_samples_of_bins_have_the_stated_probabilities():
     mechanism, n = RROnBins(0.8, EDGES, OUTPUTS), 20_000
     labels = np.array([-3.0, 1.0, 4.0])
-    z = np.asarray(randomize(mechanism, jax.random.key(0), np.broadcast_to(labels, (n, 3))))
+    z = randomize(mechanism, np.broadcast_to(labels, (n, 3)))
     for drawn, p in zip(z.T, table(mechanism, labels), strict=True):
         counts = np.array([np.count_nonzero(drawn == output) for output in OUTPUTS])
         assert stats.chisquare(counts, n * p, sum_check=False).pvalue > ERROR_RATE and counts.sum() == n
@@ -234,9 +238,8 @@ def test_budgets_may_be_personal_while_bins_are_shared_by_as_many_records_as_the
     np.testing.assert_array_equal(some.epsilon, [0.5, 1.0])
     np.testing.assert_array_equal(some.edges, EDGES)
     z, x = OUTPUTS[[1, 1, 1]], 0.6
-    np.testing.assert_allclose(
-        personal.log_prob(z, x), [RROnBins(e, EDGES, OUTPUTS).log_prob(1.7, x) for e in (0.5, 1.0, 1.0)], rtol=1e-14
-    )
+    each = [call("log_prob", RROnBins(e, EDGES, OUTPUTS), 1.7, x) for e in (0.5, 1.0, 1.0)]
+    np.testing.assert_allclose(call("log_prob", personal, z, x), each, rtol=1e-14)
     sketch = ldp.Release(z, personal).sketch()
     np.testing.assert_array_equal(sketch.weights, [1, 2])
     np.testing.assert_array_equal(sketch.mechanism.epsilon, [0.5, 1.0])
@@ -246,17 +249,17 @@ def test_budgets_may_be_personal_while_bins_are_shared_by_as_many_records_as_the
 
 def test_parameters_of_bins_are_arguments_of_compiled_functions():
     many = [RROnBins(e, EDGES * e, OUTPUTS + e) for e in (0.5, 1.0, 2.0)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *many)
 
     def both(mechanism, key):
         z = mechanism.randomize(key, 0.4)
         return z, mechanism.log_prob(z, 0.4), mechanism.breakpoints(z)
 
-    z, got, breaks = jax.jit(jax.vmap(both))(stacked, jax.random.split(jax.random.key(0), 3))
+    z, got, breaks = map(np.asarray, jax.jit(jax.vmap(both))(stacked, jax.random.split(jax.random.key(0), 3)))
     for i, mechanism in enumerate(many):
         assert float(z[i]) in mechanism.outputs
-        assert float(got[i]) == pytest.approx(float(mechanism.log_prob(z[i], 0.4)), rel=1e-14)
-        np.testing.assert_array_equal(breaks[i], mechanism.breakpoints(np.asarray(z[i])))
+        assert float(got[i]) == pytest.approx(float(call("log_prob", mechanism, z[i], 0.4)), rel=1e-14)
+        np.testing.assert_array_equal(breaks[i], mechanism.breakpoints(z[i]))
 
 
 def test_specs_of_bins_make_the_mechanism_again_and_rounded_outputs_are_recognised():
@@ -266,7 +269,9 @@ def test_specs_of_bins_make_the_mechanism_again_and_rounded_outputs_are_recognis
         np.testing.assert_array_equal(ldp.Release(rounded, mechanism).values, OUTPUTS)
     whole = RROnBins(1.0, EDGES, [0, 1, 3])
     assert ldp.Release(np.array([3, 1], np.int8), whole).values.tolist() == [3.0, 1.0]
-    np.testing.assert_array_equal(mechanism.support(jnp.array([0.1, 0.2, 3.1])), [True, False, True])
+    np.testing.assert_array_equal(
+        jax.jit(lambda z: mechanism.support(z))(np.array([0.1, 0.2, 3.1])), [True, False, True]
+    )
 
 
 def test_the_likelihood_is_that_of_the_bins_masses_for_a_normal_law_and_for_counts():
@@ -278,20 +283,18 @@ def test_the_likelihood_is_that_of_the_bins_masses_for_a_normal_law_and_for_coun
     ):
         expected = np.log(q * (1 + np.expm1(1.3) * masses))
         # the channel's quadrature of a normal law is exact to 1e-9, its base normalised on the nodes
-        got = log_prob_of_law(ldp.Privatized(law, mechanism, method="channel"), OUTPUTS)
+        got = by_channel(law, mechanism, OUTPUTS)
         np.testing.assert_allclose(got, expected, atol=1e-9)
 
 
 def test_the_sketch_of_released_bins_has_their_likelihood_and_nothing_is_doubted():
     mechanism = RROnBins(1.3, EDGES, OUTPUTS)
-    law = ldp.Privatized(dist.Normal(0.4, 1.1), mechanism)
-    release = ldp.Release(
-        randomize(mechanism, jax.random.key(3), stats.norm(0.4, 1.1).ppf(np.arange(1, 900) / 900)), mechanism
-    )
+    law = dist.Normal(0.4, 1.1)
+    release = ldp.Release(randomize(mechanism, stats.norm(0.4, 1.1).ppf(np.arange(1, 900) / 900), seed=3), mechanism)
     sketch = release.sketch()
     assert release.doubts == () and len(sketch.nodes) == 3 and sketch.size == 899
-    total = sketch.weights @ np.asarray(log_prob_of_law(law, sketch.nodes))
-    assert total == pytest.approx(float(log_prob_of_law(law, release.values).sum()), rel=1e-13)
+    total = sketch.weights @ log_prob(law, mechanism, sketch.nodes)
+    assert total == pytest.approx(log_prob(law, mechanism, release.values).sum(), rel=1e-13)
     with pytest.warns(ldp.data.ReleaseWarning, match=r"899 of 899 are 0\.1, where at most 581\.9 are expected"):
         ldp.Release(np.full(899, 0.1), mechanism)
 
@@ -358,10 +361,9 @@ def test_sketches_of_the_same_bins_add_and_of_others_do_not():
     both = sketches[0] + sketches[1]
     assert both.size == 6
     np.testing.assert_array_equal(both.mechanism.outputs, one.outputs)
-    laws = [ldp.Privatized(dist.Normal(0.7, 0.5), sketch.mechanism) for sketch in (*sketches, both)]
+    law = dist.Normal(0.7, 0.5)
     first, second, total = (
-        float(sketch.weights @ np.asarray(log_prob_of_law(law, sketch.nodes)))
-        for sketch, law in zip((*sketches, both), laws, strict=True)
+        float(sketch.weights @ log_prob(law, sketch.mechanism, sketch.nodes)) for sketch in (*sketches, both)
     )
     assert total == pytest.approx(first + second, rel=1e-6)  # in single precision
     other = ldp.Release([0.5, 1.6], RROnBins(1.0, [0.0, 1.0, 2.0], [0.5, 1.6])).sketch()
@@ -379,15 +381,15 @@ def test_every_label_between_the_nodes_is_the_mean_of_what_is_released_for_it():
     labels = np.linspace(-1, 5, 61)
     p, outputs = table(MECHANISM, labels), MECHANISM.outputs
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-13)
-    np.testing.assert_allclose(p @ np.asarray(MECHANISM.unbiased(outputs)), np.clip(labels, 0, 4), atol=1e-9 * 4)
+    np.testing.assert_allclose(p @ call("unbiased", MECHANISM, outputs), np.clip(labels, 0, 4), atol=1e-9 * 4)
     assert np.max(p.max(axis=0) / p.min(axis=0)) == pytest.approx(np.exp(1.3), rel=1e-12)
-    mean, variance = MECHANISM.moments(labels)
+    mean, variance = call("moments", MECHANISM, labels)
     # a sum of k outputs, times probabilities with relative errors of a few roundings: k + 8 roundings of the largest
     rounding = (len(outputs) + 8) * np.finfo(float).eps * np.abs(outputs).max()
     np.testing.assert_allclose(mean, np.clip(labels, 0, 4), rtol=0, atol=rounding)
     np.testing.assert_allclose(variance, p @ outputs**2 - (p @ outputs) ** 2, rtol=1e-11)
     # linear between the nodes
-    levels = np.asarray(MECHANISM.levels(outputs))
+    levels = call("levels", MECHANISM, outputs)
     np.testing.assert_allclose(p.T, [np.interp(labels, NODES, level) for level in levels], rtol=1e-13)
 
 
@@ -438,7 +440,7 @@ def test_rows_that_miss_one_say_by_how_much_and_whether_single_precision_is_why(
 
 def test_unbiased_samples_have_the_stated_probabilities():
     n, labels = 20_000, np.array([-1.0, 0.5, 1.8, 3.0])
-    z = np.asarray(randomize(MECHANISM, jax.random.key(0), np.broadcast_to(labels, (n, 4))))
+    z = randomize(MECHANISM, np.broadcast_to(labels, (n, 4)))
     for drawn, p in zip(z.T, table(MECHANISM, labels), strict=True):
         counts = np.bincount(np.searchsorted(MECHANISM.outputs, drawn), minlength=len(p))
         assert np.isin(drawn, MECHANISM.outputs).all()
@@ -447,16 +449,16 @@ def test_unbiased_samples_have_the_stated_probabilities():
 
 def test_parameters_are_arguments_of_compiled_functions_and_arrays_over_labels_are_no_budgets():
     many = [UnbiasedRandomizer(e, NODES + e, MECHANISM.outputs + e, MECHANISM.matrix) for e in (1.3, 2.0)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *many)
 
     def both(mechanism, key):
         z = mechanism.randomize(key, 2.4)
         return z, mechanism.log_prob(z, 2.4)
 
-    z, got = jax.jit(jax.vmap(both))(stacked, jax.random.split(jax.random.key(0), 2))
+    z, got = map(np.asarray, jax.jit(jax.vmap(both))(stacked, jax.random.split(jax.random.key(0), 2)))
     for i, mechanism in enumerate(many):
         assert float(z[i]) in mechanism.outputs
-        assert float(got[i]) == pytest.approx(float(mechanism.log_prob(z[i], 2.4)), rel=1e-12)
+        assert float(got[i]) == pytest.approx(float(call("log_prob", mechanism, z[i], 2.4)), rel=1e-12)
     assert MECHANISM.batch_shape == () and MECHANISM.of_records((5,), slice(0, 2)) == MECHANISM
 
 
@@ -468,7 +470,7 @@ def test_specs_make_the_same_laws_and_rounded_outputs_are_recognised():
 
 def test_the_likelihood_is_the_integral_over_labels():
     law, mechanism = stats.norm(1.4, 1.1), MECHANISM
-    got = log_prob_of_law(ldp.Privatized(dist.Normal(1.4, 1.1), mechanism, method="channel"), mechanism.outputs)
+    got = by_channel(dist.Normal(1.4, 1.1), mechanism, mechanism.outputs)
     for i in range(0, len(mechanism.outputs), 3):
         level = mechanism.matrix[:, i]
         inside = integrate.quad(
@@ -497,18 +499,18 @@ def test_the_likelihoods_of_counts_and_of_skewed_labels_are_sums_and_integrals_o
     else:
         levels = np.array([np.interp(x, NODES, level) for level in MECHANISM.matrix.T])
         expected = (levels * weights * reference.pdf(x)).sum(axis=(1, 2)) + reference.sf(4) * MECHANISM.matrix[-1]
-    got = log_prob_of_law(ldp.Privatized(law, MECHANISM), MECHANISM.outputs)
+    got = log_prob(law, constant(MECHANISM), MECHANISM.outputs)
     np.testing.assert_allclose(got, np.log(expected), atol=1e-9)
 
 
 @pytest.mark.slow
 def test_the_sketch_of_unbiased_labels_has_their_likelihood_and_nothing_is_doubted():
     x = stats.norm(1.4, 1.1).ppf(np.arange(1, 400) / 400)
-    release = ldp.Release(MECHANISM.randomize(jax.random.key(3), x), MECHANISM)
+    release = ldp.Release(randomize(MECHANISM, x, seed=3), MECHANISM)
     sketch, law = release.sketch(), dist.Normal(1.4, 1.1)
     assert release.doubts == () and len(sketch.nodes) <= len(MECHANISM.outputs) and sketch.size == 399
-    total = sketch.weights @ np.asarray(ldp.Privatized(law, MECHANISM).log_prob(sketch.nodes))
-    assert total == pytest.approx(float(ldp.Privatized(law, MECHANISM).log_prob(release.values).sum()), rel=1e-12)
+    total = sketch.weights @ log_prob(law, MECHANISM, sketch.nodes)
+    assert total == pytest.approx(log_prob(law, MECHANISM, release.values).sum(), rel=1e-12)
     with pytest.warns(ldp.data.ReleaseWarning, match="399 of 399 are .*where at most"):
         ldp.Release(np.full(399, MECHANISM.outputs[0]), MECHANISM)
 

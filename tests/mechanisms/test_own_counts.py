@@ -13,6 +13,7 @@ from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms import registry as _registry
+from tests.programs import call, randomize
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "how_to" / "own_mechanism.md"
 Z, X = np.arange(-300, 311), np.arange(11)
@@ -37,7 +38,7 @@ def mechanism(example):
 @pytest.fixture(scope="module")
 def release(mechanism):
     visits = np.random.default_rng(0).poisson(6, 5000)
-    return ldp.Release(mechanism.randomize(jax.random.key(1), visits), mechanism)
+    return ldp.Release(randomize(mechanism, visits, seed=1), mechanism)
 
 
 def law_of(mechanism, base=None):
@@ -72,7 +73,7 @@ def test_values_in_the_far_tail_keep_their_likelihood_under_little_noise(example
 
 
 def test_its_guarantee_is_the_best_test_between_two_records(mechanism, x64):
-    best = ldp.privacy.FiniteTradeoff(np.exp(mechanism.log_prob(Z, X[:, None])))
+    best = ldp.privacy.FiniteTradeoff(np.exp(call("log_prob", mechanism, Z, X[:, None])))
     at = np.linspace(0, 2, 9)
     np.testing.assert_allclose(mechanism.guarantee.delta(at), best.delta(at), atol=1e-12)
 

@@ -1,6 +1,7 @@
 """What is said of released values that no records explain: never of a mechanism's own, always of another one's."""
 
 import dataclasses
+import functools
 import warnings
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms.plausibility import LEVEL, improbable_count
+from tests.programs import randomize
 from tests.protocols import PROTOCOLS
 
 N = 4000
@@ -33,9 +35,9 @@ NUMBERS = {
 }
 
 
-def released(mechanism, records, seed=0):
-    with jax.enable_x64(True):
-        return np.asarray(mechanism.randomize(jax.random.key(seed), records))
+def released(make, epsilon, records, seed=0):
+    """Values under budgets of their own, which may all be equal: one program for each mechanism."""
+    return randomize(make(np.broadcast_to(epsilon, len(records))), records, seed)
 
 
 # Records at a bound, in the middle, far outside, everywhere. A false alarm has probability 1e-12 a release, whatever
@@ -53,20 +55,20 @@ RECORDS = {
 def test_nothing_is_said_of_a_mechanisms_own_numbers(make, epsilon):
     mechanism = make(epsilon)
     for seed, records in enumerate(RECORDS.values()):
-        assert mechanism.implausible(released(mechanism, records, seed)) == []
+        assert mechanism.implausible(released(make, epsilon, records, seed)) == []
 
 
 @budgets
 @pytest.mark.parametrize("make", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_nothing_is_said_of_a_mechanisms_own_categories(make, epsilon):
-    mechanism = make(epsilon, 5)
+    mechanism, of_five = make(epsilon, 5), functools.partial(make, categories=5)
     for seed, records in enumerate((np.zeros(N, int), np.arange(N) % 5)):
-        assert mechanism.implausible(released(mechanism, records, seed)) == []
+        assert mechanism.implausible(released(of_five, epsilon, records, seed)) == []
 
 
 @pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
 def test_more_noise_than_stated_is_seen(make):
-    values = released(make(0.5), RECORDS["middle"])
+    values = released(make, 0.5, RECORDS["middle"])
     said = make(5.0).implausible(values)
     assert len(said) == 2 and "below the lower bound -5" in said[0] and "above the upper bound 5" in said[1]
     assert make(np.full(N, 5.0)).implausible(values)  # and where budgets are personal
@@ -74,21 +76,21 @@ def test_more_noise_than_stated_is_seen(make):
 
 @pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
 def test_less_noise_than_stated_is_seen_and_none_at_all(make):
-    for values in (released(make(5.0), RECORDS["spread"] / 10), RECORDS["spread"] / 10):
+    for values in (released(make, 5.0, RECORDS["spread"] / 10), RECORDS["spread"] / 10):
         (said,) = make(0.2).implausible(values)
         assert "lie outside the bounds -5 and 5, where at least" in said and "less noise than stated" in said
 
 
 @pytest.mark.parametrize("name", ["k-rr", "hadamard", "oue", "sue", "subset"])
 def test_a_larger_budget_than_stated_is_seen_in_categories(name):
-    values = released(PROTOCOLS[name](4.0, 5), np.zeros(N, int))
+    values = released(functools.partial(PROTOCOLS[name], categories=5), 4.0, np.zeros(N, int))
     said = PROTOCOLS[name](0.3, 5).implausible(values)
     assert any("support category" in what for what in said)  # too many the common one, or too few the others
 
 
 @pytest.mark.parametrize("name", ["oue", "sue"])
 def test_too_many_bits_are_seen_however_common_the_categories(name):
-    values = released(PROTOCOLS[name](0.3, 5), np.arange(N) % 5)
+    values = released(functools.partial(PROTOCOLS[name], categories=5), 0.3, np.arange(N) % 5)
     said = PROTOCOLS[name](3.0, 5).implausible(values)
     assert "bits are set, where" in said[-1]
 
@@ -106,14 +108,15 @@ def test_the_counts_and_what_is_expected_are_those_of_the_values():
 
 def test_records_at_a_bound_that_single_precision_rounds_beyond_it_are_not_beyond_it():
     mechanism = ldp.ZeroInflatedLaplaceMechanism(0.9, 0.05, 0.0, 0.1)
-    values = np.asarray(mechanism.randomize(jax.random.key(0), np.full(N, 0.1)))
+    single = jax.jit(lambda key: mechanism.randomize(key, np.full(N, 0.1)))
+    values = np.asarray(single(jax.random.key(0)))
     assert values.dtype == np.float32 and np.mean(values.astype(float) > 0.1) > 0.9
     assert mechanism.implausible(values) == []
 
 
 def test_public_records_have_no_noise_to_look_at():
-    scale = np.resize([0.0, 3.0], N)
-    values = np.where(scale > 0, released(ldp.LaplaceMechanism(1.0, 0, 3 / np.sqrt(2)), np.zeros(N)), 1.0)
+    rng, scale = np.random.default_rng(0), np.resize([0.0, 3.0], N)
+    values = np.where(scale > 0, rng.laplace(0, 3 / np.sqrt(2), N), 1.0)
     mechanism = ldp.SymmetricLaplaceMechanism(scale, 0, 3 / np.sqrt(2))
     assert mechanism.implausible(values) == []
     assert "of 2,000 lie" in ldp.SymmetricLaplaceMechanism(scale / 20, 0, 3 / np.sqrt(2)).implausible(values)[0]
@@ -122,7 +125,7 @@ def test_public_records_have_no_noise_to_look_at():
 
 def test_columns_are_looked_at_one_by_one_and_only_those_with_noise():
     mechanism = ldp.SymmetricLaplaceMechanism(1.0, 0, 1, ("a", "b", "y"), ("a", "b"))
-    rows = np.array(released(mechanism, np.full((N, 3), 0.5)))
+    rows = 0.5 + np.random.default_rng(0).laplace(0, 1 / np.sqrt(2), (N, 3))
     rows[:, 2] = 1e6
     assert mechanism.implausible(rows) == []
     rows[:, 1] *= 20
@@ -157,7 +160,7 @@ WRONG = ldp.LaplaceMechanism(1.0, 0, 2)
 
 
 def test_a_release_warns_where_it_is_made_and_its_sketches_remember():
-    values = released(ldp.LaplaceMechanism(1.0, 0, 20), np.full(N, 3.0))
+    values = 3 + np.random.default_rng(0).laplace(0, 20, N)
     with pytest.warns(ldp.data.ReleaseWarning, match=r"nearly impossible under .* \(probability below 1e-12\)") as said:
         release = ldp.Release(values, WRONG)
     assert said[0].filename == __file__ and issubclass(ldp.data.ReleaseWarning, ldp.LdpBayesWarning)
@@ -169,7 +172,7 @@ def test_a_release_warns_where_it_is_made_and_its_sketches_remember():
 
 
 def test_categories_too_remember():
-    bits = released(ldp.OptimalUnaryEncoding(0.3, 5), np.arange(N) % 5)
+    bits = released(functools.partial(ldp.OptimalUnaryEncoding, categories=5), 0.3, np.arange(N) % 5)
     with pytest.warns(ldp.data.ReleaseWarning, match="bits are set"):
         release = ldp.Release(bits, ldp.OptimalUnaryEncoding(3.0, 5))
     sketch = release.sketch()
@@ -194,6 +197,6 @@ class HeavyTailed(ldp.noise.Laplace):
 
 def test_noise_without_a_variance_is_not_checked():
     mechanism = ldp.mechanisms.AdditiveMechanism(HeavyTailed(1.0), lower=0, upper=1)
-    values = released(ldp.LaplaceMechanism(1.0, 0, 1), np.full(500, 0.5))
+    values = 0.5 + np.random.default_rng(0).laplace(0, 1, 500)
     with warnings.catch_warnings(action="error"):
         assert ldp.Release(values, mechanism).doubts == ()

@@ -20,7 +20,6 @@ from ldpbayes.privacy import (
     compose,
     shuffled,
 )
-from ldpbayes.privacy._composition import ShuffledTradeoff
 from ldpbayes.privacy.tradeoffs import composed_tradeoff
 from tests.recorded import cases
 
@@ -324,29 +323,31 @@ def test_shuffling_is_refused_where_there_is_no_bound():
 BUDGETS = np.append(1.0, np.full(999, 1e-6))
 AGE = np.append(1.0, np.zeros(999))
 NOT_HIDDEN = {
-    "public columns": ldp.LaplaceMechanism(1.0, 0, 1, columns=2, perturbed=[0]),
-    "attributes": ldp.LaplaceMechanism(61.0, 0, 1, columns=61).attribute_guarantee,
-    "labels": ldp.mechanisms.RPWithPrior(1.0, (0.0, 1.0), 0.2),
-    "bins of labels": ldp.mechanisms.RROnBins(1.0, [0.0, 1.0, 2.0], [0.5, 1.5]),
-    "budgets": ldp.RandomizedResponse(BUDGETS),
-    "budgets in a guarantee": ldp.RandomizedResponse(BUDGETS).guarantee,
-    "budgets in a release": ldp.Release(np.arange(1000) % 2, ldp.RandomizedResponse(BUDGETS)),
-    "budgets in a sketch": ldp.Release(np.arange(1000) % 2, ldp.RandomizedResponse(BUDGETS)).sketch(),
-    "bounds": ldp.LaplaceMechanism(1.0, AGE * 100, AGE * 100 + 1),  # of one width: one guarantee, but other values
-    "bounds, and one scale": ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(1.0), 0.0, 1 + AGE),
-    "scales of a density": ldp.mechanisms.AdditiveMechanism(
+    "public columns": lambda: ldp.LaplaceMechanism(1.0, 0, 1, columns=2, perturbed=[0]),
+    "attributes": lambda: ldp.LaplaceMechanism(61.0, 0, 1, columns=61).attribute_guarantee,
+    "labels": lambda: ldp.mechanisms.RPWithPrior(1.0, (0.0, 1.0), 0.2),
+    "bins of labels": lambda: ldp.mechanisms.RROnBins(1.0, [0.0, 1.0, 2.0], [0.5, 1.5]),
+    "budgets": lambda: ldp.RandomizedResponse(BUDGETS),
+    "budgets in a guarantee": lambda: ldp.RandomizedResponse(BUDGETS).guarantee,
+    "budgets in a release": lambda: ldp.Release(np.arange(1000) % 2, ldp.RandomizedResponse(BUDGETS)),
+    "budgets in a sketch": lambda: ldp.Release(np.arange(1000) % 2, ldp.RandomizedResponse(BUDGETS)).sketch(),
+    "bounds": lambda: ldp.LaplaceMechanism(
+        1.0, AGE * 100, AGE * 100 + 1
+    ),  # of one width: one guarantee, but other values
+    "bounds, and one scale": lambda: ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(1.0), 0.0, 1 + AGE),
+    "scales of a density": lambda: ldp.mechanisms.AdditiveMechanism(
         ldp.noise.FromDensity(jax.scipy.stats.cauchy.logpdf, 1 + AGE), 0.0, 1.0
     ),
-    "gamma": ldp.mechanisms.StaircaseMechanism(1.0, 0, 1, 0.2 + AGE / 2),
-    "units of rounding": ldp.mechanisms.Rounded(ldp.LaplaceMechanism(1.0, 0, 1), 1 + AGE),
-    "missing reports": ldp.mechanisms.Incomplete(ldp.LaplaceMechanism(1.0, 0, 1)),
+    "gamma": lambda: ldp.mechanisms.StaircaseMechanism(1.0, 0, 1, 0.2 + AGE / 2),
+    "units of rounding": lambda: ldp.mechanisms.Rounded(ldp.LaplaceMechanism(1.0, 0, 1), 1 + AGE),
+    "missing reports": lambda: ldp.mechanisms.Incomplete(ldp.LaplaceMechanism(1.0, 0, 1)),
 }
 
 
 @pytest.mark.parametrize("name", NOT_HIDDEN)
 def test_what_other_reports_do_not_hide_is_refused(name):
     with pytest.raises(ValueError, match="shuffling hides a person among whole reports that are made alike, got "):
-        shuffled(NOT_HIDDEN[name], 1_000, 1e-6)
+        shuffled(NOT_HIDDEN[name](), 1_000, 1e-6)
 
 
 def test_others_with_smaller_budgets_hide_nobody():
@@ -391,11 +392,12 @@ def test_deltas_of_shuffled_reports_are_the_sum_over_symbols_in_many_digits(budg
                 with_own, without = (mp.binomial(clones, k) if k >= 0 else 0 for k in (first - 1, first))
                 one, two = own * with_own + other * without, other * with_own + own * without
                 total += weight * max(one - odds * two, 0)
-        assert float(ShuffledTradeoff(float(budget), count).delta(epsilon)) == pytest.approx(float(total), rel=1e-12)
+        hidden = shuffled(ldp.RandomizedResponse(float(budget)), count, 1e-6)
+        assert float(hidden.delta(epsilon)) == pytest.approx(float(total), rel=1e-12)
 
 
 def test_a_huge_budget_is_not_made_smaller_by_shuffling():
-    assert float(ShuffledTradeoff(1e5, 10).epsilon(1e-6)) == pytest.approx(1e5)
+    assert float(shuffled(ldp.RandomizedResponse(1e5), 10, 1e-6).epsilon(1e-6)) == pytest.approx(1e5)
 
 
 def test_tables_of_different_neighbours_are_not_composed_and_their_sum_is_of_a_replaced_person():
