@@ -58,7 +58,8 @@ def differing(case, found):
     if group == "noise":
         kinds = {"float32": SINGLE, "float64": tolerance}
         parts = [(found[kind], RECORDED[case][kind], kinds[kind]) for kind in found]
-        return differences(sorted(found), sorted(RECORDED[case]), tolerance) + [x for part in parts for x in differences(*part)]
+        names = differences(sorted(found), sorted(RECORDED[case]), tolerance)
+        return names + [line for part in parts for line in differences(*part)]
     return differences(found, RECORDED[case], tolerance)
 
 
