@@ -14,7 +14,6 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.models import oue_histogram, warner
 from ldpbayes.studies import Checkpoint, ReplicatedFit, sbc
-from ldpbayes.studies._checkpoint import model_fingerprint
 from tests.checkpoints import read, write
 
 SETTINGS = {"seed": 3, "budgets": [0.5, float("inf")], "none": float("nan")}
@@ -217,7 +216,13 @@ def regression(slope, x, factor=0.0):
     return model
 
 
-def test_a_fingerprint_tells_models_apart_by_all_that_they_compute():
+def fingerprint(model, plan, folder):
+    """What a checkpoint in a folder would keep of a model."""
+    with Checkpoint(folder / "fingerprint.npz", {}, (model, plan)) as done:
+        return done.settings["model"]
+
+
+def test_a_fingerprint_tells_models_apart_by_all_that_they_compute(tmp_path):
     x = np.arange(5.0)
     weighted = numpyro.handlers.scale(regression(1.0, x), scale=2.0)
     models = {
@@ -229,14 +234,15 @@ def test_a_fingerprint_tells_models_apart_by_all_that_they_compute():
         "a prior": warner(dist.Uniform(0, 0.9)),
         "a site's name": warner(dist.Uniform(0, 1)),
     }
-    found = {name: model_fingerprint(model, RR) for name, model in models.items()}
+    found = {name: fingerprint(model, RR, tmp_path) for name, model in models.items()}
     assert len(set(found.values())) == len(models)
-    assert model_fingerprint(regression(1.0, x.copy()), RR) == found["itself"]  # made anew, it is the same
-    assert model_fingerprint(models["itself"], ldp.Release(None, ldp.RandomizedResponse(2.0), 10)) != found["itself"]
+    assert fingerprint(regression(1.0, x.copy()), RR, tmp_path) == found["itself"]  # made anew, it is the same
+    other = ldp.Release(None, ldp.RandomizedResponse(2.0), 10)
+    assert fingerprint(models["itself"], other, tmp_path) != found["itself"]
 
 
 @pytest.mark.parametrize("made", ["numbers", "rows", "personal bits", "hashes"])
-def test_every_kind_of_release_has_a_fingerprint(made):
+def test_every_kind_of_release_has_a_fingerprint(made, tmp_path):
     from ldpbayes.models import clipped_gaussian, multivariate_normal
 
     model, mechanism = {
@@ -246,4 +252,4 @@ def test_every_kind_of_release_has_a_fingerprint(made):
         "hashes": (oue_histogram(), ldp.LocalHashing(1.0, 3, 2)),
     }[made]
     plan = ldp.Release(None, mechanism, 10)
-    assert model_fingerprint(model, plan) == model_fingerprint(model, plan)
+    assert fingerprint(model, plan, tmp_path) == fingerprint(model, plan, tmp_path)

@@ -132,10 +132,10 @@ def test_dask_goes_on_without_a_killed_worker(undisturbed, tmp_path):
 def test_processes_that_are_forked_are_refused_and_so_is_what_cannot_travel():
     forking = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
     with forking, pytest.raises(ValueError, match="forked processes hang in JAX: use ProcessPoolExecutor"):
-        next(completed(abs, [(1,)], forking))
-    lock = multiprocessing.get_context("spawn").Lock()
+        sbc(answers(), PLAN, executor=forking, **OPTIONS)
+    model, lock = answers(), multiprocessing.get_context("spawn").Lock()
     with ThreadPoolExecutor() as pool, pytest.raises(TypeError, match="the task cannot be sent to workers"):
-        next(completed(lambda x: lock, [(1,)], pool))
+        sbc(lambda release: (model(release), lock)[0], PLAN, executor=pool, **OPTIONS)
 
 
 def test_an_error_in_a_task_is_raised_and_the_others_are_cancelled():
