@@ -12,6 +12,8 @@ JAX.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"  # the only place: setuptools and the documentation read it here
+
 if TYPE_CHECKING:  # editors and type checkers see all names; others are imported where they are first used
     from ldpbayes import bootstrap as bootstrap
     from ldpbayes import data as data
@@ -85,8 +87,6 @@ __all__ = [
     "predict",
     "privatize",
 ]
-
-__version__ = "0.1.0"
 
 _FOLDERS = ["bootstrap", "data", "estimation", "functionals", "inference", "learning", "likelihood", "mechanisms"]
 _FOLDERS += ["models", "noise", "opendp", "plots", "privacy", "secure", "studies", "tables"]

@@ -1,10 +1,16 @@
+import contextlib
+import ctypes
 import gc
+import json
 import os
+import time
 import warnings
 
 import jax
 import numpy as np
 import pytest
+
+from tests.seconds import Seconds
 
 with warnings.catch_warnings():
     # ArviZ stamps a file at its first import of a day: workers that import it at once may fail over that, so it is
@@ -31,14 +37,51 @@ def pytest_configure(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-MOST_MAPS = 45_000  # of 65,530 that Linux lets a process have; every compiled function takes some
+# --- what the suite takes: see seconds.py ---------------------------------------------------------------------------
+
+SECONDS = Seconds()
 
 
-def memory_maps():
-    """How many this process has, where that can be read: beyond the limit XLA crashes."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    start = time.process_time()
+    result = yield
+    file = item.nodeid.partition("::")[0]
+    SECONDS.add(file, time.process_time() - start)
+    if nextitem is None or nextitem.nodeid.partition("::")[0] != file:
+        SECONDS.calibrate()
+    return result
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    SECONDS.merge(getattr(node, "workeroutput", {}).get("seconds", Seconds().as_dict()))
+
+
+def whole_suite(config):
+    """Whether the default tests run, and all of them."""
+    chosen = config.getoption("keyword") or config.getoption("markexpr") != "not slow"
+    return config.args_source == pytest.Config.ArgsSource.TESTPATHS and not chosen
+
+
+def pytest_sessionfinish(session, exitstatus):
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["seconds"] = SECONDS.as_dict()
+    elif exitstatus == 0 and whole_suite(config):
+        (config.rootpath / ".pytest_cache" / "seconds.json").write_text(json.dumps(SECONDS.as_dict()))
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+MOST_MEMORY = 1.5e9  # bytes of one process after a module; every compiled function takes about one million
+
+
+def memory():
+    """Bytes that this process holds, where that can be read."""
     try:
-        with open("/proc/self/maps") as file:
-            return sum(1 for _ in file)
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 
@@ -47,10 +90,12 @@ def memory_maps():
 def set_aside():
     """Do not search what JAX keeps of compiled functions for garbage again and again; drop it where it is too much."""
     yield
-    if memory_maps() > MOST_MAPS:
+    if memory() > MOST_MEMORY:
         jax.clear_caches()
         gc.unfreeze()
     gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # where the C library can give back what is free
+        ctypes.CDLL(None).malloc_trim(0)
     gc.freeze()
 
 
