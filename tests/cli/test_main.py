@@ -478,21 +478,23 @@ def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
     )
 
 
-def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
+def test_a_parquet_release_is_fitted_and_written(answers, tmp_path, capsys):
+    release = tmp_path / "answers.parquet"
+    ldp.Release.load(answers).save(release)
     out = tmp_path / "posterior.nc"
-    argv = ["fit", str(numbers), "--model", "clipped_gaussian", "--out", str(out), "--target-accept", "0.8", *FEW]
+    argv = ["fit", str(release), "--model", "warner", "--out", str(out), "--target-accept", "0.8", *FEW]
     code = cli.main(argv)
     printed = capsys.readouterr()
     assert code == 3  # so few draws cannot have converged
-    assert "bulk effective sample size is below 100: mu" in printed.err
+    assert "bulk effective sample size is below 100: theta" in printed.err
     assert "; give more --warmup and --samples, " in printed.err
     assert ", or try --dense-mass if parameters are correlated\n" in printed.err
     assert "reparametrise" not in printed.err and "target_accept_prob" not in printed.err
-    assert "2,000 records, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0)" in printed.out
+    assert "500 records, RandomizedResponse(epsilon=1.0, categories=2)" in printed.out
     assert "local differential privacy with epsilon = 1" in printed.out
     posterior = az.from_netcdf(out)
-    assert posterior["posterior"]["mu"].shape == (1, 40)
-    assert json.loads(posterior.attrs["mechanisms"])[0]["mechanism"] == "laplace"
+    assert posterior["posterior"]["theta"].shape == (1, 40)
+    assert json.loads(posterior.attrs["mechanisms"])[0]["mechanism"] == "randomized_response"
 
 
 @pytest.mark.slow  # 25 seconds, of which most compile

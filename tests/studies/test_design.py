@@ -120,7 +120,10 @@ def test_a_law_that_is_narrow_beside_the_bounds_has_the_information_of_its_own_q
 
 
 # Five standard errors of a mean of 4 · 10⁴ squares: one of 10⁶ right numbers is further off, and here are 10.
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "laplace")) for name in MECHANISMS],  # integrated above
+)
 def test_the_score_of_simulated_releases_has_the_information_as_its_variance(plan, name, x64):
     mechanism, number = MECHANISMS[name], list(MECHANISMS).index(name)
     x = np.random.default_rng(number).normal(4.0, 2.0, 40_000)
