@@ -29,13 +29,14 @@ CASES = {
         negative binomial, Laplace | binomial, Laplace | Bernoulli, Laplace | exponential, Gaussian
         Laplace with its kink beyond the bounds, Laplace | rows, symmetric in one named column
         normal, independent | Bernoulli, optimal unary encoding | binomial, randomized response
-        a law a record, optimal unary encoding | gamma, Laplace | normal, zero-inflated, personal""",
+        a law a record, optimal unary encoding | gamma, Laplace | normal, zero-inflated, personal
+        rows, zero-inflated in two named columns""",
     "model": """sketch, Laplace | sketch, Gaussian | sketch, symmetric | sketch, independent | sketch, zero-inflated
         sketch, counts | sketch, 17 panels | sketch, sum of two | sketch, randomized response, personal budgets
         sketch, optimal unary encoding | sketch, symmetric unary encoding | sketch, subset selection
         sketch, local hashing | sketch, Hadamard response | release, rows | logistic regression, zero-inflated
         logistic regression, symmetric | normal regression, zero-inflated | regression, 9 scales, 5 nodes
-        release, a law a record | privatize | sketch, groups | normal regression, symmetric
+        release, a law a record | release, many categories | privatize | sketch, groups | normal regression, symmetric
         clipped_gaussian | clipped_exponential | clipped_counts | oue_histogram | warner | multivariate_normal
         hierarchical | perturbed_covariates""",
     "estimate": """logistic, combined | logistic, dr | logistic, sl | logistic, naive | squared, combined | squared, dr
@@ -50,7 +51,8 @@ CASES = {
     "bootstrap": """Bernoulli | Beta | Exponential | Gamma | GammaRate | Gaussian | GaussianMean | Multinomial | Poisson
         MultivariateNormal | Gaussian, Gaussian noise, clamping accounted for | M-estimator
         maximum likelihood | least squares | Binomial""",
-    "learning": "normal, RP with prior | Poisson, Laplace | prior, smooth",
+    "learning": """normal, RP with prior | Poisson, Laplace | prior, smooth | normal, Laplace
+        normal, Laplace, a penalty""",
 }
 FITS = {
     "sketch": """panels given | panels, counts | counts, sum of two | moments, sum of two | total of linear statistics
