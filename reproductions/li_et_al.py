@@ -1,5 +1,6 @@
 """[LWLSL]: laws of numbers from the square wave mechanism, by expectation maximisation with smoothing (EMS)."""
 
+import jax
 import numpy as np
 
 from ldpbayes.mechanisms import Mechanism
@@ -18,7 +19,7 @@ def transitions(mechanism: Mechanism, bins: int, released_bins: int) -> tuple[np
             (domain.lower_bound, domain.upper_bound, bins),
         )
     )
-    density = np.exp(np.asarray(mechanism.log_prob(z[:, None], x), float))
+    density = np.exp(np.asarray(jax.jit(mechanism.log_prob)(z[:, None], x), float))
     matrix = density.reshape(released_bins, POINTS, bins, POINTS).sum(axis=(1, 3))
     return matrix / matrix.sum(axis=0), edges
 

@@ -273,6 +273,11 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))
 
 
+@jax.jit
+def _log_prob(mechanism: Mechanism, z: Array, places: Array) -> jax.Array:
+    return mechanism.log_prob(z, places)
+
+
 def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
     """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds."""
     grid = latent_nodes(base, mechanism)
@@ -281,5 +286,5 @@ def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array)
     places = aligned(np.concatenate([grid.nodes, grid.ends]), rank)
     # if all is known, a constant of what is traced
     with jax.ensure_compile_time_eval() if is_concrete(z, mechanism) else contextlib.nullcontext():
-        kernel = mechanism.log_prob(z, places)
+        kernel = _log_prob(mechanism, z, places)
     return log_sum(aligned(masses, rank) + kernel, axis=0)

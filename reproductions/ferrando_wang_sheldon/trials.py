@@ -211,8 +211,8 @@ def _likeliest(family, truth, count, keys):
 def fisher(estimator, release):
     """Estimate and ends, each (p,), of private Fisher intervals, which ignore the noise ([FWS] eq. 7)."""
     with jax.enable_x64(True):
-        params = estimator.estimate(estimator.release_values(release)).params
-        return normal_interval(*map(np.asarray, _with_sampling_error(estimator, params)))
+        found = jax.jit(lambda values: _with_sampling_error(estimator, estimator.estimate(values).params))
+        return normal_interval(*map(np.asarray, found(estimator.release_values(release))))
 
 
 def intervals(trials, positive=False):

@@ -9,7 +9,6 @@ import sys
 import warnings
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +16,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
 from ldpbayes.inference.result import advice, convergence_problems, inference_data
+from tests.cli import made_up
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
@@ -478,21 +478,23 @@ def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
     )
 
 
-def test_a_parquet_release_is_fitted_and_written(numbers, tmp_path, capsys):
+def test_a_parquet_release_is_fitted_and_written(answers, tmp_path, capsys):
+    release = tmp_path / "answers.parquet"
+    ldp.Release.load(answers).save(release)
     out = tmp_path / "posterior.nc"
-    argv = ["fit", str(numbers), "--model", "clipped_gaussian", "--out", str(out), "--target-accept", "0.8", *FEW]
+    argv = ["fit", str(release), "--model", "warner", "--out", str(out), "--target-accept", "0.8", *FEW]
     code = cli.main(argv)
     printed = capsys.readouterr()
     assert code == 3  # so few draws cannot have converged
-    assert "bulk effective sample size is below 100: mu" in printed.err
+    assert "bulk effective sample size is below 100: theta" in printed.err
     assert "; give more --warmup and --samples, " in printed.err
     assert ", or try --dense-mass if parameters are correlated\n" in printed.err
     assert "reparametrise" not in printed.err and "target_accept_prob" not in printed.err
-    assert "2,000 records, LaplaceMechanism(epsilon=1.0, lower=-5.0, upper=5.0)" in printed.out
+    assert "500 records, RandomizedResponse(epsilon=1.0, categories=2)" in printed.out
     assert "local differential privacy with epsilon = 1" in printed.out
     posterior = az.from_netcdf(out)
-    assert posterior["posterior"]["mu"].shape == (1, 40)
-    assert json.loads(posterior.attrs["mechanisms"])[0]["mechanism"] == "laplace"
+    assert posterior["posterior"]["theta"].shape == (1, 40)
+    assert json.loads(posterior.attrs["mechanisms"])[0]["mechanism"] == "randomized_response"
 
 
 @pytest.mark.slow  # 25 seconds, of which most compile
@@ -508,14 +510,14 @@ def test_a_density_without_a_family_is_drawn_and_summarised_by_its_functionals(n
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_counts_are_drawn_with_all_personal_budgets(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    mechanism = ldp.LaplaceMechanism(np.repeat([1.0, 2.0], 50), 0, 8)
-    release = ldp.Release(mechanism.randomize(jax.random.key(0), rng.poisson(2.0, 100).clip(0, 8)), mechanism)
-    release.save(tmp_path / "counts.npz")
+def test_counts_are_drawn_with_all_personal_budgets(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(ldp, "fit", made_up.fit)
+    rng, epsilon = np.random.default_rng(0), np.repeat([1.0, 2.0], 50)
+    values = rng.poisson(2.0, 100).clip(0, 8) + rng.laplace(0, 8 / epsilon)
+    ldp.Release(values, ldp.LaplaceMechanism(epsilon, 0, 8)).save(tmp_path / "counts.npz")
     picture = tmp_path / "counts.png"
     argv = ["fit", tmp_path / "counts.npz", "--model", "clipped_counts", "--plot", picture, "--quiet", *FEW]
-    assert cli.main([str(a) for a in argv]) in (0, 3)
+    assert cli.main([str(a) for a in argv]) == 0
     assert "concentration" in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -580,18 +582,19 @@ def regression_files(tmp_path):
     sums = ldp.mechanisms.LogisticStatisticsMechanism(2.0, 1e-4, 1.0, columns=("a", "b", "y"))
     numeric = ldp.mechanisms.LinearRecordsMechanism(2.0, 1e-4, 1.0, 1.0, columns=("a", "b", "y"))
     files = []
-    for mechanism, given in ((numeric, rows), (sums, sums.statistics(rows))):
+    products = np.column_stack([*(rows[:, [0, 0, 1]] * rows[:, [0, 1, 1]]).T, *(rows[:, :2] * rows[:, 2:] - 0.5).T])
+    for mechanism, given in ((numeric, rows), (sums, products)):
         files.append(tmp_path / f"{mechanism.name}.npz")
-        ldp.Release(mechanism.randomize(jax.random.key(0), given), mechanism).save(files[-1])
+        noise = rng.normal(size=given.shape) * np.asarray(mechanism.noise.standard_deviation)
+        ldp.Release(given + noise, mechanism).save(files[-1])
     return files
 
 
-@pytest.mark.parametrize(
-    ("place", "model"), [(0, "linear_regression"), pytest.param(1, "logistic_regression", marks=pytest.mark.slow)]
-)
-def test_regressions_are_fitted_to_rows_and_to_statistics_by_name(place, model, tmp_path, capsys):
+@pytest.mark.parametrize(("place", "model"), [(0, "linear_regression"), (1, "logistic_regression")])
+def test_regressions_are_fitted_to_rows_and_to_statistics_by_name(place, model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(ldp, "fit", made_up.fit)
     path = regression_files(tmp_path)[place]
-    assert cli.main(["fit", str(path), "--model", model, *FEW]) in (0, 3)  # so few draws may not have converged
+    assert cli.main(["fit", str(path), "--model", model, *FEW]) == 0
     out = capsys.readouterr().out
     assert "slopes[1]" in out and "300 records" in out and "local differential privacy" in out
 
@@ -625,19 +628,22 @@ def test_statistics_are_bootstrapped_by_the_name_of_their_family(sums, tmp_path,
         "--count",
         "3000",
         "--draws",
-        "200",
+        "100",
         "--out",
         out,
     ]
     assert cli.main([str(a) for a in argv]) == 0
     printed = capsys.readouterr().out
     estimator = ldp.bootstrap.sufficient_statistics(ldp.bootstrap.Poisson(12), count=3000, epsilon=1.0)
-    expected = ldp.parametric_bootstrap(estimator, ldp.Release.load(sums), draws=200)
+    expected = ldp.parametric_bootstrap(estimator, ldp.Release.load(sums), draws=100)
     assert expected.summary() in printed
     assert "central differential privacy" in printed
     import xarray
 
     np.testing.assert_array_equal(xarray.load_dataset(out, engine="h5netcdf")["rate"], expected.draws[:, 0])
+
+
+POISSON = ["--family", "poisson", "--upper", "12", "--draws", "100"]
 
 
 @pytest.mark.parametrize(
@@ -650,8 +656,8 @@ def test_statistics_are_bootstrapped_by_the_name_of_their_family(sums, tmp_path,
         (["--family", "gaussian_mean", "--lower", "0", "--upper", "12"], "needs --scale"),
         (["--family", "poisson", "--upper", "20"], "one record can change the statistics by 20"),
         (["--family", "least_squares", "--upper", "1,2"], "lower is missing"),
-        (["--family", "poisson", "--upper", "12", "--level", "1.5"], "level must be between 0 and 1"),
-        (["--family", "poisson", "--upper", "12", "--draws", "20"], "at least 39 replicates"),
+        ([*POISSON, "--level", "1.5"], "level must be between 0 and 1"),
+        ([*POISSON, "--level", "0.99"], "at least 199 replicates, better ten times as many; there are 100"),
         (["--family", "poisson", "--upper", "12", "--kind", "bca"], "kind must be one of"),
     ],
 )
@@ -664,7 +670,7 @@ def test_a_bootstrap_of_what_the_release_is_not_is_refused(options, message, sum
 def test_a_release_outside_the_domain_is_printed_and_exits_with_3(tmp_path, capsys):
     path = tmp_path / "sums.npz"
     ldp.Release([-40.0], ldp.LaplaceMechanism(1.0, sensitivity=12.0)).save(path)
-    argv = ["bootstrap", path, "--family", "poisson", "--upper", "12", "--count", "3000", "--draws", "200"]
+    argv = ["bootstrap", path, "--family", "poisson", "--upper", "12", "--count", "3000", "--draws", "100"]
     assert cli.main([str(a) for a in argv]) == 3
     out, err = capsys.readouterr()
     assert "rate" in out
@@ -677,8 +683,9 @@ def labels(tmp_path):
     rng = np.random.default_rng(2)
     features = rng.normal(size=(4000, 2))
     y = 0.5 + features @ [0.1, -0.05] + 0.1 * rng.normal(size=4000)
-    mechanism = ldp.RPWithPrior(2.0, (0, 1), 0.3)
-    ldp.Release(mechanism.randomize(jax.random.key(0), y), mechanism).save(tmp_path / "labels.npz")
+    near = rng.random(4000) < 0.6
+    values = np.where(near, y.clip(0, 1) + rng.uniform(-0.3, 0.3, 4000), rng.uniform(-0.3, 1.3, 4000))
+    ldp.Release(values, ldp.RPWithPrior(2.0, (0, 1), 0.3)).save(tmp_path / "labels.npz")
     np.save(tmp_path / "features.npy", features)
     np.savetxt(tmp_path / "features.csv", features, delimiter=",", header='age,"rooms, mean"', comments="")
     return tmp_path
@@ -705,9 +712,10 @@ def test_labels_are_regressed_on_features(labels, capsys):
     np.testing.assert_allclose(rows, expected, rtol=1e-9)
 
 
-def test_a_posterior_of_released_labels_is_sampled_given_the_features(labels, capsys):
+def test_a_posterior_of_released_labels_is_sampled_given_the_features(labels, capsys, monkeypatch):
+    monkeypatch.setattr(ldp, "fit", made_up.fit)
     argv = ["fit", labels / "labels.npz", "--model", "label_regression", "--features", labels / "features.npy", *FEW]
-    assert cli.main([str(a) for a in argv]) in (0, 3)  # chains this short may not have converged
+    assert cli.main([str(a) for a in argv]) == 0
     assert "slopes[1]" in capsys.readouterr().out
 
 
@@ -737,15 +745,14 @@ def test_a_regression_on_what_does_not_fit_is_refused(argv, message, labels, cap
 def test_a_formula_takes_its_columns_from_the_file_of_the_release(tmp_path, capsys):
     rng = np.random.default_rng(0)
     columns = {"age": rng.uniform(20, 70, 50), "education": rng.choice(["high", "low"], 50)}
-    mechanism = ldp.LaplaceMechanism(epsilon=20.0, lower=0, upper=100)
-    income = np.asarray(mechanism.randomize(jax.random.key(0), 30 + columns["age"] / 2))
+    income = 30 + columns["age"] / 2 + rng.laplace(0, 5, 50)
     path = tmp_path / "people.csv"
     pd.DataFrame(columns | {"income": income}).to_csv(path, index=False)
     released = ["--column", "income", "--mechanism", "laplace", "--epsilon", "20", "--lower", "0", "--upper", "100"]
     argv = ["fit", str(path), *released, "--quiet", "--chains", "2", "--warmup", "100", "--samples", "50"]
-    cli.main([*argv, "--formula", "income ~ age + education"])
+    cli.main([*argv, "--formula", "income ~ education"])  # three parameters, which are integrated
     out = capsys.readouterr().out
-    assert "coefficients[age]" in out and "coefficients[education[T.low]]" in out and "sigma" in out
+    assert "coefficients[education[T.low]]" in out and "sigma" in out
     assert cli.main([*argv, "--formula", "income ~ agee"]) == 2
     assert "`agee` is not present" in (error := capsys.readouterr().err) and "the columns are age, education" in error
     twice = path.read_text().replace("age,education", "age,age", 1)

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from ldpbayes.cli import _main as cli
+from ldpbayes import cli
 
 COUNTS = """state,county,n,sd,population,users,users_sd
 Ohio,Adams,101,10,1000,1010,10

@@ -1,7 +1,6 @@
 """Models of formulas: designs against statsmodels', coefficients against its fits, new data, and what is refused."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -11,6 +10,7 @@ import statsmodels.api as sm
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 from numpyro.infer.util import log_density
+from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.models import regression
@@ -67,9 +67,10 @@ def test_designs_are_those_of_patsy_also_for_new_data_with_a_level_missing(peopl
 def test_designs_are_arguments_under_jit_and_vmap(people):
     prepared, _ = design("income ~ age + (1 | region)", people)
     total = lambda part: part.columns.sum() + part.codes["region"].sum() + len(part) + part.unit.sum()  # noqa: E731
-    assert jax.jit(total)(prepared) == pytest.approx(total(prepared), rel=1e-5)
-    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), prepared)
-    np.testing.assert_allclose(jax.vmap(total)(stacked), total(prepared), rtol=1e-5)
+    whole = jax.jit(total)(prepared)
+    assert whole == pytest.approx(total(jax.tree.map(np.asarray, prepared)), rel=1e-5)
+    stacked = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), prepared)
+    np.testing.assert_allclose(jax.jit(jax.vmap(total))(stacked), whole, rtol=1e-5)
     assert prepared.coords == {"coefficient": ["age"], "region": ["E", "S", "W"]}
 
 
@@ -150,6 +151,17 @@ def test_groups_have_intercepts_that_share_a_spread(people):
     np.testing.assert_allclose(means - means.sel(region="S"), [-8, 0, 8], atol=8)
 
 
+def densities(model, prepared, release, at, law):
+    """The log density of a model, and that of released values whose records have a law, by one program."""
+
+    @jax.jit
+    def both(at):
+        likelihood = ldp.Privatized(law, release.mechanism).log_prob(release.values).sum()
+        return log_density(model, (prepared, release), {}, at)[0], likelihood
+
+    return map(float, both(at))
+
+
 @pytest.mark.parametrize("family", ["normal", pytest.param("student_t", marks=pytest.mark.slow)])
 def test_the_density_is_that_of_the_documented_priors_and_law(people, family, x64):
     robust = family == "student_t"
@@ -164,14 +176,14 @@ def test_the_density_is_that_of_the_documented_priors_and_law(people, family, x6
     (prepared, _), _, _ = model.prepare((few, release), {})
     eta = 48 + (few[["age", "kind"]] - few[["age", "kind"]].mean()) @ at["coefficients"]
     eta = eta.to_numpy() + at["by_region"][np.unique(few["region"], return_inverse=True)[1]]
-    expected = dist.Normal(50, 62.5).log_prob(48.0) + dist.Laplace(0, 0.1).log_prob(0.3)
-    expected += dist.Normal(0, 62.5 / few["kind"].std(ddof=0)).log_prob(-1.0) + dist.HalfNormal(62.5).log_prob(6.0)
-    expected += dist.Normal(0, 6.0).log_prob(at["by_region"]).sum()
-    expected += dist.Gamma(4, 1).log_prob(4.0) if robust else 0.0
-    expected += np.log(2) + dist.StudentT(4, 0, 25).log_prob(9.0)
-    law = ldp.Privatized(dist.StudentT(4.0, eta, 9.0) if robust else dist.Normal(eta, 9.0), mechanism)
-    expected += law.log_prob(release.values).sum()
-    assert float(log_density(model, (prepared, release), {}, at)[0]) == pytest.approx(float(expected), rel=1e-10)
+    expected = stats.norm.logpdf(48.0, 50, 62.5) + stats.laplace.logpdf(0.3, 0, 0.1)
+    expected += stats.norm.logpdf(-1.0, 0, 62.5 / few["kind"].std(ddof=0)) + stats.halfnorm.logpdf(6.0, 0, 62.5)
+    expected += stats.norm.logpdf(at["by_region"], 0, 6.0).sum()
+    expected += stats.gamma.logpdf(4.0, 4) if robust else 0.0
+    expected += np.log(2) + stats.t.logpdf(9.0, 4, 0, 25)
+    law = dist.StudentT(4.0, eta, 9.0) if robust else dist.Normal(eta, 9.0)
+    density, likelihood = densities(model, prepared, release, at, law)
+    assert density == pytest.approx(expected + likelihood, rel=1e-10)
 
 
 def test_an_offset_has_the_coefficient_1_also_for_new_data(people, x64):
@@ -182,13 +194,15 @@ def test_an_offset_has_the_coefficient_1_also_for_new_data(people, x64):
     (prepared, _), _, entries = model.prepare((few, release), {})
     offset, age = np.log(few["kind"] + 1) + few["age"] / 10, few["age"].to_numpy()
     eta = (0.4 + 0.02 * (age - age.mean()) + offset - offset.mean()).to_numpy()
-    expected = dist.Normal(0, 2.5).log_prob(0.4) + dist.Normal(0, 2.5 / age.std()).log_prob(0.02)
-    expected += ldp.Privatized(dist.Poisson(np.exp(eta)), release.mechanism).log_prob(release.values).sum()
-    assert float(log_density(model, (prepared, release), {}, at)[0]) == pytest.approx(float(expected), rel=1e-10)
-    intercept = substitute(seed(model, 0), at)
-    assert float(trace(intercept).get_trace(prepared)["intercept"]["value"]) == pytest.approx(
-        0.4 - 0.02 * age.mean() - offset.mean()
-    )
+    expected = stats.norm.logpdf(0.4, 0, 2.5) + stats.norm.logpdf(0.02, 0, 2.5 / age.std())
+    density, likelihood = densities(model, prepared, release, at, dist.Poisson(np.exp(eta)))
+    assert density == pytest.approx(expected + likelihood, rel=1e-10)
+
+    @jax.jit
+    def intercept(at):
+        return trace(substitute(seed(model, 0), at)).get_trace(prepared)["intercept"]["value"]
+
+    assert float(intercept(at)) == pytest.approx(0.4 - 0.02 * age.mean() - offset.mean())
     new = people.iloc[7:9]
     again = model.prepare((new,), {}, entries)[0][0]
     np.testing.assert_allclose(again.offset, np.log(new["kind"] + 1) + new["age"] / 10 - offset.mean())
@@ -269,7 +283,8 @@ def test_priors_by_name_are_drawn_from(people):
     priors = {"age": dist.Normal(3.0, 0.01), "sigma": dist.Uniform(2.0, 2.1), "tau": dist.LogNormal(0.0, 0.01)}
     model = regression("income ~ kind + age + (1 | region)", priors=priors, answer=(50, 20))
     release = ldp.Release(None, EXACT, COUNT)
-    draws = Predictive(model, num_samples=200)(jax.random.key(0), people, release)
+    draws = jax.jit(lambda key: Predictive(model, num_samples=200)(key, people, release))(jax.random.key(0))
+    draws = jax.tree.map(np.asarray, draws)
     assert draws["coefficients"].shape == (200, 2) and draws["coefficients"][:, 0].std() > 20
     np.testing.assert_allclose(draws["coefficients"][:, 1], 3.0, atol=0.06)  # six standard deviations
     np.testing.assert_allclose(draws["sigma"], 2.05, atol=0.05)

@@ -56,7 +56,8 @@ MECHANISMS = [
 def test_coordinates_change_no_density_under_any_mechanism_of_numbers(mechanism, x64):
     """The potential in unconstrained space is minus the density of the values there times the map's volume."""
     x = np.random.default_rng(0).integers(3, 12, (2, 40)).astype(float)
-    releases = [ldp.Release(np.asarray(mechanism.randomize(jax.random.key(i), x[i])), mechanism) for i in range(2)]
+    randomize = jax.jit(mechanism.randomize)
+    releases = [ldp.Release(np.asarray(randomize(jax.random.key(i), x[i])), mechanism) for i in range(2)]
     at = {"mu": 4.0, "tau": np.log(1.5), "sigma": np.log(2.0), "theta": np.array([0.4, -0.7])}
     model = hierarchical()
     sketched = [[release.sketch() for release in releases]] if mechanism.batch_shape == () else []

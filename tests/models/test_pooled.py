@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import biject_to
 from numpyro.infer.util import log_density
+from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes import models
@@ -16,25 +16,33 @@ from ldpbayes.models._pooled import pooled_relative
 RNG = np.random.default_rng(0)
 
 
+@jax.jit
+def of_a_pooled_law(loc, scale, estimate, weights, x):
+    """Its transform, and its log density, at points (n, 4) of unconstrained space."""
+    law = pooled_relative(loc, scale, estimate, weights)
+    transform, origin = biject_to(law.support), jnp.zeros(4)
+    there = transform(x)
+    at_origin = transform(origin), jax.jacobian(transform)(origin)
+    return *at_origin, transform.inv(there), transform.log_abs_det_jacobian(x, there), law.log_prob(x)
+
+
 @pytest.mark.parametrize("size", [0.0, 1e-3, 1.0, 1e4, 1e8])
 def test_a_posterior_of_estimates_that_are_known_but_for_a_number_is_standard_normal(size, x64):
     """Of independent N(μ, τ²) and a likelihood exp(−½ d' P d), d = l − g, P = W − W 1 1' W/ΣW: by matrices."""
     loc, scale, estimate = RNG.normal(size=4), RNG.uniform(0.3, 2, 4), RNG.normal(size=4)
     weights = size * RNG.uniform(0.1, 1, 4)
-    law = pooled_relative(loc, scale, estimate, weights)
-    transform = biject_to(law.support)
     projection = np.diag(weights) - np.outer(weights, weights) / max(weights.sum(), 1e-300)
     covariance = np.linalg.inv(np.diag(scale**-2) + projection)
     mean = covariance @ (loc / scale**2 + projection @ estimate)
-    jacobian = jax.jacobian(transform)(jnp.zeros(4))
+    x = RNG.normal(size=(3, 4))
+    values = of_a_pooled_law(loc, scale, estimate, weights, x)
+    origin, jacobian, back, determinant, log_prob = map(np.asarray, values)
     # rounding errors are multiplied by the condition of the precision, up to 1e9
     np.testing.assert_allclose(jacobian @ jacobian.T, covariance, rtol=1e-6, atol=1e-6 * scale.max() ** 2)
-    np.testing.assert_allclose(transform(jnp.zeros(4)), mean, rtol=1e-5, atol=1e-6)
-    x = RNG.normal(size=(3, 4))
-    np.testing.assert_allclose(transform.inv(transform(x)), x, rtol=1e-6, atol=1e-6)
-    determinant = transform.log_abs_det_jacobian(x, transform(x))
+    np.testing.assert_allclose(origin, mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(back, x, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(determinant, np.full(3, np.linalg.slogdet(jacobian)[1]), rtol=1e-9)
-    np.testing.assert_allclose(law.log_prob(x), dist.Normal(loc, scale).log_prob(x).sum(-1), rtol=1e-12)
+    np.testing.assert_allclose(log_prob, stats.norm.logpdf(x, loc, scale).sum(-1), rtol=1e-12)
 
 
 def of_regions(answers, regions=30, categories=4, epsilon=1.0):
@@ -52,11 +60,16 @@ def of_regions(answers, regions=30, categories=4, epsilon=1.0):
 
 def test_coordinates_that_follow_the_data_leave_the_model_as_it_is(x64):
     sketch, shares = of_regions(3000, regions=5)
-    values = {"mu": jnp.array([0.5, 0.0, -1.0, 0.2]), "tau": jnp.full(4, 0.7), "logits": jnp.log(shares)}
+    values = {"mu": np.array([0.5, 0.0, -1.0, 0.2]), "tau": np.full(4, 0.7), "logits": np.log(shares)}
     plain = models.regional_histograms()
     tuned = plain.tuned(sketch)
     assert plain.tuned([ldp.Release(None, sketch.mechanism, 5)] * 2) is plain  # nothing to follow
-    np.testing.assert_allclose(*(log_density(model, (sketch,), {}, values)[0] for model in (plain, tuned)), rtol=1e-14)
+
+    @jax.jit
+    def densities(values):
+        return [log_density(model, (sketch,), {}, values)[0] for model in (plain, tuned)]
+
+    np.testing.assert_allclose(*densities(values), rtol=1e-14)
     logits, precisions = tuned.__wrapped__.keywords["_coordinates"]
     assert logits.shape == precisions.shape == (5, 4)
 

@@ -44,12 +44,11 @@ def cases():
         groups = {
             "sketch": _sketches(),
             "expansion": _expansions(),
-            "noise": _noises(),
-            "randomize": _randomized(),
             "fit": _fits(),
             "cli": _commands(),
         }
-    return {f"{group}, {name}": case for group, table in groups.items() for name, case in table.items()}
+        draws = {name: functools.partial(_drawn_alone, name) for name in _draws()}
+    return {f"{group}, {name}": case for group, table in groups.items() for name, case in table.items()} | draws
 
 
 def _plain(value):
@@ -351,6 +350,37 @@ def _shards():
 KEY = 20260101
 
 
+def drawn(names):
+    """What cases of the groups "noise" and "randomize" give, by name: one program draws all of each precision."""
+    found = {}
+    for single in (False, True):
+        own = {name: _draws()[name] for name in names if name.endswith("single precision") == single}
+        with jax.enable_x64(not single):
+            draw = jax.jit(lambda key, own=own: {name: draw(key) for name, draw in own.items()})
+            found |= draw(jax.random.key(KEY))
+    return {name: _plain(_described(name, found[name])) for name in names}
+
+
+def _drawn_alone(name):
+    return drawn([name])[name]
+
+
+@functools.cache
+def _draws():
+    """Functions of a random key that return arrays by name, by the names of their cases."""
+    with jax.enable_x64(True):
+        noises = {f"noise, {name}": draw for name, draw in _noises().items()}
+        return noises | {f"randomize, {name}": draw for name, draw in _randomized().items()}
+
+
+def _described(name, arrays):
+    """The arrays; of a mechanism also what it is and the type of its draws."""
+    if name.startswith("noise") or name.endswith("records drawn too"):
+        return arrays
+    mechanism, _ = _mechanisms()[name.removeprefix("randomize, ").removesuffix(", single precision")]
+    return {"mechanism": repr(mechanism), "dtype": str(arrays["z"].dtype)} | arrays
+
+
 def _noises():
     budgets = np.array([0.5, 1.0, 2.0, 4.0])
     laws = {
@@ -367,37 +397,32 @@ def _noises():
         "with public records": (noise.WithPublicRecords(noise.Laplace(np.array([0.0, 1.0, 0.0, 2.0]))), 1),
     }
 
-    def drawn(law, columns):
+    def draw(law, columns, key):
         kinds = (
             (jnp.float64, jnp.float32) if isinstance(law, (noise.Laplace, noise.SymmetricLaplace)) else (jnp.float64,)
         )
-        return {str(np.dtype(kind)): law.sample(jax.random.key(KEY), (4, columns), kind) for kind in kinds}
+        return {str(np.dtype(kind)): law.sample(key, (4, columns), kind) for kind in kinds}
 
-    return {name: functools.partial(drawn, *pair) for name, pair in laws.items()}
+    return {name: functools.partial(draw, *pair) for name, pair in laws.items()}
 
 
 def _randomized():
-    table = {name: functools.partial(_draws, *pair) for name, pair in _mechanisms().items()}
-    single = ("Laplace", "zero-inflated, rows", "randomized response")
-    for name in single:
-        table[f"{name}, single precision"] = functools.partial(_single, *_mechanisms()[name])
+    table = {name: functools.partial(_randomize, *pair) for name, pair in _mechanisms().items()}
+    for name in ("Laplace", "zero-inflated, rows", "randomized response"):
+        mechanism, x = _mechanisms()[name]
+        single = np.asarray(x, np.float32) if np.asarray(x).dtype.kind == "f" else x
+        table[f"{name}, single precision"] = functools.partial(_randomize, mechanism, single)
     for name, base in (
         ("Laplace", dist.Normal(0.4, 1.2)),
         ("randomized response", dist.Categorical(np.full(6, 1 / 6))),
     ):
         law = likelihood.Privatized(base, _mechanisms()[name][0])
-        table[f"{name}, records drawn too"] = lambda law=law: {"z": law.sample(jax.random.key(KEY), (4,))}
+        table[f"{name}, records drawn too"] = lambda key, law=law: {"z": law.sample(key, (4,))}
     return table
 
 
-def _draws(mechanism, x):
-    z = mechanism.randomize(jax.random.key(KEY), x)
-    return {"mechanism": repr(mechanism), "dtype": str(z.dtype), "z": z}
-
-
-def _single(mechanism, x):
-    with jax.enable_x64(False):
-        return _draws(mechanism, np.asarray(x, np.float32) if np.asarray(x).dtype.kind == "f" else x)
+def _randomize(mechanism, x, key):
+    return {"z": mechanism.randomize(key, x)}
 
 
 @functools.cache

@@ -35,7 +35,7 @@ def test_one_block_moves_mean_and_variance_together_by_one_at_most_and_attains_i
 def test_blocks_are_of_all_records_and_their_mean_is_the_estimate(delta, x64):
     estimator = subsample_and_aggregate(jnp.mean, lower=-2.0, upper=3.0, count=60, blocks=6, epsilon=1e9, delta=delta)
     x = np.random.default_rng(1).normal(0.5, 0.5, 60)
-    estimate = estimator.randomize(jax.random.key(0), jnp.asarray(x))
+    estimate = jax.jit(estimator.randomize)(jax.random.key(0), x)
     assert float(estimate["theta"]) == pytest.approx(x.mean(), rel=1e-3)
     assert 0.2 < float(estimate["standard_error"]) / (x.std() / np.sqrt(60)) < 2  # χ² with 5 degrees of freedom
 
@@ -54,8 +54,9 @@ def test_intervals_by_subsample_and_aggregate_cover():
 def test_a_block_whose_estimate_is_no_number_is_within_the_range_like_any_other(x64):
     """An error, or NaN, would tell with certainty that the data have such a block."""
     estimator = subsample_and_aggregate(lambda x: jnp.log(x[0]), lower=-1.0, upper=3.0, count=4, blocks=4, epsilon=1e12)
+    randomize = jax.jit(estimator.randomize)
     for records, mean in (([1.0] * 4, 0.0), ([-1.0, 1.0, 1.0, 1.0], 0.25)):  # the middle of the range is 1
-        estimate = estimator.randomize(jax.random.key(0), jnp.array(records))
+        estimate = randomize(jax.random.key(0), np.array(records))
         assert float(estimate["theta"]) == pytest.approx(mean, abs=1e-9)
 
 
@@ -77,7 +78,7 @@ def test_given_any_noisy_mean_a_record_moves_both_sums_by_one_at_most_and_the_wo
 def test_without_noise_the_estimates_are_the_mean_and_the_scaled_absolute_deviation(x64):
     x = np.random.default_rng(1).normal(2.0, 0.7, 500)
     estimator = gaussian_absolute_deviation(lower=LOWER, upper=UPPER, count=500, epsilon=1e10)
-    params = estimator.randomize(jax.random.key(0), jnp.asarray(x))
+    params = jax.jit(estimator.randomize)(jax.random.key(0), x)
     clamped = np.clip(x, LOWER, UPPER)
     assert float(params["loc"]) == pytest.approx(clamped.mean(), rel=1e-8)
     deviation = np.abs(clamped - clamped.mean()).mean()

@@ -15,7 +15,7 @@ BINS = 64
 @pytest.fixture(scope="module")
 def released():
     x = np.random.default_rng(0).beta(5, 2, 50_000)
-    return np.asarray(MECHANISM.randomize(jax.random.key(0), x))
+    return np.asarray(jax.jit(MECHANISM.randomize)(jax.random.key(0), x))
 
 
 def test_columns_of_the_transition_matrix_are_laws_and_reach_the_half_width():

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
@@ -22,13 +23,45 @@ PLAN = ldp.Release(None, ldp.RandomizedResponse(1.0), 30)
 OPTIONS = {"replicates": 8, "num_warmup": 10, "num_samples": 10, "batch": 2, "progress_bar": False}
 
 
-def spawning():
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+def answers():
+    """A share of yes answers with a uniform prior, which is quick to simulate."""
+    return warner(dist.Uniform(0.0, 1.0))
+
+
+class Processes(ProcessPoolExecutor):
+    """A process of its own for the tasks, which can be killed."""
+
+    def __init__(self):
+        super().__init__(1, mp_context=multiprocessing.get_context("spawn"))
+
+    def kill(self):
+        for process in self._processes.values():
+            os.kill(process.pid, signal.SIGKILL)
+
+
+class Mortal(Executor):
+    """Runs the first task; the others wait until the workers are killed."""
+
+    def __init__(self):
+        self.waiting = None
+
+    def submit(self, function, *arguments):
+        future = Future()
+        if self.waiting is None:
+            self.waiting = []
+            future.set_result(function(*arguments))
+        else:
+            self.waiting.append(future)
+        return future
+
+    def kill(self):
+        for future in self.waiting:
+            future.set_exception(BrokenExecutor("a worker was killed"))
 
 
 @pytest.fixture(scope="module")
 def undisturbed():
-    return sbc(warner(), PLAN, **OPTIONS).pit["theta"]
+    return sbc(answers(), PLAN, **OPTIONS).pit["theta"]
 
 
 @contextlib.contextmanager
@@ -46,32 +79,26 @@ def after_the_first_batch(kill):
         yield called
 
 
-def test_a_killed_worker_loses_no_finished_batch(undisturbed, tmp_path):
+@pytest.mark.parametrize("workers", [Mortal, pytest.param(Processes, marks=pytest.mark.slow)])
+def test_a_killed_worker_loses_no_finished_batch(workers, undisturbed, tmp_path):
     options = OPTIONS | {"checkpoint": tmp_path / "c.npz"}
-    with spawning() as executor:
-
-        def kill():
-            for process in executor._processes.values():
-                os.kill(process.pid, signal.SIGKILL)
-
-        with (
-            after_the_first_batch(kill),
-            pytest.raises(RuntimeError, match=r"workers have died .* replicates are in c"),
-        ):
-            sbc(warner(), PLAN, executor=executor, **options)
+    with (
+        workers() as executor,
+        after_the_first_batch(executor.kill),
+        pytest.raises(RuntimeError, match=r"workers have died .* replicates are in c"),
+    ):
+        sbc(answers(), PLAN, executor=executor, **options)
     with ThreadPoolExecutor(2) as executor:
-        resumed = sbc(warner(), PLAN, executor=executor, **options)
+        resumed = sbc(answers(), PLAN, executor=executor, **options)
     np.testing.assert_array_equal(resumed.pit["theta"], undisturbed)
 
 
 SCRIPT = """
 import sys
-import ldpbayes as ldp
-from ldpbayes.models import warner
 from ldpbayes.studies import sbc
-from tests.studies.test_executors import OPTIONS, PLAN
+from tests.studies.test_executors import OPTIONS, PLAN, answers
 
-sbc(warner(), PLAN, checkpoint=sys.argv[1], **OPTIONS)
+sbc(answers(), PLAN, checkpoint=sys.argv[1], **OPTIONS)
 """
 
 
@@ -81,7 +108,9 @@ def test_a_study_that_is_killed_goes_on(undisturbed, tmp_path):
         while not path.exists() and process.poll() is None:
             time.sleep(0.002)
         process.kill()
-    resumed = sbc(warner(), PLAN, checkpoint=path, **OPTIONS)
+    assert path.exists()
+    # The file is taken up, so the fingerprint of the model is the same in another process.
+    resumed = sbc(answers(), PLAN, checkpoint=path, **OPTIONS)
     np.testing.assert_array_equal(resumed.pit["theta"], undisturbed)
 
 
@@ -95,7 +124,7 @@ def test_dask_goes_on_without_a_killed_worker(undisturbed, tmp_path):
     ):
         pids = [worker.process.process.pid for worker in cluster.workers.values()]
         with after_the_first_batch(lambda: os.kill(pids[0], signal.SIGKILL)) as killed:
-            study = sbc(warner(), PLAN, executor=executor, checkpoint=tmp_path / "c.npz", **OPTIONS)
+            study = sbc(answers(), PLAN, executor=executor, checkpoint=tmp_path / "c.npz", **OPTIONS)
     assert killed
     np.testing.assert_array_equal(study.pit["theta"], undisturbed)
 
@@ -103,10 +132,10 @@ def test_dask_goes_on_without_a_killed_worker(undisturbed, tmp_path):
 def test_processes_that_are_forked_are_refused_and_so_is_what_cannot_travel():
     forking = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
     with forking, pytest.raises(ValueError, match="forked processes hang in JAX: use ProcessPoolExecutor"):
-        next(completed(abs, [(1,)], forking))
-    lock = multiprocessing.get_context("spawn").Lock()
+        sbc(answers(), PLAN, executor=forking, **OPTIONS)
+    model, lock = answers(), multiprocessing.get_context("spawn").Lock()
     with ThreadPoolExecutor() as pool, pytest.raises(TypeError, match="the task cannot be sent to workers"):
-        next(completed(lambda x: lock, [(1,)], pool))
+        sbc(lambda release: (model(release), lock)[0], PLAN, executor=pool, **OPTIONS)
 
 
 def test_an_error_in_a_task_is_raised_and_the_others_are_cancelled():

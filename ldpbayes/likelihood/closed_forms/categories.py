@@ -77,8 +77,13 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
     log_fraction = jnp.log(jnp.where(fraction > tiny, fraction, tiny))
     # if all is known, computed once, outside the traced function
     with jax.ensure_compile_time_eval() if is_concrete(z, mechanism) else contextlib.nullcontext():
-        log_supported = jnp.asarray(mechanism.log_supported(z))
+        log_supported = _log_supported(mechanism, z)
     return log_supported + log_fraction
+
+
+@jax.jit
+def _log_supported(mechanism: PureProtocol, z: Array) -> jax.Array:
+    return mechanism.log_supported(z)
 
 
 @register_closed_form(dist.Distribution, TransitionMatrix)
