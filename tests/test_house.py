@@ -10,6 +10,7 @@ import ldpbayes
 
 ROOT = pathlib.Path(ldpbayes.__file__).parent
 MODELS = pathlib.Path(ldpbayes.models.__file__).parent
+TESTS = pathlib.Path(__file__).parent
 FLOORS = [
     {"_core"},
     {"numerics"},
@@ -113,10 +114,10 @@ def test_files_are_written_in_one_way():
     assert wrong == ["_core/archive.py:open(part, 'xb')", "studies/_checkpoint.py:open(lock, 'a')"]  # which is empty
 
 
-def modules_in_use():
+def modules_in_use(sources):
     """(importing file, folder and module that it imports), for every module that is not a face."""
     paths = {pathlib.PurePath(file).with_suffix("") for file in SOURCES}
-    for file, (_, tree) in SOURCES.items():
+    for file, (_, tree) in sources.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ldpbayes":
                 module = pathlib.PurePath(*node.module.split(".")[1:])
@@ -125,11 +126,17 @@ def modules_in_use():
 
 
 def folder_of(path):
-    return pathlib.PurePath(path).parts[0]
+    return pathlib.PurePath(path).parts[0].strip("_")
 
 
 def test_an_underscore_means_that_only_its_own_folder_imports_a_module():
-    uses = [(file, path) for file, path in modules_in_use() if folder_of(file) != folder_of(path)]
+    """The tests of a folder may import its modules; other tests, and the reproductions, are outside."""
+    outside = {}
+    for path in [*(TESTS.parent / "reproductions").rglob("*.py"), *TESTS.rglob("*.py")]:
+        name = path.relative_to(TESTS if path.is_relative_to(TESTS) else TESTS.parent)
+        outside[str(name)] = (path.read_text(), ast.parse(path.read_text()))
+    uses = [*modules_in_use(SOURCES), *modules_in_use(outside)]
+    uses = [(file, path) for file, path in uses if folder_of(file) != folder_of(path)]
     assert not [f"{file} imports {path}" for file, path in uses if path.name.startswith("_")]
     shared = {path for _, path in uses}
     modules = [pathlib.PurePath(file).with_suffix("") for file in SOURCES]

@@ -21,7 +21,7 @@ from numpyro.infer import init_to_uniform
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.data import ExpandedSketch
-from ldpbayes.inference._arguments import prepared
+from ldpbayes.inference.arguments import prepared
 from ldpbayes.inference.chains import Sampler, flat_rows
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
 from ldpbayes.inference.density import Density, Site, density_of, given, sites_of

@@ -24,11 +24,11 @@ from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.panel_sketch import MixedSketch, budgets_of
 from ldpbayes.data.release import promises, warn_of_repeats
-from ldpbayes.inference._arguments import plans_of, prepared
 from ldpbayes.inference._equal_rows import equal_rows_once, sketched_releases
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import joined_release, privatize
 from ldpbayes.inference._tabulated import tabulated_records
+from ldpbayes.inference.arguments import plans_of, prepared
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sample_sites, sites_of

@@ -9,7 +9,7 @@ from typing import Any
 from ldpbayes._core.checks import require
 from ldpbayes.learning._labels import LabelRelease, release_labels
 from ldpbayes.learning._linear import CrossValidation, Evidence, LinearModel, LinearPredictor, Penalty, linear_fit
-from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
+from ldpbayes.learning._network import Network, NetworkPredictor, network_fit, train_network
 from ldpbayes.learning._objectives import (
     LearningWarning,
     MarginalLikelihood,
@@ -50,6 +50,7 @@ __all__ = [
     "poisson_labels",
     "release_labels",
     "student_t_labels",
+    "train_network",
 ]
 
 

@@ -101,9 +101,37 @@ class Network:
 def train_network(
     network: Network, objective: Objective, key: Key, features: Array, values: Array, mechanism: Mechanism
 ) -> tuple[TrainedNetwork, jax.Array]:
-    """The network trained on features (n, d) as they are and released labels (n,), and mean losses of epochs, in the
-    dtype of the features. Pure: for `jax.jit` with a static objective, and `jax.vmap` over the rest, the weight decay
-    included.
+    """Train one network on released labels: the pure function that `network_fit` compiles.
+
+    It can be compiled by `jax.jit` with a static objective, and mapped by `jax.vmap` over everything else, the weight
+    decay of the network included: many networks are then trained together.
+
+    Parameters
+    ----------
+    network : Network
+        Sizes, epochs and the optimiser. Its option `standardise` is not applied: features are used as they are.
+    objective : Objective
+        The loss that knows the mechanism.
+    key : jax.Array
+        Random key of the first weights and of the order of the labels.
+    features : array (n, d)
+        Features, whose dtype is that of the computation.
+    values : array (n,)
+        Released labels.
+    mechanism : Mechanism
+        How the labels were made private. Its parameters are numbers, or have one entry for each label.
+
+    Returns
+    -------
+    trained : TrainedNetwork
+        Weights and scale, for `network.predictor(trained, features)`.
+    losses : array (epochs,)
+        Mean loss of each epoch.
+
+    Raises
+    ------
+    ImportError
+        If optax is not installed.
     """
     require("learning", "optax")
     import optax

@@ -21,8 +21,8 @@ from ldpbayes.learning import (
     SquaredError,
     UnbiasedLabels,
     linear_fit,
+    train_network,
 )
-from ldpbayes.learning._network import train_network
 from ldpbayes.mechanisms import LaplaceMechanism
 
 PAPER = Network(widths=(128, 64), epochs=50, batch=256, weight_decay=1e-4, standardise=False)

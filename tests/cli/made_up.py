@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 
-from ldpbayes.inference._arguments import plans_of
+from ldpbayes.inference.arguments import plans_of
 from ldpbayes.inference.density import density_of, sites_of
 from ldpbayes.inference.result import inference_data, labels
 

@@ -9,8 +9,7 @@ import optax
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.learning import LearningWarning, Network, SquaredError, network_fit
-from ldpbayes.learning._network import train_network
+from ldpbayes.learning import LearningWarning, Network, SquaredError, network_fit, train_network
 
 COUNT = 300
 SMALL = Network(widths=(16, 8), epochs=30, batch=64, optimiser=optax.adam(1e-2))
