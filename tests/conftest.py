@@ -25,8 +25,11 @@ def compile_quickly():
     """Options of XLA under which the default tests run and the values in `recorded` are written."""
     if jax.__version_info__ < (0, 11):  # later versions lack the second option
         # Nearly all of the time goes into compiling programs that run for a moment. JAX reads the options when it first
-        # compiles. With the older emitters and level 0 XLA has been seen to compile wrong derivatives.
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false")
+        # compiles. With level 0 and the older emitters an earlier XLA compiled wrong derivatives: if a derivative is
+        # wrong in a default test, see whether it is at level 1, too.
+        flags = ["backend_optimization_level=0", "cpu_use_fusion_emitters=false"]
+        flags += ["cpu_parallel_codegen_split_count=1", "cpu_prefer_vector_width=128"]
+        os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in flags))
 
 
 def pytest_configure(config):
@@ -34,7 +37,8 @@ def pytest_configure(config):
     if "not slow" in config.getoption("markexpr"):
         compile_quickly()
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+    gc.set_threshold(50_000, 20, 20)  # nearly all of the many objects that tracing makes are freed without a search
 
 
 # --- what the suite takes: see seconds.py ---------------------------------------------------------------------------
@@ -74,7 +78,8 @@ def pytest_sessionfinish(session, exitstatus):
 
 # --- memory ---------------------------------------------------------------------------------------------------------
 
-MOST_MEMORY = 1.5e9  # bytes of one process after a module; every compiled function takes about one million
+MOST, GROWTH = 1.5e9, 5e7  # bytes of one process; every compiled function takes about a million
+set_aside_at = 0.0  # bytes when `set_aside` last did its work
 
 
 def memory():
@@ -90,13 +95,17 @@ def memory():
 def set_aside():
     """Do not search what JAX keeps of compiled functions for garbage again and again; drop it where it is too much."""
     yield
-    if memory() > MOST_MEMORY:
+    global set_aside_at
+    if memory() < set_aside_at + GROWTH:
+        return
+    if memory() > MOST:
         jax.clear_caches()
         gc.unfreeze()
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # where the C library can give back what is free
         ctypes.CDLL(None).malloc_trim(0)
     gc.freeze()
+    set_aside_at = memory()
 
 
 @pytest.fixture

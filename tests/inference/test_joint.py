@@ -272,6 +272,7 @@ def posterior(sketched):
 SKETCHED = pytest.param(False, marks=pytest.mark.slow), True  # whether data are sketches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sketched", SKETCHED)
 def test_a_fit_keeps_what_was_released_of_every_part(sketched):
     result, (answers, incomes) = posterior(sketched), survey(400, 3.0)
@@ -285,6 +286,7 @@ def test_a_fit_keeps_what_was_released_of_every_part(sketched):
         assert result["log_likelihood"]["answer"].shape == result["log_likelihood"]["income"].shape == (2, 200, 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sketched", SKETCHED)
 def test_replicates_are_released_values_of_people_with_one_class(sketched):
     """Means of incomes by answer, as in the data: the difference is several standard errors of either."""
@@ -297,6 +299,7 @@ def test_replicates_are_released_values_of_people_with_one_class(sketched):
     assert abs(gap - own) < 4 * noise * np.sqrt(1 / np.sum(answers.values == 1) + 1 / np.sum(answers.values == 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sketched", SKETCHED)
 def test_predictions_are_original_records_of_people_with_one_class(sketched):
     drawn = ldp.predict(posterior(sketched), of_known_spread)
