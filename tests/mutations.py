@@ -149,7 +149,7 @@ def failure(mutation, tests):
         path.write_text(mutated(path.read_text(), mutation))
         ways = os.pathsep.join([scratch, str(ROOT)])
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", tests],
+            [sys.executable, "-m", "pytest", "-x", "-q", "-o", f"pythonpath={scratch}", tests],  # before the root
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": ways, "PYTHONSAFEPATH": "1"},
             capture_output=True,
