@@ -75,9 +75,7 @@ def _left_alone(tree):
             parts = [node.returns, *node.decorator_list, *(each.annotation for each in every if each)]
         elif isinstance(node, ast.AnnAssign):
             parts = [node.annotation]
-        elif isinstance(node, ast.Raise) or (
-            isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("warn", "TypeVar", "isinstance", "print"))
-        ):
+        elif isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(SILENT)):
             parts = [node]
         for part in filter(None, parts):
             yield from ast.walk(part)
@@ -157,7 +155,9 @@ def failure(mutation, tests):
         )
     if run.returncode == 0:
         return None
-    named = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    named = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR", "ImportError"))]
+    if not named and run.returncode not in (1, 2):  # no test ran: nothing was caught
+        raise RuntimeError((run.stdout + run.stderr).strip()[-1000:])
     return named[0].split(" - ")[0] if named else (run.stdout + run.stderr).strip()[-300:]
 
 
@@ -168,7 +168,10 @@ def main(command, *numbers):
     drawn = json.loads(RECORD.read_text())
     for number in map(int, numbers or range(len(drawn))):
         mutation = drawn[number]
-        caught = failure(mutation, own_tests(mutation)) or failure(mutation, "tests")
+        try:
+            caught = failure(mutation, own_tests(mutation)) or failure(mutation, "tests")
+        except LookupError as gone:
+            caught = str(gone)
         place = f"{mutation['file']}:{mutation['line']} {mutation['kind']}"
         print(f"{number:2} {place}: {mutation['old']} -> {mutation['new']}\n     {caught or 'SURVIVED'}", flush=True)
 
