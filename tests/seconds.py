@@ -1,9 +1,10 @@
 """Has the default suite become slower? Processor seconds of every test file, against those of the reference machine.
 
     python tests/seconds.py           # the last whole run against seconds.json; fails if it took 10 % more
-    python tests/seconds.py --record  # makes the last whole run the reference (from a cold cache: .pytest_cache/jax is removed)
+    python tests/seconds.py --record  # makes the last whole run the reference
 
-`conftest.py` keeps what a run of the whole default suite took. Machines differ, so the sum is divided by what a fixed
+`conftest.py` keeps what a run of the whole default suite took; the reference is one without a cache, so remove
+`.pytest_cache/jax` first. Machines differ, so the sum is divided by what a fixed
 loop took in the same run: the compilation of small programs, which is what most of the suite's time goes into. The loop
 is repeated after every test module, under whatever else the machine did then.
 """
