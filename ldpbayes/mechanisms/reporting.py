@@ -48,9 +48,10 @@ class Reported(NumericMechanism, DiscreteMechanism):
 
     clips = True
     released_range = None  # a sketch, but of whole numbers, is refused
+    has_atoms = False
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
 
-    innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without rules.")
+    innermost = property(attrgetter("mechanism.innermost"))
     bounded, domain, guarantee, linear_tails, noise, resolution, support = (
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
         for name in ("bounded", "domain", "guarantee", "linear_tails", "noise", "resolution", "support")
@@ -60,8 +61,9 @@ class Reported(NumericMechanism, DiscreteMechanism):
     )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])
-    #: A bound on how many whole numbers from 0 on are printed as one value; computed with NumPy.
-    longest = property(lambda self: max([0.0, *map(np.max, self._numbers)]) + getattr(self.mechanism, "longest", 1.0))
+    longest = property(  # type: ignore[assignment]
+        lambda self: max([0.0, *map(np.max, self._numbers)]) + self.mechanism.longest, doc="Computed with NumPy."
+    )
 
     def __post_init__(self) -> None:
         kind, inner = type(self).__name__, self.innermost
