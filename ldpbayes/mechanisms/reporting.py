@@ -17,7 +17,6 @@ from ldpbayes._core.checks import FINITE, POSITIVE, refuse
 from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
-from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import snapped
@@ -66,8 +65,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
     )
 
     def __post_init__(self) -> None:
-        kind, inner = type(self).__name__, self.innermost
-        if not isinstance(inner, Additive) or inner.columns is not None or inner.has_atoms:
+        kind, inner = type(self).__name__, self.mechanism.innermost if isinstance(self.mechanism, Mechanism) else None
+        if inner is None or inner.noise is None or inner.columns is not None or inner.has_atoms:
             kinds = "an additive mechanism of numbers (or a rule around one) that adds noise to every record"
             raise TypeError(f"{kind} takes {kinds}, got {self.mechanism!r}")
         if self.silent and self.mechanism.may_be_missing:
