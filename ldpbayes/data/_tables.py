@@ -229,7 +229,7 @@ class NoisyTable(Release):
         said = f"It compares data sets in which one person is {word}: this changes up to {changed} of the released"
         said = f"{said} values, each by up to {most}."
         beside: Any = {"neighbours": self.neighbours, "publisher": self.privacy}
-        return Promise(mechanism, changed=changed, said=said, **beside)
+        return Promise(mechanism, changed=changed, change=said, **beside)
 
     @property
     def dim(self) -> str:

@@ -94,8 +94,8 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     names, selection = whole.keys, tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
     if positions := all(is_integer(name) and 0 <= name < len(names) for name in selection):
         selection = tuple(names[position] for position in selection)
-    known = positions or (columns == names and all(isinstance(name, str) and name in names for name in selection))
-    if not known or not selection or len(set(selection)) < len(selection):
+    valid = positions or (columns == names and all(isinstance(name, str) and name in names for name in selection))
+    if not valid or not selection or len(set(selection)) < len(selection):
         text = f"{tuple(names[:9])}{' ...' * (len(names) > 9)}"
         raise ValueError(f"perturbed must be distinct columns out of {text}, got {perturbed!r}")
     ordered = tuple(sorted(selection, key=names.index))

@@ -124,8 +124,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
         between = inner.noise.astype(clipped.dtype).log_interval
-        own = functools.partial(inner.log_prob, x=clipped)
-        return self.by_intervals(z, own, lambda low, high: between(low - clipped, high - clipped))
+        at = functools.partial(inner.log_prob, x=clipped)
+        return self.by_intervals(z, at, lambda low, high: between(low - clipped, high - clipped))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         z = self.mechanism.randomize(key, x)

@@ -169,7 +169,7 @@ def _log_sum(term: Callable, start: np.ndarray, scale: np.ndarray, *others: np.n
     j = np.arange(math.ceil(np.max(counts)) + 3.0)
     step = max(TERMS_AT_ONCE // len(j), 1)
     parts = (np.s_[first : first + step, None] for first in range(0, len(scale), step))
-    totals = [np.sum(term(j, *(each[part] for each in (start, scale, *others))), axis=1) for part in parts]
+    totals = [np.sum(term(j, *(array[part] for array in (start, scale, *others))), axis=1) for part in parts]
     return np.log(np.concatenate(totals))
 
 

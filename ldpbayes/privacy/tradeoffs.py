@@ -85,8 +85,8 @@ class SeparateTradeoff(ParametricTradeoff):
     def _at(self, formula: str, argument: Array) -> Array:
         argument, *parameters = self._broadcast(argument)
         result = np.empty(argument.shape)
-        for values in set(zip(*(each.ravel().tolist() for each in parameters), strict=True)):
-            here = np.all([each == value for each, value in zip(parameters, values, strict=True)], axis=0)
+        for values in set(zip(*(parameter.ravel().tolist() for parameter in parameters), strict=True)):
+            here = np.all([parameter == value for parameter, value in zip(parameters, values, strict=True)], axis=0)
             result[here] = self._curve(*values)._at(formula, argument[here])
         return result[()]
 
