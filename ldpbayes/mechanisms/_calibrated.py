@@ -24,8 +24,8 @@ class LaplaceMechanism(Additive):
     """Laplace noise for a privacy budget, added to a clipped number, to columns of a row, or to a statistic ([DMNS]).
 
     The scale of the noise is the sensitivity divided by epsilon. With bounds, every record gets noise and is protected;
-    the sensitivity is then upper − lower, summed over the perturbed columns of a row. With `sensitivity`, noise is added
-    once, to a statistic of many records. The guarantee then protects each person in the statistic.
+    the sensitivity is then upper − lower, summed over the perturbed columns of a row. With `sensitivity`, noise is
+    added once, to a statistic of many records. The guarantee then protects each person in the statistic.
 
     Parameters
     ----------
@@ -149,10 +149,10 @@ class GaussianMechanism(Additive):
 
     The attribute `scale` is the smallest standard deviation of the noise that gives (epsilon, delta)-differential
     privacy, proportional to the sensitivity. With bounds, every record gets noise and is protected; the sensitivity is
-    then upper − lower, of rows the Euclidean norm of upper − lower over the perturbed columns. With `sensitivity`, noise
-    is added once, to a statistic of many records. The guarantee then protects each person in the statistic.
+    then upper − lower, of rows the Euclidean norm of upper − lower over the perturbed columns. With `sensitivity`,
+    noise is added once, to a statistic of many records. The guarantee then protects each person in the statistic.
 
-    The mechanism stores `scale`. Therefore, if `jax.vmap` maps over `epsilon` or `delta`, it must also map over `scale`.
+    The mechanism stores `scale`. If `jax.vmap` maps over `epsilon` or `delta`, it must also map over `scale`.
 
     Parameters
     ----------

@@ -93,8 +93,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
         low = high = z.astype(float) if xp is np else floating(z)
         short: Any = xp.zeros(z.shape, bool)
-        rule: Mechanism = self
-        while isinstance(rule, Reported):
+        rule: Any = self
+        while rule is not self.innermost:
             low, high, short = rule._undone(xp, low, high, short)
             rule = rule.mechanism
         before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)

@@ -21,8 +21,7 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Pol
 class _IntegerTradeoff(ParametricTradeoff):
     """Two laws on the integers whose centres are `distance` apart, a positive integer."""
 
-    scale: Array = ruled(WHOLE_SCALE)  #: Scale of the noise, in the unit of the data, a number or an array.
-    #: Distance of the centres, in the unit of the data, a number or an array.
+    scale: Array = ruled(WHOLE_SCALE)
     distance: Array = ruled(
         ("a positive integer up to 2**53", lambda a: (a >= 1) & (a <= 2.0**53) & (a == np.floor(a)))
     )
