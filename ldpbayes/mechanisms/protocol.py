@@ -50,14 +50,14 @@ class Mechanism(Called, abc.ABC):
     domain: Any  #: NumPyro constraint on the record x, after clipping.
     support: Any  #: NumPyro constraint on the released value z.
     bounded: Any  #: False if records, or a statistic of them, get noise without being clipped to bounds.
-    #: The `Noise` of an additive mechanism, also below reporting rules. None for every other mechanism, of which only
-    #: `log_prob` knows p(z | x).
+    #: The `Noise` that is added to a number, or to columns of a row, before any reporting rule. None if the mechanism
+    #: does something else.
     noise: Any
     _owed: ClassVar[dict[str, str]] = {
         "domain": "NumPyro constraint on the record x, after clipping",
         "support": "NumPyro constraint on the released value z",
         "bounded": "False if records get noise without being clipped to bounds, else True",
-        "noise": "None, unless the class is derived from an additive mechanism or a reporting rule",
+        "noise": "the Noise that is added to a number or to columns, None if the mechanism does something else",
     }
     innermost: Any = property(lambda self: self, doc="The mechanism without reporting rules.")
     #: A bound on how many whole numbers from 0 on are printed as one value; 1 without reporting rules.
