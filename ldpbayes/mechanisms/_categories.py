@@ -43,6 +43,9 @@ class Categories(DiscreteMechanism):
         nan = jnp.full(np.broadcast_shapes(np.shape(x), self.batch_shape) + self.event_shape, jnp.nan)
         return nan, nan
 
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(z).reshape(len(z), -1)
+
     def _codes(self, x: ArrayLike) -> jax.Array:
         """Records as an integer array; ValueError for other codes, if they are concrete."""
         last = self.categories - 1
@@ -101,9 +104,6 @@ class PureProtocol(Categories):
         """Return 1 for each category that `z` supports and 0 for others: the batch shape of `z`, then (categories,)."""
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
-
-    def equivalence(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(z).reshape(len(z), -1)
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         dtype = jnp.result_type(x, float)
@@ -306,11 +306,11 @@ class _UnaryEncoding(BitVectorProtocol):
 
 @registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
-    """Optimal unary encoding (OUE): release one perturbed bit for each category ([WBLJ] sec. 4.2).
+    """Optimal unary encoding (OUE): release one perturbed bit for each category.
 
-    The bit of the true category is 1 with probability p = 1/2, and the bit of each other category with probability
-    q = 1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. In [KJKH] eq. 9, the letter q stands for our
-    p, and the letter p stands for our 1 − q. `PureProtocol` describes the parameters.
+    The bit of the true category is 1 with probability p = 1/2, and the bit of each other category with probability q =
+    1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. See [WBLJ] sec. 4.2. In [KJKH] eq. 9, the letter
+    q stands for our p, and the letter p stands for our 1 − q. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -323,10 +323,10 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("symmetric_unary_encoding")
 class SymmetricUnaryEncoding(_UnaryEncoding):
-    """Symmetric unary encoding (SUE): release one bit for each category, after random flips ([WBLJ] sec. 4.2).
+    """Symmetric unary encoding (SUE): release one bit for each category, after random flips.
 
-    Before the flips, only the bit of the true category is 1. Each bit is flipped with probability
-    q = 1 / (exp(epsilon / 2) + 1). This is the permanent response of basic RAPPOR in [EPK], with f = 2 q.
+    Before the flips, only the bit of the true category is 1. Each bit is flipped with probability q = 1 / (exp(epsilon
+    / 2) + 1). SUE is from [WBLJ] sec. 4.2. It is the permanent response of basic RAPPOR in [EPK], with f = 2 q.
     `PureProtocol` describes the parameters.
 
     Examples
@@ -477,14 +477,13 @@ LARGEST_HASH_RANGE = 1 << 31
 
 @registered_dataclass("local_hashing")
 class LocalHashing(_EvenProtocol):
-    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash ([WBLJ] sec.
-    4.3).
+    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
 
     Randomized response perturbs the hash. With ``hash_range=2``, the mechanism is binary local hashing (BLH). With the
-    default `hash_range`, it is optimal local hashing (OLH). A released value is a pair (seed, hash). It supports the
-    categories that have this hash under this seed. The guarantee is for two categories with different hashes, the worst
-    case. The hash is xxHash32 of the decimal digits of the category's code, modulo g, as in the package pure-ldp.
-    `PureProtocol` describes epsilon and categories (here at most 10^7).
+    default `hash_range`, it is optimal local hashing (OLH), both from [WBLJ] sec. 4.3. A released value is a pair
+    (seed, hash). It supports the categories that have this hash under this seed. The guarantee is for two categories
+    with different hashes, the worst case. The hash is xxHash32 of the decimal digits of the category's code, modulo g,
+    as in the package pure-ldp. `PureProtocol` describes epsilon and categories (here at most 10^7).
 
     Parameters
     ----------
@@ -630,9 +629,6 @@ class TransitionMatrix(Categories):
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         matrix = jnp.asarray(self.matrix, jnp.result_type(x, float))
         return log_or_nothing(matrix[jnp.asarray(x).astype(int), jnp.asarray(z).astype(int)])
-
-    def equivalence(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(z)[:, None]
 
     def implausible(self, values: np.ndarray) -> list[str]:
         counts = np.bincount(values, minlength=self.matrix.shape[1])

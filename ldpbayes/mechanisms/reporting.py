@@ -31,16 +31,9 @@ def _slack(z: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Reported(NumericMechanism, DiscreteMechanism):
-    """Base of reporting rules. A rule says what is printed if an additive mechanism has released the number z.
-
-    If z is printed unchanged, the likelihood of a printed value is the density of z, else the probability of all
-    numbers that are printed as this value. NaN is a missing value. A rule uses only the released number, not the
-    record. Therefore the guarantee of the mechanism does not change.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    """Base of reporting rules: what is printed if an additive mechanism has released z. A printed value has the density
+    of z if z was printed unchanged, else the probability of all z that are printed as it; NaN is a missing value. A
+    rule uses only the released number, not the record, so the guarantee of the mechanism does not change.
     """
 
     mechanism: Mechanism
@@ -207,7 +200,9 @@ class Withheld(Reported):
 
 @registered_dataclass("rounded")
 class Rounded(Reported):
-    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z, of two the larger one.
+    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z.
+
+    If two multiples are equally near, the larger one is printed.
 
     Parameters
     ----------

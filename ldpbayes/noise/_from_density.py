@@ -38,7 +38,7 @@ DISTANCES_AT_ONCE = 64
 _T, _W = leggauss(4)
 
 
-class _Law(NamedTuple):
+class _TabulatedLaw(NamedTuple):
     """Noise of scale one in panels between edges (n + 1,), in arcsinh of the noise."""
 
     edges: np.ndarray
@@ -52,7 +52,7 @@ class _Law(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
+def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _TabulatedLaw:
     # no panel ends at a round number, so that a kink there which is not stated is seen in the integral
     panel_ends = (np.arange(-PANELS_PER_SIDE, PANELS_PER_SIDE + 1) + 1 / 3) * PANEL_WIDTH
     edges = np.union1d(panel_ends, np.arcsinh(breaks))
@@ -77,7 +77,8 @@ def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
     inside = edges[(below > NEGLIGIBLE_TAIL) & (above > NEGLIGIBLE_TAIL)]
     reach = math.sinh(max(abs(inside[0]), abs(inside[-1])) + PANEL_WIDTH)
     kept = weights > VISIBLE_NODE_MASS
-    return _Law(edges, t[kept], weights[kept], below, above, deviation, 1 / slope if slope else math.inf, reach)
+    resolution = 1 / slope if slope else math.inf
+    return _TabulatedLaw(edges, t[kept], weights[kept], below, above, deviation, resolution, reach)
 
 
 def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
