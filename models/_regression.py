@@ -10,11 +10,10 @@ from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.data import TotalSketch
+from ldpbayes.inference import factory
 from ldpbayes.likelihood import RegressionRows, SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
-from ldpbayes.models._factory import factory
 from ldpbayes.noise import Gaussian, Laplace
-from ldpbayes.numerics.arrays import packed
 
 
 def _coefficients(d: int, slope: dist.Distribution, intercept: dist.Distribution | None) -> tuple[Any, Any]:
@@ -170,9 +169,8 @@ def linear_regression(
         if exact:
             # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
             root = rows.scale_tril @ numpyro.sample("bartlett", dist.WishartCholesky(n, scale_tril=jnp.eye(d + 1)))
-            sums = root @ root.T
-            each = [packed(sums[:d, :d], mechanism.off_diagonal), sums[:d, d], sums[d:, d]]
-            law = SumOfStatistics(jnp.concatenate(each), jnp.zeros((law.event_shape[0],) * 2), 1.0)
+            sums = linear_statistics(dist.MultivariateNormal(scale_tril=root), 1.0, mechanism.off_diagonal).mean
+            law = SumOfStatistics(sums, jnp.zeros((len(sums),) * 2), 1.0)
     observe("z", law, release)
 
 
@@ -280,7 +278,7 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
         raise ValueError(f"the number of records N is missing: {advice}")
     if not isinstance(count, Release):
         return release, count
-    noise: Any = getattr(count.mechanism, "noise", None)
+    noise: Any = count.mechanism.noise
     laws: dict[type, Any] = {Gaussian: dist.Normal, Laplace: dist.Laplace}
     if type(noise) not in laws or count.values is None or count.values.shape != (1,):
         raise ValueError(f"count must be a number, or the release of one with Gaussian or Laplace noise, got {count!r}")

@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 
 from ldpbayes import NoisyTable, Release, observe
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes.models._factory import factory
-from ldpbayes.models._pooled import FlatPositive, Located, pooled, pooled_gamma
+from ldpbayes.inference import factory
+from ldpbayes.models._coordinates import FlatPositive, Located, pooled, pooled_gamma
 
 ROUGH_SPREAD = 0.5  # of cells within an area, for the coordinates in which areas are sampled
 

@@ -14,7 +14,7 @@ from numpyro.distributions.transforms import Transform
 from ldpbayes import Release, Sketch, observe
 from ldpbayes._core.types import Array, Key
 from ldpbayes.estimation.smoothing import ATOMS, KNOTS, ROUGHNESS, fitted, law_of, log_likelihood_at, shape_of
-from ldpbayes.models._factory import factory
+from ldpbayes.inference import factory
 
 DRAWS = 32  # of the approximate posterior, over which the information is averaged
 

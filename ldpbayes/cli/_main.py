@@ -168,7 +168,7 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
-        mechanism, factory = releases[0].release.mechanism, getattr(model, "factory", "")
+        mechanism, factory = releases[0].release.mechanism, getattr(model, "name", None)
         if args.plot is not None:
             others = several or mechanism.record_shape or isinstance(mechanism, Categories)
             if others or getattr(model, "kind", "numbers") != "numbers":

@@ -11,7 +11,7 @@ from scipy import stats
 import ldpbayes as ldp
 from ldpbayes.mechanisms.reporting import Incomplete, Withheld
 from ldpbayes.models import small_areas
-from ldpbayes.models._pooled import FlatPositive, pooled_gamma
+from ldpbayes.models._coordinates import FlatPositive, pooled_gamma
 from ldpbayes.studies import binomial_band
 
 STATES, COUNTIES = 4, 60

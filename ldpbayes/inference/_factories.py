@@ -1,5 +1,6 @@
 """What all factories share: priors and releases are checked, and a model shows the call that makes it."""
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -9,8 +10,10 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from ldpbayes import Release, Sketch, mechanisms
+from ldpbayes import mechanisms
 from ldpbayes._core.printing import FEW, readable, shown
+from ldpbayes.data import Release, Sketch
+from ldpbayes.inference.model import Model
 
 KINDS: dict[str, Callable[[Any], bool]] = {
     "numbers": lambda m: not m.record_shape and not isinstance(m, mechanisms.Categories),
@@ -22,28 +25,52 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "rows or logistic statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LogisticStatisticsMechanism),
 }
 PRIORS = dist.Distribution, dist.Distribution | None  # annotations of arguments that are priors
-LONGEST = 80  # characters of an argument in a message
+SHOWN_CHARACTERS = 80  # of an argument in a message
 
 D = TypeVar("D")
 P = ParamSpec("P")
 
 
 def factory(
-    kind: str, groups: bool = False, tune: Callable[..., Any] | None = None, **default: str
-) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, Callable[[D], None]]]:
-    """Decorator of a model, a function of data and options, that makes a factory of it: from options to a `Model` of
-    one release, or sketch, of a `kind`, a key of `KINDS`, or of one for each of some `groups`. `default` has texts for
-    options where None means a prior; others that are None or False by default are shown only if they are not. `tune`
-    makes an option ``_coordinates`` of the model, which `fit` adds, from the data and the options.
+    kind: str, groups: bool = False, coordinates: Callable[..., Any] | None = None, **defaults: str
+) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, "FactoryModel"]]:
+    """Decorator that makes a factory of models from a function of data and options, such as priors.
+
+    The factory takes the options, and checks that priors (options whose annotation is ``numpyro.distributions.
+    Distribution``, perhaps ``| None``) are distributions. It returns a `Model` of the data. The model raises TypeError
+    for releases of another kind, and shows the call that made it.
+
+    Parameters
+    ----------
+    kind : str
+        The kind of release, or of sketch, that the model takes: "numbers", "categories", "yes-or-no answers",
+        "labels", "rows", "rows or linear statistics" or "rows or logistic statistics".
+    groups : bool
+        True if the model takes a sequence of releases, one for each group, or a sketch with groups. Default: False.
+    coordinates : callable, optional
+        A function of the data and the options. `fit` calls the function, and gives its result to the argument
+        ``coordinates`` of the model, which is not an option of the factory. Such coordinates make a posterior easier to
+        sample, and must not change the model. Default: none.
+    **defaults : str
+        For options whose default is None: the text that describes this default in the shown call.
+
+    Examples
+    --------
+    >>> import numpyro, numpyro.distributions as dist, ldpbayes as ldp
+    >>> @ldp.inference.factory("numbers")
+    ... def waiting_times(release, rate: dist.Distribution = dist.Gamma(2, 1)):
+    ...     ldp.observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
+    >>> waiting_times()
+    waiting_times(rate=Gamma(2, 1))
     """
 
-    def decorator(function: Callable[Concatenate[D, P], None]) -> Callable[P, Callable[[D], None]]:
+    def decorator(function: Callable[Concatenate[D, P], None]) -> Callable[P, FactoryModel]:
         data, *options = inspect.signature(function).parameters.values()
-        options = [p for p in options if not p.name.startswith("_")]
+        options = [p for p in options if coordinates is None or p.name != "coordinates"]
         signature = inspect.Signature(options)
 
         @functools.wraps(function)
-        def make(*args: P.args, **kwargs: P.kwargs) -> Callable[[D], None]:
+        def make(*args: P.args, **kwargs: P.kwargs) -> FactoryModel:
             try:
                 call = signature.bind(*args, **kwargs)
             except TypeError as error:
@@ -51,11 +78,11 @@ def factory(
             call.apply_defaults()
             values = {p.name: _checked(p, call.arguments[p.name]) for p in options}
             texts = {
-                p.name: default.get(p.name, "None") if values[p.name] is None else _text(values[p.name])
+                p.name: defaults.get(p.name, "None") if values[p.name] is None else _text(values[p.name])
                 for p in options
-                if p.name in default or values[p.name] is not p.default or p.default not in (None, False)
+                if p.name in defaults or values[p.name] is not p.default or p.default not in (None, False)
             }
-            return Model(functools.partial(function, **values), data, kind, groups, texts, tune)
+            return FactoryModel(functools.partial(function, **values), data, kind, groups, texts, coordinates)
 
         # `help` would show the addresses of the default priors in memory
         make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -79,12 +106,12 @@ def _checked(option: inspect.Parameter, value: Any) -> Any:
     # Data mean that the factory was taken for its model: the caller reports that no site was made.
     first = value[0] if isinstance(value, (list, tuple)) and value else value
     if option.annotation in PRIORS and not isinstance(first, (option.annotation, Release, Sketch)):
-        text = repr(value) if len(repr(value)) < LONGEST else type(value).__name__
+        text = repr(value) if len(repr(value)) < SHOWN_CHARACTERS else type(value).__name__
         raise TypeError(f"{option.name} must be a NumPyro distribution, a prior; got {text}")
     return value
 
 
-class Model:
+class FactoryModel(Model):
     """A model that refuses releases of another kind, and shows its factory with the texts of its options."""
 
     def __init__(
@@ -94,23 +121,23 @@ class Model:
         kind: str,
         groups: bool,
         shown: dict[str, str],
-        tune: Callable[..., Any] | None = None,
+        coordinates: Callable[..., Any] | None = None,
     ) -> None:
         self.__wrapped__, self.__name__, self.__signature__ = model, "model", inspect.Signature([data])
-        self.factory, self.kind, self.groups, self.shown = model.func.__name__, kind, groups, shown
-        self.tune = tune
+        self.name, self.kind, self.groups, self.shown = model.func.__name__, kind, groups, shown
+        self._coordinates_of = coordinates
 
-    def tuned(self, release: Any) -> "Model":
-        """The same model in coordinates in which the posterior of a release is easier to sample."""
-        parts = self._groups(release) if self.groups else [release]
-        if self.tune is None or any(getattr(part, "values", part) is None for part in parts):
+    def tuned(self, *args: Any, **kwargs: Any) -> Model:
+        (data,) = self.__signature__.bind(*args, **kwargs).args
+        parts = self._groups(data) if self.groups else [data]
+        if self._coordinates_of is None or any(isinstance(part, Release) and part.values is None for part in parts):
             return self
         for part in parts:
             self._check(part)
-        coordinates = self.tune(release, **self.__wrapped__.keywords)
-        model = functools.partial(self.__wrapped__, _coordinates=coordinates)
-        (data,) = self.__signature__.parameters.values()
-        return Model(model, data, self.kind, self.groups, self.shown)
+        coordinates = self._coordinates_of(data, **self.__wrapped__.keywords)
+        model = copy.copy(self)
+        model.__wrapped__, model._coordinates_of = functools.partial(self.__wrapped__, coordinates=coordinates), None
+        return model
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         for data in (*args, *kwargs.values())[:1]:
@@ -119,18 +146,18 @@ class Model:
         self.__wrapped__(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"{self.factory}({', '.join(f'{name}={text}' for name, text in self.shown.items())})"
+        return f"{self.name}({', '.join(f'{name}={text}' for name, text in self.shown.items())})"
 
     def _check(self, release: Any) -> None:
         """TypeError for all but releases and sketches of the model's kind."""
-        takes = f"{self.factory} takes a release of {self.kind}"
+        takes = f"{self.name} takes a release of {self.kind}"
         if not isinstance(release, (Release, Sketch)):
             raise TypeError(f"{takes}, or a sketch of one; got {type(release).__name__}")
         if not KINDS[self.kind](release.mechanism):
             raise TypeError(f"{takes}, got one under {release.mechanism!r}")
         if self.kind == "labels" and isinstance(release, Sketch):
             law = "a sketch does not keep the features of the labels"
-            raise TypeError(f"{self.factory} takes a release and not a sketch, because {law}")
+            raise TypeError(f"{self.name} takes a release and not a sketch, because {law}")
 
     def _groups(self, data: Any) -> Sequence[Release | Sketch]:
         """The releases of groups, a sketch of all of them as one; TypeError for anything else."""
@@ -141,7 +168,7 @@ class Model:
         takes = "a sketch made with by=, or a sequence" if self.kind == "categories" else "a sequence"
         got = "an empty one" if isinstance(data, Sequence) else f"a {type(data).__name__}"
         advice = ": pass ldpbayes.data.Groups([*d.values()], {'group': tuple(d)})" if isinstance(data, dict) else ""
-        raise TypeError(f"{self.factory} takes {takes} of releases, one for each group, got {got}{advice}")
+        raise TypeError(f"{self.name} takes {takes} of releases, one for each group, got {got}{advice}")
 
 
 class _Unquoted(str):
