@@ -2,10 +2,11 @@
 
 import abc
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, abstract, flipped
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import CHUNK, by_rows
 from ldpbayes.privacy import Guarantee
@@ -31,6 +32,7 @@ class Categories(DiscreteMechanism):
 
     categories: int
 
+    noise, bounded, of_categories = None, True, True
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -67,8 +69,13 @@ class PureProtocol(Categories):
     categories: int = static()
 
     _independent_bits: ClassVar[bool] = False  # whether codes are in S(z) independently of each other, given x
-    support_probabilities = abstract("P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.")
-    separation = abstract("Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.")
+    #: P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.
+    support_probabilities: ClassVar[Any]
+    separation: ClassVar[Any]  #: Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.
+    _owed: ClassVar[dict[str, str]] = {
+        "support_probabilities": "P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget",
+        "separation": "largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'",
+    }
 
     guarantee = property(lambda self: Guarantee(PureProtocolTradeoff(self.epsilon, self.separation)))
     _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
@@ -151,7 +158,7 @@ class _EvenProtocol(PureProtocol):
     """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
 
     monotone = True
-    _values = abstract("The `_Values` that can be released.")
+    _values: Any  # the `_Values` that can be released
     separation = property(lambda self: self.support_probabilities[0] * (1 - self._values.share_with))
     # log of (1 - p)/p, where p = P(x in S(z) | x)
     _log_odds = property(lambda self: np.log(self._values.odds).item() - self._budget)
@@ -183,6 +190,12 @@ class BitVectorProtocol(PureProtocol):
 
     def membership(self, z: ArrayLike) -> jax.Array:
         return jnp.asarray(z) != 0
+
+    def possible_values(self, most: int) -> np.ndarray | None:
+        if 2**self.categories > most:
+            return None
+        bits = np.array(list(itertools.product((0, 1), repeat=self.categories)), np.uint8)
+        return bits[np.asarray(self.support(bits))]
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         return np.packbits(z != 0, axis=-1)
@@ -276,9 +289,7 @@ class _UnaryEncoding(BitVectorProtocol):
 
     monotone = True
     _independent_bits: ClassVar[bool] = True
-    _logits = abstract(
-        "Logits of p and of q in the shape of a budget, by NumPy or JAX; infinite at an infinite budget."
-    )
+    _logits: Any  # logits of p and of q in the shape of a budget, by NumPy or JAX; infinite at an infinite budget
     _log_odds = property(lambda self: self._logits(self._budget, jnp))
     separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from operator import attrgetter
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +20,9 @@ from ldpbayes.privacy import Tradeoff, ZeroInflatedTradeoff
 class Omitted(Noise):
     """Base of noise that some records do not get, in no column. A record with scale 0 never gets noise."""
 
+    omitted = True
+    underlying = property(attrgetter("noise"))
     noise: Noise  #: Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
-    chance: ClassVar[Array]  # probability that the noise is left out of a record whose scale is positive
     kinks, linear_tails, monotone, norm, reach, resolution, standard_deviation = (  # type: ignore[assignment]
         property(attrgetter(f"noise.{name}"))
         for name in ("kinks", "linear_tails", "monotone", "norm", "reach", "resolution", "standard_deviation")
@@ -30,7 +30,7 @@ class Omitted(Noise):
 
     def __post_init__(self) -> None:
         noise, parameters = self.noise, jax.tree.leaves(self.noise)
-        continuous = isinstance(noise, Noise) and not noise.discrete and not isinstance(noise, Omitted)
+        continuous = isinstance(noise, Noise) and not noise.discrete and not noise.omitted
         # a parameter that is not in the shape of the records would be one a column
         if not continuous or [*map(np.shape, parameters)] != [noise.batch_shape]:
             wanted = "a `Noise` with a continuous law and one parameter, a scale for all columns"
@@ -39,14 +39,12 @@ class Omitted(Noise):
 
     @property
     def absent(self) -> Array:
-        """Probability that a record gets no noise, in the shape of the parameters. It is 1 for scale 0."""
         (scale,) = jax.tree.leaves(self.noise)
         xp = np if is_concrete(scale, self.chance) else jnp
         return xp.where(xp.asarray(scale) > 0, self.chance, 1.0)
 
     @property
     def present(self) -> Noise:
-        """The law of the noise of the records that get noise."""
         if is_concrete(self.noise) and all(np.all(np.greater(scale, 0)) for scale in jax.tree.leaves(self.noise)):
             return self.noise
         return jax.tree.map(lambda scale: jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0), self.noise)
@@ -85,7 +83,7 @@ class ZeroInflated(Omitted):
     #: δ in (0, 1), that a record gets no noise: one number, or one for each record.
     probability: Array = ruled(INSIDE_0_1)
 
-    chance = property(lambda self: self.probability, doc="The probability that a record gets no noise.")
+    chance = property(attrgetter("probability"))
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         keys = jax.random.split(key)
