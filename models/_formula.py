@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from ldpbayes import Release, observe
-from ldpbayes.data import Formula
+from ldpbayes.data import DesignMatrix, Formula
 from ldpbayes.inference import Model
 from ldpbayes.models._coordinates import Located, pooled
 
@@ -119,27 +119,39 @@ class regression(Model):
         if attrs is not None:
             design = self.formula.design(frame, attrs.get("design", "{}"))
             return (design, release), {}, {"design": design.learned}
+        design = self._design_of_fit(frame, release)
+        self.learned = design.learned
+        return (design, release), {}, {"design": design.learned}
+
+    def _design_of_fit(self, frame: Any, release: Release | None) -> DesignMatrix:
+        """The design matrix of a frame from which the formula learns; ValueError for priors of nothing in it."""
         design = self.formula.design(frame, answer=self._scale(release))
         parameters = ["intercept", *design.names, *FAMILIES[self.family][0], *["tau"] * bool(design.groups)]
         for name in self.priors.keys() - {*parameters}:
             raise ValueError(f"priors has {name!r}, which is no parameter; it may have {', '.join(parameters)}")
-        self.learned = design.learned
-        return (design, release), {}, {"design": design.learned}
+        return design
 
     def __call__(self, frame: Any, release: Release | None = None) -> None:
-        design = self.formula.design(frame, self.learned, answer=(0.0, 1.0) if self.learned else self._scale(release))
+        if isinstance(frame, DesignMatrix):
+            design = frame
+        else:
+            fitted = self.learned is not None
+            design = self.formula.design(frame, self.learned) if fitted else self._design_of_fit(frame, release)
         if release is not None and len(release) != len(design):
             raise ValueError(f"the data frame has {len(design)} rows, but the release has {len(release)} answers")
         (middle, spread), names = design.answer, design.names
-        defaults = {"intercept": dist.Normal(middle, PRIOR_DEVIATIONS * spread), "tau": dist.HalfNormal(PRIOR_DEVIATIONS * spread)}
+        wide = PRIOR_DEVIATIONS * spread
+        defaults = {"intercept": dist.Normal(middle, wide), "tau": dist.HalfNormal(wide)}
         defaults |= {"sigma": dist.FoldedDistribution(dist.StudentT(4.0, 0.0, spread)), "nu": dist.Gamma(2.0, 0.1)}
         laws, rough = defaults | self.priors, spread / 2  # chains start where means are of the answers' order
         eta, slopes, level = jnp.asarray(design.offset), jnp.zeros(len(names)), middle
         if names:
-            law: dist.Distribution = dist.Normal(0.0, PRIOR_DEVIATIONS * spread / design.unit)
+            law: dist.Distribution = dist.Normal(0.0, wide / design.unit)
             if self.priors.keys() & {*names}:
-                wide = [dist.Normal(0.0, law.scale[place]) for place in range(len(names))]
-                law = _Stacked([self.priors.get(name, default) for name, default in zip(names, wide, strict=True)])
+                by_default = [dist.Normal(0.0, scale) for scale in law.scale]
+                law = _Stacked(
+                    [self.priors.get(name, default) for name, default in zip(names, by_default, strict=True)]
+                )
             with numpyro.plate("coefficient", len(names)):
                 slopes = numpyro.sample("coefficients", Located(law, 0 * design.unit, rough / design.unit))
             eta = eta + design.columns @ (slopes * design.unit)

@@ -9,9 +9,8 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import NoisyTable, Release, observe
-from ldpbayes._core.tracing import is_concrete
 from ldpbayes.inference import factory
-from ldpbayes.models._coordinates import FlatPositive, Located, pooled, pooled_gamma
+from ldpbayes.models._coordinates import FlatPositive, located, pooled, pooled_gamma
 
 ROUGH_SPREAD = 0.5  # of cells within an area, for the coordinates in which areas are sampled
 
@@ -74,9 +73,9 @@ def small_areas(
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
     binomial, count = response == "binomial", len(table)
-    keys, gamma = list(getattr(table, "keys", None) or ["area"]), response == "negative_binomial"
-    both = isinstance(exposure, NoisyTable) and isinstance(table, NoisyTable)
-    rows = exposure.rows_of(table) if both else None
+    keyed, gamma = table if isinstance(table, NoisyTable) else None, response == "negative_binomial"
+    keys = ["area"] if keyed is None or not keyed.keys else list(keyed.keys)
+    rows = exposure.rows_of(keyed) if keyed is not None and isinstance(exposure, NoisyTable) else None
     size, rough = _exposures(exposure if rows is None else exposure[rows], count, binomial)
     center, precision = _rough_effects(table, rough, binomial)
     matrix = _matrix(covariates, count)
@@ -85,7 +84,7 @@ def small_areas(
     informed = 1 / (1 / np.maximum(precision, 1e-12) + ROUGH_SPREAD**2)
     known = np.sum(np.square(informed * ROUGH_SPREAD**2))  # number of cells that would tell as much without noise
     overall = np.average(center, weights=informed)
-    mean = numpyro.sample("intercept", _located(intercept, overall, ROUGH_SPREAD))
+    mean = numpyro.sample("intercept", located(intercept, overall, ROUGH_SPREAD))
     slopes = numpyro.sample("slopes", slope.expand([matrix.shape[1]]).to_event(1)) if matrix.shape[1] else jnp.zeros(0)
     cells = np.zeros(count, int)
     for key in keys[:-1]:
@@ -94,7 +93,7 @@ def small_areas(
         columns = np.stack([center, *matrix.T])
         rough_mean, *rough_columns = (np.bincount(cells, informed * column) / total for column in columns)
         estimate = rough_mean - np.reshape(rough_columns, (-1, len(total))).T @ slopes
-        between = numpyro.sample(f"spread_{key}", _located(spread, ROUGH_SPREAD, 1 / np.sqrt(2 * len(total))))
+        between = numpyro.sample(f"spread_{key}", located(spread, ROUGH_SPREAD, 1 / np.sqrt(2 * len(total))))
         with numpyro.plate(key, len(total)):
             mean = numpyro.sample(
                 f"effect_{key}", pooled(mean[above] if jnp.ndim(mean) else mean, between, estimate, total)
@@ -103,22 +102,15 @@ def small_areas(
     # Within an area rates are log-normal, or gamma with a variance of 1/concentration.
     error = 1 / np.sqrt(2 * max(known, 1.0))
     if gamma:
-        within = numpyro.sample("concentration", _located(concentration, ROUGH_SPREAD**-2, 2 * error))
+        within = numpyro.sample("concentration", located(concentration, ROUGH_SPREAD**-2, 2 * error))
     else:
-        within = numpyro.sample(f"spread_{keys[-1]}", _located(spread, ROUGH_SPREAD, error))
-    with numpyro.plate(getattr(table, "dim", "area"), count):
+        within = numpyro.sample(f"spread_{keys[-1]}", located(spread, ROUGH_SPREAD, error))
+    with numpyro.plate("area" if keyed is None else keyed.dim, count):
         law = (pooled_gamma if gamma else pooled)(mean, within, center, precision)
         effect = numpyro.sample("effect", law)
         rate = numpyro.deterministic("rate", jax.nn.sigmoid(effect) if binomial else jnp.exp(effect))
         numpyro.deterministic("total", size * rate)
     observe("z", dist.BinomialLogits(effect, size) if binomial else dist.Poisson(size * rate), table)
-
-
-def _located(law: dist.Distribution, center: float, scale: float) -> dist.Distribution:
-    """A prior of a number, or of a positive one (with a relative scale), sampled near a center; others as they are."""
-    if law.support is dist.constraints.positive:
-        return Located(law, np.log(center), scale, positive=True)
-    return Located(law, center, scale) if law.support is dist.constraints.real else law
 
 
 def _areas(table: Any, key: str, above: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -153,7 +145,9 @@ def _exposures(exposure: Any, count: int, binomial: bool) -> tuple[Any, np.ndarr
 
 def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np.ndarray, np.ndarray]:
     """Log rates or logits (cells,) by the released counts, drawn to the overall one, and the precisions of these."""
-    if table.values is None or not is_concrete(table.values):  # many tables at once have coordinates in common
+    if table.values is None or isinstance(
+        table.values, jax.core.Tracer
+    ):  # many tables at once have coordinates in common
         return np.zeros(len(table)), np.zeros(len(table))
     values = np.asarray(table.values, float)
     known, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)

@@ -30,8 +30,9 @@ from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
 from ldpbayes.data import sketch_from
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
-from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
+from ldpbayes.estimation.smoothing import DEFAULTS, SmoothFamily
 from ldpbayes.functionals import cdf, density, gini, mean, quantile
+from ldpbayes.inference.model import traits_of
 from ldpbayes.inference.result import netcdf, summary_table
 from ldpbayes.mechanisms import Categories, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
@@ -168,13 +169,13 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
-        mechanism, factory = releases[0].release.mechanism, getattr(model, "name", None)
+        mechanism, factory = releases[0].release.mechanism, traits_of(model).name
         if args.plot is not None:
             others = several or mechanism.record_shape or isinstance(mechanism, Categories)
-            if others or getattr(model, "kind", "numbers") != "numbers":
+            if others or traits_of(model).kind != "numbers":
                 raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):
-                bounds = shape_of(mechanism)[:2]
+                bounds = SmoothFamily.of(mechanism)[:2]
         with naming("--same-people"):
             said = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
         say(few(f"  {line}" for line in said.splitlines()))
@@ -198,8 +199,8 @@ def _fit(args: argparse.Namespace) -> int:
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             display(summary_table(result, shown))
             if factory == "smooth_density":
-                shape = shape_of(mechanism)
-                positive = args.model == factory and shape.lower >= 0 and not shape.whole
+                family = SmoothFamily.of(mechanism)
+                positive = args.model == factory and family.lower >= 0 and not family.whole
                 kinds = DEFAULTS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
                 display(f"\n{summary_table(law, [*kinds])}")
@@ -447,7 +448,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.checkpoints is not None and not args.checkpoints.is_dir():
         raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
     model = inputs.load_model(args.model)
-    if getattr(model, "groups", False):
+    if traits_of(model).groups:
         raise BadInput(f"{args.model} takes several releases; use ldpbayes.studies.sbc")
     options = {"replicates": args.repeats, "seed": args.seed, "progress_bar": not args.no_progress}
     options |= {"num_warmup": args.warmup, "num_samples": args.samples}

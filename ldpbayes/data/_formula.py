@@ -16,19 +16,41 @@ GROUP_TERM = re.compile(r"(^|\+)\s*\(\s*1\s*\|\s*(\w+)\s*\)(?=\s*(\+|$))")  # an
 
 @pytree_dataclass(eq=False)
 class DesignMatrix:
-    """What a model of a formula reads of a data frame, and what the data of the fit decided."""
+    """The columns of a formula in a data frame, made by `Formula.design`. NumPyro models can take it as an argument.
 
-    columns: Any  # (N, p), standardised
-    codes: dict[str, Any]  # of groups, (N,) each
-    centre: Any  # (p,)
-    unit: Any  # (p,)
-    offset: Any  # (N,), of terms with coefficient 1, less the mean in the fit
-    shift: Any  # this mean
-    answer: Any  # rough mean and standard deviation of the answers
+    Parameters
+    ----------
+    columns : array (N, p)
+        The standardised columns.
+    codes : dict of str to array (N,)
+        For each group, the number of the level of each row.
+    centre, unit : array (p,)
+        Means of the columns (0 without an intercept), and standard deviations (1 for a constant column).
+    offset : array (N,)
+        Sum of the terms ``offset(...)``, less ``shift``.
+    shift : float
+        Mean of these sums in the fit, or 0 without an intercept.
+    answer : array (2,)
+        Rough mean and standard deviation of the answers.
+    names, groups
+        Names of the columns; and for each group, its name and its levels.
+    intercept : bool
+        True if the formula has an intercept.
+    learned : str
+        A JSON text, from which `Formula.design` reads new data in the same way.
+    """
+
+    columns: Any
+    codes: dict[str, Any]
+    centre: Any
+    unit: Any
+    offset: Any
+    shift: Any
+    answer: Any
     names: tuple[str, ...] = static(default=())
-    groups: tuple[tuple[str, tuple], ...] = static(default=())  # names and levels
+    groups: tuple[tuple[str, tuple], ...] = static(default=())
     intercept: bool = static(default=True)
-    learned: str = host(default="")  # all that new data need, as JSON
+    learned: str = host(default="")
 
     @property
     def coords(self) -> dict[str, Any]:
@@ -63,16 +85,8 @@ class Formula:
         if "|" in self._right or self.answer in self.groups:
             raise ValueError(f"write groups as (1 | column), where column is not the answer; got {text!r}")
 
-    def design(
-        self, frame: Any, learned: str | None = None, answer: tuple[float, float] = (0.0, 1.0)
-    ) -> DesignMatrix:
+    def design(self, frame: Any, learned: str | None = None, answer: tuple[float, float] = (0.0, 1.0)) -> DesignMatrix:
         """Return the design matrix of a data frame.
-
-        Its attributes are the standardised ``columns`` (N, p) with their ``names``, their means ``centre`` (p,) and
-        standard deviations ``unit`` (p,). They are 0 and 1 for a formula without an intercept and for constant columns.
-        ``intercept`` says if there is an intercept. ``offset`` (N,) is the sum of all terms ``offset(...)``, less its
-        mean ``shift``. ``codes`` has the number of the level for each row, by group, and ``groups`` pairs of a group
-        and its levels. ``learned`` is a JSON text for matrices of new data. A design matrix is returned as it is.
 
         Parameters
         ----------
@@ -85,8 +99,6 @@ class Formula:
         answer : pair of float
             Rough mean and standard deviation of the answers, which the matrix keeps for priors. Default: 0 and 1.
         """
-        if isinstance(frame, DesignMatrix):
-            return frame
         import formulaic
         import pandas as pd
 
@@ -112,7 +124,9 @@ class Formula:
         except (formulaic.errors.FormulaicError, SyntaxError, RecursionError) as error:
             raise ValueError(f"{self.text!r}: {error}; the columns are {', '.join(columns_by_name)}") from None
         spec = matrix.model_spec
-        levels = {name: encoder["categories"] for name, (_, encoder) in spec.encoder_state.items() if "categories" in encoder}
+        levels = {
+            name: encoder["categories"] for name, (_, encoder) in spec.encoder_state.items() if "categories" in encoder
+        }
         levels = state.get("levels", levels | {name: list(pd.Categorical(by[name]).categories) for name in by})
         for name, of_fit in levels.items():
             values = pd.Series(by[name] if name in by else maker.factor_cache[name].values)
@@ -135,8 +149,8 @@ class Formula:
             raise ValueError(f"the columns of {self.text!r} are {names}, but the fit had {state['names']}")
         codes = {name: pd.Categorical(values, levels[name]).codes.astype(int) for name, values in by.items()}
         groups = tuple((name, tuple(levels[name])) for name in by)
-        centre, unit, shift, answer = (np.array(state[n], float) for n in ("centre", "unit", "shift", "answer"))
-        scaled = (columns - centre) / unit, codes, centre, unit, offset.to_numpy(float) - shift, shift, answer
+        centre, unit, shift, scale = (np.array(state[n], float) for n in ("centre", "unit", "shift", "answer"))
+        scaled = (columns - centre) / unit, codes, centre, unit, offset.to_numpy(float) - shift, shift, scale
         return DesignMatrix(*scaled, tuple(names), groups, intercept, learned)
 
 

@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from ldpbayes import mechanisms
 from ldpbayes._core.printing import FEW, readable, shown
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference.model import Model
+from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
 
 KINDS: dict[str, Callable[[Any], bool]] = {
-    "numbers": lambda m: not m.record_shape and not isinstance(m, mechanisms.Categories),
-    "categories": lambda m: isinstance(m, mechanisms.Categories),
-    "yes-or-no answers": lambda m: isinstance(m, mechanisms.Categories) and m.categories == 2,
+    "numbers": lambda m: not m.record_shape and not m.of_categories,
+    "categories": lambda m: m.of_categories,
+    "yes-or-no answers": lambda m: m.of_categories and m.categories == 2,
     "labels": lambda m: not m.record_shape,
-    "rows": lambda m: bool(m.record_shape) and not isinstance(m, mechanisms.StatisticsMechanism),
-    "rows or linear statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LinearStatisticsMechanism),
-    "rows or logistic statistics": lambda m: KINDS["rows"](m) or isinstance(m, mechanisms.LogisticStatisticsMechanism),
+    "rows": lambda m: bool(m.record_shape) and not isinstance(m, StatisticsMechanism),
+    "rows or linear statistics": lambda m: KINDS["rows"](m) or isinstance(m, LinearStatisticsMechanism),
+    "rows or logistic statistics": lambda m: KINDS["rows"](m) or isinstance(m, LogisticStatisticsMechanism),
 }
 PRIORS = dist.Distribution, dist.Distribution | None  # annotations of arguments that are priors
 SHOWN_CHARACTERS = 80  # of an argument in a message

@@ -44,3 +44,8 @@ class Model(abc.ABC):
         Default: the model itself.
         """
         return self
+
+
+def traits_of(model: Any) -> Any:
+    """What has the traits `name`, `kind` and `groups` of a model: `Model` itself, with the defaults, for a function."""
+    return model if isinstance(model, Model) else Model
