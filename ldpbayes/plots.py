@@ -38,9 +38,10 @@ __all__ = [
 #: Colours of the analyses in pictures, as hexadecimal codes, for example ``COLOURS["naive"]``.
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _GREY = COLOURS["non-private"]
-LABELS = 60  # areas that are labelled at most
-FAR_OUT = 3.0  # interquartile ranges beyond the quartiles, from where a value does not stretch the axis (Tukey's fence)
+MAX_LABELS = 60  # areas that are labelled at most
+FENCE_RANGES = 3.0  # interquartile ranges beyond the quartiles, where values do not stretch the axis (Tukey's fence)
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_LINE_COLOURS = COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS
 
 
 def __dir__() -> list[str]:
@@ -183,9 +184,9 @@ def plot_density(
         counts, edges = np.histogram(release.values, bins)
         heights = counts / (len(release) * np.diff(edges))
         ax.stairs(heights, edges, color="#999999", linewidth=0.8, label="released, with noise")
-    for name, each in draws.items():
-        (mean, *pointwise), sd = _interval(each, level), each.std(axis=0)
-        reach = np.quantile(np.max(np.abs(each - mean) / np.where(sd > 0, sd, 1.0), axis=1), level) * sd
+    for name, of_curve in draws.items():
+        (mean, *pointwise), sd = _interval(of_curve, level), of_curve.std(axis=0)
+        reach = np.quantile(np.max(np.abs(of_curve - mean) / np.where(sd > 0, sd, 1.0), axis=1), level) * sd
         ax.plot(x, mean, color=colours[name], linewidth=1.5, label=name)
         for where, ends, alpha in (("all points", (mean - reach, mean + reach), 0.15), ("a point", pointwise, 0.3)):
             label = f"{100 * level:g}% at {where}" if name == next(iter(draws)) else None
@@ -245,13 +246,13 @@ def plot_areas(
     ax.hlines(row, low, high, color=COLOURS["noise-aware"], linewidth=height / 3, label="the population")
     ax.plot(mean, row, "o", color=COLOURS["noise-aware"], markersize=height / 1.5)
     quartiles = np.nanquantile(np.concatenate(ends), [0.25, 0.75])
-    near = np.clip(np.concatenate(ends), *quartiles + FAR_OUT * np.diff(quartiles) * [-1, 1])
+    near = np.clip(np.concatenate(ends), *quartiles + FENCE_RANGES * np.diff(quartiles) * [-1, 1])
     left, right = np.nanmin([*near, *low]), np.nanmax([*near, *high])
     ax.set_xlim(left - 0.05 * (right - left), right + 0.05 * (right - left))
     ax.plot(raw, row, "|", color=_GREY, markersize=1.5 * height, label="released")
     for marker, beyond, end in (("<", raw < left, left), (">", raw > right, right)):
         ax.plot(np.full(beyond.sum(), end), row[beyond], marker, color=_GREY, markersize=height)
-    shown = row[:: -(-len(row) // LABELS)] if len(labels) else row[:0]
+    shown = row[:: -(-len(row) // MAX_LABELS)] if len(labels) else row[:0]
     ax.set_yticks(shown, [labels[order[place]] for place in shown])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-1, len(raw))
@@ -303,7 +304,7 @@ def plot_tradeoffs(
     ax.plot([0, 1], [1, 0], color=_GREY, linewidth=1, linestyle=":", label="no information")
     for envelope in envelopes:
         ax.plot(alpha, envelope(alpha), color=_GREY, linewidth=0.8)
-    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    colours = itertools.cycle(_LINE_COLOURS)
     for (name, curve), colour in zip(curves.items(), colours, strict=False):
         tradeoff: Any = getattr(curve, "tradeoff", curve)
         ax.plot(alpha, tradeoff(alpha), color=colour, linewidth=2, label=name)
@@ -353,7 +354,7 @@ def plot_design(
             raise ValueError(f"{label} has no finite epsilon at delta = {delta:g}; give another delta")
         kinds.setdefault(type(mechanism).__name__.removesuffix("Mechanism"), []).append((epsilon, label))
     tables = {count: {(r["mechanism"], r["name"]): r["width"] for r in plan.table(count, level)} for count in counts}
-    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    colours = itertools.cycle(_LINE_COLOURS)
     styles = dict(zip(counts, ("-", "--", ":", "-."), strict=False))
     for (kind, points), colour in zip(kinds.items(), colours, strict=False):
         points.sort()
@@ -404,7 +405,7 @@ def plot_calibration(
     least, most = (np.pad(end - points, 1) for end in (low, high))
     points = np.concatenate([[0.0], points, [1.0]])
     ax.fill_between(points, least, most, color=_GREY, alpha=0.15, linewidth=0, label=f"{100 * confidence:g} % band")
-    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    colours = itertools.cycle(_LINE_COLOURS)
     for name, colour in zip(study.pit if names is None else names, colours, strict=False):
         cdf = np.searchsorted(np.sort(study.pit[name]), points, side="right") / study.replicates
         ax.plot(points, cdf - points, color=colour, label=name)

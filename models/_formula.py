@@ -17,13 +17,13 @@ from ldpbayes.inference import Model
 from ldpbayes.models._coordinates import Located, pooled
 
 PRIOR_DEVIATIONS = 2.5  # of the answer for one of a column: bambi's scale of slopes and intercepts
-FAMILIES: dict[str, tuple[tuple[str, ...], Any]] = {  # names of parameters, and the law given a linear predictor
+RESPONSE_LAWS: dict[str, tuple[tuple[str, ...], Any]] = {  # names of parameters, and the law given a linear predictor
     "normal": (("sigma",), dist.Normal),
     "student_t": (("sigma", "nu"), lambda eta, sigma, nu: dist.StudentT(nu, eta, sigma)),
     "poisson": ((), lambda eta: dist.Poisson(jnp.exp(eta))),
     "bernoulli": ((), lambda eta: dist.Bernoulli(logits=eta)),
 }
-POSITIVE = ("sigma", "nu", "tau")
+POSITIVE_PARAMETERS = ("sigma", "nu", "tau")
 
 
 class _Stacked(dist.Distribution):
@@ -94,13 +94,13 @@ class regression(Model):
         answer: tuple[float, float] | None = None,
     ) -> None:
         self.formula, self.family, self.answer, self.priors = Formula(formula), family, answer, dict(priors or {})
-        if family not in FAMILIES:
-            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
+        if family not in RESPONSE_LAWS:
+            raise ValueError(f"family must be one of {', '.join(RESPONSE_LAWS)}, got {family!r}")
         for parameter, law in self.priors.items():
             support: Any = law.support if isinstance(law, dist.Distribution) else None
             lowest = np.min(getattr(support, "lower_bound", -np.inf))
-            if (lowest < 0 if parameter in POSITIVE else support is not constraints.real) or law.shape():
-                kind = "a positive" if parameter in POSITIVE else "any real"
+            if (lowest < 0 if parameter in POSITIVE_PARAMETERS else support is not constraints.real) or law.shape():
+                kind = "a positive" if parameter in POSITIVE_PARAMETERS else "any real"
                 raise TypeError(f"the prior of {parameter!r} must be a NumPyro law of {kind} number, got {law!r}")
         self.learned: str | None = None  # by the latest fit
         self.__name__, self.__signature__ = "model", inspect.signature(self.__call__)
@@ -126,7 +126,7 @@ class regression(Model):
     def _design_of_fit(self, frame: Any, release: Release | None) -> DesignMatrix:
         """The design matrix of a frame from which the formula learns; ValueError for priors of nothing in it."""
         design = self.formula.design(frame, answer=self._scale(release))
-        parameters = ["intercept", *design.names, *FAMILIES[self.family][0], *["tau"] * bool(design.groups)]
+        parameters = ["intercept", *design.names, *RESPONSE_LAWS[self.family][0], *["tau"] * bool(design.groups)]
         for name in self.priors.keys() - {*parameters}:
             raise ValueError(f"priors has {name!r}, which is no parameter; it may have {', '.join(parameters)}")
         return design
@@ -161,7 +161,7 @@ class regression(Model):
             eta = eta + level
         # Variance with which a record tells its predictor: of a link's, as a yes or no tells a logit of 0.
         variance: Any = 4.0
-        if release is not None and FAMILIES[self.family][0]:
+        if release is not None and RESPONSE_LAWS[self.family][0]:
             variance = jnp.square(rough) + jnp.mean(release.mechanism.innermost.moments(middle)[1])
         for name, levels in design.groups:
             tau = numpyro.sample(f"tau_{name}", _positive(laws["tau"], rough))
@@ -172,13 +172,13 @@ class regression(Model):
                 effects = numpyro.sample(f"by_{name}", pooled(0.0, tau, centre, counts / variance))
             eta = eta + effects[design.codes[name]]
         starts = {"sigma": rough, "nu": 20.0}
-        needed, law_of = FAMILIES[self.family]
+        needed, law_of = RESPONSE_LAWS[self.family]
         law = law_of(eta, *(numpyro.sample(name, _positive(laws[name], starts[name])) for name in needed))
         observe(self.formula.answer, law, release)
 
     def _scale(self, release: Any) -> tuple[float, float]:
         """Rough mean and standard deviation of the answers, or of the linear predictor before a link."""
-        if self.answer is not None or not FAMILIES[self.family][0]:
+        if self.answer is not None or not RESPONSE_LAWS[self.family][0]:
             return self.answer or (0.0, 1.0)
         domain: Any = None if release is None else release.mechanism.innermost.domain
         ends = (getattr(domain, name, np.inf) for name in ("lower_bound", "upper_bound"))

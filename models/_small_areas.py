@@ -82,7 +82,7 @@ def small_areas(
     # All coordinates depend on rough estimates of effects and spreads, and no law does: with coordinates of one scale,
     # near the posterior, chains need no long trees before they know the scales.
     informed = 1 / (1 / np.maximum(precision, 1e-12) + ROUGH_SPREAD**2)
-    known = np.sum(np.square(informed * ROUGH_SPREAD**2))  # number of cells that would tell as much without noise
+    exact_cells = np.sum(np.square(informed * ROUGH_SPREAD**2))  # that would tell as much without noise
     overall = np.average(center, weights=informed)
     mean = numpyro.sample("intercept", located(intercept, overall, ROUGH_SPREAD))
     slopes = numpyro.sample("slopes", slope.expand([matrix.shape[1]]).to_event(1)) if matrix.shape[1] else jnp.zeros(0)
@@ -100,7 +100,7 @@ def small_areas(
             )
     mean = (mean[cells] if jnp.ndim(mean) else mean) + matrix @ slopes
     # Within an area rates are log-normal, or gamma with a variance of 1/concentration.
-    error = 1 / np.sqrt(2 * max(known, 1.0))
+    error = 1 / np.sqrt(2 * max(exact_cells, 1.0))
     if gamma:
         within = numpyro.sample("concentration", located(concentration, ROUGH_SPREAD**-2, 2 * error))
     else:
@@ -150,17 +150,17 @@ def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np
     ):  # many tables at once have coordinates in common
         return np.zeros(len(table)), np.zeros(len(table))
     values = np.asarray(table.values, float)
-    known, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)
-    overall = max(np.sum(values[known]), 1.0) / np.sum(exposure[known])
+    reported, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)
+    overall = max(np.sum(values[reported]), 1.0) / np.sum(exposure[reported])
     expected = exposure * (min(overall, 0.5) if binomial else overall)
     variance = np.square(np.broadcast_to(table.mechanism.noise.standard_deviation, values.shape))
     # A count below what is expected says little of a logarithm: it is drawn to it by the noise's share of the variance.
     pull = variance / (variance + expected)
-    counts = np.maximum(np.where(known, values, expected), 0) * (1 - pull) + expected * pull
+    counts = np.maximum(np.where(reported, values, expected), 0) * (1 - pull) + expected * pull
     counts = np.clip(counts, 0.25, exposure - 0.25 if binomial else np.inf)
     share = binomial * counts / exposure
     information, center = counts * (1 - share), np.log(counts / exposure) - np.log1p(-share)
-    return center, np.where(known, np.square(information) / (information + variance), 0.0)
+    return center, np.where(reported, np.square(information) / (information + variance), 0.0)
 
 
 def _matrix(covariates: Any, count: int) -> np.ndarray:
