@@ -23,7 +23,7 @@ from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.inference.density import Density, given, sites_of
-from ldpbayes.likelihood.families import ends_of
+from ldpbayes.laws.families import ends_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.minimise import Box, minimise, value_gradient_hessian
 

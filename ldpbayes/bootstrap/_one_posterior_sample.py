@@ -17,17 +17,11 @@ from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_POSITIVE, Rule, checke
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated
-from ldpbayes.bootstrap._families import (
-    Bernoulli,
-    Binomial,
-    Exponential,
-    GammaRate,
-    NormalMean,
-    ParametricFamily,
-    Poisson,
-    check_bounds,
-)
 from ldpbayes.bootstrap.statistics import FamilyEstimator
+from ldpbayes.laws.counts import Bernoulli, Binomial, Poisson
+from ldpbayes.laws.normal import NormalMean
+from ldpbayes.laws.numbers import Exponential, GammaRate
+from ldpbayes.laws.parametric import ParametricFamily, check_bounds
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]  # the two numbers of a conjugate law

@@ -7,8 +7,8 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.bootstrap._families import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
 from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator, statistics_mechanism
+from ldpbayes.laws.normal import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
 from ldpbayes.numerics.arrays import packed
 
 

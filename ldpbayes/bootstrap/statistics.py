@@ -12,8 +12,8 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator
-from ldpbayes.bootstrap._families import Constraints, NumberFamily, ParametricFamily, free_parameters
 from ldpbayes.data import Release
+from ldpbayes.laws.parametric import Constraints, NumberFamily, ParametricFamily, free_parameters
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
 from ldpbayes.mechanisms.additive import Additive
 

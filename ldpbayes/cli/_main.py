@@ -31,8 +31,8 @@ from ldpbayes.data import sketch_from
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
-from ldpbayes.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.inference.result import netcdf, summary_table
+from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.mechanisms import Categories, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.plots import plot_calibration, plot_density, plot_design

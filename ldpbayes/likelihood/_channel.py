@@ -17,8 +17,8 @@ from numpy.polynomial.legendre import leggauss
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule
-from ldpbayes.likelihood.families import aligned
-from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent_nodes
+from ldpbayes.laws.families import QUADRATURE_ORDER, aligned
+from ldpbayes.likelihood.latent import Latent, latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 

@@ -11,17 +11,19 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood.families import aligned, family_of, log_mass_outside, log_prob_on_support
-from ldpbayes.likelihood.latent import (
+from ldpbayes.laws.families import (
     GRADES,
-    PANELS,
     QUADRATURE_ORDER,
+    aligned,
     density_breaks,
+    family_of,
     graded_points,
     is_narrow,
-    latent_nodes,
+    log_mass_outside,
+    log_prob_on_support,
     panel_nodes,
 )
+from ldpbayes.likelihood.latent import PANELS, latent_nodes
 from ldpbayes.numerics.special import log_or_nothing
 
 # Without every other one of those that double: a panel between two still resolves a power of the distance.

@@ -10,92 +10,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood import families
-from ldpbayes.likelihood.families import aligned, ends_of, is_infinite
+from ldpbayes.laws import families
+from ldpbayes.laws.families import (
+    QUADRATURE_ORDER,
+    aligned,
+    cut_panels,
+    density_breaks,
+    ends_of,
+    graded_breaks,
+    is_infinite,
+    known_breaks,
+    panel_nodes,
+)
 from ldpbayes.mechanisms import Categories, Mechanism
 from ldpbayes.numerics.special import log_sum
 
 PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
-QUADRATURE_ORDER = 8
 MOST_COUNTS = 1 << 24  # that are added up
-NARROW = 0.5  # of a panel: the standard deviation of a normal law below which its integral errs by over 1e-9 nats
 VERY_NARROW = 0.2  # the same for 1e-3 nats in 20,000 records together, if ε is at most 8 and p(z | x) has no jumps
 MERGED = 1e-6  # of the range: an edge nearer to a break than that is left out for it
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
-REACH = 8.0  # widths from its centre beyond which a normal law has nothing
-# Distances from a centre in widths of a law, up to 10⁶ of them: a panel between two resolves a density that falls like
-# a normal law, exponentially or, where panels double, like a power. Of a Cauchy law 6e-7 lie further out.
-GRADES = 0.5 * np.concatenate([1.5 ** np.arange(8), 1.5**7 * 2.0 ** np.arange(1, 18)])
-GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
-
-
-def density_breaks(base: dist.Distribution) -> jax.Array | None:
-    """Points (m, *batch), in order, at which a continuous density is not smooth, besides the ends of its support."""
-    known = known_breaks(base)
-    if known is not None:  # the compiler would sort them, once for each law of a batch
-        return jnp.broadcast_to(aligned(known, 1 + len(base.batch_shape)), (len(known), *base.batch_shape))
-    points = [jnp.broadcast_to(point, base.batch_shape) for point in families.family_of(base).breaks()]
-    return jnp.sort(jnp.stack(points), axis=0) if points else None
-
-
-def known_breaks(base: dist.Distribution) -> np.ndarray | None:
-    """Breaks (m,) in order, if they are numbers that are known before tracing."""
-    breaks = families.family_of(base).breaks()
-    return np.sort(breaks) if breaks and is_concrete(*breaks) and not any(map(np.ndim, breaks)) else None
-
-
-def graded_points(base: dist.Distribution, grades: np.ndarray = GRADES) -> list[jax.Array]:
-    """Points (m, *batch) ever closer to the centres of the law, for a density too narrow for fixed panels."""
-    points = []
-    for pair in families.family_of(base).centres():
-        centre, width = (jnp.broadcast_to(part, base.batch_shape) for part in jax.lax.stop_gradient(pair))
-        known = jnp.isfinite(centre) & jnp.isfinite(width)
-        distances = aligned(grades, 1 + len(base.batch_shape)) * jnp.where(known, width, 0.0)
-        points.append(jnp.where(known, centre + distances, -jnp.inf))
-    return points
-
-
-def graded_breaks(base: dist.Distribution) -> jax.Array | None:
-    """`density_breaks` and `graded_points` in order."""
-    own = density_breaks(base)
-    points = [*([] if own is None else [own]), *graded_points(base)]
-    return jnp.sort(jnp.concatenate(points), axis=0) if points else None
-
-
-def is_narrow(base: dist.Distribution, edges: Array, share: float = NARROW) -> jax.Array:
-    """Whether the law (or one of a batch) is narrower at a centre than this share of the panel there."""
-    edges, narrow = aligned(edges, max(1 + len(base.batch_shape), jnp.ndim(edges))), [jnp.array(False)]
-    for centre, width in families.family_of(base).centres():
-        near = (centre + REACH * width > edges[0]) & (centre - REACH * width < edges[-1])
-        here = jnp.clip(centre, edges[0], edges[-1])
-        panel = jnp.where((edges[:-1] <= here) & (here <= edges[1:]), edges[1:] - edges[:-1], 0.0).max(axis=0)
-        narrow.append(jnp.any(near & (width < share * panel)))
-    return jnp.any(jnp.stack(narrow))
-
-
-def cut_panels(edges: Array, breaks: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Left and right ends (2 m, *batch) of pieces, some without width, of the panels between edges (panels + 1, *batch)
-    that hold ascending breaks (m, *batch), those beyond moved to an edge; and the panels (panels, *batch) without any.
-    """
-    rank = max(jnp.ndim(edges), breaks.ndim)
-    edges, breaks = aligned(edges, rank), aligned(breaks, rank)
-    batch = jnp.broadcast_shapes(edges.shape[1:], breaks.shape[1:])
-    edges, breaks = (jnp.broadcast_to(array, (len(array), *batch)) for array in (edges, breaks))
-    # no maximum or minimum: where they tie, as with a break on an edge, they would halve the gradient
-    breaks = jnp.where(breaks < edges[0], edges[0], jnp.where(breaks > edges[-1], edges[-1], breaks))
-    index = jnp.sum(edges[1:-1] <= breaks[:, None], axis=1)
-    repeated = index[1:] == index[:-1]  # in the panel of the break before
-    first, last = (jnp.take_along_axis(side, index, axis=0) for side in (edges[:-1], edges[1:]))
-    left = jnp.concatenate([first[:1], jnp.where(repeated, breaks[:-1], first[1:])])
-    right = jnp.concatenate([jnp.where(repeated, breaks[:-1], last[:-1]), last[-1:]])
-    number = np.arange(len(edges) - 1).reshape((-1,) + (1,) * (rank - 1))
-    whole = jnp.all(number != index[:, None], axis=0)
-    return jnp.concatenate([left, breaks]), jnp.concatenate([breaks, right]), whole
 
 
 @pytree_dataclass(eq=False)
@@ -238,14 +176,6 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
     nodes, volume = panel_nodes(edges[:-1], edges[1:])
     volume = xp.concatenate([volume, xp.ones((2, *np.shape(span)))])
     return Latent(nodes, (start, stop), volume, edges, (below, above), breaks_at_edges=breaks is not None)
-
-
-def panel_nodes(left: Array, right: Array) -> tuple[Array, Array]:
-    """Nodes of panels (panels, *batch) and their weights, each of shape (8 panels, *batch)."""
-    t, w = (array.reshape((-1,) + (1,) * (left.ndim - 1)) for array in leggauss(QUADRATURE_ORDER))
-    half = 0.5 * (right - left)[:, None]
-    flat = (-1, *left.shape[1:])
-    return (left[:, None] + half * (1 + t)).reshape(flat), (half * w).reshape(flat)
 
 
 def _known_ends(base: dist.Distribution) -> tuple[float, float]:

@@ -12,7 +12,8 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood import families
+from ldpbayes.laws import families
+from ldpbayes.laws.normal import normal_log_density
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -99,7 +100,7 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     log_share = log_or_nothing(share)
     noisy = jnp.where(share < 1, jnp.log1p(-jnp.where(share < 1, share, 0.0)), -jnp.inf) + noisy
     if mechanism.record_shape:
-        own = families.normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
+        own = normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
         return logsumexp(log_share + own, noisy)
     discrete = base.support.is_discrete
     if not (mechanism.bounded or discrete):

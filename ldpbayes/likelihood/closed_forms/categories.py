@@ -10,9 +10,9 @@ import numpyro.distributions as dist
 
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood.families import CATEGORICAL, family_of, log_prob_on_support
+from ldpbayes.laws.compound import Grouped
+from ldpbayes.laws.families import CATEGORICAL, family_of, log_prob_on_support
 from ldpbayes.likelihood.latent import latent_nodes
-from ldpbayes.likelihood.privatized import Grouped
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import PureProtocol, RandomizedResponse, TransitionMatrix
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear

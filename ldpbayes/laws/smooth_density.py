@@ -13,7 +13,7 @@ from numpyro.util import is_prng_key
 from ldpbayes._core.checks import check_order
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
-from ldpbayes.likelihood.families import Family, aligned, register_family
+from ldpbayes.laws.families import Family, aligned, register_family
 from ldpbayes.numerics.special import log_or_nothing, stacked
 
 FEWEST = 4  # knots
@@ -219,7 +219,7 @@ class SmoothMass(SmoothDensity):
 
 
 @register_family(SmoothDensity)
-class _Smooth(Family):
+class _OfSmoothDensity(Family):
     tame = True
 
     def breaks(self) -> list[Array]:

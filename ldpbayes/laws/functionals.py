@@ -18,9 +18,17 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import INSIDE_0_1, Rule, checked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood.families import CATEGORICAL, aligned, ends_of, family_of, is_infinite, log_prob_on_support
-from ldpbayes.likelihood.latent import graded_breaks, panel_nodes
-from ldpbayes.likelihood.privatized import of_unwrapped, unwrapped
+from ldpbayes.laws.compound import of_unwrapped, unwrapped
+from ldpbayes.laws.families import (
+    CATEGORICAL,
+    aligned,
+    ends_of,
+    family_of,
+    graded_breaks,
+    is_infinite,
+    log_prob_on_support,
+    panel_nodes,
+)
 
 __all__ = ["Functional", "cdf", "density", "gini", "lorenz", "mean", "quantile", "sd", "share"]
 
