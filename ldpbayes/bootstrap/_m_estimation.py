@@ -14,6 +14,7 @@ from numpyro.handlers import seed as seeded
 from numpyro.handlers import uncondition
 from numpyro.infer import init_to_median
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator, Simulator, check_simulator, estimated
@@ -23,7 +24,6 @@ from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.inference.density import Density, given, sites_of
-from ldpbayes.laws.families import ends_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.minimise import Box, minimise, value_gradient_hessian
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.laws import families
@@ -131,7 +132,7 @@ class _OfTransformed(Family):
         part = self.law.base_dist
         points = family_of(part).breaks()
         if type(self.law) is dist.TransformedDistribution:  # whose support is all that its transforms can reach
-            points = points + [end for end in families.ends_of(part.support) if not families.is_infinite(end)]
+            points = points + [end for end in ends_of(part.support) if not families.is_infinite(end)]
         for transform in self.law.transforms:
             points = [transform(point) for point in points]
         return _interior(points, self.law)
@@ -189,7 +190,7 @@ class _OfMixtureGeneral(Family):
     def breaks(self) -> list[Array]:
         """Those of all components and, where the support goes on there, the ends of their supports."""
         parts = self.law.component_distributions
-        points = [point for part in parts for point in (*families.ends_of(part.support), *family_of(part).breaks())]
+        points = [point for part in parts for point in (*ends_of(part.support), *family_of(part).breaks())]
         return _interior(points, self.law)
 
     def centres(self) -> list[tuple[Array, Array]]:
@@ -209,4 +210,4 @@ def _interior(points: list[Array], law: Any) -> list[Array]:
             return point is end or families.is_infinite(point)
         return bool(np.all(np.isinf(point) | (np.asarray(point) == end)))
 
-    return [point for point in points if not any(is_end(point, end) for end in families.ends_of(law.support))]
+    return [point for point in points if not any(is_end(point, end) for end in ends_of(law.support))]

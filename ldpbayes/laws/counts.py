@@ -144,6 +144,8 @@ class Binomial(Counts):
         Number of trials for each record, at least 1.
     """
 
+    option: ClassVar = "binomial"
+    option_help: ClassVar = {"trials": "number of trials"}
     trials: int = static()
 
     base: ClassVar = dist.BinomialProbs
@@ -180,6 +182,8 @@ class Binomial(Counts):
 class Bernoulli(Binomial):
     """Family of yes-or-no answers, where a record is 0 or 1. The parameter is ``probs``, the probability of 1."""
 
+    option: ClassVar = "bernoulli"
+    option_help: ClassVar = {}
     trials: int = static(default=1, init=False)
 
 
@@ -195,6 +199,7 @@ class Poisson(Counts):
         The upper bound, a whole number. Larger counts are clamped to this bound.
     """
 
+    option: ClassVar = "poisson"
     upper: Array = static(default=None)
 
     base: ClassVar = dist.Poisson
@@ -214,6 +219,8 @@ class Multinomial(ParametricFamily):
         Number of categories, at least 2.
     """
 
+    option: ClassVar = "multinomial"
+    option_help: ClassVar = {"categories": "number of categories"}
     categories: int = static()
 
     base: ClassVar = dist.CategoricalProbs

@@ -1,7 +1,6 @@
 """Laws of records: the facts about a law that a `Family` knows, and accurate masses for any law."""
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -10,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpy.polynomial.legendre import leggauss
-from numpyro.distributions import constraints
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, stacked
@@ -159,13 +158,6 @@ def unexpanded(base: dist.Distribution) -> Any:
     while isinstance(base, dist.ExpandedDistribution):
         base = base.base_dist
     return base
-
-
-def ends_of(constraint: Any) -> tuple[Array, Array]:
-    """Lower and upper end of a univariate support or domain, possibly traced, or ±inf, from its NumPyro constraint."""
-    if constraint is constraints.boolean:
-        return 0.0, 1.0
-    return getattr(constraint, "lower_bound", -math.inf), getattr(constraint, "upper_bound", math.inf)
 
 
 def is_infinite(end: Array) -> bool:

@@ -15,14 +15,13 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import INSIDE_0_1, Rule, checked
+from ldpbayes._core.checks import INSIDE_0_1, Rule, checked, ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws.compound import of_unwrapped, unwrapped
 from ldpbayes.laws.families import (
     CATEGORICAL,
     aligned,
-    ends_of,
     family_of,
     graded_breaks,
     is_infinite,

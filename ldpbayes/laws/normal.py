@@ -80,6 +80,8 @@ class NormalMean(OneParameterFamily, NormalLaw):
         finite, or if ``lower`` is not below ``upper``.
     """
 
+    option: ClassVar = "gaussian_mean"
+    option_help: ClassVar = {"scale": "known standard deviation"}
     scale: Array
     lower: Array = None
     upper: Array = None
@@ -103,6 +105,7 @@ class Normal(NormalLaw):
         bound is missing or not finite, or if ``lower`` is not below ``upper``.
     """
 
+    option: ClassVar = "gaussian"
     lower: Array = None
     upper: Array = None
 
@@ -159,6 +162,7 @@ class NormalVector(ParametricFamily):
         not finite, or if a lower bound is not below its upper bound.
     """
 
+    option: ClassVar = "multivariate_normal"
     lower: Array = None
     upper: Array = None
 

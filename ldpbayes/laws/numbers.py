@@ -120,6 +120,7 @@ class Exponential(WaitingTimes):
         The upper bound, in the unit of the data. Larger records are clamped to this bound. The lower bound is 0.
     """
 
+    option: ClassVar = "exponential"
     upper: Array = None
 
     base: ClassVar = dist.Exponential
@@ -165,6 +166,8 @@ class GammaRate(WaitingTimes, GammaLaw):
         positive, or if ``lower`` is not below ``upper``.
     """
 
+    option: ClassVar = "gamma_rate"
+    option_help: ClassVar = {"concentration": "known shape"}
     concentration: Array
     lower: Array = None
     upper: Array = None
@@ -210,6 +213,7 @@ class Gamma(ScaledStatistics, GammaLaw):
         positive, or if ``lower`` is not below ``upper``.
     """
 
+    option: ClassVar = "gamma"
     lower: Array = None
     upper: Array = None
 
@@ -265,6 +269,7 @@ class Beta(ScaledStatistics):
         ``lower`` is not below ``upper``.
     """
 
+    option: ClassVar = "beta"
     lower: Array = None
     upper: Array = None
 

@@ -27,6 +27,7 @@ SETTLED = 1e-6  # length of the last step, as a share of a parameter's range; Ne
 EDGE = 1e-6  # share of a range: a parameter nearer to an end than that was brought there
 Range = tuple[Array, Array]  # the interval in which a parameter is looked for
 Constraints = Mapping[str, Constraint]
+FAMILIES: dict[str, type["ParametricFamily"]] = {}  # by their names on the command line
 
 
 def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Callable[[Array], Params]]:
@@ -58,6 +59,8 @@ class ParametricFamily(abc.ABC):
     unit.
     """
 
+    option: ClassVar[str | None] = None  # the name on the command line
+    option_help: ClassVar[Mapping[str, str]] = {}  # what fields other than bounds are, on the command line
     columns: ClassVar[tuple[str, ...] | None] = None  # names of the statistics; None for one, released as a number
     lattice_step: ClassVar[float | None] = None  # of records and statistics, 1 for whole numbers; None for densities
     accounts_for_clamping: ClassVar[bool] = True  # whether there is a `solve_clamped`
@@ -67,6 +70,11 @@ class ParametricFamily(abc.ABC):
     record_range: tuple[float, float] = (-math.inf, math.inf)  # that records have, and bounds are inside
     lower: Array
     upper: Array
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "option" in vars(cls):
+            FAMILIES[cls.option] = cls
 
     def distribution(self, params: Params) -> dist.Distribution:
         """Return the law (probability distribution) of a record before it is clamped, for the parameters `params`."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
@@ -20,7 +21,6 @@ from ldpbayes.laws.families import (
     aligned,
     cut_panels,
     density_breaks,
-    ends_of,
     graded_breaks,
     is_infinite,
     known_breaks,

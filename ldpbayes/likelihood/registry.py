@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws import families
@@ -121,7 +122,7 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
         own = log_sum(jnp.where(at_node, families.aligned(masses, rank), -jnp.inf), axis=0)
         return jnp.where(jnp.any(at_node, axis=0), log_share + own, noisy)
     # where ends of the support depend on parameters, the class has a property, and they are taken to be infinite
-    first, last = families.ends_of(type(families.unexpanded(base)).support)
+    first, last = ends_of(type(families.unexpanded(base)).support)
     at_lower, at_upper = at_lower & (first < lower), at_upper & (last > upper)
     inside = (z >= lower) & (z <= upper) & ~(at_lower | at_upper)
     below, above = families.log_mass_outside(base, lower, upper)

@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax, nn
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws import families
@@ -73,7 +74,7 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     """A count, without bounds, with Laplace, Gaussian or such discrete noise, in a reporting rule or not."""
     law, z = families.unexpanded(base), array_of(z)
     z = z if z.dtype.kind == "f" else z.astype(float)
-    end = families.ends_of(law.support)[1]
+    end = ends_of(law.support)[1]
     binomial = isinstance(law, (dist.BinomialProbs, dist.BinomialLogits))
     binomial &= isinstance(mechanism.noise, (Gaussian, DiscreteGaussian))
     if not binomial and not (is_concrete(end) and np.any(np.isinf(end))):
