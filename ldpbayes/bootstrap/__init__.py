@@ -23,8 +23,7 @@ from ldpbayes.bootstrap._result import (
     Studentised,
     Transformed,
 )
-from ldpbayes.bootstrap.regression import least_squares
-from ldpbayes.bootstrap.statistics import sufficient_statistics
+from ldpbayes.bootstrap.statistics import least_squares, sufficient_statistics
 from ldpbayes.laws.counts import Bernoulli, Binomial, Counts, Multinomial, Poisson
 from ldpbayes.laws.normal import Normal, NormalMean, NormalVector
 from ldpbayes.laws.numbers import Beta, Exponential, Gamma, GammaRate

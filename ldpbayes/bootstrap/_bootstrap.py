@@ -21,9 +21,11 @@ from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.estimation.estimates import names_of
 
 BATCH_SIZE = 50  # replicates that run at once by default
-OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
-MAX_STEP = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
-FLAT = 1e-3  # no step in directions in which the replicates move by less than this share of the largest move
+WARNED_OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
+MOST_STEP_DEVIATIONS = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
+FLAT_RESPONSE_SHARE = (
+    1e-3  # no step in directions in which the replicates move by less than this share of the largest move
+)
 STEP_SHARES = (1.0, 0.5, 0.25, 0.125)  # shares of such a step that are tried until one leads closer
 Simulator = Callable[[Key, PyTree], PyTree]  # from a random key and parameters to data
 Target = Callable[[PyTree], PyTree]  # of parameters
@@ -280,13 +282,13 @@ class Matched:
             # at an edge, and on a simplex, parameters move by less or in another direction than the step
             moved = np.stack([(up[0] - down[0]) / unit for up, down in ends], axis=1)
             slopes = np.stack([distance(up[1]) - distance(down[1]) for up, down in ends], axis=1)
-            return np.linalg.pinv(slopes @ np.linalg.pinv(moved, rcond=1e-9), rcond=FLAT)
+            return np.linalg.pinv(slopes @ np.linalg.pinv(moved, rcond=1e-9), rcond=FLAT_RESPONSE_SHARE)
 
         gap = distance(replicates)
         for _ in range(self.steps):
             if np.abs(gap).max() <= self.tolerance:
                 break
-            step = np.clip(inverse_response(here) @ gap, -MAX_STEP, MAX_STEP)
+            step = np.clip(inverse_response(here) @ gap, -MOST_STEP_DEVIATIONS, MOST_STEP_DEVIATIONS)
             for share in STEP_SHARES:
                 ahead, ahead_replicates = evaluate(here - share * unit * step)
                 ahead_gap = distance(ahead_replicates)
@@ -423,7 +425,7 @@ def _warn(outside: bool, share: float, targets: np.ndarray) -> None:
     problems, lost = [], int((~np.isfinite(targets)).any(axis=1).sum())
     if outside:
         problems.append("the release is outside the domain of the estimator: the noise is too large for these records")
-    elif share > OUTSIDE_SHARE:
+    elif share > WARNED_OUTSIDE_SHARE:
         problems.append(f"{share:.0%} of the replicates are outside the domain of the estimator, and were moved inside")
     if lost:
         problems.append(f"{lost} replicates are not finite, and are left out of the intervals")

@@ -27,9 +27,11 @@ from ldpbayes.inference.density import Density, given, sites_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.minimise import Box, minimise, value_gradient_hessian
 
-LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
+REAL_LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
 FREE_REACH = 12.0  # how far another's unconstrained value may: a factor of 160,000 of a positive parameter
-TOLERANCE = 3e-5  # the last step changes the log-likelihood by 1e-9 of its size, far less than a standard error would
+LIKELIHOOD_STEP_TOLERANCE = (
+    3e-5  # the last step changes the log-likelihood by 1e-9 of its size, far less than a standard error would
+)
 
 
 class RecordsEstimator(PrivateEstimator):
@@ -164,7 +166,7 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
             return -self.density(values).log_likelihood(self.constrained(vector))
 
         space, derivatives = self.space, functools.partial(value_gradient_hessian, objective)
-        minimum = minimise(derivatives, self.unconstrained(self.start), space, tolerance=TOLERANCE)
+        minimum = minimise(derivatives, self.unconstrained(self.start), space, tolerance=LIKELIHOOD_STEP_TOLERANCE)
         params = self.constrained(minimum.theta)
         slope = jax.jacfwd(lambda vector: ravel_pytree(self.target(self.constrained(vector)))[0])(minimum.theta)
         inverse = jnp.linalg.inv(minimum.at.hessian)
@@ -248,7 +250,7 @@ def _search_space(free: Params, start: Params) -> Box:
     reach = {}
     for name, leaf in free.items():
         on_line = np.array_equal(leaf, start[name])
-        reach[name] = LINE_REACH * (1 + jnp.abs(leaf)) if on_line else jnp.full_like(leaf, FREE_REACH)
+        reach[name] = REAL_LINE_REACH * (1 + jnp.abs(leaf)) if on_line else jnp.full_like(leaf, FREE_REACH)
     centre, around = ravel_pytree(free)[0], ravel_pytree(reach)[0]
     return Box(np.asarray(centre - around), np.asarray(centre + around))
 

@@ -25,10 +25,12 @@ from ldpbayes.laws.parametric import ParametricFamily, check_bounds
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]  # the two numbers of a conjugate law
-CELLS = 64  # of the table of a density, half of them on either side of the mode
-DEPTH = 40.0  # of the log density below its largest value, where the table ends: less than a double's last digit
-NEWTON_STEPS = 30  # down to that depth; any number leaves the table wide enough
-HALVINGS = 36  # of a cell
+DENSITY_CELLS = 64  # of the table of a density, half of them on either side of the mode
+TABLE_DEPTH_NATS = (
+    40.0  # of the log density below its largest value, where the table ends: less than a double's last digit
+)
+DEPTH_NEWTON_STEPS = 30  # down to that depth; any number leaves the table wide enough
+CELL_HALVINGS = 36  # of a cell
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,18 +119,22 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
         def nearer(_: int, step: jax.Array) -> jax.Array:
             # the excess is convex, so that Newton's steps from outside stay outside
             depth, slope = jax.jvp(excess, (step,), (jnp.ones_like(step),))
-            return jnp.where(depth > DEPTH, step - (depth - DEPTH) / jnp.where(depth > DEPTH, slope, 1.0), step)
+            return jnp.where(
+                depth > TABLE_DEPTH_NATS,
+                step - (depth - TABLE_DEPTH_NATS) / jnp.where(depth > TABLE_DEPTH_NATS, slope, 1.0),
+                step,
+            )
 
-        return lax.fori_loop(0, NEWTON_STEPS, nearer, edge)
+        return lax.fori_loop(0, DEPTH_NEWTON_STEPS, nearer, edge)
 
     left, right = reach(low - mode), reach(high - mode)
-    s = np.linspace(-1.0, 1.0, 2 * CELLS + 1)
+    s = np.linspace(-1.0, 1.0, 2 * DENSITY_CELLS + 1)
     steps = jnp.where(s < 0, left, right) * s**2
     density = jnp.exp(-excess(steps)) * jnp.where(s < 0, -left, right) * np.abs(s)
     start, middle, end = density[:-1:2], density[1::2], density[2::2]
     below = jnp.cumsum((start + 4 * middle + end) / 6)
     mass_below = jax.random.uniform(key, (), below.dtype) * below[-1]
-    cell = jnp.minimum(jnp.sum(below <= mass_below), CELLS - 1)
+    cell = jnp.minimum(jnp.sum(below <= mass_below), DENSITY_CELLS - 1)
     a, b, c = (part[cell] for part in (start, middle, end))
     rest = mass_below - jnp.where(cell > 0, below[cell - 1], 0.0)
 
@@ -138,8 +144,8 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
         mass = t * (a + t * ((4 * b - 3 * a - c) / 2 + t * (2 * a - 4 * b + 2 * c) / 3))
         return jnp.where(mass < rest, t, near), jnp.where(mass < rest, far, t)
 
-    near, far = lax.fori_loop(0, HALVINGS, halve, (jnp.zeros_like(rest), jnp.ones_like(rest)))
-    place = (cell + (near + far) / 2) * (2 / CELLS) - 1
+    near, far = lax.fori_loop(0, CELL_HALVINGS, halve, (jnp.zeros_like(rest), jnp.ones_like(rest)))
+    place = (cell + (near + far) / 2) * (2 / DENSITY_CELLS) - 1
     step = jnp.where(place < 0, left, right) * place**2
     return jnp.clip(bijection(mode + step), lower, upper)
 

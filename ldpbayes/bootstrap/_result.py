@@ -16,7 +16,9 @@ from ldpbayes.estimation.estimates import Estimate, cells, tail_probabilities
 if TYPE_CHECKING:
     import xarray
 
-FAR = 1e300  # stands for infinity on a transformed scale: a quantile between two infinite numbers would be NaN
+STANDS_FOR_INFINITY = (
+    1e300  # stands for infinity on a transformed scale: a quantile between two infinite numbers would be NaN
+)
 
 
 class BootstrapWarning(LdpBayesWarning):
@@ -101,9 +103,13 @@ class Transformed(Interval):
             raise ValueError(f"the estimate {result.params} has no value on the transformed scale")
         # a replicate outside the scale's domain, such as a negative one, is as far away as can be
         undefined = np.isnan(draws) & ~np.isnan(result.draws)
-        draws = np.where(undefined, np.where(result.draws < result.params, -FAR, FAR), draws)
+        draws = np.where(
+            undefined, np.where(result.draws < result.params, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY), draws
+        )
         with np.errstate(over="ignore"):
-            return self.inverse(2 * estimate - quantile(np.clip(draws, -FAR, FAR), 1 - probability))
+            return self.inverse(
+                2 * estimate - quantile(np.clip(draws, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY), 1 - probability)
+            )
 
 
 KINDS = {"percentile": Percentile(), "pivotal": Pivotal(), "studentised": Studentised(), "log": Transformed()}

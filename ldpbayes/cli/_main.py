@@ -253,9 +253,9 @@ def _bootstrap(args: argparse.Namespace) -> int:
 
 
 def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.PrivateEstimator":
-    from ldpbayes.bootstrap import regression, statistics
+    from ldpbayes.bootstrap import statistics
 
-    families = FAMILIES | {"least_squares": ldp.bootstrap.NormalVector}
+    families: dict[str, Any] = FAMILIES | {"least_squares": ldp.bootstrap.NormalVector}
     if args.family not in families:
         raise BadInput(f"--family must be one of {', '.join(sorted(families))}, got {args.family!r}")
     values: dict[str, Any] = {name: getattr(args, name) for name in FAMILY_OPTIONS if getattr(args, name) is not None}
@@ -265,7 +265,7 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     family = families[args.family]
     inputs.check_options(f"--family {args.family}", values, inputs.parameters_of(family))
     if least_squares:
-        return regression.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)
+        return statistics.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)
     return statistics.SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
 
 

@@ -13,9 +13,8 @@ from ldpbayes._core.checks import LARGEST_CODE, at_least
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.laws import families
-from ldpbayes.laws._clamped_sums import PointMasses
 from ldpbayes.laws.families import Family, family_of, register_family
-from ldpbayes.laws.parametric import OneParameterFamily, ParametricFamily, Range
+from ldpbayes.laws.parametric import OneParameterFamily, ParametricFamily, PointMasses, Range
 from ldpbayes.numerics.minimise import nearest_probabilities
 from ldpbayes.numerics.special import log_sum
 from ldpbayes.numerics.tails import binomial_log_mass
@@ -53,7 +52,7 @@ class _OfPoisson(_OfCounts):
         v = np.exp(np.minimum(log_v, 6.5))
         log_w = np.where(log_v < 6.5, log_w - k * v, -np.inf)
         tail = k * jnp.log(rate) - math.lgamma(k) + log_sum(log_w - rate * np.exp(-v), axis=0)
-        return jnp.where(complement > families.COMPLEMENT_SUFFICES, complement, tail)
+        return jnp.where(complement > families.LEAST_LOG_COMPLEMENT, complement, tail)
 
 
 def negative_binomial_parameters(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -99,7 +98,7 @@ class _OfNegativeBinomial(Family):
         small = jnp.log1p(-jnp.where(q < 0.5, q, 0.0) * np.exp(-v))
         log_g = (alpha - 1.0) * jnp.where(q < 0.5, small, jnp.log(jnp.exp(log_1mq) - q * np.expm1(-v)))
         tail = k * log_q - log_beta + log_sum(log_w + log_g, axis=0)
-        return jnp.where(complement > families.COMPLEMENT_SUFFICES, complement, tail)
+        return jnp.where(complement > families.LEAST_LOG_COMPLEMENT, complement, tail)
 
 
 @register_family(dist.GeometricProbs, dist.GeometricLogits)
@@ -118,8 +117,8 @@ class _OfGeometric(Family):
 class Counts(OneParameterFamily):
     """Base class of families of whole numbers, 0 or more. Numbers above the bound ``upper`` are clamped to ``upper``.
 
-    A subclass must define `base` (the NumPyro class of the law of a record) and the `ranges` of the parameter. If the
-    parameter is not the expected record, the subclass must also define `of_mean`.
+    A subclass must define `base` (the NumPyro class of the law of a record), the `ranges` of the parameter and, if this
+    is not the expected record, `of_mean`.
     """
 
     record_range = (0.0, math.inf)
@@ -134,9 +133,7 @@ class Counts(OneParameterFamily):
 
 @pytree_dataclass
 class Binomial(Counts):
-    """Family of numbers of successes. The parameter is ``probs``, the probability of a success.
-
-    Records are not clamped.
+    """Family of numbers of successes, not clamped. The parameter is ``probs``, the probability of a success.
 
     Parameters
     ----------
@@ -189,14 +186,8 @@ class Bernoulli(Binomial):
 
 @pytree_dataclass
 class Poisson(Counts):
-    """Family of Poisson counts. The parameter is ``rate``, the expected count.
-
-    The estimated rate is limited to the range from ``upper``/1000 to 3 ``upper``.
-
-    Parameters
-    ----------
-    upper : float
-        The upper bound, a whole number. Larger counts are clamped to this bound.
+    """Family of Poisson counts. The parameter is ``rate``, the expected count, limited to ``upper``/1000 to 3
+    ``upper``.
     """
 
     option: ClassVar = "poisson"
@@ -251,7 +242,6 @@ class Multinomial(ParametricFamily):
         return within, jnp.any(within["probs"] == 0)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return the covariance of the estimated probabilities. The formula allows negative estimates."""
         p, size = params["probs"], self.categories
         centred = jnp.eye(size) - 1 / size
         return (jnp.diag(p) - jnp.outer(p, p)) / count + noise / count**2 * centred

@@ -49,7 +49,7 @@ def normal_log_density(base: dist.MultivariateNormal, z: Array) -> jax.Array:
     return -0.5 * jnp.sum(white * white, axis=0).reshape(z.shape[:-1]) - log_root - 0.5 * d * math.log(2 * math.pi)
 
 
-NORMAL_REACH = 9.0  # standard deviations that hold all of a normal law but 2e-19
+NORMAL_REACH_DEVIATIONS = 9.0  # standard deviations that hold all of a normal law but 2e-19
 
 
 class NormalLaw(NumberFamily):
@@ -58,7 +58,11 @@ class NormalLaw(NumberFamily):
     base: ClassVar = dist.Normal
 
     def reach(self, record: dist.Normal) -> tuple[Array, Array, Array]:
-        return record.loc - NORMAL_REACH * record.scale, record.loc, record.loc + NORMAL_REACH * record.scale
+        return (
+            record.loc - NORMAL_REACH_DEVIATIONS * record.scale,
+            record.loc,
+            record.loc + NORMAL_REACH_DEVIATIONS * record.scale,
+        )
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -75,9 +79,6 @@ class NormalMean(OneParameterFamily, NormalLaw):
     ----------
     scale : float
         The known standard deviation, positive, in the unit of the data.
-    lower, upper : float
-        The bounds to which records are clamped, in the unit of the data. Raises ValueError if the bounds are not
-        finite, or if ``lower`` is not below ``upper``.
     """
 
     option: ClassVar = "gaussian_mean"
@@ -93,16 +94,9 @@ class NormalMean(OneParameterFamily, NormalLaw):
 class Normal(NormalLaw):
     """Family of normal records. The parameters are ``loc``, the mean, and ``scale``, the standard deviation.
 
-    Let u be the record after it was scaled so that the bounds are −1 and 1. The statistics are u and u².
-
-    Let w = ``upper`` − ``lower``. The estimated mean is limited to the range from ``lower`` − w to ``upper`` + w, and
-    the estimated standard deviation to the range from w/1000 to 10 w.
-
-    Parameters
-    ----------
-    lower, upper : float
-        The bounds to which records are clamped, in the unit of the data. Give both bounds. Raises ValueError if a
-        bound is missing or not finite, or if ``lower`` is not below ``upper``.
+    Let u be the record after it was scaled so that the bounds are −1 and 1. The statistics are u and u². Let w =
+    ``upper`` − ``lower``. The estimated mean is limited to the range from ``lower`` − w to ``upper`` + w, and the
+    estimated standard deviation to the range from w/1000 to 10 w.
     """
 
     option: ClassVar = "gaussian"
@@ -144,22 +138,17 @@ class Normal(NormalLaw):
 LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
 
 
-BLOCK = 2048  # records that are drawn at a time
+ROWS_PER_BLOCK = 2048  # records that are drawn at a time
 
 
 @pytree_dataclass
 class NormalVector(ParametricFamily):
     """Family of normal rows of d columns. The parameters are ``loc`` (d,), the mean, and ``covariance_matrix`` (d, d).
 
-    Let u be a row after each column was scaled so that its bounds are −1 and 1. The statistics of the row are u_j and
-    u_j² for each column j, and √2 u_j u_k for columns j < k. An estimated mean outside the bounds is moved to the
-    nearest bound. If an eigenvalue of the estimated covariance matrix of u is below 4e-6, it is raised to 4e-6.
-
-    Parameters
-    ----------
-    lower, upper : array_like (d,)
-        The bounds to which the columns are clamped, in the units of the columns. Raises ValueError if the bounds are
-        not finite, or if a lower bound is not below its upper bound.
+    Let u be a row after each column was scaled so that its bounds, ``lower`` (d,) and ``upper`` (d,), are −1 and 1. The
+    statistics of the row are u_j and u_j² for each column j, and √2 u_j u_k for columns j < k. An estimated mean
+    outside the bounds is moved to the nearest bound. If an eigenvalue of the estimated covariance matrix of u is below
+    4e-6, it is raised to 4e-6.
     """
 
     option: ClassVar = "multivariate_normal"
@@ -257,10 +246,10 @@ class NormalVector(ParametricFamily):
             rows = params["loc"] + jax.random.normal(key, (size, self.dimension), root.dtype) @ root.T
             return self.statistics(rows).sum(axis=0)
 
-        whole, rest = divmod(int(count), BLOCK)
+        whole, rest = divmod(int(count), ROWS_PER_BLOCK)
         keys = jax.random.split(key, whole + 1)
         start = block_total(keys[0], rest)
-        return jax.lax.scan(lambda total, key: (total + block_total(key, BLOCK), None), start, keys[1:])[0]
+        return jax.lax.scan(lambda total, key: (total + block_total(key, ROWS_PER_BLOCK), None), start, keys[1:])[0]
 
 
 def with_least_eigenvalue(matrix: jax.Array, least: Array) -> tuple[jax.Array, jax.Array]:

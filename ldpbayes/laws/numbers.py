@@ -110,14 +110,9 @@ class WaitingTimes(OneParameterFamily):
 
 @pytree_dataclass
 class Exponential(WaitingTimes):
-    """Family of exponential records. The parameter is ``rate``, the inverse of the mean.
+    """Family of exponential records, with the lower bound 0. The parameter is ``rate``, the inverse of the mean.
 
     The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
-
-    Parameters
-    ----------
-    upper : float
-        The upper bound, in the unit of the data. Larger records are clamped to this bound. The lower bound is 0.
     """
 
     option: ClassVar = "exponential"
@@ -153,7 +148,7 @@ class GammaLaw(NumberFamily):
 
 @pytree_dataclass
 class GammaRate(WaitingTimes, GammaLaw):
-    """Family of gamma records whose shape is known. The parameter is ``rate``.
+    """Family of gamma records whose shape is known, with positive bounds. The parameter is ``rate``.
 
     The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
 
@@ -161,9 +156,6 @@ class GammaRate(WaitingTimes, GammaLaw):
     ----------
     concentration : float
         The known shape, positive.
-    lower, upper : float
-        The bounds to which records are clamped, in the unit of the data. Raises ValueError if the bounds are not
-        positive, or if ``lower`` is not below ``upper``.
     """
 
     option: ClassVar = "gamma_rate"
@@ -200,17 +192,11 @@ class ScaledStatistics(NumberFamily):
 
 @pytree_dataclass
 class Gamma(ScaledStatistics, GammaLaw):
-    """Family of gamma records. The parameters are ``concentration``, the shape, and ``rate``.
+    """Family of gamma records, with positive bounds. The parameters are ``concentration``, the shape, and ``rate``.
 
     The statistics of a record x are log x and x. Each is scaled to the range from 0 to 1 between the bounds. The
     estimated concentration is limited to the range from 0.01 to 1000, and the estimated rate to the range from
     0.001/``upper`` to 1000/``lower``.
-
-    Parameters
-    ----------
-    lower, upper : float
-        The bounds to which records are clamped, in the unit of the data. Raises ValueError if the bounds are not
-        positive, or if ``lower`` is not below ``upper``.
     """
 
     option: ClassVar = "gamma"
@@ -231,10 +217,8 @@ class Gamma(ScaledStatistics, GammaLaw):
         return self.scaled(jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate]))
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Estimate the parameters by maximum likelihood, as if no record had been clamped.
-
-        The noisy mean of the statistics, `mean`, gives mean(x) and mean(log x) of the records x. The concentration k
-        solves log k − ψ(k) = log mean(x) − mean(log x), where ψ is the digamma function ([Minka]).
+        """Solve log k − ψ(k) = log mean(x) − mean(log x) for the concentration k, where ψ is the digamma function
+        ([Minka]).
 
         If mean(x) is outside the bounds, it is moved to the nearest bound. If log mean(x) − mean(log x) is not
         positive, the likelihood has no maximum, and k is the largest allowed number. The second result is True in these
@@ -256,17 +240,11 @@ class Gamma(ScaledStatistics, GammaLaw):
 
 @pytree_dataclass
 class Beta(ScaledStatistics):
-    """Family of beta records: numbers from 0 to 1. The parameters are ``concentration1`` and ``concentration0``.
+    """Family of beta records. The parameters are ``concentration1`` and ``concentration0``.
 
     The density at x is proportional to x^(concentration1 − 1) (1 − x)^(concentration0 − 1). The statistics are log x
-    and log(1 − x), scaled to the range from 0 to 1 between the bounds. Each estimated concentration is limited to the
-    range from 0.01 to 1000.
-
-    Parameters
-    ----------
-    lower, upper : float
-        The bounds to which records are clamped. Raises ValueError if the bounds are not strictly between 0 and 1, or if
-        ``lower`` is not below ``upper``.
+    and log(1 − x), scaled to the range from 0 to 1 between the bounds, which must be strictly between 0 and 1. Each
+    estimated concentration is limited to the range from 0.01 to 1000.
     """
 
     option: ClassVar = "beta"

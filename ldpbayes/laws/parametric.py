@@ -3,12 +3,13 @@
 import abc
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from numpy.polynomial.legendre import leggauss
 from numpyro.distributions import biject_to, constraints
@@ -17,14 +18,188 @@ from numpyro.distributions.constraints import Constraint
 from ldpbayes._core.checks import ONE_POSITIVE, check_order, refuse
 from ldpbayes._core.pytrees import checked_field
 from ldpbayes._core.types import Array, Key, Params
-from ldpbayes.laws._clamped_sums import PANEL_NODES, PointMasses, sum_inside, sum_of_draws
 from ldpbayes.numerics.minimise import nearest_probabilities
+from ldpbayes.numerics.polynomial import lagrange_from_legendre
+
+NODES_PER_PIECE = 64  # Gauss-Legendre nodes of each panel of the rule for a density
+SUM_TABLE_CELLS = 4096  # cells of the table of a sum
+SUM_TABLE_DEVIATIONS = 10.0  # half the table's length, in standard deviations of the sum
+SUM_FREQUENCIES = 256  # used for a density, up to π · 256/SUM_TABLE_DEVIATIONS per standard deviation
+NEGLIGIBLE_TRANSFORM = 1e-8  # at frequencies beyond the table's; its distribution function is off by a few times that
+FEWEST_INSIDE_FOR_TABLE = (
+    40  # draws inside the bounds; if more are expected, the rule resolves all frequencies of the table
+)
+RECORD_TABLE_CELLS = 2048  # of each panel in the table of one draw, whose error is below 2e-6
+DRAWS_PER_BLOCK = 16  # draws that are made at a time
+
+
+class PointMasses(NamedTuple):
+    """Points on the line (m,), and their probabilities (m,), which sum to one."""
+
+    nodes: jax.Array
+    weights: jax.Array
+
+    def expectation(self, values: Array) -> jax.Array:
+        """Mean (...) of a function of the variable from its values (m, ...) at the nodes."""
+        return jnp.tensordot(self.weights, values, axes=1)
+
+    def compressed(self, size: int) -> "PointMasses":
+        """At most ``size`` masses with the same moments up to 2 size − 1; the law itself, where it has no more points.
+        By Lanczos' method with full reorthogonalisation, and the eigenvalues of its tridiagonal matrix ([GW]).
+        """
+        if len(self.nodes) <= size:
+            return self
+        middle = self.expectation(self.nodes)
+        spread = jnp.sqrt(self.expectation((self.nodes - middle) ** 2))
+        unit = jnp.where(spread > 0, spread, 1.0)
+        at, root = (self.nodes - middle) / unit, jnp.sqrt(self.weights)
+
+        def step(state: tuple, number: jax.Array) -> tuple[tuple, tuple]:
+            basis, vector = state
+            basis, new = basis.at[number].set(vector), at * vector
+            diagonal = new @ vector
+            for _ in range(2):  # once is not enough to be orthogonal to rounding
+                new = new - (basis @ new) @ basis
+            length = jnp.linalg.norm(new)
+            # a law with fewer points: the rest is rounding, and gets no mass
+            ended = length < 1e-13 * jnp.max(jnp.abs(at))
+            following = jnp.where(ended, 0.0, new / jnp.where(ended, 1.0, length))
+            return (basis, following), (diagonal, jnp.where(ended, 0.0, length))
+
+        start = jnp.zeros((size, len(root)), root.dtype), root / jnp.linalg.norm(root)
+        _, (diagonal, lengths) = lax.scan(step, start, jnp.arange(size))
+        off = lengths[:-1]
+        values, vectors = jnp.linalg.eigh(jnp.diag(diagonal) + jnp.diag(off, 1) + jnp.diag(off, -1))
+        masses = vectors[0] ** 2
+        return PointMasses(middle + unit * values, masses / jnp.sum(masses))
+
+    def counts(self, key: Key, count: Array) -> jax.Array:
+        """Numbers (m,) of ``count`` draws on each node, in floating point: multinomial, as successive binomials."""
+        dtype = self.weights.dtype
+        order = jnp.argsort(-self.weights)  # the largest first, so that the remaining mass is no small difference
+        weights = self.weights[order]
+        left = jnp.cumsum(weights[::-1])[::-1]
+        chances = jnp.clip(weights / jnp.where(left > 0, left, 1.0), 0.0, 1.0)
+
+        def draw(remaining: jax.Array, at: tuple) -> tuple[jax.Array, jax.Array]:
+            node_key, chance = at
+            number = jax.random.binomial(node_key, remaining, chance, dtype=dtype)
+            # a sampler need not know the degenerate laws
+            number = jnp.where((remaining > 0) & (chance > 0), number, 0.0)
+            number = jnp.where(chance < 1, number, remaining)
+            return remaining - number, number
+
+        keys = jax.random.split(key, len(weights) - 1)
+        last, numbers = lax.scan(draw, jnp.asarray(count, dtype), (keys, chances[:-1]))
+        return jnp.zeros_like(weights).at[order].set(jnp.append(numbers, last))
+
+
+def sum_of_draws(key: Key, law: PointMasses, count: Array, step: float | None = None) -> jax.Array:
+    """Draw the sum of ``count`` independent variables; the distribution function is off by less than 1e-5.
+    The law has nodes of panels of `PANEL_NODES` and last its bounds, or all points of a lattice of a ``step``. There
+    the sum is on the lattice too, unless its standard deviation is over two hundred steps: then the table is exact only
+    if the sum is smooth over a step. Mapped over keys alone, tables are made once.
+    """
+    edges, below, smooth = table_of_sum(law, count, step)
+    keys = jax.random.split(key, 4)
+    total = jnp.interp(jax.random.uniform(keys[0], (), below.dtype), below, edges)
+    if step is not None:
+        exact = edges[1] - edges[0] < 1.5 * step
+        return jnp.where(exact, step * jnp.round(total / step), total)
+    lower, upper = law.weights[-2:]
+    of_upper = PointMasses(jnp.arange(2.0), jnp.stack([1 - upper, upper]))
+    at_upper = jnp.clip(jnp.round(sum_of_draws(keys[1], of_upper, count, 1.0)), 0, count)
+    others = jnp.where(smooth, 0, count - at_upper)
+    inside = _binomial(keys[2], others, 1 - lower / jnp.where(upper < 1, 1 - upper, 1.0))
+    ends = (count - at_upper - inside) * law.nodes[-2] + at_upper * law.nodes[-1]
+    return jnp.where(smooth, total, ends + sum_inside(keys[3], law, inside, lambda x: x))
+
+
+def _binomial(key: Key, trials: Array, chance: Array) -> jax.Array:
+    """A binomial draw by waiting times; JAX's own sampler takes seconds to compile."""
+
+    def wait(state: tuple) -> tuple:
+        number, at, successes = state
+        uniform = jax.random.uniform(jax.random.fold_in(key, number), (DRAWS_PER_BLOCK,), chance.dtype, tiny)
+        ahead = at + jnp.cumsum(1 + jnp.floor(jnp.log(uniform) / jnp.log1p(-jnp.clip(chance, tiny, 1 - 1e-16))))
+        return number + 1, ahead[-1], successes + jnp.sum(ahead <= trials)
+
+    tiny, zero = jnp.finfo(chance.dtype).tiny, jnp.zeros((), chance.dtype)
+    return lax.while_loop(lambda state: state[1] < trials, wait, (0, zero, zero))[2]
+
+
+def table_of_sum(law: PointMasses, count: Array, step: float | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Edges of cells (points + 1,), the sum's distribution function there, and whether it is exact to 1e-5."""
+    mean = law.expectation(law.nodes)
+    away = law.nodes - mean
+    spread = jnp.sqrt(count * law.expectation(away**2))
+    least = jnp.finfo(spread.dtype).tiny if step is None else step
+    width = jnp.maximum(2 * SUM_TABLE_DEVIATIONS * spread / SUM_TABLE_CELLS, least)
+    first = count * mean - width * (SUM_TABLE_CELLS // 2)
+    if step is not None:
+        first = step * jnp.round(first / step)
+    frequencies = SUM_FREQUENCIES if step is None else SUM_TABLE_CELLS // 2 + 1
+    frequency = 2 * jnp.pi / (SUM_TABLE_CELLS * width) * jnp.arange(frequencies)
+    waves = [f(jnp.outer(away, frequency)) for f in (jnp.cos, jnp.sin)]
+    # φ(t)ⁿ, turned to where the table starts; the phase of each factor is small, so that its power is not a large angle
+    real, imaginary = (law.expectation(wave) for wave in waves)
+    log_size = 0.5 * count * jnp.log(jnp.maximum(real**2 + imaginary**2, 1e-300))
+    phase = count * jnp.arctan2(imaginary, real) + frequency * (count * mean - first)
+    cell = 1.0 if step is not None else jnp.sinc(frequency * width / (2 * jnp.pi))  # the mean over a cell
+    mass = jnp.maximum(jnp.fft.irfft(cell * jnp.exp(log_size) * jnp.exp(-1j * phase), SUM_TABLE_CELLS), 0.0)
+    below = jnp.concatenate([jnp.zeros(1, mass.dtype), jnp.cumsum(mass)])
+    # |φ| is at most the mass of the bounds and the size of the part of the density, which falls with the frequency
+    inside, ends = law.weights[:-2], jnp.sum(law.weights[-2:])
+    size = ends + jnp.hypot(*(inside @ wave[:-2, frequencies // 2 :] for wave in waves))
+    smooth = (jnp.max(size) ** count < NEGLIGIBLE_TRANSFORM) & (count * jnp.sum(inside) > FEWEST_INSIDE_FOR_TABLE)
+    return first + width * (jnp.arange(SUM_TABLE_CELLS + 1) - 0.5), below / below[-1], smooth
+
+
+def sum_inside(key: Key, law: PointMasses, number: Array, values: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """Sum, () or (k,), of a function (m,) → (m,) or (m, k) of draws inside the bounds of a law of `sum_of_draws`."""
+    at, below = table_of_one(law)
+
+    def draw(state: tuple) -> tuple:
+        block, total = state
+        uniform = jax.random.uniform(jax.random.fold_in(key, block), (DRAWS_PER_BLOCK,), below.dtype)
+        terms = values(jnp.interp(uniform, below, at))
+        counted = (block * DRAWS_PER_BLOCK + jnp.arange(DRAWS_PER_BLOCK) < number).reshape(-1, *[1] * (terms.ndim - 1))
+        return block + 1, total + jnp.sum(jnp.where(counted, terms, 0.0), axis=0)
+
+    start = 0, jnp.zeros_like(values(at[:1])[0])
+    return lax.while_loop(lambda state: state[0] * DRAWS_PER_BLOCK < number, draw, start)[1]
+
+
+def table_of_one(law: PointMasses) -> tuple[jax.Array, jax.Array]:
+    """Points between the bounds, and the share of draws inside that are below, by the polynomials through the nodes.
+    Points are closer together towards the ends of a panel, where densities that start or are cut there are steepest.
+    """
+    legendre, weights = lagrange_from_legendre(NODES_PER_PIECE), np.polynomial.legendre.leggauss(NODES_PER_PIECE)[1]
+    below = np.polynomial.legendre.legint(legendre / weights, lbnd=-1)
+    nodes, masses = (part[:-2].reshape(-1, NODES_PER_PIECE) for part in law)
+    coefficients = jnp.concatenate([jnp.pad(nodes @ legendre.T, ((0, 0), (0, 1))), masses @ below.T])
+    t = -jnp.cos(jnp.pi * jnp.arange(RECORD_TABLE_CELLS + 1) / RECORD_TABLE_CELLS)
+
+    def clenshaw(state: tuple, at: tuple) -> tuple:
+        k, coefficient = at
+        first, second = state
+        return (coefficient[:, None] + (2 * k + 1) / (k + 1) * t * first - (k + 1) / (k + 2) * second, first), None
+
+    zeros = jnp.zeros((len(coefficients), len(t)), coefficients.dtype)
+    (first, second), _ = lax.scan(clenshaw, (zeros, zeros), (jnp.arange(NODES_PER_PIECE, 0, -1), coefficients.T[:0:-1]))
+    x, share = (coefficients[:, :1] + t * first - second / 2).reshape(2, -1, len(t))
+    before = jnp.cumsum(share[:, -1]) - share[:, -1]
+    share = lax.cummax(jnp.maximum(share + before[:, None], 0.0).ravel())
+    return x.ravel(), share / jnp.where(share[-1] > 0, share[-1], 1.0)
+
 
 COMPRESSED_MASSES = 12  # stand for a record between the bounds in sums of several statistics: 23 moments are right
-FEW_INSIDE = 64  # so many records between the bounds, or fewer, are drawn one by one
-NEWTON_STEPS = 30  # at most, each at most a unit of a logarithm
-SETTLED = 1e-6  # length of the last step, as a share of a parameter's range; Newton's method squares the error
-EDGE = 1e-6  # share of a range: a parameter nearer to an end than that was brought there
+DRAWN_ONE_BY_ONE = 64  # so many records between the bounds, or fewer, are drawn one by one
+MOST_NEWTON_STEPS = 30  # at most, each at most a unit of a logarithm
+SETTLED_STEP_SHARE = (
+    1e-6  # length of the last step, as a share of a parameter's range; Newton's method squares the error
+)
+RANGE_EDGE_SHARE = 1e-6  # share of a range: a parameter nearer to an end than that was brought there
 Range = tuple[Array, Array]  # the interval in which a parameter is looked for
 Constraints = Mapping[str, Constraint]
 FAMILIES: dict[str, type["ParametricFamily"]] = {}  # by their names on the command line
@@ -51,15 +226,20 @@ def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Ca
 class ParametricFamily(abc.ABC):
     """Base class of exponential families whose parameters are estimated from noisy sums of statistics of the records.
 
-    Each record is clamped: a record outside the bounds is moved to the nearest bound. Then its statistics are computed.
-    They are bounded, and therefore noise can give a privacy guarantee. Parameters of a family are dicts with the names
-    that NumPyro uses. Subclasses are frozen dataclasses and pytrees.
+    Each record is clamped: a record outside the bounds is moved to the nearest bound. Its statistics are then bounded,
+    so that noise can give a privacy guarantee. All statistics of a record get equal noise. Therefore several statistics
+    are scaled to similar ranges, without a unit. Parameters of a family are dicts with the names that NumPyro uses.
+    Subclasses are frozen dataclasses and pytrees.
 
-    All statistics of a record get equal noise. Therefore several statistics are scaled to similar ranges, without a
-    unit.
+    Parameters
+    ----------
+    lower, upper : array_like
+        The bounds to which records are clamped, in the unit of the data, if the family has bounds. Raises
+        ValueError if a bound is missing, not finite or outside the range of the records, or if ``lower`` is not
+        below ``upper``.
     """
 
-    option: ClassVar[str | None] = None  # the name on the command line
+    option: ClassVar[str]  # the name on the command line, if the class itself has one
     option_help: ClassVar[Mapping[str, str]] = {}  # what fields other than bounds are, on the command line
     columns: ClassVar[tuple[str, ...] | None] = None  # names of the statistics; None for one, released as a number
     lattice_step: ClassVar[float | None] = None  # of records and statistics, 1 for whole numbers; None for densities
@@ -107,42 +287,39 @@ class ParametricFamily(abc.ABC):
 
     @abc.abstractmethod
     def statistics(self, x: Array) -> jax.Array:
-        """Clamp the records `x` (*batch, *event), and return the statistics of each record.
-
-        The result has the shape (*batch) if there is one statistic, and (*batch, k) if there are k statistics.
+        """Clamp the records `x` (*batch, *event), and return the statistic (*batch) or the k statistics (*batch, k) of
+        each.
         """
 
     @abc.abstractmethod
     def sensitivity(self, order: int) -> float:
-        """Return the sensitivity: the largest change of the sum of the statistics if one record is replaced.
-
-        The change is measured in the L1 norm if `order` is 1, and in the L2 norm if `order` is 2.
+        """Return the largest change of the sum of the statistics if one record is replaced, in the L1 norm if `order`
+        is 1, and in the L2 norm if `order` is 2.
         """
 
     @abc.abstractmethod
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Estimate the parameters by maximum likelihood, as if no record had been clamped.
+        """Estimate the parameters by maximum likelihood from the noisy `mean` of the statistics, as if no record were
+        clamped.
 
-        `mean` is the noisy mean of the statistics. The second result is True if the maximum is not inside the allowed
-        ranges of the parameters. The first result is then the nearest parameters in the ranges.
+        The second result is True if the maximum is not inside the allowed ranges of the parameters. The first result is
+        then the nearest parameters in the ranges.
         """
 
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Estimate the parameters by the method of moments for clamped records.
+        """Estimate the parameters by the method of moments for clamped records: their expected statistics equal `mean`.
 
-        The first result is parameters for which the expected statistics of a clamped record equal `mean`, the noisy
-        mean of the statistics. The second result is True if the allowed ranges contain no such parameters. The first
-        result is then the nearest parameters in the ranges. Default: `solve`, for families without clamping.
+        The second result is True if the allowed ranges contain no such parameters, as in `solve`. Default: `solve`, for
+        families without clamping.
         """
         return self.solve(mean)
 
     @abc.abstractmethod
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return the asymptotic covariance (p, p) of the p estimated parameters.
+        """Return the asymptotic covariance (p, p) of the p parameters, in the alphabetical order of their names.
 
-        The estimate comes from `solve_clamped` if `clamped` is True, and otherwise from `solve`. `noise` is the
-        variance of the noise in the sum of each statistic. `count` is the number of records. The parameters are in the
-        alphabetical order of their names.
+        They are estimated by `solve_clamped` if `clamped` is True, and otherwise by `solve`, from `count` records.
+        `noise` is the variance of the noise in the sum of each statistic.
         """
 
     @abc.abstractmethod
@@ -151,10 +328,7 @@ class ParametricFamily(abc.ABC):
 
     @abc.abstractmethod
     def total(self, key: Key, params: Params, count: Array) -> jax.Array:
-        """Simulate ``count`` records with the parameters `params`, clamp them, and return the sum of their statistics.
-
-        `key` is a random key of JAX.
-        """
+        """Simulate ``count`` records with the parameters `params`, clamp them, and return the sum of the statistics."""
 
     def checked(self, data: Array) -> np.ndarray:
         """Return the records `data` as an array (n, *event). Raises ValueError for impossible records."""
@@ -183,13 +357,9 @@ def check_bounds(tree: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> No
 class NumberFamily(ParametricFamily):
     """Base class of families of numbers, which are clamped to the bounds ``lower`` and ``upper``.
 
-    A subclass must define:
-
-    - `base`: the NumPyro class of the law (probability distribution) of a record;
-    - `ranges`: the allowed ranges of the parameters;
-    - `statistics` of a record, with their `sensitivity` and their expectation `mean`;
-    - `reach`: the interval that contains nearly all of the law;
-    - `density`, only if the density of NumPyro is inaccurate in the tails.
+    A subclass must define `base` (the NumPyro class of the law of a record), the `ranges` of the parameters, the
+    `statistics` of a record with their `sensitivity` and their expectation `mean`, and `reach`: the interval that
+    contains nearly all of the law. It defines `density` only if the density of NumPyro is inaccurate in the tails.
 
     The other methods integrate numerically over the law of a clamped record. The variable of the integration is called
     y. By default, y is the record. For a gamma record x, y = log x. The attribute `coordinate` has two functions, from
@@ -225,24 +395,20 @@ class NumberFamily(ParametricFamily):
     def reach(self, record: Any) -> tuple[Array, Array, Array]:
         """Return three values of y: the lower end of the law of a record, a point near the mode, and the upper end.
 
-        Here y is the variable of the integration, such as the logarithm of a gamma record (see `NumberFamily`). Nearly
-        all of the law is between the two ends. `record` is the NumPyro law of a record.
+        Nearly all of the law is between the two ends. `record` is the NumPyro law of a record.
         """
         raise NotImplementedError(f"{type(self).__name__} must define the method `reach` or the method `law`")
 
     def density(self, record: Any, y: Array) -> jax.Array:
-        """Return the density of the law of y, with respect to y, at points `y`.
-
-        Here y is the variable of the integration, such as y = log x for a gamma record x (see `NumberFamily`). `record`
-        is the NumPyro law of the record x itself.
+        """Return the density of the law of y, with respect to y, at points `y`. `record` is the NumPyro law of the
+        record.
         """
         return jnp.exp(record.log_prob(y))
 
     def law(self, params: Params) -> PointMasses:
         """Return the law of a clamped record with the parameters `params`, as points with probabilities.
 
-        The last two points are the bounds, to which records are clamped. The other points are the nodes of a Gauss rule
-        for the density between the bounds.
+        The last two points are the bounds. The others are the nodes of a Gauss rule for the density between the bounds.
         """
         record, (forward, backward) = self.distribution(params), self.coordinate
         if record.support.is_discrete:
@@ -251,7 +417,7 @@ class NumberFamily(ParametricFamily):
         low, high = map(forward, bounds)
         cuts = jnp.stack([jnp.asarray(cut, float) for cut in self.reach(record)])
         parts = jnp.stack([jnp.clip(cuts, low, high), jnp.minimum(cuts, low), jnp.maximum(cuts, high)])
-        t, w = leggauss(PANEL_NODES)
+        t, w = leggauss(NODES_PER_PIECE)
         half = jnp.diff(parts)[..., None] / 2
         nodes = parts[:, :-1, None] + half * (1 + t)
         # An empty panel is at a bound, where a density may be 0 or infinite and have no derivative.
@@ -279,16 +445,15 @@ class NumberFamily(ParametricFamily):
         keys, masses = jax.random.split(key), self.masses(law)
         counts, values = masses.counts(keys[0], count), self.statistics(masses.nodes)
         inside = jnp.sum(counts[:-2])
-        few = inside <= FEW_INSIDE
+        few = inside <= DRAWN_ONE_BY_ONE
         forward, backward = self.coordinate
         smooth = PointMasses(forward(law.nodes), law.weights)
         one_by_one = sum_inside(keys[1], smooth, jnp.where(few, inside, 0), lambda at: self.statistics(backward(at)))
         return counts[-2:] @ values[-2:] + jnp.where(few, one_by_one, counts[:-2] @ values[:-2])
 
     def masses(self, law: PointMasses) -> PointMasses:
-        """Return a few points with probabilities that replace the `law` of a clamped record when sums are simulated.
-
-        The last two points are the bounds.
+        """Return a few points with probabilities, the bounds last, that replace the `law` of a record in simulated
+        sums.
         """
         forward, backward = self.coordinate
         inside = jnp.sum(law.weights[:-2])
@@ -303,8 +468,8 @@ class NumberFamily(ParametricFamily):
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         """Return the parameters for which the expected statistics of a record without clamping equal `mean`.
 
-        The second result is True if such parameters do not exist inside the `ranges`. Most families replace this search
-        by a formula.
+        The second result is True if the `ranges` contain no such parameters. Most families replace this search by a
+        formula.
         """
         return self._match(self.mean, mean, {name: jnp.ones(()) for name in self.ranges})
 
@@ -335,19 +500,16 @@ class NumberFamily(ParametricFamily):
             return ahead, jnp.max(jnp.abs(ahead - vector) / (high - low)), number + 1
 
         state = jnp.clip(first, low, high), jnp.ones(()), 0
-        vector, *_ = jax.lax.while_loop(lambda s: (s[1] > SETTLED) & (s[2] < NEWTON_STEPS), step, state)
-        edge = EDGE * (high - low)
+        vector, *_ = jax.lax.while_loop(lambda s: (s[1] > SETTLED_STEP_SHARE) & (s[2] < MOST_NEWTON_STEPS), step, state)
+        edge = RANGE_EDGE_SHARE * (high - low)
         at_edge = jnp.any((vector <= low + edge) | (vector >= high - edge))
         error = jnp.max(jnp.abs(gap(vector)[0]) / (1 + jnp.abs(target)))
-        return params_of(vector), at_edge | (error > SETTLED)
+        return params_of(vector), at_edge | (error > SETTLED_STEP_SHARE)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return the asymptotic covariance of the estimated parameters.
-
-        It is J⁻¹ (V/n + noise/n²) J⁻ᵀ. V is the covariance of the statistics of a clamped record, and n = `count` is
-        the number of records. `noise` is the variance of the noise in the sum of each statistic. J is the derivative of
-        the expected statistics with respect to the parameters. Without clamping and noise, the result is the inverse of
-        the Fisher information.
+        """Return J⁻¹ (V/n + noise/n²) J⁻ᵀ, where V is the covariance of the statistics of a clamped record, n =
+        `count`, and J is the derivative of the expected statistics in the parameters: without noise and clamping, the
+        inverse information.
         """
         flat, unravel = ravel_pytree({name: jnp.asarray(params[name], float) for name in self.ranges})
 
@@ -375,8 +537,8 @@ def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
 class OneParameterFamily(NumberFamily):
     """Base class of families with one parameter, where the record itself is the only statistic.
 
-    The parameter must be a monotone function of the expected record. A subclass must define `base` (the NumPyro class
-    of the law of a record), the `ranges` of the parameter, and `reach`, as in `NumberFamily`.
+    The parameter must be a monotone function of the expected record. A subclass must define `base`, the `ranges` of the
+    parameter, and `reach`, as in `NumberFamily`.
     """
 
     def statistics(self, x: Array) -> jax.Array:
@@ -389,10 +551,7 @@ class OneParameterFamily(NumberFamily):
         return jnp.asarray(self.distribution(params).mean)
 
     def of_mean(self, mean: Array) -> Array:
-        """Return the parameter for which the expected record equals `mean`.
-
-        By default, the parameter is the expected record itself.
-        """
+        """Return the parameter for which the expected record equals `mean`: by default `mean` itself."""
         return mean
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:

@@ -54,9 +54,9 @@ class ExpandedLaw(dist.Distribution):
 def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
     """Return the law of a sketch's nodes, or of all records of an expansion, if original records follow ``base_dist``.
 
-    A sketch is a compressed release. Its nodes are the numbers that replace the released values. An expansion is a
-    sketch of categories whose log-likelihood is a polynomial. Raises ValueError for counts if some are released without
-    noise and more than 1,024 whole numbers are between the bounds.
+    The nodes of a sketch are the numbers that replace the released values. An expansion is a sketch of categories whose
+    log-likelihood is a polynomial. Raises ValueError for counts if some are released without noise and more than 1,024
+    whole numbers are between the bounds.
 
     Parameters
     ----------
@@ -65,8 +65,7 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
     base_dist : numpyro.distributions.Distribution
         Law of a record, with the batch shape ``sketch.law_shape``: one law for each group of the sketch.
     **options
-        ``method`` and ``panels`` of `Privatized`. By default, the function chooses them for the sketch. They are not
-        allowed for an expansion.
+        ``method`` and ``panels`` of `Privatized`, by default chosen for the sketch. Not allowed for an expansion.
     """
     if isinstance(sketch, ExpandedSketch):
         if options:

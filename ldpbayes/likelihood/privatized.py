@@ -15,8 +15,14 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.laws.compound import WRAPPERS
 from ldpbayes.laws.families import is_narrow, unexpanded
 from ldpbayes.likelihood._channel import build_channel
-from ldpbayes.likelihood._quadrature import integrated, is_needed
-from ldpbayes.likelihood.latent import VERY_NARROW, check_nodes, latent_nodes, log_sum_over_counts
+from ldpbayes.likelihood.latent import (
+    VERY_NARROW_PANEL_SHARE,
+    check_nodes,
+    integrated,
+    is_needed,
+    latent_nodes,
+    log_sum_over_counts,
+)
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -103,7 +109,7 @@ class Privatized(dist.Distribution):
         return closed_form(self._law, self.mechanism) if self.method in BY_CLOSED_FORM else None
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Simulate released values: draw records x from ``base_dist``, and then let the mechanism release them as z."""
+        """Simulate released values of records that are drawn from ``base_dist``."""
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.simulate(z_key, x)
@@ -112,9 +118,8 @@ class Privatized(dist.Distribution):
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Return the log density (*batch) of released values (*batch, *event_shape).
-
-        Raises ValueError for values that the mechanism cannot release.
+        """Return the log density (*batch) of `value` (*batch, *event_shape). ValueError if the mechanism cannot release
+        it.
         """
         if self._validate_args:
             self._validate_sample(value)
@@ -142,13 +147,13 @@ class Privatized(dist.Distribution):
     @property
     def is_narrow(self) -> jax.Array:
         """Whether the law of records is narrow beside the panels of a channel, which then cannot be exact."""
-        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW)
+        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW_PANEL_SHARE)
 
     def cdf(self, value: Any) -> jax.Array:
         """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
 
-        The noise must be additive. Reporting rules, such as "print 0 for negative numbers", are allowed. Other
-        mechanisms raise TypeError. If records are counts and the mechanism has no bounds, JAX must not trace `value`.
+        The noise must be additive (with reporting rules or not): other mechanisms raise TypeError. If records are
+        counts and the mechanism has no bounds, JAX must not trace `value`.
         """
         mechanism = self.mechanism
         if not isinstance(mechanism, (Additive, Reported)) or mechanism.record_shape or mechanism.has_atoms:

@@ -32,21 +32,19 @@ def register_closed_form(
     """Decorator that registers a closed form: a function (base, mechanism, z) → log density of released values z.
 
     ``base`` is the law of the record. The likelihood uses the function for the given classes of laws and mechanisms.
-    Functions that you register come before the functions of the package. The result of the function must have the shape
-    to which `z` and the batch of `base` broadcast. Raises ValueError if you have registered another function for the
-    same classes.
+    Functions that you register come before those of the package. The result must have the shape to which `z` and the
+    batch of `base` broadcast. Raises ValueError if you have registered another function for the same classes.
 
     Parameters
     ----------
     base_type : type or tuple of types
         NumPyro classes of the law of the records. Subclasses are included.
     kind : type or tuple of types
-        Classes of mechanisms or of noises. For a noise, the function is used for all mechanisms that add this noise. If
-        such a mechanism leaves some records without noise, the function needs to describe only the records with noise.
-        For a mechanism, the function must describe all records.
+        Classes of mechanisms or of noises. For a noise, the function is used for all mechanisms that add this
+        noise, and needs to describe only the records with noise. For a mechanism, it must describe all records.
     bounded : bool, optional
-        True: only for mechanisms that clip records to bounds. False: only for mechanisms without bounds, whose releases
-        are statistics. Default: for both. The function must then check ``mechanism.bounded``.
+        True: only for mechanisms that clip records to bounds. False: only for mechanisms without bounds, whose
+        releases are statistics. Default: for both. The function must then check ``mechanism.bounded``.
     """
     laws, kinds = (given if isinstance(given, tuple) else (given,) for given in (base_type, kind))
     if not all(isinstance(each, type) for each in laws + kinds):

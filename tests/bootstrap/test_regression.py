@@ -10,7 +10,7 @@ import statsmodels.api as sm
 
 from ldpbayes.bootstrap import NormalVector, least_squares, parametric_bootstrap
 from ldpbayes.bootstrap._bootstrap import Replication
-from ldpbayes.bootstrap.regression import LeastSquaresEstimator
+from ldpbayes.bootstrap.statistics import LeastSquaresEstimator
 from ldpbayes.laws.normal import LEAST_VARIANCE
 from ldpbayes.mechanisms import LaplaceMechanism
 

@@ -31,8 +31,10 @@ from ldpbayes.numerics.tails import (
 )
 
 TAIL_NODES = 200  # of the integral for a tail under discrete Laplace noise, which decides how many values a chunk has
-REACH = 10  # scales of Gaussian noise around the largest term: beyond are less than 1e-20 of a log-concave sum
-HALVINGS = 64  # of an interval of logarithms below 750 in length, which leaves rounding errors
+NOISE_REACH_SCALES = (
+    10  # scales of Gaussian noise around the largest term: beyond are less than 1e-20 of a log-concave sum
+)
+PEAK_HALVINGS = 64  # of an interval of logarithms below 750 in length, which leaves rounding errors
 
 
 class _CountLaw(NamedTuple):
@@ -126,7 +128,7 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
         if gaussian:
             widest = np.max(np.broadcast_to(scale, shape).ravel()[group])
             # where an interval takes curvature from the noise, it leaves more than a third
-            half = math.ceil((1.3 if longest else 1.0) * REACH * widest) + 2 + longest
+            half = math.ceil((1.3 if longest else 1.0) * NOISE_REACH_SCALES * widest) + 2 + longest
             width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
         values = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[group] for array in arrays))
         result = result.at[group].set(values)
@@ -193,7 +195,7 @@ def _under_gaussian(
 
     least = jnp.full_like(stop, math.log(max(first, 1)))
     most = jnp.log(jnp.maximum(jnp.maximum(stop, law.peak(*fixed)), first) + 2.0)
-    peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halve, (least, most))[0]))
+    peak = jnp.floor(jnp.exp(lax.fori_loop(0, PEAK_HALVINGS, halve, (least, most))[0]))
     counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
     if first:
         near = jnp.broadcast_to(np.arange(1.0 * first), (len(low), first)).astype(counts.dtype)

@@ -25,7 +25,9 @@ from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLapl
 from ldpbayes.numerics import special
 from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked
 
-REACH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
+VANISHING_DEVIATIONS = (
+    40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
+)
 MIXING_NODES = 64  # of the mixing rule under symmetric Laplace noise
 PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
 
@@ -50,8 +52,8 @@ def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -
     rate = 1.0 / mechanism.noise.resolution
     x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
     # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
-    start = stop_gradient(jnp.minimum(x, tilt)) - REACH
-    end = stop_gradient(jnp.maximum(x, -tilt)) + REACH
+    start = stop_gradient(jnp.minimum(x, tilt)) - VANISHING_DEVIATIONS
+    end = stop_gradient(jnp.maximum(x, -tilt)) + VANISHING_DEVIATIONS
     sides = log_tilted_normal(jnp.stack([start, x]), jnp.stack([x, end]), jnp.stack([tilt, -tilt]), x)
     return jnp.log(0.5 * rate) + logsumexp(*sides)
 
@@ -81,10 +83,9 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
 
 @register_closed_form(dist.Normal, (laws.DiscreteLaplace, laws.DiscreteGaussian))
 def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
-    """Normal numbers, clipped or not, with discrete noise by its formula continued to real numbers (`Noise.continued`):
-    the density of like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is,
-    but for 2 exp(−2π²σ²) at most, 1 − 2 exp(−2π²s²) under Gaussian noise of scale s, and 2s·tanh(1/(2s)) = 1 − 1/(12
-    s²) + ... under Laplace noise: numbers that hardly depend on the law, so that a posterior does not see them.
+    """Normal numbers with discrete noise by its formula continued to real numbers (`Noise.continued`): the density of
+    like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is, but for 2
+    exp(−2π²σ²), 1 − 2 exp(−2π²s²) (Gaussian noise) or 2s·tanh(1/(2s)) (Laplace): a posterior does not see them.
     """
     smooth = _smooth(mechanism.noise)
     like = unchecked(AdditiveMechanism, smooth, mechanism.lower, mechanism.upper, None, None, mechanism.sensitivity)
@@ -129,8 +130,14 @@ def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.
     a, b, tilt = jnp.broadcast_arrays(a / base.scale, b / base.scale, base.scale / noise.resolution)
     step, log_c = (1.0 / noise.resolution if noise.discrete else 0.0), noise.log_tail(jnp.zeros(()))
     below, above = a > -jnp.inf, b < jnp.inf
-    first, last = jnp.where(below, a, jnp.minimum(b, 0.0) - REACH), jnp.where(above, b, jnp.maximum(a, 0.0) + REACH)
-    ends = stop_gradient(jnp.minimum(first, tilt)) - REACH, stop_gradient(jnp.maximum(last, -tilt)) + REACH
+    first, last = (
+        jnp.where(below, a, jnp.minimum(b, 0.0) - VANISHING_DEVIATIONS),
+        jnp.where(above, b, jnp.maximum(a, 0.0) + VANISHING_DEVIATIONS),
+    )
+    ends = (
+        stop_gradient(jnp.minimum(first, tilt)) - VANISHING_DEVIATIONS,
+        stop_gradient(jnp.maximum(last, -tilt)) + VANISHING_DEVIATIONS,
+    )
     left, inside, up, down, right = log_tilted_normal(
         stacked(ends[0], first, first, first, last),
         stacked(first, last, last, last, ends[1]),
