@@ -17,10 +17,6 @@ from ldpbayes.bootstrap._one_posterior_sample import OnePosteriorSampleEstimator
 from ldpbayes.bootstrap._result import (
     BootstrapEstimate,
     BootstrapWarning,
-    Interval,
-    Percentile,
-    Pivotal,
-    Studentised,
     Transformed,
 )
 from ldpbayes.bootstrap.statistics import least_squares, sufficient_statistics
@@ -41,7 +37,6 @@ __all__ = [
     "FunctionEstimator",
     "Gamma",
     "GammaRate",
-    "Interval",
     "Matched",
     "Multinomial",
     "Normal",
@@ -51,11 +46,8 @@ __all__ = [
     "OneParameterFamily",
     "OneStep",
     "ParametricFamily",
-    "Percentile",
-    "Pivotal",
     "Poisson",
     "PrivateEstimator",
-    "Studentised",
     "Transformed",
     "least_squares",
     "m_estimator",

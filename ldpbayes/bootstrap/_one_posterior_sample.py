@@ -154,10 +154,10 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
 class OnePosteriorSampleEstimator(FamilyEstimator):
     """Private estimator that releases one draw from a posterior as the estimate ([WFS]).
 
-    The estimator is for families with one parameter θ. The prior of θ is uniform on the range from ``lower`` to
-    ``upper``. The log-likelihood is multiplied by a number ρ ≤ 1 (tempering), so that one draw from the posterior
-    satisfies the privacy budget. This is an exponential mechanism. If ρ = 1, the draw uses less than the budget ε, and
-    `privacy` states the smaller budget.
+    The estimator is for families with one parameter θ, whose prior is uniform on the range from ``lower`` to ``upper``.
+    The log-likelihood is multiplied by a number ρ ≤ 1 (tempering), so that one draw satisfies the privacy budget. This
+    is an exponential mechanism. If ρ = 1, the draw uses less than the budget ε, and `privacy` states the smaller
+    budget.
 
     Parameters
     ----------
@@ -176,16 +176,11 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     draw has the density f(θ | S) ∝ exp(ρ (η(θ) S − n A(θ))) on the range of θ. Here ρ = min(1, ε/(w (max η − min η))),
     where w is the distance between the bounds of the records, and max and min are over the range of θ.
 
-    Let S and S' be the sums of two data sets that differ in one record. The logarithm of the ratio of their densities
-    is
-
-        log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') − log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'.
-
-    The second term is the logarithm of a mean of exponentials. It lies between the smallest and the largest exponent.
-    Therefore the absolute value of the log ratio is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε.
-
-    In general, no larger ρ satisfies the budget. For large n, the log ratio can come close to ρ w (max η − min η). This
-    happens if all records are at one bound, and the expected record is between the bounds for every θ in the range.
+    Let S and S' be the sums of two data sets that differ in one record. Then log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') −
+    log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'. The second term is the logarithm of a mean of exponentials, between the
+    smallest and the largest exponent. Therefore the absolute value of the log ratio is at most ρ |S − S'| (max η − min
+    η) ≤ ρ w (max η − min η) ≤ ε. For large n, it can come close to this bound, so that in general no larger ρ satisfies
+    the budget: all records are at one bound, and the expected record is between the bounds for every θ in the range.
     """
 
     family: ParametricFamily
@@ -220,11 +215,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
         return jnp.minimum(1.0, self.epsilon / self._largest_ratio)
 
     def posterior(self, total: Array) -> Pair:
-        """Return the two parameters of the conjugate posterior, given that `total` is the sum of the clamped records.
-
-        The log-likelihood is multiplied by `temper`. The released estimate is a draw from this posterior between
-        ``lower`` and ``upper``.
-        """
+        """The two parameters of the tempered posterior, if `total` is the sum of the clamped records."""
         return self._law.posterior(self.temper, total, self.count, self.family)
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:

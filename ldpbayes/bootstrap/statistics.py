@@ -69,10 +69,8 @@ class FamilyEstimator(PrivateEstimator):
         return self.perturbed(keys[1], self.family.total(keys[0], params, self.count))
 
     def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
-        """Compute released values from records `data` (n, *event), with noise. Use this method only for simulations.
-
-        The random numbers of JAX are not cryptographically secure. To release real data, use a secure source of random
-        numbers. `seed` is the random seed.
+        """Compute released values from records `data` (n, *event), with noise of a random `seed`. Use this method only
+        for simulations: to release real data, use a secure source of random numbers, which JAX has not.
         """
         with jax.enable_x64(True):
             return np.asarray(_randomized(self, jax.random.key(seed), self.family.checked(data)))
@@ -85,10 +83,9 @@ def _randomized(estimator: FamilyEstimator, key: Key, data: Array) -> jax.Array:
 
 @pytree_dataclass
 class SufficientStatisticsEstimator(FamilyEstimator):
-    """Private estimator of the parameters of a family, from noisy sums of statistics. `sufficient_statistics` makes it.
-
-    Its parameters are the parameters of `sufficient_statistics`, but with a ``mechanism`` instead of a budget. The
-    mechanism must have no clipping bounds. Its sensitivity must be at least the sensitivity of the sums.
+    """Private estimator of the parameters of a family, from noisy sums of statistics. `sufficient_statistics` makes it,
+    and describes its parameters. The ``mechanism`` has a sensitivity, at least that of the sums, and no clipping
+    bounds.
     """
 
     family: ParametricFamily
@@ -161,11 +158,11 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         return self.family.nearest(target)
 
     def law(self, params: Params) -> dist.Distribution:
-        """Return a normal approximation of the law (probability distribution) of the sums of statistics before noise.
+        """Return a normal approximation of the law of the sums of statistics before noise, for clamped records with
+        `params`.
 
-        The approximation has the mean and the covariance of the sums for clamped records with the parameters `params`.
-        For example, analyse a release in a Bayesian model with the parameters mu and sigma: ``ldp.observe("sums",
-        estimator.law({"loc": mu, "scale": sigma}), release)``.
+        It has the exact mean and covariance. For example, analyse a release in a Bayesian model with the parameters mu
+        and sigma: ``ldp.observe("sums", estimator.law({"loc": mu, "scale": sigma}), release)``.
         """
         if not isinstance(self.family, NumberFamily):
             raise ValueError(f"moments of clamped records are known only for families of numbers, got {self.family!r}")
@@ -192,8 +189,6 @@ def sufficient_statistics(
 ) -> SufficientStatisticsEstimator:
     """Return a private estimator of the parameters of a family of distributions, from sums of statistics with noise.
 
-    The noise is Laplace noise, or Gaussian noise if ``delta`` is given.
-
     Parameters
     ----------
     family : ParametricFamily
@@ -201,12 +196,13 @@ def sufficient_statistics(
     count : int
         Public number of records. The guarantee compares data sets with equal numbers of records.
     epsilon, delta : float
-        Privacy budget for replacing one record: ε in nats, and the probability δ. Without ``delta``, the noise is
-        Laplace noise.
+        Privacy budget for replacing one record: ε in nats, and the probability δ. With ``delta``, the noise is
+        Gaussian, and without it Laplace noise.
     account_for_clamping : bool
-        False (default): maximum likelihood, computed as if no record had been clamped ([FWS]). This estimate is biased
-        if many records are clamped. True: the method of moments. It finds the parameters for which the expected
-        statistics of a clamped record equal the released mean statistics. True is not possible for `NormalVector`.
+        False (default): maximum likelihood, computed as if no record had been clamped ([FWS]). This estimate is
+        biased if many records are clamped. True: the method of moments. It finds the parameters for which the
+        expected statistics of a clamped record equal the released mean statistics. True is not possible for
+        `NormalVector`.
     """
     if not isinstance(family, ParametricFamily):
         raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")
@@ -216,13 +212,9 @@ def sufficient_statistics(
 
 @pytree_dataclass
 class LeastSquaresEstimator(SufficientStatisticsEstimator):
-    """Least squares from noisy sums of the first and second moments of rows (x, y).
-
-    Parameters are ``coef`` (d,), ``intercept`` () where there is one, ``scale`` () of the errors, and, not reported,
-    ``loc_x`` (d,) and ``covariance_x`` (d, d) of the clamped regressors. Moments are in units of half the distance of a
-    column's bounds. There eigenvalues of the regressors' covariance matrix (of their second moments where there is no
-    intercept) are raised to one standard deviation of the noise in a mean of squares, and they and the error variance
-    to 4e-6; each of these repairs is flagged as outside the domain.
+    """Least squares from noisy sums of the moments of rows (x, y); ``loc_x`` and ``covariance_x`` are not reported. In
+    units of half the bounds' distance, eigenvalues of the regressors' moments are raised to a standard deviation of the
+    noise, and they and the error variance to 4e-6; each repair is flagged as outside the domain.
     """
 
     family: NormalVector
@@ -332,9 +324,9 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         return params["loc_x"] / half[:d], root, slope, intercept, params["scale"] / half[d]
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        """The hybrid bootstrap: moments of x are kept as they were estimated, and what the errors e add is drawn.
-        That is Xᵀe, normal with covariance nσ²Q, and eᵀe, of which X explains a part and the rest is σ² χ²: only there
-        errors are taken to be normal. Then all statistics get fresh noise. That rows are clamped is not replicated.
+        """The hybrid bootstrap: moments of x are kept as estimated, and Xᵀe, normal with covariance nσ²Q, and eᵀe, of
+        which X explains a part and the rest is σ² χ², are drawn: only there errors are taken to be normal. Clamping is
+        not replicated.
         """
         d, n, origin = self.regressors, self.count, self.origin
         mean, root, slope, intercept, deviation = self._standardised(params)
@@ -367,20 +359,16 @@ def least_squares(
 ) -> LeastSquaresEstimator:
     """Return a private estimator of linear regression, which adds noise to sums of columns and of their products.
 
-    The data are rows (x, y) of d regressors x and a response y. The noise is Laplace noise, or Gaussian noise if
-    ``delta`` is given.
+    The data are rows (x, y) of d regressors x and a response y.
 
     Parameters
     ----------
     lower, upper : array_like (d + 1,)
         The bounds to which the columns of (x, y) are clamped, in the units of the columns. The response is the last
-        column. Choose bounds that contain nearly all responses, because the bootstrap does not replicate the effect of
-        clamping.
-    count : int
-        Public number of records. The guarantee compares data sets with equal numbers of records.
-    epsilon, delta : float
-        Privacy budget for replacing one record: ε in nats, and the probability δ. Without ``delta``, the noise is
-        Laplace noise.
+        column. Choose bounds that contain nearly all responses, because the bootstrap does not replicate the effect
+        of clamping.
+    count, epsilon, delta
+        As in `sufficient_statistics`.
     intercept : bool
         True (default) if the model has an intercept.
     """
