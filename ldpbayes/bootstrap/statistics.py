@@ -15,7 +15,7 @@ from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator
 from ldpbayes.data import Release
 from ldpbayes.laws.normal import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
-from ldpbayes.laws.parametric import Constraints, NumberFamily, ParametricFamily, free_parameters
+from ldpbayes.laws.parametric import Constraints, ParametricFamily, free_parameters
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.numerics.arrays import packed
@@ -164,8 +164,6 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         It has the exact mean and covariance. For example, analyse a release in a Bayesian model with the parameters mu
         and sigma: ``ldp.observe("sums", estimator.law({"loc": mu, "scale": sigma}), release)``.
         """
-        if not isinstance(self.family, NumberFamily):
-            raise ValueError(f"moments of clamped records are known only for families of numbers, got {self.family!r}")
         center, spread = self.family.moments(params)
         if self.family.columns is None:
             return dist.Normal(self.count * center[0], jnp.sqrt(self.count * spread[0, 0]))

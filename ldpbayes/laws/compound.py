@@ -15,8 +15,6 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.laws import families
 from ldpbayes.laws.families import Family, family_of, register_family, unexpanded
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.numerics.special import log_sum
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
@@ -27,8 +25,8 @@ def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
     if not isinstance(distribution, WRAPPERS):
         return distribution, True
     law, keep = unwrapped(distribution.base_dist)
-    mask = getattr(distribution, "_mask", None)
-    if mask is not None:
+    if isinstance(distribution, dist.MaskedDistribution):
+        mask = distribution._mask
         mask = np.asarray(mask) if is_concrete(mask) else mask  # jnp would make a tracer of it while another is traced
         # a mask of events is one of everything in them
         keep = keep & mask.reshape(mask.shape + (1,) * (distribution.event_dim - law.event_dim))
@@ -71,7 +69,7 @@ def of_unwrapped(function: Callable[[Any], Array], law: dist.Distribution) -> ja
 
 def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:
     """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories."""
-    if mechanism is not None and mechanism.support.is_discrete and not isinstance(mechanism, (Additive, Reported)):
+    if mechanism is not None and mechanism.support.is_discrete and mechanism.noise is None:
         return Grouped(law, groups)
     own = unexpanded(law)
     if own.batch_shape in ((), (1,)):

@@ -322,6 +322,10 @@ class ParametricFamily(abc.ABC):
         `noise` is the variance of the noise in the sum of each statistic.
         """
 
+    def moments(self, params: Params) -> tuple[jax.Array, jax.Array]:
+        """Return the expectation (k,) and the covariance (k, k) of the k statistics of a clamped record."""
+        raise ValueError(f"moments of clamped records are known only for families of numbers, got {self!r}")
+
     @abc.abstractmethod
     def nearest(self, params: Params) -> Params:
         """Return the valid parameters that are nearest to `params`, which may be any finite numbers."""
@@ -430,7 +434,6 @@ class NumberFamily(ParametricFamily):
         return self.upper - self.lower
 
     def moments(self, params: Params) -> tuple[jax.Array, jax.Array]:
-        """Return the expectation (k,) and the covariance (k, k) of the k statistics of a clamped record."""
         law = self.law(params)
         values = self.statistics(law.nodes).reshape(len(law.nodes), -1)
         center = law.expectation(values)

@@ -32,7 +32,7 @@ from ldpbayes.laws.families import (
     log_prob_on_support,
     panel_nodes,
 )
-from ldpbayes.mechanisms import Categories, Mechanism
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.special import log_or_nothing, log_sum
 
 LEAST_PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
@@ -136,12 +136,12 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
     low, high = _known_ends(base)
     lower, upper = ends_of(mechanism.domain)
     if takes_integers and not discrete:
-        takes = "categories" if isinstance(mechanism, Categories) else "whole numbers"
+        takes = "categories" if mechanism.of_categories else "whole numbers"
         raise ValueError(f"{kind} takes {takes}, but the base {law} is continuous")
     if takes_integers and not mechanism.clips and is_concrete(lower, upper):
         least, most = float(np.min(lower)), float(np.max(upper))
         if not (low >= least and high <= most):
-            hint = "" if isinstance(mechanism, Categories) else "; if it clips other values, define clips = True"
+            hint = "" if mechanism.of_categories else "; if it clips other values, define clips = True"
             support = f"[{low:g}, {high:g}]{hint}"
             raise ValueError(f"{kind} takes values {least:g}..{most:g}, but the base {law} has support {support}")
     if is_infinite(lower) or is_infinite(upper):

@@ -25,8 +25,7 @@ from ldpbayes.likelihood.latent import (
 )
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.reporting import Floored, Reported
+from ldpbayes.mechanisms.reporting import Floored
 from ldpbayes.numerics.arrays import distinct
 
 # the methods that admit these ways
@@ -72,7 +71,7 @@ class Privatized(dist.Distribution):
     pytree_aux_fields = ("method", "panels")
     support = property(lambda self: self.mechanism.support)
     _law = property(lambda self: unexpanded(self.base_dist))
-    _unclipped = property(lambda self: self.mechanism.record_shape or not getattr(self.mechanism, "bounded", True))
+    _unclipped = property(lambda self: self.mechanism.record_shape or not self.mechanism.bounded)
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class Privatized(dist.Distribution):
             shape = base_dist.event_shape
             raise ValueError(f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {shape}")
         parts = jax.tree.leaves(base_dist, is_leaf=lambda part: isinstance(part, dist.Delta))
-        noisy = isinstance(mechanism, (Additive, Reported)) and method in BY_CLOSED_FORM
+        noisy = mechanism.noise is not None and method in BY_CLOSED_FORM
         is_number = noisy and isinstance(unexpanded(base_dist), dist.Delta)
         if not is_number and any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError("base_dist must have no point masses, got Delta; for known records use mechanism.log_prob")
@@ -155,8 +154,8 @@ class Privatized(dist.Distribution):
         The noise must be additive (with reporting rules or not): other mechanisms raise TypeError. If records are
         counts and the mechanism has no bounds, JAX must not trace `value`.
         """
-        mechanism = self.mechanism
-        if not isinstance(mechanism, (Additive, Reported)) or mechanism.record_shape or mechanism.has_atoms:
+        mechanism: Any = self.mechanism
+        if mechanism.noise is None or mechanism.record_shape or mechanism.has_atoms:
             raise TypeError(f"cdf is only for numbers that all have additive noise, got {type(mechanism).__name__}")
         below = unchecked(Floored, mechanism, value)  # prints all that is no larger as the value
         law = Privatized(self.base_dist, below, method=self.method, panels=self.panels, validate_args=False)
