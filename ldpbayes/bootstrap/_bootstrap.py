@@ -23,9 +23,7 @@ from ldpbayes.estimation.estimates import names_of
 BATCH_SIZE = 50  # replicates that run at once by default
 WARNED_OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
 MOST_STEP_DEVIATIONS = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
-FLAT_RESPONSE_SHARE = (
-    1e-3  # no step in directions in which the replicates move by less than this share of the largest move
-)
+FLAT_RESPONSE_SHARE = 1e-3  # of the largest move of replicates: no step in directions in which they move by less
 STEP_SHARES = (1.0, 0.5, 0.25, 0.125)  # shares of such a step that are tried until one leads closer
 Simulator = Callable[[Key, PyTree], PyTree]  # from a random key and parameters to data
 Target = Callable[[PyTree], PyTree]  # of parameters
@@ -126,9 +124,7 @@ class FunctionEstimator(PrivateEstimator):
     def simulate_release(self, key: Key, params: PyTree) -> PyTree:
         raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
 
-    @property
-    def privacy(self) -> str:
-        return self.statement
+    privacy = property(lambda self: self.statement)
 
 
 class Replicates(NamedTuple):

@@ -29,9 +29,7 @@ from ldpbayes.numerics.minimise import Box, minimise, value_gradient_hessian
 
 REAL_LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
 FREE_REACH = 12.0  # how far another's unconstrained value may: a factor of 160,000 of a positive parameter
-LIKELIHOOD_STEP_TOLERANCE = (
-    3e-5  # the last step changes the log-likelihood by 1e-9 of its size, far less than a standard error would
-)
+LIKELIHOOD_STEP_TOLERANCE = 3e-5  # the last step changes the log-likelihood by 1e-9 of its size: far below an error
 
 
 class RecordsEstimator(PrivateEstimator):
@@ -46,9 +44,7 @@ class RecordsEstimator(PrivateEstimator):
             raise ValueError(f"the estimator is for a Release of {self.count} records, got {kind}")
         return jnp.asarray(values_released_by(self.mechanism, release))
 
-    @property
-    def privacy(self) -> str:
-        return self.mechanism.guarantee.statement()
+    privacy = property(lambda self: self.mechanism.guarantee.statement())
 
 
 @pytree_dataclass
@@ -65,9 +61,7 @@ class LossEstimator(RecordsEstimator):
     simulator: Simulator = static()
     unravel: Callable[[Array], PyTree] = static()
 
-    @property
-    def mechanism(self) -> Mechanism:  # type: ignore[override]
-        return self.estimator.mechanism
+    mechanism = property(lambda self: self.estimator.mechanism)
 
     def randomize(self, key: Key, data: Array) -> tuple[jax.Array, Key]:
         noise, own = jax.random.split(key)

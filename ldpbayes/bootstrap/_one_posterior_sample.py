@@ -26,9 +26,7 @@ from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]  # the two numbers of a conjugate law
 DENSITY_CELLS = 64  # of the table of a density, half of them on either side of the mode
-TABLE_DEPTH_NATS = (
-    40.0  # of the log density below its largest value, where the table ends: less than a double's last digit
-)
+TABLE_DEPTH_NATS = 40.0  # below the largest log density, where the table ends: less than a double's last digit
 DEPTH_NEWTON_STEPS = 30  # down to that depth; any number leaves the table wide enough
 CELL_HALVINGS = 36  # of a cell
 
@@ -92,7 +90,7 @@ NORMAL = Conjugate(
     mode=lambda pair: jnp.asarray(pair[0]),
     excess=lambda pair, at, step: pair[1] * step * (at - pair[0] + step / 2),
 )
-CONJUGATES = {
+CONJUGATES: dict[Any, Conjugate] = {
     Bernoulli: BETA,
     Binomial: BETA,
     Exponential: GAMMA,
@@ -199,9 +197,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
         allowed, inside = self._law.allowed
         check_bounds(self, allowed, lambda a: (a.ndim == 0) & inside(a))
 
-    @property
-    def _law(self) -> Conjugate:
-        return CONJUGATES[type(self.family)]
+    _law = property(lambda self: CONJUGATES[type(self.family)])
 
     @property
     def _largest_ratio(self) -> Array:
@@ -243,6 +239,4 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
             spent = float(self.temper * self._largest_ratio)
         return Guarantee(approximate_tradeoff(spent), trust_model="central")
 
-    @property
-    def privacy(self) -> str:
-        return self.guarantee.statement()
+    privacy = property(lambda self: self.guarantee.statement())

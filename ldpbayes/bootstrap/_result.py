@@ -15,9 +15,7 @@ from ldpbayes.estimation.estimates import Estimate, cells, tail_probabilities
 if TYPE_CHECKING:
     import xarray
 
-STANDS_FOR_INFINITY = (
-    1e300  # stands for infinity on a transformed scale: a quantile between two infinite numbers would be NaN
-)
+STANDS_FOR_INFINITY = 1e300  # on a transformed scale: a quantile between two infinite numbers would be NaN
 
 
 Interval = Callable[["BootstrapEstimate", float], np.ndarray]

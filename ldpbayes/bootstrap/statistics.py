@@ -15,7 +15,7 @@ from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator
 from ldpbayes.data import Release
 from ldpbayes.laws.normal import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
-from ldpbayes.laws.parametric import Constraints, ParametricFamily, free_parameters
+from ldpbayes.laws.parametric import ParametricFamily, free_parameters
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.numerics.arrays import packed
@@ -43,10 +43,7 @@ class FamilyEstimator(PrivateEstimator):
             raise ValueError("count is missing: give a public number, or a number released with a part of the budget")
         object.__setattr__(self, "count", at_least(self.fewest, "count", self.count))
 
-    @property
-    def constraints(self) -> Constraints:
-        """NumPyro's, of all parameters."""
-        return self.family.constraints
+    constraints = property(lambda self: self.family.constraints)
 
     def unconstrained(self, params: Params) -> jax.Array:
         return free_parameters(self.constraints, params)[0]
@@ -141,9 +138,7 @@ class SufficientStatisticsEstimator(FamilyEstimator):
             raise ValueError(f"released statistics must be finite, got {values}")
         return jnp.asarray(values)
 
-    @property
-    def privacy(self) -> str:
-        return self.mechanism.guarantee.statement()
+    privacy = property(lambda self: self.mechanism.guarantee.statement())
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         """Parameters from a noisy mean of statistics, and whether it was outside the domain."""
@@ -232,9 +227,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         super().__post_init__()
         at_least(self.regressors + 3, "count", self.count)
 
-    @property
-    def regressors(self) -> int:
-        return self.family.dimension - 1
+    regressors = property(lambda self: self.family.dimension - 1)
 
     @property
     def deviations(self) -> jax.Array:

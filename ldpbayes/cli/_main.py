@@ -255,9 +255,9 @@ def _bootstrap(args: argparse.Namespace) -> int:
 def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.PrivateEstimator":
     from ldpbayes.bootstrap import statistics
 
-    families: dict[str, Any] = FAMILIES | {"least_squares": ldp.bootstrap.NormalVector}
+    families: dict[str, Any] = dict(sorted(FAMILIES.items())) | {"least_squares": ldp.bootstrap.NormalVector}
     if args.family not in families:
-        raise BadInput(f"--family must be one of {', '.join(sorted(families))}, got {args.family!r}")
+        raise BadInput(f"--family must be one of {', '.join(families)}, got {args.family!r}")
     values: dict[str, Any] = {name: getattr(args, name) for name in FAMILY_OPTIONS if getattr(args, name) is not None}
     least_squares, intercept = args.family == "least_squares", not args.no_intercept
     if least_squares:

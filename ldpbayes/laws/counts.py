@@ -14,7 +14,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.laws import families
 from ldpbayes.laws.families import Family, family_of, register_family
-from ldpbayes.laws.parametric import OneParameterFamily, ParametricFamily, PointMasses, Range
+from ldpbayes.laws.parametric import OneParameterFamily, ParametricFamily, PointMasses
 from ldpbayes.numerics.minimise import nearest_probabilities
 from ldpbayes.numerics.special import log_sum
 from ldpbayes.numerics.tails import binomial_log_mass
@@ -154,13 +154,9 @@ class Binomial(Counts):
     def distribution(self, params: Params) -> dist.Distribution:
         return dist.BinomialProbs(params["probs"], self.trials, validate_args=False)
 
-    @property
-    def upper(self) -> float:  # type: ignore[override]
-        return float(self.trials)
+    upper = property(lambda self: float(self.trials))
 
-    @property
-    def record_range(self) -> tuple[float, float]:  # type: ignore[override]
-        return 0.0, self.upper
+    record_range = property(lambda self: (0.0, self.upper))
 
     def of_mean(self, mean: Array) -> Array:
         return mean / self.trials
@@ -195,9 +191,7 @@ class Poisson(Counts):
 
     base: ClassVar = dist.Poisson
 
-    @property
-    def ranges(self) -> dict[str, Range]:
-        return {"rate": (1e-3 * self.upper, 3.0 * self.upper)}
+    ranges = property(lambda self: {"rate": (1e-3 * self.upper, 3.0 * self.upper)})
 
 
 @pytree_dataclass
@@ -220,13 +214,9 @@ class Multinomial(ParametricFamily):
     def __post_init__(self) -> None:
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
-    @property
-    def record_range(self) -> tuple[float, float]:  # type: ignore[override]
-        return 0, self.categories - 1
+    record_range = property(lambda self: (0, self.categories - 1))
 
-    @property
-    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(f"category {k}" for k in range(self.categories))
+    columns = property(lambda self: tuple(f"category {k}" for k in range(self.categories)))
 
     def statistics(self, x: Array) -> jax.Array:
         return jax.nn.one_hot(jnp.asarray(x).astype(int), self.categories, dtype=float)

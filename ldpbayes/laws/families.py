@@ -1,4 +1,4 @@
-"""Laws of records: the facts about a law that a `Family` knows, and accurate masses for any law."""
+"""Laws of records: the facts about a law that a `Family` knows, masses of any law, and panels that follow it."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,6 +15,13 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, stacked
 
+NODES_PER_PANEL = 8  # of Gauss-Legendre rules for densities
+NARROW_PANEL_SHARE = 0.5  # of a panel: if a normal law is narrower, its integral errs by over 1e-9 nats
+CENTRE_REACH_WIDTHS = 8.0  # widths from its centre beyond which a normal law has nothing
+# Distances from a centre in widths of a law, up to 10⁶ of them: a panel between two resolves a density that falls like
+# a normal law, exponentially or, where panels double, like a power. Of a Cauchy law 6e-7 lie further out.
+GRADES = 0.5 * np.concatenate([1.5 ** np.arange(8), 1.5**7 * 2.0 ** np.arange(1, 18)])
+GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 CATEGORICAL = dist.CategoricalProbs, dist.CategoricalLogits
 LEAST_LOG_COMPLEMENT = -9.0  # a tail above exp(-9), as 1 less all other masses, is good to 1e-12, relatively
 NEGLIGIBLE_LOG_DENSITY = -750.0  # exp of it is zero in double precision
@@ -327,23 +334,6 @@ def log_mass_beyond(base: dist.Distribution, nodes: Array, open_ends: tuple[bool
     below = base.cdf(nodes[0] - 1)
     above = 1.0 - base.cdf(nodes[-1]) if unbounded_above else jnp.zeros_like(below)
     return log_or_nothing(stacked(below, above))
-
-
-NODES_PER_PANEL = 8
-
-
-NARROW_PANEL_SHARE = (
-    0.5  # of a panel: the standard deviation of a normal law below which its integral errs by over 1e-9 nats
-)
-
-
-CENTRE_REACH_WIDTHS = 8.0  # widths from its centre beyond which a normal law has nothing
-
-
-# Distances from a centre in widths of a law, up to 10⁶ of them: a panel between two resolves a density that falls like
-# a normal law, exponentially or, where panels double, like a power. Of a Cauchy law 6e-7 lie further out.
-GRADES = 0.5 * np.concatenate([1.5 ** np.arange(8), 1.5**7 * 2.0 ** np.arange(1, 18)])
-GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 
 
 def density_breaks(base: dist.Distribution) -> jax.Array | None:

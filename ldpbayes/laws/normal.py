@@ -17,6 +17,10 @@ from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
 from ldpbayes.numerics.special import log_ndtr, stacked
 from ldpbayes.numerics.tails import integrated_normal_tail, normal_tails
 
+NORMAL_REACH_DEVIATIONS = 9.0  # standard deviations that hold all of a normal law but 2e-19
+LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
+ROWS_PER_BLOCK = 2048  # records that are drawn at a time
+
 
 @register_family(dist.HalfNormal)
 class _OfHalfNormal(Family):
@@ -49,9 +53,6 @@ def normal_log_density(base: dist.MultivariateNormal, z: Array) -> jax.Array:
     return -0.5 * jnp.sum(white * white, axis=0).reshape(z.shape[:-1]) - log_root - 0.5 * d * math.log(2 * math.pi)
 
 
-NORMAL_REACH_DEVIATIONS = 9.0  # standard deviations that hold all of a normal law but 2e-19
-
-
 class NormalLaw(NumberFamily):
     """The normal law."""
 
@@ -64,9 +65,7 @@ class NormalLaw(NumberFamily):
             record.loc + NORMAL_REACH_DEVIATIONS * record.scale,
         )
 
-    @property
-    def ranges(self) -> dict[str, Range]:
-        return {"loc": (self.lower - self.width, self.upper + self.width)}
+    ranges = property(lambda self: {"loc": (self.lower - self.width, self.upper + self.width)})
 
 
 @pytree_dataclass
@@ -135,12 +134,6 @@ class Normal(NormalLaw):
         return {"loc": within, "scale": jnp.sqrt(clipped)}, (within != loc) | (clipped != variance)
 
 
-LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
-
-
-ROWS_PER_BLOCK = 2048  # records that are drawn at a time
-
-
 @pytree_dataclass
 class NormalVector(ParametricFamily):
     """Family of normal rows of d columns. The parameters are ``loc`` (d,), the mean, and ``covariance_matrix`` (d, d).
@@ -161,13 +154,9 @@ class NormalVector(ParametricFamily):
     def __post_init__(self) -> None:
         check_bounds(self, "finite numbers, one for each column", lambda a: np.isfinite(a) & (a.ndim == 1))
 
-    @property
-    def event_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (self.dimension,)
+    event_shape = property(lambda self: (self.dimension,))
 
-    @property
-    def dimension(self) -> int:
-        return len(self.lower)
+    dimension = property(lambda self: len(self.lower))
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]

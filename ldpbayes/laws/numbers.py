@@ -205,9 +205,7 @@ class Gamma(ScaledStatistics, GammaLaw):
 
     columns: ClassVar[tuple[str, ...]] = ("log x", "x")
 
-    @property
-    def ranges(self) -> dict[str, Range]:
-        return {"concentration": (0.01, 1e3), "rate": (1e-3 / self.upper, 1e3 / self.lower)}
+    ranges = property(lambda self: {"concentration": (0.01, 1e3), "rate": (1e-3 / self.upper, 1e3 / self.lower)})
 
     def natural(self, x: Array) -> jax.Array:
         return jnp.stack([jnp.log(x), x], axis=-1)

@@ -1,4 +1,4 @@
-"""Families whose records are clamped: their protocol, and those of codes, of rows and of numbers."""
+"""Families whose records are clamped, with the law of a clamped record and of sums of the statistics of many."""
 
 import abc
 import math
@@ -21,14 +21,20 @@ from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.numerics.minimise import nearest_probabilities
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
+COMPRESSED_MASSES = 12  # stand for a record between the bounds in sums of several statistics: 23 moments are right
+DRAWN_ONE_BY_ONE = 64  # so many records between the bounds, or fewer, are drawn one by one
+MOST_NEWTON_STEPS = 30  # at most, each at most a unit of a logarithm
+SETTLED_STEP_SHARE = 1e-6  # of a parameter's range: length of the last step, whose error Newton's method squares
+RANGE_EDGE_SHARE = 1e-6  # share of a range: a parameter nearer to an end than that was brought there
+Range = tuple[Array, Array]  # the interval in which a parameter is looked for
+Constraints = Mapping[str, Constraint]
+FAMILIES: dict[str, type["ParametricFamily"]] = {}  # by their names on the command line
 NODES_PER_PIECE = 64  # Gauss-Legendre nodes of each panel of the rule for a density
 SUM_TABLE_CELLS = 4096  # cells of the table of a sum
 SUM_TABLE_DEVIATIONS = 10.0  # half the table's length, in standard deviations of the sum
 SUM_FREQUENCIES = 256  # used for a density, up to π · 256/SUM_TABLE_DEVIATIONS per standard deviation
 NEGLIGIBLE_TRANSFORM = 1e-8  # at frequencies beyond the table's; its distribution function is off by a few times that
-FEWEST_INSIDE_FOR_TABLE = (
-    40  # draws inside the bounds; if more are expected, the rule resolves all frequencies of the table
-)
+FEWEST_INSIDE_FOR_TABLE = 40  # expected inside the bounds; with more the rule resolves all frequencies of the table
 RECORD_TABLE_CELLS = 2048  # of each panel in the table of one draw, whose error is below 2e-6
 DRAWS_PER_BLOCK = 16  # draws that are made at a time
 
@@ -191,18 +197,6 @@ def table_of_one(law: PointMasses) -> tuple[jax.Array, jax.Array]:
     before = jnp.cumsum(share[:, -1]) - share[:, -1]
     share = lax.cummax(jnp.maximum(share + before[:, None], 0.0).ravel())
     return x.ravel(), share / jnp.where(share[-1] > 0, share[-1], 1.0)
-
-
-COMPRESSED_MASSES = 12  # stand for a record between the bounds in sums of several statistics: 23 moments are right
-DRAWN_ONE_BY_ONE = 64  # so many records between the bounds, or fewer, are drawn one by one
-MOST_NEWTON_STEPS = 30  # at most, each at most a unit of a logarithm
-SETTLED_STEP_SHARE = (
-    1e-6  # length of the last step, as a share of a parameter's range; Newton's method squares the error
-)
-RANGE_EDGE_SHARE = 1e-6  # share of a range: a parameter nearer to an end than that was brought there
-Range = tuple[Array, Array]  # the interval in which a parameter is looked for
-Constraints = Mapping[str, Constraint]
-FAMILIES: dict[str, type["ParametricFamily"]] = {}  # by their names on the command line
 
 
 def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Callable[[Array], Params]]:
@@ -429,9 +423,7 @@ class NumberFamily(ParametricFamily):
         weights = jnp.append(masses[0], jnp.sum(masses[1:], axis=(1, 2)))
         return PointMasses(jnp.append(backward(nodes[0]), jnp.stack(bounds)), weights / jnp.sum(weights))
 
-    @property
-    def width(self) -> Array:
-        return self.upper - self.lower
+    width = property(lambda self: self.upper - self.lower)
 
     def moments(self, params: Params) -> tuple[jax.Array, jax.Array]:
         law = self.law(params)

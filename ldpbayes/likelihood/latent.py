@@ -37,18 +37,14 @@ from ldpbayes.numerics.special import log_or_nothing, log_sum
 
 LEAST_PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
 MOST_COUNTS = 1 << 24  # that are added up
-VERY_NARROW_PANEL_SHARE = (
-    0.2  # the same for 1e-3 nats in 20,000 records together, if ε is at most 8 and p(z | x) has no jumps
-)
+VERY_NARROW_PANEL_SHARE = 0.2  # then over 1e-3 nats in 20,000 records, if ε is at most 8 and p(z | x) has no jumps
 MERGED_EDGE_SHARE = 1e-6  # of the range: an edge nearer to a break than that is left out for it
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
 # Without every other one of those that double: a panel between two still resolves a power of the distance.
 SPARSE_GRADES = np.concatenate([GRADES[:17:2], GRADES[17:34], GRADES[34::2]])
 TOWARDS_BREAKS = 0.25 ** np.arange(1, 19)  # distances from a break of the law, in ranges
 TOWARDS_BREAKS = np.concatenate([-TOWARDS_BREAKS, TOWARDS_BREAKS])
-CHEAP_VALUES_PER_LAW = (
-    4  # values a law up to which this takes no longer than a channel's matrix, of which most entries are then useless
-)
+CHEAP_VALUES_PER_LAW = 4  # up to so many, this takes no longer than the matrix of a channel
 PANELS_BESIDE_CENTRES = 8  # panels beside those around the centres of the law
 CHEAP_VALUES = 64  # values for which the time does not matter
 JUMP_NATS = 1e-6  # nats by which p(z | x) changes at a kink that is a jump

@@ -31,9 +31,7 @@ from ldpbayes.numerics.tails import (
 )
 
 TAIL_NODES = 200  # of the integral for a tail under discrete Laplace noise, which decides how many values a chunk has
-NOISE_REACH_SCALES = (
-    10  # scales of Gaussian noise around the largest term: beyond are less than 1e-20 of a log-concave sum
-)
+NOISE_REACH_SCALES = 10  # of Gaussian noise: further from the largest term is less than 1e-20 of a log-concave sum
 PEAK_HALVINGS = 64  # of an interval of logarithms below 750 in length, which leaves rounding errors
 
 

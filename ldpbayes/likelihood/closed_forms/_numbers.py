@@ -25,9 +25,7 @@ from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLapl
 from ldpbayes.numerics import special
 from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked
 
-VANISHING_DEVIATIONS = (
-    40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
-)
+VANISHING_DEVIATIONS = 40.0  # beyond these a normal density, and its integral, is nothing: exp(-800)
 MIXING_NODES = 64  # of the mixing rule under symmetric Laplace noise
 PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
 

@@ -20,9 +20,7 @@ from ldpbayes.numerics.arrays import CHUNK, bit_product, by_rows, pays
 from ldpbayes.numerics.special import log_or_nothing
 
 BITS_AT_ONCE = 1 << 23  # memberships at a time as 8-bit integers, for which a loop costs more than the cache saves
-FEWEST_FOR_BITS = (
-    64  # categories from which on `bit_product` is faster, for one chain and for four (docs/reference/benchmarks.md)
-)
+FEWEST_FOR_BITS = 64  # categories from which on `bit_product` is faster, for one chain and for four
 
 
 @functools.singledispatch
