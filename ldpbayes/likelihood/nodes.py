@@ -10,15 +10,18 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from ldpbayes._core.pytrees import pytree_dataclass
-from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, MomentSketch, PanelSketch, Release, Sketch
 from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
+from ldpbayes.laws.compound import MixtureOverClasses, law_of_records
+from ldpbayes.laws.families import family_of, unexpanded
 from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
-from ldpbayes.likelihood.families import family_of, unexpanded
-from ldpbayes.likelihood.mixtures import MixtureOverClasses
-from ldpbayes.likelihood.privatized import Privatized, law_of_records
-from ldpbayes.likelihood.registry import closed_form, for_all_records, is_own
+from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.registry import closed_form, for_all_records, is_own, register_closed_form
+from ldpbayes.mechanisms import Mechanism
+from ldpbayes.numerics.special import log_sum
 
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
 COUNT_INSTEAD = "use release.sketch(expand=False), which counts released values"
@@ -51,9 +54,9 @@ class ExpandedLaw(dist.Distribution):
 def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
     """Return the law of a sketch's nodes, or of all records of an expansion, if original records follow ``base_dist``.
 
-    A sketch is a compressed release. Its nodes are the numbers that replace the released values. An expansion is a
-    sketch of categories whose log-likelihood is a polynomial. Raises ValueError for counts if some are released without
-    noise and more than 1,024 whole numbers are between the bounds.
+    The nodes of a sketch are the numbers that replace the released values. An expansion is a sketch of categories whose
+    log-likelihood is a polynomial. Raises ValueError for counts if some are released without noise and more than 1,024
+    whole numbers are between the bounds.
 
     Parameters
     ----------
@@ -62,8 +65,7 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
     base_dist : numpyro.distributions.Distribution
         Law of a record, with the batch shape ``sketch.law_shape``: one law for each group of the sketch.
     **options
-        ``method`` and ``panels`` of `Privatized`. By default, the function chooses them for the sketch. They are not
-        allowed for an expansion.
+        ``method`` and ``panels`` of `Privatized`, by default chosen for the sketch. Not allowed for an expansion.
     """
     if isinstance(sketch, ExpandedSketch):
         if options:
@@ -134,3 +136,16 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
     if isinstance(base_dist, MixtureOverClasses):  # whose laws may be narrow beside the panels
         formula |= closed_form(base_dist.component_distribution, sketch.mechanism) is not None
     return {"method": "auto" if formula else "channel", "panels": panels}
+
+
+def log_prob_by_class(laws: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
+    """Log p(z | class), (*batch, classes), of released values whose records follow these laws (*batch, classes)."""
+    law = Privatized(laws, mechanism._map_personal(lambda leaf: leaf[..., None]), validate_args=False)
+    return law.log_prob(array_of(z)[(..., None, *[slice(None)] * len(mechanism.event_shape))])
+
+
+@register_closed_form(MixtureOverClasses, Mechanism)
+def mixture_over_classes(base: MixtureOverClasses, mechanism: Mechanism, z: Array) -> jax.Array:
+    """Each class by its own form: a channel would take every record's weights to every node."""
+    weights = jax.nn.log_softmax(base.mixing_distribution.logits)
+    return log_sum(weights + log_prob_by_class(base.component_distribution, mechanism, z))

@@ -1,7 +1,6 @@
 """The class `Privatized`: the law of a released value, as a NumPyro distribution."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,16 +12,22 @@ from jax import lax
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
+from ldpbayes.laws.compound import WRAPPERS
+from ldpbayes.laws.families import is_narrow, unexpanded
 from ldpbayes.likelihood._channel import build_channel
-from ldpbayes.likelihood._quadrature import integrated, is_needed
-from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.latent import VERY_NARROW, check_nodes, is_narrow, latent_nodes, log_sum_over_counts
+from ldpbayes.likelihood.latent import (
+    VERY_NARROW_PANEL_SHARE,
+    check_nodes,
+    integrated,
+    is_needed,
+    latent_nodes,
+    log_sum_over_counts,
+)
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.reporting import Floored
 from ldpbayes.numerics.arrays import distinct
 
-WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 # the methods that admit these ways
 BY_CLOSED_FORM, BY_CHANNEL, BY_QUADRATURE = ("auto", "closed_form"), ("auto", "channel"), ("auto", "quadrature")
 
@@ -103,7 +108,7 @@ class Privatized(dist.Distribution):
         return closed_form(self._law, self.mechanism) if self.method in BY_CLOSED_FORM else None
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Simulate released values: draw records x from ``base_dist``, and then let the mechanism release them as z."""
+        """Simulate released values of records that are drawn from ``base_dist``."""
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.simulate(z_key, x)
@@ -112,9 +117,8 @@ class Privatized(dist.Distribution):
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Return the log density (*batch) of released values (*batch, *event_shape).
-
-        Raises ValueError for values that the mechanism cannot release.
+        """Return the log density (*batch) of `value` (*batch, *event_shape). ValueError if the mechanism cannot release
+        it.
         """
         if self._validate_args:
             self._validate_sample(value)
@@ -142,13 +146,13 @@ class Privatized(dist.Distribution):
     @property
     def is_narrow(self) -> jax.Array:
         """Whether the law of records is narrow beside the panels of a channel, which then cannot be exact."""
-        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW)
+        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW_PANEL_SHARE)
 
     def cdf(self, value: Any) -> jax.Array:
         """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
 
-        The noise must be additive. Reporting rules, such as "print 0 for negative numbers", are allowed. Other
-        mechanisms raise TypeError. If records are counts and the mechanism has no bounds, JAX must not trace `value`.
+        The noise must be additive (with reporting rules or not): other mechanisms raise TypeError. If records are
+        counts and the mechanism has no bounds, JAX must not trace `value`.
         """
         mechanism: Any = self.mechanism
         if mechanism.noise is None or mechanism.record_shape or mechanism.has_atoms:
@@ -216,87 +220,3 @@ def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **opti
     if isinstance(distribution, dist.MaskedDistribution):
         return inner.mask(distribution._mask)
     return inner.to_event(distribution.reinterpreted_batch_ndims)
-
-
-def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
-    """The distribution inside expansions, masks and events, and the masks together, which broadcast with its batch."""
-    if not isinstance(distribution, WRAPPERS):
-        return distribution, True
-    law, keep = unwrapped(distribution.base_dist)
-    mask = getattr(distribution, "_mask", None)
-    if mask is not None:
-        mask = np.asarray(mask) if is_concrete(mask) else mask  # jnp would make a tracer of it while another is traced
-        # a mask of events is one of everything in them
-        keep = keep & mask.reshape(mask.shape + (1,) * (distribution.event_dim - law.event_dim))
-    return law, keep
-
-
-class Grouped(dist.Distribution):
-    """Records of several groups: record i follows law ``groups[i]`` (N,) of a univariate law of batch shape (G,)."""
-
-    pytree_data_fields = ("base_dist", "groups")
-    support = property(lambda self: self.base_dist.support)
-
-    def __init__(self, base_dist: dist.Distribution, groups: Any, *, validate_args: bool | None = None) -> None:
-        self.base_dist, self.groups = base_dist, groups
-        super().__init__(jnp.shape(groups), (), validate_args=validate_args)
-
-    def _own(self, of_all_laws: jax.Array) -> jax.Array:
-        """A record's own entry in rows (*batch, N, G)."""
-        return jnp.take_along_axis(of_all_laws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
-
-    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        return self._own(self.base_dist.sample(key, (*sample_shape, self.batch_shape[0])))
-
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        if jnp.shape(value)[-1:] == self.batch_shape:
-            return self._own(self.base_dist.log_prob(jnp.asarray(value)[..., None]))
-        return self.base_dist.log_prob(value)[..., jnp.asarray(self.groups)]
-
-
-def of_unwrapped(function: Callable[[Any], Array], law: dist.Distribution) -> jax.Array:
-    """``function`` (*batch, ...) of the law inside expansions, masks and events, broadcast to their shape."""
-    inner, _ = unwrapped(law)
-    grouped, batch, shape = isinstance(inner, Grouped), inner.batch_shape, law.shape()
-    values = jnp.asarray(of_unwrapped(function, inner.base_dist)[inner.groups] if grouped else function(inner))
-    if values.shape[: len(batch)] != batch:
-        raise ValueError(f"a function of a law must return shape {batch}, possibly with more axes; got {values.shape}")
-    values = values.reshape((1,) * (len(shape) - len(batch)) + values.shape)
-    return jnp.broadcast_to(values, shape + values.shape[len(shape) :])
-
-
-def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:
-    """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories."""
-    if mechanism is not None and mechanism.support.is_discrete and mechanism.noise is None:
-        return Grouped(law, groups)
-    own = unexpanded(law)
-    if own.batch_shape in ((), (1,)):
-        return own.expand(np.shape(groups))
-    (count,) = own.batch_shape
-    if any(np.ndim(leaf) > 1 for leaf in jax.tree.leaves(own)):
-        # An axis of another kind that is as long by chance does not fit rows of which there are twice as many.
-        twice = np.tile(np.arange(count), 2)
-        value = jnp.zeros(own.event_shape, int if own.support.is_discrete else float)
-        try:
-            fits = jax.eval_shape(lambda: _rows(own, twice, count).log_prob(value)).shape == twice.shape
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise TypeError(f"a {type(own).__name__} cannot be repeated for the records of each group")
-    return _rows(own, groups, count)
-
-
-def _rows(law: Any, rows: Array, count: int) -> Any:
-    """Rows of the arrays of a law, and of the laws that it is made from, whose first axis is as long as `count`."""
-
-    def own(part: Any) -> Any:
-        if isinstance(part, dist.Distribution):
-            return _rows(part, rows, count)
-        return part[rows] if np.shape(part)[:1] == (count,) else part
-
-    batch = (*np.shape(rows), *law.batch_shape[1:]) if law.batch_shape[:1] == (count,) else law.batch_shape
-    if isinstance(law, dist.ExpandedDistribution):
-        return _rows(law.base_dist, rows, count).expand(batch)
-    taken = jax.tree.map(own, law, is_leaf=lambda part: part is not law and isinstance(part, dist.Distribution))
-    taken._batch_shape = batch
-    return taken

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood import families
+from ldpbayes.laws import families
+from ldpbayes.laws.normal import normal_log_density
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -30,21 +32,19 @@ def register_closed_form(
     """Decorator that registers a closed form: a function (base, mechanism, z) → log density of released values z.
 
     ``base`` is the law of the record. The likelihood uses the function for the given classes of laws and mechanisms.
-    Functions that you register come before the functions of the package. The result of the function must have the shape
-    to which `z` and the batch of `base` broadcast. Raises ValueError if you have registered another function for the
-    same classes.
+    Functions that you register come before those of the package. The result must have the shape to which `z` and the
+    batch of `base` broadcast. Raises ValueError if you have registered another function for the same classes.
 
     Parameters
     ----------
     base_type : type or tuple of types
         NumPyro classes of the law of the records. Subclasses are included.
     kind : type or tuple of types
-        Classes of mechanisms or of noises. For a noise, the function is used for all mechanisms that add this noise. If
-        such a mechanism leaves some records without noise, the function needs to describe only the records with noise.
-        For a mechanism, the function must describe all records.
+        Classes of mechanisms or of noises. For a noise, the function is used for all mechanisms that add this
+        noise, and needs to describe only the records with noise. For a mechanism, it must describe all records.
     bounded : bool, optional
-        True: only for mechanisms that clip records to bounds. False: only for mechanisms without bounds, whose releases
-        are statistics. Default: for both. The function must then check ``mechanism.bounded``.
+        True: only for mechanisms that clip records to bounds. False: only for mechanisms without bounds, whose
+        releases are statistics. Default: for both. The function must then check ``mechanism.bounded``.
     """
     laws, kinds = (given if isinstance(given, tuple) else (given,) for given in (base_type, kind))
     if not all(isinstance(each, type) for each in laws + kinds):
@@ -98,7 +98,7 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     log_share = log_or_nothing(share)
     noisy = jnp.where(share < 1, jnp.log1p(-jnp.where(share < 1, share, 0.0)), -jnp.inf) + noisy
     if mechanism.record_shape:
-        own = families.normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
+        own = normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
         return logsumexp(log_share + own, noisy)
     discrete = base.support.is_discrete
     if not (mechanism.bounded or discrete):
@@ -119,7 +119,7 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
         own = log_sum(jnp.where(at_node, families.aligned(masses, rank), -jnp.inf), axis=0)
         return jnp.where(jnp.any(at_node, axis=0), log_share + own, noisy)
     # where ends of the support depend on parameters, the class has a property, and they are taken to be infinite
-    first, last = families.ends_of(type(families.unexpanded(base)).support)
+    first, last = ends_of(type(families.unexpanded(base)).support)
     at_lower, at_upper = at_lower & (first < lower), at_upper & (last > upper)
     inside = (z >= lower) & (z <= upper) & ~(at_lower | at_upper)
     below, above = families.log_mass_outside(base, lower, upper)

@@ -10,7 +10,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.latent import density_breaks
+from ldpbayes.laws.families import density_breaks
 from ldpbayes.likelihood.nodes import law_of_nodes
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -8,8 +8,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import ldpbayes as ldp
+from ldpbayes.laws import families as _families
 from ldpbayes.likelihood import Family, register_family
-from ldpbayes.likelihood import families as _families
 
 MECHANISM = ldp.LaplaceMechanism(2.0, -1.0, 4.0)
 Z = np.array([-3.0, 0.53, 1.7, 9.0])
