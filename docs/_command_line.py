@@ -7,7 +7,7 @@ from ldpbayes.cli import _main, _parser
 
 def parser():
     """The parser, with its texts in reStructuredText: options and examples as code; exit codes are on the page."""
-    top = _parser.parser(_main.COMMANDS)
+    top = _main.parser()
     top.epilog = None
     for command in top._subparsers._group_actions[0].choices.values():
         command.epilog = command.epilog.removesuffix(_parser.EXIT_CODES).replace("examples:", "Examples::\n", 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ldpbayes._core.checks import guess, require
+from ldpbayes._core.checks import ArgumentError, guess, require
 from ldpbayes.data import NoisyTable
 from ldpbayes.data.frames import column, columns_of, is_missing
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Mechanism, RandomizedResponse, SymmetricUnaryEncoding
@@ -89,7 +89,7 @@ def read_table(
         raise ValueError(f"column {value!r} is computed from several noisy numbers ({parts}): {advice}")
     made = own[0]
     if made["distribution"] not in LAWS:
-        raise ValueError(f"noise of column {value!r} must be one of {', '.join(LAWS)}, got {made['distribution']}")
+        raise ArgumentError(f"noise of column {value!r}", f"one of {', '.join(LAWS)}", made["distribution"])
     values, law = column(columns, value), LAWS[made["distribution"]]
     names = [name for name in columns if name not in {row["column"] for row in rows}] if keys is None else keys
     names = [names] if isinstance(names, str) else [*names]

@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ldpbayes._core.checks import ArgumentError
+
 BLOCK = 1 << 20  # rows of an array with one digest, so that a large file can be checked in parts
 DIGEST = ', "digest": '  # begins the last entry of a signed text
 
@@ -52,6 +54,8 @@ def reading(path: str | os.PathLike, problem: str = "") -> Iterator[BinaryIO]:
             yield file
         except (ImportError, MemoryError, Warning):
             raise
+        except ArgumentError as error:
+            raise error.at(f"{path}{problem}") from None
         except Exception as error:  # a damaged file raises nearly anything
             raise ValueError(f"{path}{problem}: {error}") from None
 

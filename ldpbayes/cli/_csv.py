@@ -7,11 +7,11 @@ import itertools
 import math
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 
-from ldpbayes._core.checks import guess
+from ldpbayes._core.checks import ArgumentError, guess
 
 CSV = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
@@ -25,11 +25,20 @@ class BadInput(Exception):
     """The user gave something that cannot be used; the message says what and why, and the exit code is 2."""
 
 
+def option(name: str) -> str:
+    """Name of an argument on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
 @contextlib.contextmanager
-def naming(source: object) -> Iterator[None]:
-    """TypeError, ValueError and files that cannot be read become `BadInput` that names their source."""
+def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
+    """TypeError, ValueError and files that cannot be read become `BadInput` that names their source, and wrong
+    arguments that were typed as `options` as such.
+    """
     try:
         yield
+    except ArgumentError as error:
+        raise BadInput(error.at(f"{source}", option(error.name) if error.name in options else None)) from None
     except (OSError, TypeError, ValueError) as error:
         raise BadInput(f"{source}: {error}") from None
 

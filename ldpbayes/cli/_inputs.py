@@ -9,7 +9,6 @@ import json
 import math
 import os
 import pathlib
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +18,8 @@ import numpy as np
 
 import ldpbayes as ldp
 from ldpbayes import Release, Sketch
-from ldpbayes._core.checks import guess, require
-from ldpbayes.cli._csv import CSV, BadInput, Table, naming
+from ldpbayes._core.checks import ArgumentError, guess, require
+from ldpbayes.cli._csv import CSV, BadInput, Table, naming, option
 from ldpbayes.data.frames import Table as Features
 from ldpbayes.data.frames import column
 from ldpbayes.data.panel_sketch import MOST_PARTS, budgets_of
@@ -48,11 +47,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "oue_histogram": {"mechanism": "optimal_unary_encoding", "categories": 6},
     "warner": {"mechanism": "randomized_response"},
 }
-
-
-def option(name: str) -> str:
-    """Name of a mechanism's parameter on the command line."""
-    return f"--{name.replace('_', '-')}"
 
 
 def parameter(text: str) -> Any:
@@ -146,10 +140,14 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         counts = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single record"
         raise BadInput(f"--by must name a column of groups, but {args.by} makes {counts}")
     shared = {name: float(array[0]) for name, array in arrays.items() if (array == array[0]).all()}
-    try:
-        mechanism: Any = mechanism_from_spec(spec | arrays | shared)
-    except (TypeError, ValueError) as error:
-        raise BadInput(_located(f"{error}", table, personal)) from None
+    with naming(path, parameters):
+        try:
+            mechanism: Any = mechanism_from_spec(spec | arrays | shared)
+        except ArgumentError as error:
+            if error.name not in personal:
+                raise
+            line = table.lines[error.entry[0] if error.entry else 0]
+            raise error.at(f"line {line}, column {personal[error.name]!r}", f"parameter {error.name}", ()) from None
     if len(columns) != math.prod(mechanism.event_shape):
         count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
         need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
@@ -185,7 +183,7 @@ def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
 
 def stated_mechanism(args: argparse.Namespace, columns: list[str]) -> Mechanism:
     """The mechanism that is named."""
-    with naming(f"--mechanism {args.mechanism}"):
+    with naming(f"--mechanism {args.mechanism}", _typed(args)):
         spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, _typed(args), columns)
         return mechanism_from_spec(spec)
 
@@ -209,22 +207,12 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
         for epsilon in np.ravel(budgets).tolist() if several else [None]:
             values = own | ({"epsilon": epsilon} if several else {})
             check_options(f"--mechanism {name}", values, fields)
-            with naming(f"--mechanism {name}"):
+            with naming(f"--mechanism {name}", values):
                 made = mechanism_from_spec({"mechanism": name} | values)
                 found[f"{name} {epsilon:g}" if several else name] = made
     if unused:
         raise BadInput(f"none of the mechanisms has an option {', '.join(map(option, sorted(unused)))}")
     return found
-
-
-def _located(error: str, table: Table, personal: dict[str, str]) -> str:
-    """An error about a parameter, with the line and the column of the file where the parameter stands in one."""
-    match = re.fullmatch(r"(\w+) must be (.*), got (?:\w+\[(\d+)\] = )?(\S+)", error)
-    if match is None or match[1] not in personal:
-        return f"{table.path}: {error}"
-    name, allowed, place, value = match.groups()
-    line = table.lines[int(place or 0)]
-    return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, but {name} must be {allowed}"
 
 
 def _mechanism_class(name: str) -> Any:
@@ -363,6 +351,11 @@ def load_model(name: str, *arguments: Any) -> Callable:
     return model
 
 
+def traits_of(model: Any) -> tuple[str, str, bool]:
+    """The name of a model's factory, the kind of the records and whether there are groups; defaults for a function."""
+    return getattr(model, "factory", ""), getattr(model, "kind", "numbers"), bool(getattr(model, "groups", False))
+
+
 @contextlib.contextmanager
 def blaming(model: str) -> Iterator[None]:
     """Run a model, or its file: it can import from its folder, and its errors become `BadInput` with their line."""
@@ -376,7 +369,7 @@ def blaming(model: str) -> Iterator[None]:
     except Exception as error:
         if not folder:  # a model of the package
             if isinstance(error, (ValueError, TypeError)):
-                raise BadInput(f"{error}" if str(error).startswith(model) else f"model {model}: {error}") from None
+                raise BadInput(f"--model {model}: {error}" if model else f"{error}") from None
             raise
         trace = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in trace if os.path.abspath(frame.filename) == str(path)]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from scipy.optimize import elementwise
 
-from ldpbayes._core.checks import ONE_POSITIVE, checked, guess, warn
+from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, checked, guess, warn
 from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data.frames import column, columns_of, is_missing
@@ -90,7 +90,7 @@ class NoisyTable(Release):
         known = self.neighbours in NEIGHBOURS and self.times and self.mechanism.trust_model == "central"
         if self.neighbours is not None and not known:
             wanted = f"one of {', '.join(NEIGHBOURS)}, with a sensitivity and times, a person's largest number of cells"
-            raise ValueError(f"neighbours must be {wanted}; got {self.neighbours!r} and times={self.times!r}")
+            raise ArgumentError("neighbours", wanted, f"{self.neighbours!r} and times={self.times!r}")
         keys = Keys()
         for name, labels in columns_of(dict(self.keys or {})).items():
             if labels.shape != (self.count,):
@@ -294,7 +294,7 @@ def _law(noise: Any) -> Any:
     if not (isinstance(law, type) and issubclass(law, Noise) and len(getattr(law, "__match_args__", ())) == 1):
         why = "look it up in the publisher's documents: intervals depend on it, and values do not show it"
         allowed = f"{', '.join(NOISES)}, or a class of noise with one parameter ({why})"
-        raise ValueError(f"noise must be one of {allowed}, got {noise!r}{guess(str(noise), NOISES)}")
+        raise ArgumentError("noise", f"one of {allowed}", f"{noise!r}{guess(str(noise), NOISES)}")
     return law
 
 

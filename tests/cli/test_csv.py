@@ -15,7 +15,6 @@ from ldpbayes.cli import _main as cli
 from ldpbayes.cli._csv import BadInput, Table
 from ldpbayes.cli._inputs import Named, load_features, load_releases, parameter, place_names
 from ldpbayes.cli._main import few
-from ldpbayes.cli._parser import parser
 from ldpbayes.data.release import promises
 from tests.cli import made_up
 
@@ -57,7 +56,7 @@ RESPONSE = ["--mechanism", "randomized_response", "--epsilon", "1"]
 
 def typed(command, *argv):
     """What a command is given, as it sees it."""
-    return parser(cli.COMMANDS).parse_args(cli._joined([command, *map(str, argv)]))
+    return cli.parser().parse_args(cli._joined([command, *map(str, argv)]))
 
 
 def load_release(args):
@@ -335,10 +334,10 @@ def test_a_budget_that_is_none_is_found_in_its_line(options, tmp_path, capsys):
     path = written(tmp_path / "z.csv", "visits,region,budget\n1,south,1\n2,north,1\n3,south,1\n4,north,-1\n")
     described = ["--column", "visits", "--mechanism", "laplace", "--epsilon", "@budget", "--lower", 0, "--upper", 20]
     err = refused(capsys, "fit", path, *described, *options, "--model", "hierarchical" if options else "clipped_counts")
-    assert f"{path}, line 5: column 'budget' holds -1.0, but epsilon must be positive and finite" in err
+    assert f"{path}, line 5, column 'budget': parameter epsilon must be positive and finite, got -1.0" in err
     path.write_text(path.read_text().replace(",1\n", ",-1\n"))  # one budget in a group, which is a number then
     err = refused(capsys, "fit", path, *described, *options, "--model", "hierarchical" if options else "clipped_counts")
-    assert f"{path}, line 2: column 'budget' holds -1.0" in err
+    assert f"{path}, line 2, column 'budget': parameter epsilon must be positive and finite, got -1.0" in err
 
 
 def test_a_column_that_tells_records_apart_is_none_of_groups(tmp_path, capsys):
@@ -510,7 +509,7 @@ def test_an_output_of_another_form_is_refused_before_anything_is_read(command, e
 def test_promises_are_to_persons_who_report_several_times(tmp_path):
     (tmp_path / "days.csv").write_text("answer\n1\n0\n0\n1\n")
     mechanism = ["--mechanism", "randomized_response", "--epsilon", "1", "--times", "3"]
-    args = parser(cli.COMMANDS).parse_args(["fit", str(tmp_path / "days.csv"), "--model", "warner", *mechanism])
+    args = cli.parser().parse_args(["fit", str(tmp_path / "days.csv"), "--model", "warner", *mechanism])
     ((_, _, release),) = load_releases(args)
     assert "up to 3 reports" in release.guarantee.statement()
 
