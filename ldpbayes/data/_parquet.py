@@ -1,7 +1,9 @@
 """Columns of Arrow tables as arrays of released values."""
 
+import os
 from typing import Any
 
+from ldpbayes._core.archive import refuse_growth
 from ldpbayes._core.checks import missing
 
 SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the metadata of a schema
@@ -18,7 +20,12 @@ def pyarrow() -> Any:
 
 
 def parquet_file(source: Any) -> Any:
-    return pyarrow().parquet.ParquetFile(source, page_checksum_verification=True)
+    """A Parquet file, open; ValueError if it claims more rows or bytes than it can hold."""
+    file = pyarrow().parquet.ParquetFile(source, page_checksum_verification=True)
+    groups = [file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups)]
+    stored = os.path.getsize(source) if isinstance(source, str | os.PathLike) else source.seek(0, os.SEEK_END)
+    refuse_growth(stored, max(file.metadata.num_rows, sum(groups)))
+    return file
 
 
 def spec_text(file: Any) -> str:

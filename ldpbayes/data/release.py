@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ldpbayes._core import archive
-from ldpbayes._core.archive import blocks_of, reading, save_arrays, signed, verified, whole_file
+from ldpbayes._core.archive import blocks_of, read_arrays, reading, save_arrays, signed, verified, whole_file
 from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
@@ -376,10 +376,8 @@ def is_npz(path: str | os.PathLike) -> bool:
 
 
 def _read_npz(file: BinaryIO) -> tuple[np.ndarray, str]:
-    with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-        if absent := {"values", "mechanism"} - set(archive.files):
-            raise ValueError(f"it lacks {' and '.join(sorted(absent))}; it has {', '.join(archive.files)}")
-        return archive["values"], str(archive["mechanism"])
+    arrays = read_arrays(file, "values", "mechanism")
+    return arrays["values"], str(arrays["mechanism"])
 
 
 def _read_parquet(file: BinaryIO) -> tuple[Any, str]:
