@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ldpbayes._core.checks import ArgumentError, guess, require
+from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes.data import NoisyTable
-from ldpbayes.data.frames import column, columns_of, is_missing
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Mechanism, RandomizedResponse, SymmetricUnaryEncoding
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 

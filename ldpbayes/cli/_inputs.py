@@ -19,9 +19,9 @@ import numpy as np
 import ldpbayes as ldp
 from ldpbayes import Release, Sketch
 from ldpbayes._core.checks import ArgumentError, guess, require
+from ldpbayes._core.tabular import Table as Features
+from ldpbayes._core.tabular import column
 from ldpbayes.cli._csv import CSV, BadInput, Table, naming, option
-from ldpbayes.data.frames import Table as Features
-from ldpbayes.data.frames import column
 from ldpbayes.data.panel_sketch import MOST_PARTS, budgets_of
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch

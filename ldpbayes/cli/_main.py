@@ -13,9 +13,9 @@ import pathlib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from encodings import utf_8
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpyro.distributions as dist
@@ -211,16 +211,11 @@ def _fit(args: argparse.Namespace) -> int:
                 kinds = DEFAULTS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
                 display(f"\n{summary_table(law, [*kinds])}")
-        if args.out is not None:
-            with whole_file(args.out) as file:
-                file.write(netcdf(result))
-            say(f"\nwrote {args.out}")
+        _write(args.out, lambda file: file.write(netcdf(result)), say)
         if args.plot is not None:
             with naming("--plot"):
                 figure = _picture(result, model, releases[0].release, *bounds)
-            with whole_file(args.plot) as file:
-                figure.savefig(file, format="png", dpi=150)
-            say(f"\nwrote {args.plot}")
+            _write_picture(args.plot, figure, say)
     return _exit_code([result])
 
 
@@ -268,10 +263,7 @@ def _bootstrap(args: argparse.Namespace) -> int:
             estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
             table = estimate.summary(args.level)
         display(f"{table}\n{estimate.privacy}")
-    if args.out is not None:
-        with whole_file(args.out) as file:
-            file.write(estimate.replicates.to_netcdf(engine="h5netcdf"))
-        display(f"wrote {args.out}")
+    _write(args.out, lambda file: file.write(estimate.replicates.to_netcdf(engine="h5netcdf")))
     return DOUBTFUL if messages else OK
 
 
@@ -311,12 +303,9 @@ def _regress(args: argparse.Namespace) -> int:
             predictor = ldp.learning.linear_fit(features, release, **options)
             table = predictor.summary(args.level)
         display(f"{table}\n{predictor.privacy}")
-    if args.out is not None:
-        columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
-        rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
-        with whole_file(args.out) as file:
-            csv.writer(utf_8.StreamWriter(file)).writerows(rows)
-        display(f"wrote {args.out}")
+    columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
+    rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
+    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
     return DOUBTFUL if messages else OK
 
 
@@ -382,10 +371,8 @@ def _table(args: argparse.Namespace) -> int:
             own |= {"lower": low, "upper": high}
             display(estimates.table(name, [*map(str, table.labels)], estimates.cells(own, ",.6g")))
             rows += zip(*table.keys.values(), itertools.repeat(name), *own.values())
-    if args.out is not None:
-        with whole_file(args.out) as file:
-            csv.writer(utf_8.StreamWriter(file)).writerows([[*table.keys, "quantity", *own], *rows])
-        display(f"wrote {args.out}")
+    rows.insert(0, (*table.keys, "quantity", *own))
+    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
     return DOUBTFUL if messages else OK
 
 
@@ -450,9 +437,7 @@ def _design(args: argparse.Namespace) -> int:
         counts = args.people, 10 * args.people
         with naming("--plot"):
             plot_design(plan, args.of or plan.names[0], counts, level=args.level, ax=figure.subplots())
-        with whole_file(args.plot) as file:
-            figure.savefig(file, format="png", dpi=150)
-        display(f"\nwrote {args.plot}")
+        _write_picture(args.plot, figure)
     return OK
 
 
@@ -487,9 +472,7 @@ def _calibrate(args: argparse.Namespace) -> int:
         figure = Figure(figsize=(5 * len(studies), 4), layout="constrained")
         for (label, study), ax in zip(studies.items(), figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
             plot_calibration(study, ax=ax).set_title(label)
-        with whole_file(args.plot) as file:
-            figure.savefig(file, format="png", dpi=150)
-        display(f"wrote {args.plot}")
+        _write_picture(args.plot, figure)
     p_values = [p for study in studies.values() for p in study.p_values.values()]
     return DOUBTFUL if min(p_values) < UNLIKELY / len(p_values) else OK
 
@@ -550,6 +533,18 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = 
         raise BadInput(f"{option} {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option}: there is no folder {path.absolute().parent}")
+
+
+def _write(path: pathlib.Path | None, write: Callable[[BinaryIO], object], say: Callable = display) -> None:
+    """Write an output file, if it is wanted, and say so."""
+    if path is not None:
+        with whole_file(path) as file:
+            write(file)
+        say(f"\nwrote {path}")
+
+
+def _write_picture(path: pathlib.Path, figure: Any, say: Callable = display) -> None:
+    _write(path, lambda file: figure.savefig(file, format="png", dpi=150), say)
 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from scipy.optimize import elementwise
 
 from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, checked, guess, warn
 from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
+from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes._core.types import Array
-from ldpbayes.data.frames import column, columns_of, is_missing
 from ldpbayes.data.release import Release, ReleaseWarning
 from ldpbayes.mechanisms import AdditiveMechanism
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_repeats

@@ -17,12 +17,12 @@ from ldpbayes._core.archive import blocks_of, read_arrays, reading, save_arrays,
 from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
+from ldpbayes._core.tabular import is_missing
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
 from ldpbayes.data._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
-from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL

@@ -171,7 +171,7 @@ def test_a_model_is_calibrated_for_each_budget_and_goes_on_from_its_checkpoints(
     names = {f"warner randomized_response {epsilon}.npz" for epsilon in (1, 2)}
     assert names < {path.name for path in tmp_path.iterdir()}
     assert cli.main(argv) == 0
-    assert capsys.readouterr().out == out.removesuffix(f"wrote {tmp_path / 'c.png'}\n")
+    assert capsys.readouterr().out == out.removesuffix(f"\nwrote {tmp_path / 'c.png'}\n")
 
 
 @pytest.mark.parametrize(
