@@ -217,8 +217,8 @@ class regression:
             if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", self.right + str(self.groups)):
                 if name == self.name:
                     raise ValueError(f"the answer is private and cannot be a column on the right; got {self.formula!r}")
-                levels = levels_in_order(frame[name])
-                table[name] = values if levels is None else pd.Categorical(values, categories=levels)
+                order = levels_in_order(frame[name])
+                table[name] = values if order is None else pd.Categorical(values, categories=order)
                 refuse(table[name].isna().to_numpy(), f"column {name!r} has {{}} missing values", place="in row {0}")
         fitted = {name: ("categorical", {"categories": each}) for name, each in known.get("levels", {}).items()}
         states = {"transform_state": known.get("transforms", {}), "encoder_state": fitted, "na_action": "ignore"}

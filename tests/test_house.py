@@ -21,7 +21,7 @@ FLOORS = [
     {"likelihood"},
     {"functionals"},
     {"inference", "estimation"},
-    {"bootstrap", "learning", "opendp", "secure", "tables"},
+    {"bootstrap", "learning", "secure", "tables"},
     {"studies"},
     {"plots"},
     {"cli"},

@@ -4,14 +4,13 @@ import argparse
 import contextlib
 import importlib.util
 import inspect
-import itertools
 import json
 import math
 import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -20,9 +19,10 @@ import ldpbayes as ldp
 from ldpbayes import Release, Sketch
 from ldpbayes._core.checks import ArgumentError, guess, require
 from ldpbayes._core.tabular import Table as Features
-from ldpbayes._core.tabular import column
-from ldpbayes.cli._csv import CSV, BadInput, Table, naming, option
+from ldpbayes._core.tabular import column, columns_of
 from ldpbayes.data.panel_sketch import MOST_PARTS, budgets_of
+from ldpbayes.data.readers import format_of
+from ldpbayes.data.readers.csv import CSV, CsvFile, FileError
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
 from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
@@ -32,6 +32,9 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 
 FILES = (".npz", ".parquet")
 TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
+FORMATTED = "format's "  # begins the names under which arguments have options of formats of tables
+SPREADS = ("scale", "standard_deviation", "variance")  # of noise: a number or a column
+FRAME_OPTIONS = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "threshold")
 COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
@@ -49,6 +52,30 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+class BadInput(Exception):
+    """The user gave something that cannot be used; the message says what and why, and the exit code is 2."""
+
+
+def option(name: str) -> str:
+    """Name of an argument on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+@contextlib.contextmanager
+def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
+    """TypeError, ValueError and files that cannot be read become `BadInput` that names their source, and wrong
+    arguments that were typed as `options` as such.
+    """
+    try:
+        yield
+    except FileError as error:
+        raise BadInput(f"{error}") from None
+    except ArgumentError as error:
+        raise BadInput(error.at(f"{source}", option(error.name) if error.name in options else None)) from None
+    except (OSError, TypeError, ValueError) as error:
+        raise BadInput(f"{source}: {error}") from None
+
+
 def parameter(text: str) -> Any:
     """A parameter: JSON, as ``true``, ``[[1,0],[0,1]]`` or without brackets ``0,20``; or names, as ``age,income``."""
     for written in (text, f"[{text}]"):
@@ -60,9 +87,10 @@ def parameter(text: str) -> Any:
     return parts if len(parts) > 1 else parts[0]
 
 
-def parameters_of(maker: Callable) -> dict[str, bool]:
-    """Names of the parameters of a class or function, and whether each must be given."""
-    return {p.name: p.default is p.empty for p in inspect.signature(maker).parameters.values()}
+def parameters_of(maker: Callable | Iterable[inspect.Parameter]) -> dict[str, bool]:
+    """Names of the parameters of a class or function, or of some, and whether each must be given."""
+    parameters = inspect.signature(maker).parameters.values() if callable(maker) else maker
+    return {p.name: p.default is p.empty for p in parameters}
 
 
 def check_options(subject: str, values: Mapping[str, Any], parameters: Mapping[str, bool]) -> None:
@@ -114,7 +142,7 @@ def _load_file(path: pathlib.Path) -> Release | Sketch:
 
 def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[str, Any]) -> list[Named]:
     """The release in a CSV file, or those of the groups in it."""
-    table = Table(path)
+    table = CsvFile(path)
     if args.mechanism is None:
         example = "--mechanism laplace --epsilon 1 --lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
         raise BadInput(f"{path}: name the mechanism that released it and its parameters, such as {example}")
@@ -173,7 +201,7 @@ def _typed(args: argparse.Namespace) -> dict[str, Any]:
 
 def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
     """The mechanism that is named, and original records in a CSV file, which no message quotes."""
-    table = Table(args.data, private=True)
+    table = CsvFile(args.data, private=True)
     columns = table.columns(args.column)
     mechanism = stated_mechanism(args, columns)
     table.read(columns)
@@ -252,39 +280,32 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
 
 def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], dict[str, np.ndarray]]:
     """Noisy tables of a file by the column of their values; and the numbers of which there are ratios, too."""
-    values, spreads = args.value, {name: getattr(args, name) for name in ("scale", "standard_deviation", "variance")}
+    values, spreads = args.value or [""], {name: getattr(args, name) for name in SPREADS}
     for name, spread in spreads.items():
         spreads[name] = spread if isinstance(spread, list) else [spread] * len(values)
         if len(spreads[name]) != len(values):
             allowed = f"one, or one for each column of --value {','.join(values)}"
             raise BadInput(f"{option(name)} must be {allowed}, got {spread}")
-    stated = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "threshold")
-    options = {name: getattr(args, name) for name in stated}
-    names, given = [*values, *itertools.chain(*args.ratio)], itertools.chain(*spreads.values())
-    columns = _columns(
-        args.table, args.keys, dict.fromkeys([*names, *(each for each in given if isinstance(each, str))])
-    )
-    with naming(args.table):
-        own = [options | dict(zip(spreads, each, strict=True)) for each in zip(*spreads.values(), strict=True)]
-        pairs = zip(values, own, strict=True)
-        tables = {name: ldp.NoisyTable.from_frame(columns, name, args.keys, **each) for name, each in pairs}
-        return tables, {name: np.asarray(column(columns, name), float) for name in names}
-
-
-def _columns(path: pathlib.Path, words: Sequence[str], numbers: Iterable[str]) -> dict[str, Any]:
-    """Columns of a CSV file by their names, or all of a Parquet file."""
-    if path.suffix in CSV:
-        table = Table(path)
-        table.read(table.columns([*words, *numbers]))
-        return {name: table.words(name) for name in words} | {name: table.numbers(name, gaps=True) for name in numbers}
-    if path.suffix != ".parquet" or not path.is_file():
-        raise BadInput(f"a TABLE is a .csv or .parquet file, got {path}")
-    require("parquet", "pyarrow")
-    import pyarrow.parquet
-
-    with naming(path):
-        file = pyarrow.parquet.read_table(path)
-    return dict(zip(file.column_names, file.columns, strict=True))
+    public = {name for ratio in args.ratio for name in ratio}
+    columns_in_use = [*spreads["scale"], *spreads["standard_deviation"], *spreads["variance"], *sorted(public)]
+    of_format = {name.removeprefix(FORMATTED): text for name, text in vars(args).items() if name.startswith(FORMATTED)}
+    options = {name: getattr(args, name) for name in FRAME_OPTIONS if getattr(args, name) is not None}
+    tables, columns = dict[str, ldp.NoisyTable](), dict[str, np.ndarray]()
+    with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format"}):
+        name, chosen = format_of(args.table, args.format)
+        check_options(f"the format {name}", of_format, parameters_of(chosen.options.values()))
+        for value, *sizes in zip(values, *spreads.values(), strict=True):
+            names = [name for name in (value, *columns_in_use) if isinstance(name, str) and name]
+            contents, stated = chosen.read(args.table, args.keys, [*dict.fromkeys(names)], **of_format)
+            columns |= columns_of(contents)
+            typed = {"value": value, "keys": args.keys, **dict(zip(SPREADS, sizes, strict=True)), **options}
+            frame_options = {**stated, **{name: text for name, text in typed.items() if text not in (None, "", [])}}
+            if lacking := [option(name) for name in ("value", "keys") if name not in frame_options]:
+                raise ValueError(f"{' and '.join(lacking)}: needed for a file of this format")
+            tables[frame_options["value"]] = ldp.NoisyTable.from_frame(columns, **frame_options)
+        return tables, {
+            name: np.asarray(column(columns, name), float) for name in [*tables, *sorted(public - tables.keys())]
+        }
 
 
 def load_features(args: argparse.Namespace) -> Features:
@@ -301,10 +322,10 @@ def load_features(args: argparse.Namespace) -> Features:
             raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not one row for each label")
         return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
     if path.suffix in CSV:
-        table = Table(path, headless=True)
+        table = CsvFile(path, headless=True)
         names = table.columns(table.names)
     elif len(args.release) == 1 and args.release[0].suffix in CSV:
-        table = Table(args.release[0])
+        table = CsvFile(args.release[0])
         names = table.columns([str(path)])
     else:
         raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
@@ -323,7 +344,7 @@ def load_frame(args: argparse.Namespace) -> Any:
     require("formula", "formulaic", "pandas")
     import pandas as pd
 
-    table = Table(path)
+    table = CsvFile(path)
     table.columns(table.names)  # of which pandas would rename those of one name
     return pd.read_csv(path, sep=table.delimiter, skipinitialspace=True)
 

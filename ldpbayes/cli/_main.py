@@ -25,9 +25,10 @@ from ldpbayes._core.archive import whole_file
 from ldpbayes._core.checks import guess, is_integer, require
 from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
-from ldpbayes.cli._csv import BadInput, naming
+from ldpbayes.cli._inputs import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, MECHANISMS, MODELS, command, parser
 from ldpbayes.data import sketch_from
+from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return args.run(args)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
-    except BadInput as error:
+    except (BadInput, FileError) as error:
         return _fail(error, BAD_INPUT)
     except (ImportError, OSError, MemoryError) as error:
         return _fail(error, FAILED)
@@ -342,6 +343,8 @@ def _release(args: argparse.Namespace) -> int:
     r"""
     ldpbayes table counts.csv --value n --keys state,county --noise discrete_gaussian \
         --standard-deviation-column sd --ratio n/population
+    ldpbayes table answers.parquet --format census --query total --geocodes 0500000US01 --privacy "zCDP as stated"
+    ldpbayes table released.csv --format opendp --summary summary.csv --value len --signed true
     ldpbayes table visits.parquet --value visits,users --keys page --noise gaussian --variance 100,400 \
         --ratio visits/users
     """,

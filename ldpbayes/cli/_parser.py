@@ -8,8 +8,8 @@ from collections.abc import Callable, Set
 from typing import Any, NamedTuple, NoReturn
 
 from ldpbayes import __version__
-from ldpbayes.cli._csv import BadInput, option
-from ldpbayes.cli._inputs import TYPED, parameter, parameters_of
+from ldpbayes.cli._inputs import FORMATTED, TYPED, BadInput, option, parameter, parameters_of
+from ldpbayes.data.readers import formats
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -229,8 +229,16 @@ def _add_release_options(release: argparse.ArgumentParser) -> None:
 def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "table", "TABLE", ".csv or .parquet file, one row for each cell; missing: not reported", pathlib.Path)
     values = "columns of noisy values; several if --ratio divides one by another"
-    _add(table, "--value", "NAME,...", values, _names, required=True)
-    _add(table, "--keys", "NAME,...", "columns that identify the cell of a row, outermost first", _names, required=True)
+    _add(table, "--value", "NAME,...", values, _names)
+    _add(table, "--keys", "NAME,...", "columns that identify the cell of a row, outermost first", _names, [])
+    read = formats()
+    names = f"{', '.join(read)} (default: by the ending of TABLE); options of a format are typed as --query"
+    _add(table, "--format", "NAME", f"format of TABLE: {names}", choices=read)
+    own_options = {name: each for entry in read.values() for name, each in entry.options.items()}
+    for name, each in own_options.items():
+        hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        kind = str if each.annotation is str else parameter
+        table.add_argument(option(name), dest=FORMATTED + name, type=kind, **hidden)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in ("scale", "standard_deviation", "variance"):
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"

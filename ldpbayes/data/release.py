@@ -20,10 +20,10 @@ from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
 from ldpbayes._core.tabular import is_missing
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
-from ldpbayes.data._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
+from ldpbayes.data.readers._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements

@@ -24,9 +24,9 @@ from ldpbayes._core import archive
 from ldpbayes._core.archive import blocks_of, read_arrays, reading, verified
 from ldpbayes._core.checks import warn
 from ldpbayes._core.executors import completed
-from ldpbayes.data._parquet import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Sketch, Source, TotalSketch
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
+from ldpbayes.data.readers._parquet import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import parts_of

@@ -12,9 +12,9 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
-from ldpbayes.cli._csv import BadInput, Table
-from ldpbayes.cli._inputs import Named, load_features, load_releases, parameter, place_names
+from ldpbayes.cli._inputs import BadInput, Named, load_features, load_releases, parameter, place_names
 from ldpbayes.cli._main import few
+from ldpbayes.data.readers.csv import CsvFile, FileError
 from ldpbayes.data.release import promises
 from tests.cli import made_up
 
@@ -151,10 +151,10 @@ def test_a_column_of_any_file_is_read_as_it_was_written_or_refused(tmp_path):
         with path.open("w", newline="", encoding=rng.choice(["utf-8", "utf-8-sig"])) as file:
             csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows([names, *rows])
         try:
-            table = Table(path)
+            table = CsvFile(path)
             table.read(table.names[1:2])
             column = table.numbers(table.names[1])
-        except BadInput:
+        except FileError:
             continue
         read += 1
         np.testing.assert_array_equal(column, values[:, 1], str((names, rows)))
@@ -163,7 +163,9 @@ def test_a_column_of_any_file_is_read_as_it_was_written_or_refused(tmp_path):
 
 def test_a_file_without_names_loses_no_record_to_them(tmp_path):
     path = written(tmp_path / "answers.csv", "yes\nno\nyes\n")
-    with pytest.raises(BadInput, match="the first line must be the names of the columns, but it holds the level 'yes'"):
+    with pytest.raises(
+        (BadInput, FileError), match="the first line must be the names of the columns, but it holds the level 'yes'"
+    ):
         load_release(typed("fit", path, *RESPONSE, "--levels", "no,yes", "--model", "warner"))
 
 
@@ -179,7 +181,7 @@ def test_features_are_read_as_releases_are(head, tmp_path):
         ("a\n1\n\n3\n", "line 3: the line is empty"),
         ("a,a\n1,2\n", "has several columns 'a'"),  # once a matrix of one column
     ):
-        with pytest.raises(BadInput, match=message):  # once rows that were left out
+        with pytest.raises((BadInput, FileError), match=message):  # once rows that were left out
             load_features(typed("regress", "z.npz", "--features", written(path, text)))
 
 
@@ -248,7 +250,7 @@ def test_statistics_labels_and_features_are_read_by_the_other_commands(tmp_path)
     features = load_features(args)
     assert features.columns == ["rooms", "age"]
     np.testing.assert_array_equal(features, [[4, 3], [5, 2]])
-    with pytest.raises(BadInput, match="has no column 'garden'; its columns are price, age, rooms"):
+    with pytest.raises((BadInput, FileError), match="has no column 'garden'; its columns are price, age, rooms"):
         load_features(argparse.Namespace(**vars(args) | {"features": pathlib.Path("garden")}))
 
 

@@ -1,10 +1,13 @@
-"""Columns of Arrow tables as arrays of released values."""
+"""Parquet files, and columns of Arrow as arrays of released values."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from ldpbayes._core.archive import refuse_growth
+from ldpbayes._core.archive import reading, refuse_growth
 from ldpbayes._core.checks import missing
+from ldpbayes._core.tabular import columns_of
+from ldpbayes.data.readers import Contents, reader
 
 SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the metadata of a schema
 
@@ -45,3 +48,10 @@ def values_of(column: Any, what: str) -> Any:
     if fixed:
         return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
     return column.to_pylist() if rows else column.to_numpy(zero_copy_only=False)
+
+
+@reader("parquet", ".parquet")
+def read_columns(path: str | os.PathLike, keys: Sequence[str], numbers: Sequence[str]) -> Contents:
+    """All columns of a Parquet file."""
+    with reading(path) as file:
+        return Contents(columns_of(parquet_file(file).read()))
