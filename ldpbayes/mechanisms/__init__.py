@@ -31,6 +31,7 @@ from ldpbayes.mechanisms._categories import (
     RandomizedResponse,
     SubsetSelection,
     SymmetricUnaryEncoding,
+    TransitionMatrix,
 )
 from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, SquareWaveMechanism, UnbiasedRandomizer
 from ldpbayes.mechanisms._regression import (
@@ -40,7 +41,6 @@ from ldpbayes.mechanisms._regression import (
     LogisticStatisticsMechanism,
     StatisticsMechanism,
 )
-from ldpbayes.mechanisms._transition_matrix import TransitionMatrix
 from ldpbayes.mechanisms.additive import AdditiveMechanism
 from ldpbayes.mechanisms.design import (
     Histogram,

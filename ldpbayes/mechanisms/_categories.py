@@ -1,11 +1,14 @@
-"""Local mechanisms for categories: randomized response, unary encodings, subsets, Hadamard response, hashing."""
+"""Local mechanisms for categories: randomized response, unary encodings, subsets, Hadamard response, hashing, and any
+other by its matrix of probabilities.
+"""
 
 import abc
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +22,12 @@ from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, abstract, flipped
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, drawn_columns, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import CHUNK, by_rows
-from ldpbayes.privacy import Guarantee
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.numerics.special import log_or_nothing
+from ldpbayes.privacy import FiniteTradeoff, Guarantee
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, checked_laws
 
 
 class Categories(DiscreteMechanism):
@@ -31,6 +35,7 @@ class Categories(DiscreteMechanism):
 
     categories: int
 
+    noise, bounded, of_categories = None, True, True
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -67,8 +72,13 @@ class PureProtocol(Categories):
     categories: int = static()
 
     _independent_bits: ClassVar[bool] = False  # whether codes are in S(z) independently of each other, given x
-    support_probabilities = abstract("P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.")
-    separation = abstract("Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.")
+    #: P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.
+    support_probabilities: ClassVar[Any]
+    separation: ClassVar[Any]  #: Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.
+    _owed: ClassVar[dict[str, str]] = {
+        "support_probabilities": "P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget",
+        "separation": "largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'",
+    }
 
     guarantee = property(lambda self: Guarantee(PureProtocolTradeoff(self.epsilon, self.separation)))
     _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
@@ -151,7 +161,7 @@ class _EvenProtocol(PureProtocol):
     """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
 
     monotone = True
-    _values = abstract("The `_Values` that can be released.")
+    _values: Any  # the `_Values` that can be released
     separation = property(lambda self: self.support_probabilities[0] * (1 - self._values.share_with))
     # log of (1 - p)/p, where p = P(x in S(z) | x)
     _log_odds = property(lambda self: np.log(self._values.odds).item() - self._budget)
@@ -183,6 +193,12 @@ class BitVectorProtocol(PureProtocol):
 
     def membership(self, z: ArrayLike) -> jax.Array:
         return jnp.asarray(z) != 0
+
+    def possible_values(self, most: int) -> np.ndarray | None:
+        if 2**self.categories > most:
+            return None
+        bits = np.array(list(itertools.product((0, 1), repeat=self.categories)), np.uint8)
+        return bits[np.asarray(self.support(bits))]
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         return np.packbits(z != 0, axis=-1)
@@ -276,9 +292,7 @@ class _UnaryEncoding(BitVectorProtocol):
 
     monotone = True
     _independent_bits: ClassVar[bool] = True
-    _logits = abstract(
-        "Logits of p and of q in the shape of a budget, by NumPy or JAX; infinite at an infinite budget."
-    )
+    _logits: Any  # logits of p and of q in the shape of a budget, by NumPy or JAX; infinite at an infinite budget
     _log_odds = property(lambda self: self._logits(self._budget, jnp))
     separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))
 
@@ -623,3 +637,57 @@ def xxh32_of_decimal(x: ArrayLike, seed: ArrayLike, largest: int) -> jax.Array:
 
 def _rotate(bits: jax.Array, by: int) -> jax.Array:
     return (bits << by) | (bits >> (32 - by))
+
+
+@registered_dataclass("transition_matrix")
+class TransitionMatrix(Categories):
+    """Any mechanism for categories, given by its matrix of probabilities p(z | x).
+
+    The guarantee is for the two categories x that are easiest to distinguish. Some outputs z may be possible for one
+    category and impossible for the other category. Such an output reveals the category. Then epsilon is infinite at
+    delta = 0. Epsilon is finite if delta is at least the probability of such outputs.
+
+    Parameters
+    ----------
+    matrix : array_like (k, m)
+        Probabilities p(z | x), with one row for each category x = 0, ..., k − 1 and one column for each output z = 0,
+        ..., m − 1. There are k ≥ 2 rows. All records have the same matrix. If a row does not sum to one, up to 1e-9, a
+        ValueError is raised.
+    """
+
+    matrix: Array
+
+    _shared: ClassVar[tuple[str, ...]] = ("matrix",)
+    categories = property(lambda self: np.shape(self.matrix)[0], doc="Number k of categories.")
+    support = property(lambda self: constraints.integer_interval(0, np.shape(self.matrix)[1] - 1))
+    guarantee = property(lambda self: Guarantee(FiniteTradeoff(self.matrix)))
+
+    def __post_init__(self) -> None:
+        if is_concrete(self.matrix):
+            object.__setattr__(self, "matrix", checked_laws("matrix", self.matrix))
+        if np.ndim(self.matrix) != 2 or len(self.matrix) < 2:
+            raise ValueError(f"matrix must have a row for each category, at least two, got {np.shape(self.matrix)}")
+
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
+        codes, matrix = self._codes(x), jnp.asarray(self.matrix, jnp.result_type(float))
+        return drawn_columns(matrix, codes, jax.random.uniform(key, codes.shape, matrix.dtype))
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        matrix = jnp.asarray(self.matrix, jnp.result_type(x, float))
+        return log_or_nothing(matrix[jnp.asarray(x).astype(int), jnp.asarray(z).astype(int)])
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(z)[:, None]
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        counts = np.bincount(values, minlength=self.matrix.shape[1])
+        ends = self.matrix.min(axis=0), self.matrix.max(axis=0)
+        return implausible_counts(counts, len(values), *ends, 2 * len(counts), "are {}".format)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        values = super()._validated(values)
+        if is_concrete(self.matrix):
+            impossible = ~np.any(self.matrix, axis=0)[values]
+            problem = "an output with a zero column in the matrix is impossible; {} values are such outputs"
+            refuse(impossible, problem, values)
+        return values

@@ -156,7 +156,8 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
     _unit: ClassVar[str] = "label"
     _projects: bool = True  # whether inputs outside the interval are taken to be at its nearest end
 
-    linear_tails = False
+    noise, bounded = None, True
+    linear_tails = has_atoms = False
     resolution = math.inf
     _ends = property(lambda self: (self.interval[0] - self.half_width, self.interval[1] + self.half_width))
     released_range = property(lambda self: (extreme("min", self._ends[0]), extreme("max", self._ends[1])))

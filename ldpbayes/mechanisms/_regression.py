@@ -206,10 +206,11 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1
     _labels = True
-    linear_tails = False
+    noise, bounded = None, True
+    linear_tails = has_atoms = False
     resolution = property(attrgetter("standard_deviation"), doc="See `NumericMechanism`.")
     response_epsilon = property(lambda self: self.epsilon * self.split, doc="Budget of the label in nats.")
-    noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
+    _noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
     _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
     # the covariates get noise
     _columns = property(lambda self: Columns(self.columns, Columns(self.columns, None).keys[:-1]))
@@ -236,7 +237,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         x = floating(x)
         keys = jax.random.split(key)
         covariates, y = self._clipped(x), x[..., -1]
-        z = covariates + self.noise.sample(keys[0], covariates.shape, x.dtype)
+        z = covariates + self._noise.sample(keys[0], covariates.shape, x.dtype)
         flip = jax.random.bernoulli(keys[1], jax.nn.sigmoid(-jnp.asarray(self.response_epsilon, x.dtype)), y.shape)
         return jnp.concatenate([z, jnp.where(flip, 1 - y, y)[..., None]], axis=-1)
 
@@ -246,7 +247,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         """Return log p(z | x): the log density of the covariates plus the log probability of the label."""
         z, x = jnp.asarray(z), jnp.asarray(x)
-        noise = self.noise.log_prob(z[..., :-1] - self._clipped(x))
+        noise = self._noise.log_prob(z[..., :-1] - self._clipped(x))
         return noise + self._label.log_prob(z[..., -1], x[..., -1])
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -282,7 +283,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         d = self.dimension
         names = [f"column {name}: " for name in self.names[:d]]
         laws = [(-self.radius, self.radius, self.standard_deviation)] * d
-        return implausible_numbers(values[:, :d].T, laws, 1.0, self.noise.depth, names)
+        return implausible_numbers(values[:, :d].T, laws, 1.0, self._noise.depth, names)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,6 @@ from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import IndependentGaussian, Noise
-from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
@@ -153,18 +152,19 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     clips = True
     trust_model = property(lambda self: "local" if self.bounded else "central")  # type: ignore[assignment]
     monotone = property(lambda self: self.noise.monotone)  # type: ignore[assignment]
-    bounded = property(lambda self: self.lower is not None)  # type: ignore[assignment]
-    omits_noise = property(lambda self: isinstance(self.noise, Omitted))  # type: ignore[assignment]
+    bounded = property(lambda self: self.lower is not None)
+    omits_noise = property(attrgetter("noise.omitted"))  # type: ignore[assignment]
     linear_tails = property(attrgetter("noise.linear_tails"), doc="See `NumericMechanism`.")
     resolution = property(lambda self: extreme("min", self.noise.resolution))
     period = property(lambda self: None if self.noise.period is None else extreme("min", self.noise.period))
     released_breakpoints = property(lambda self: self._law.released_breakpoints(self.lower, self.upper))
     _shared = property(lambda self: () if self.columns is None else ("lower", "upper", "standard_deviations"))
     # the noise of the records that get some
-    _law = property(lambda self: self.noise.noise if isinstance(self.noise, Omitted) else self.noise)
-    has_atoms = property(lambda self: self.columns is None and isinstance(self.noise, Omitted))
+    _law = property(attrgetter("noise.underlying"))
+    form_classes = property(lambda self: (*type(self).__mro__, *type(self._law).__mro__))
+    has_atoms = property(lambda self: self.columns is None and self.omits_noise)
     #: Probability that a record is released without noise, after clipping: one number, or one for each record.
-    unperturbed = property(lambda self: self.noise.absent if isinstance(self.noise, Omitted) else 0.0)
+    unperturbed = property(attrgetter("noise.absent"))
 
     def __post_init__(self) -> None:
         self._check_columns_and_bounds()
@@ -252,7 +252,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def _check_noise(self) -> None:
         """ValueError for noise whose scale is not positive, or neither a number nor one a record (or column)."""
-        left_out, (scale, *_) = isinstance(self.noise, Omitted), jax.tree.leaves(self.noise)
+        left_out, (scale, *_) = self.omits_noise, jax.tree.leaves(self.noise)
         self._law.check_records(self.lower, self.upper, self.columns is None and not left_out)
         if isinstance(self.noise, IndependentGaussian):
             columns = np.shape(self.noise.standard_deviations)[-1]
@@ -284,7 +284,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     @property
     def perturbing(self) -> "Additive":
         """The mechanism for the records that get noise. It differs from this mechanism if some records get no noise."""
-        if not isinstance(self.noise, Omitted):
+        if not self.omits_noise:
             return self
         fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
@@ -394,7 +394,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         if self.noise.discrete:
             return checked_integers(values, type(self).__name__)
         values = values.astype(int) if values.dtype == bool else values
-        if not isinstance(self.noise, Omitted) or not is_concrete(self):
+        if not self.omits_noise or not is_concrete(self):
             return values
         lower, upper = self._full_bounds
         values = snapped(values, (lower, upper))
@@ -417,7 +417,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             return []
         if not np.all(np.isfinite(self.noise.standard_deviation)):
             return []
-        noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
+        noisy = 1 - np.asarray(self.noise.chance)
         if self.columns is None:
             law = self.lower, self.upper, self.noise.standard_deviation
             return implausible_numbers([values], [law], noisy, self.noise.depth)

@@ -27,17 +27,15 @@ from ldpbayes.privacy import Guarantee, compose
 from ldpbayes.privacy.guarantee import counted_once, quoted
 
 
-def abstract(doc: str) -> Any:
-    """A property that subclasses must give, if only as a class attribute."""
-    return property(abc.abstractmethod(lambda self: None), doc=doc)
-
-
 class Mechanism(Called, abc.ABC):
     """Base of all mechanisms: a record x is released as a value z with the conditional density p(z | x).
 
     To write your own mechanism, decorate a subclass with ``@register("name")`` above
     ``@dataclasses.dataclass(frozen=True)``. Let ``__post_init__`` of the subclass check the fields with the method
     `_check`. JAX copies a mechanism without this check, because the fields of a copy may be tracers or other objects.
+
+    The attributes below are class variables, fields or properties. ``@register`` raises a TypeError for a class that
+    lacks a method or an attribute which has no default.
     """
 
     name: ClassVar[str]  #: Name under which the class is registered.
@@ -48,7 +46,22 @@ class Mechanism(Called, abc.ABC):
     clips: ClassVar[bool] = False
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
-    bounded: bool = True  #: False if records, or a statistic of them, get noise without being clipped to bounds.
+    of_categories: ClassVar[bool] = False  #: True if a record is the code of a category, as in `Categories`.
+    domain: Any  #: NumPyro constraint on the record x, after clipping.
+    support: Any  #: NumPyro constraint on the released value z.
+    bounded: Any  #: False if records, or a statistic of them, get noise without being clipped to bounds.
+    #: The `Noise` of an additive mechanism, also below reporting rules. None for every other mechanism, of which only
+    #: `log_prob` knows p(z | x).
+    noise: Any
+    _owed: ClassVar[dict[str, str]] = {
+        "domain": "NumPyro constraint on the record x, after clipping",
+        "support": "NumPyro constraint on the released value z",
+        "bounded": "False if records get noise without being clipped to bounds, else True",
+        "noise": "None, unless the class is derived from an additive mechanism or a reporting rule",
+    }
+    innermost: Any = property(lambda self: self, doc="The mechanism without reporting rules.")
+    #: A bound on how many whole numbers from 0 on are printed as one value; 1 without reporting rules.
+    longest: float = 1.0
     omits_noise: bool = False  #: True if some records are released as they are, others with noise.
     trust_model: str = "local"  #: "central" if a released value is a statistic of many records.
     #: True if the guarantee is monotone in every personal parameter: then statements compute it for the least and the
@@ -87,9 +100,6 @@ class Mechanism(Called, abc.ABC):
         probability if `support` is discrete.
         """
 
-    domain = abstract("NumPyro constraint on the record x, after clipping.")
-    support = abstract("NumPyro constraint on the released value z.")
-
     @property
     @abc.abstractmethod
     def guarantee(self) -> Guarantee:
@@ -104,6 +114,18 @@ class Mechanism(Called, abc.ABC):
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of the parameters: (N,) if a parameter has one value for each of N records, and () otherwise."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
+
+    @property
+    def form_classes(self) -> tuple[type, ...]:
+        """Classes for which a closed form of the likelihood may be registered, the nearest first."""
+        return type(self).__mro__
+
+    def possible_values(self, most: int) -> np.ndarray | None:
+        """Return all values that may be released, as an array (N, *event_shape).
+
+        The result is None if there are more than `most` values, or if they are not listed.
+        """
+        return None
 
     @abc.abstractmethod
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -232,12 +254,21 @@ class Mechanism(Called, abc.ABC):
 class NumericMechanism(Mechanism):
     """Base of mechanisms that release real numbers. It adds the methods that likelihoods and sketches need."""
 
-    linear_tails = abstract(
-        "True if log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If False, values "
-        "beyond that range must be negligible: fewer than one in 10^32 records."
-    )
-    resolution = abstract("Shortest length in x on which p(z | x) changes by a factor e.")
-    released_range = abstract("Interval (low, high) of z that a sketch covers with panels, or None without panels.")
+    #: True if log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If False, values
+    #: beyond that range must be negligible: fewer than one in 10^32 records.
+    linear_tails: Any
+    resolution: Any  #: Shortest length in x on which p(z | x) changes by a factor e.
+    released_range: Any  #: Interval (low, high) of z that a sketch covers with panels, or None without panels.
+    #: True if mechanisms of this class may release exactly one of the bounds, as for a clipped record without noise.
+    #: This fixes how a sketch is built. Therefore it must not depend on the value of a parameter, which may be traced.
+    has_atoms: Any
+    _owed: ClassVar[dict[str, str]] = {
+        "linear_tails": "True if log p(z | theta) is exactly linear in z outside released_range, for any law of x; "
+        "False if fewer than one in 10^32 values are outside",
+        "resolution": "shortest length in x on which p(z | x) changes by a factor e",
+        "released_range": "interval (low, high) of z that a sketch covers with panels, or None without panels",
+        "has_atoms": "True if exactly a bound may be released, as for a clipped record without noise, else False",
+    }
 
     @abc.abstractmethod
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -252,9 +283,6 @@ class NumericMechanism(Mechanism):
     #: Length over which the log density falls by a constant, if tails are linear only from one period to the next.
     #: `released_range` is then a whole number of periods, with at least one period on each side of the bounds.
     period: Array = None
-    #: True if mechanisms of this class may release exactly one of the bounds, as for a clipped record without noise.
-    #: This fixes how a sketch is built. Therefore it must not depend on the value of a parameter, which may be traced.
-    has_atoms: bool = False
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         low, high = self._support_bounds
@@ -279,19 +307,28 @@ class DiscreteMechanism(Mechanism):
     def _validated(self, values: np.ndarray) -> np.ndarray:
         return checked_integers(values, type(self).__name__, *self._support_bounds)
 
+    def possible_values(self, most: int) -> np.ndarray | None:
+        if self.event_shape or not self.support.is_discrete:
+            return None
+        low, high = self._support_bounds
+        return np.arange(int(low), int(high) + 1) if high - low < most else None
+
 
 class FiniteOutputs(DiscreteMechanism):
     """Base of mechanisms that take numbers and release one of finitely many numbers, the array ``outputs``."""
 
     outputs: Array
+    #: Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs).
+    output_probabilities: Any
+    _owed: ClassVar[dict[str, str]] = {"output_probabilities": "least and largest p(z | x) over all x of each output"}
+    noise, bounded = None, True
 
     _shared: ClassVar[tuple[str, ...]] = ("outputs",)
     resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
     support = property(lambda self: _OneOf(self.outputs))
 
-    output_probabilities = abstract(
-        "Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."
-    )
+    def possible_values(self, most: int) -> np.ndarray | None:
+        return np.asarray(self.outputs, float)
 
     def place(self, z: ArrayLike) -> Array:
         """Return the position of the nearest output for each released value, in NumPy or JAX, like `z`."""

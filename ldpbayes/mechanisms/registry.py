@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, dataclass_transform
 
-from ldpbayes._core.pytrees import optional, pytree, ruled, static
+from ldpbayes._core.pytrees import optional, pytree, ruled, static, undeclared_traits
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, from_json
 
 ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
@@ -24,7 +24,7 @@ def register(name: str) -> Callable[[_M], _M]:
     Raises
     ------
     TypeError
-        The class is not such a dataclass, or the name is not a string.
+        The class is not such a dataclass, or lacks a method or a trait; or the name is not a string.
     ValueError
         The name belongs to another mechanism.
     """
@@ -38,6 +38,9 @@ def register(name: str) -> Callable[[_M], _M]:
             raise TypeError(f"mechanism {name!r} must be a NumericMechanism or a DiscreteMechanism, got {cls!r}")
         if "__dataclass_params__" not in cls.__dict__ or not cls.__dict__["__dataclass_params__"].frozen:
             raise TypeError(f"mechanism {name!r} must be a frozen dataclass (dataclasses.dataclass), got {cls!r}")
+        methods = "".join(f"\n  {method}: a method" for method in sorted(cls.__abstractmethods__))
+        if missing := undeclared_traits(cls) + methods:
+            raise TypeError(f"mechanism {name!r}: {cls.__name__} must define, as its base classes describe:{missing}")
         if _registry.get(name) is cls:
             return cls
         if "name" in cls.__dict__:

@@ -17,7 +17,6 @@ from ldpbayes._core.checks import FINITE, POSITIVE, refuse
 from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
-from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import snapped
@@ -48,9 +47,10 @@ class Reported(NumericMechanism, DiscreteMechanism):
 
     clips = True
     released_range = None  # a sketch, but of whole numbers, is refused
+    has_atoms = False
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
 
-    innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without rules.")
+    innermost = property(attrgetter("mechanism.innermost"))
     bounded, domain, guarantee, linear_tails, noise, resolution, support = (
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
         for name in ("bounded", "domain", "guarantee", "linear_tails", "noise", "resolution", "support")
@@ -60,12 +60,13 @@ class Reported(NumericMechanism, DiscreteMechanism):
     )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])
-    #: A bound on how many whole numbers from 0 on are printed as one value; computed with NumPy.
-    longest = property(lambda self: max([0.0, *map(np.max, self._numbers)]) + getattr(self.mechanism, "longest", 1.0))
+    longest = property(  # type: ignore[assignment]
+        lambda self: max([0.0, *map(np.max, self._numbers)]) + self.mechanism.longest, doc="Computed with NumPy."
+    )
 
     def __post_init__(self) -> None:
-        kind, inner = type(self).__name__, self.innermost
-        if not isinstance(inner, Additive) or inner.columns is not None or inner.has_atoms:
+        kind, inner = type(self).__name__, self.mechanism.innermost if isinstance(self.mechanism, Mechanism) else None
+        if inner is None or inner.noise is None or inner.columns is not None or inner.has_atoms:
             kinds = "an additive mechanism of numbers (or a rule around one) that adds noise to every record"
             raise TypeError(f"{kind} takes {kinds}, got {self.mechanism!r}")
         if self.silent and self.mechanism.may_be_missing:

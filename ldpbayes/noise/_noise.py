@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from ldpbayes._core.pytrees import check_fields
+from ldpbayes._core.pytrees import check_fields, undeclared_traits
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.numerics.special import log1mexp
@@ -40,6 +40,7 @@ class Noise(abc.ABC):
     monotone: bool = False  #: True if the trade-off curve is monotone in every parameter and in the distance.
     assumption: str = ""  #: A condition of the trade-off curves, which statements of the guarantee quote.
     symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
+    omitted: ClassVar[bool] = False  #: True if some records may get no noise, as in `ZeroInflated`.
     standard_deviation: Array  #: Standard deviation in one column, infinite if there is no variance.
     #: Shortest length on which the density in one column changes, such as by a factor e for an exponential density.
     resolution: ClassVar[Array]
@@ -50,15 +51,20 @@ class Noise(abc.ABC):
     #: a law, override `tradeoff_within`. If columns have different scales, the difference in a column is multiplied by
     #: the scale of the first column and divided by the scale of this column.
     norm: ClassVar[int]
+    chance: ClassVar[Array] = 0.0  #: Probability that the noise is left out of a record whose scale is positive.
+    _owed: ClassVar[dict[str, str]] = {
+        "linear_tails": "True if the log density is linear on each side of zero, or from period to period",
+        "kinks": "places where the density in one column is not smooth",
+        "standard_deviation": "standard deviation in one column, infinite if there is no variance",
+        "resolution": "shortest length on which the density changes by a factor e",
+        "reach": "distance beyond which the probability is at most 1e-32, or 0 if tails are linear from zero on",
+        "norm": "1 or 2, the norm in which distances over several columns are measured",
+    }
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        bases = cls.__mro__[: cls.__mro__.index(Noise)]
-        declared = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
-        traits = ("linear_tails", "kinks", "standard_deviation", "resolution", "reach", "norm")
-        missing = [name for name in traits if name not in declared]
-        if missing and not inspect.isabstract(cls):
-            raise TypeError(f"{cls.__name__} must define {', '.join(missing)}; see ldpbayes.noise.Noise")
+        if (missing := undeclared_traits(cls)) and not inspect.isabstract(cls):
+            raise TypeError(f"{cls.__name__} must define, as attributes, properties or fields:{missing}")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -172,6 +178,11 @@ class Noise(abc.ABC):
         This axis has length 1 if all columns have equal noise.
         """
         return jnp.asarray(moment)[..., None]
+
+    #: The law of noise without omission.
+    underlying = property(lambda self: self)
+    present = property(lambda self: self, doc="The law of the noise of the records that get noise.")
+    absent = property(lambda self: 0.0, doc="Probability that a record gets no noise, in the shape of the parameters.")
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -7,8 +7,13 @@ protects and the people who must be trusted. This folder needs only NumPy and Sc
 """
 
 from ldpbayes.privacy._composition import compose, shuffled
-from ldpbayes.privacy._sensitivity import linear_sensitivity, linear_sensitivity_bound, logistic_sensitivity
-from ldpbayes.privacy.calibration import gaussian_beside_response, gaussian_scale, zil_parameters
+from ldpbayes.privacy.calibration import (
+    gaussian_scale,
+    linear_sensitivity,
+    linear_sensitivity_bound,
+    logistic_sensitivity,
+    zil_parameters,
+)
 from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
 from ldpbayes.privacy.guarantee import Guarantee
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
@@ -35,7 +40,6 @@ __all__ = [
     "ZeroInflatedTradeoff",
     "approximate_tradeoff",
     "compose",
-    "gaussian_beside_response",
     "gaussian_scale",
     "linear_sensitivity",
     "linear_sensitivity_bound",
