@@ -3,17 +3,25 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import pathlib
 import secrets
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
+import filelock
 import numpy as np
+from numpy.lib import format as numpy_format
+
+from ldpbayes._core.checks import ArgumentError
 
 BLOCK = 1 << 20  # rows of an array with one digest, so that a large file can be checked in parts
 DIGEST = ', "digest": '  # begins the last entry of a signed text
+FREELY_UNPACKED_BYTES = 1 << 28  # that any file may unpack to
+MOST_GROWTH = 200  # bytes unpacked from a stored one, in larger files: noise of 1/50 bit a value
 
 
 @contextlib.contextmanager
@@ -52,6 +60,8 @@ def reading(path: str | os.PathLike, problem: str = "") -> Iterator[BinaryIO]:
             yield file
         except (ImportError, MemoryError, Warning):
             raise
+        except ArgumentError as error:
+            raise error.at(f"{path}{problem}") from None
         except Exception as error:  # a damaged file raises nearly anything
             raise ValueError(f"{path}{problem}: {error}") from None
 
@@ -94,6 +104,52 @@ def save_arrays(file: BinaryIO, name: str, header: Mapping[str, Any], arrays: Ma
 
 def load_arrays(file: BinaryIO, name: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The header and the arrays of `save_arrays`; errors of any kind if the file is damaged."""
-    with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-        arrays = dict(archive)
+    arrays = read_arrays(file)
     return verified(str(arrays.pop(name)), lambda: blocks_of(**arrays)), arrays
+
+
+def read_arrays(file: BinaryIO, *names: str) -> dict[str, np.ndarray]:
+    """Arrays of a file in NumPy's format by their names, or all; ValueError if one of these names is missing,
+    and before any memory is taken if the file claims more than it can hold.
+    """
+    stored = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        if absent := set(names) - entries.keys():
+            raise ValueError(f"it lacks {' and '.join(sorted(absent))}; it has {', '.join(entries)}")
+        refuse_growth(stored, sum(entry.file_size for entry in archive.infolist()))
+        return {name: _read_array(archive, entries[name]) for name in names or entries}
+
+
+def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(entry) as member:
+        version = numpy_format.read_magic(member)
+        read_header = numpy_format.read_array_header_1_0 if version[0] < 2 else numpy_format.read_array_header_2_0
+        shape, _, dtype = read_header(member)
+        size = math.prod(shape) * dtype.itemsize
+        if not dtype.hasobject and size != entry.file_size - member.tell():  # NumPy itself refuses objects
+            claim = f"{entry.filename} claims an array {dtype} of shape {shape}"
+            raise ValueError(f"{claim}, but holds {entry.file_size - member.tell():,} bytes")
+    with archive.open(entry) as member:
+        return numpy_format.read_array(member, allow_pickle=False)
+
+
+def refuse_growth(stored: int, unpacked: int) -> None:
+    """ValueError if a file claims to unpack to much more than it is long, as no file of noisy values does."""
+    if unpacked > max(FREELY_UNPACKED_BYTES, MOST_GROWTH * stored):
+        raise ValueError(f"its {stored:,} bytes claim to unpack to {unpacked:,}")
+
+
+@contextlib.contextmanager
+def only_user(path: pathlib.Path, refusal: str) -> Iterator[None]:
+    """Hold a lock beside a file that is read and then written again; ValueError, a refusal, if another one has it."""
+    lock = path.with_name(f".ldpbayes-{path.name}.lock")
+    try:
+        with filelock.FileLock(lock, timeout=0):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):  # on Windows the release itself removes it
+                    lock.unlink()
+    except filelock.Timeout:
+        raise ValueError(refusal) from None

@@ -44,10 +44,10 @@ def _with_known_options(with_options: Callable, without: Callable) -> Any:
     if jax.default_backend() == "cpu" and _OPTIONS:
         try:
             return with_options(_OPTIONS)
-        except jax.errors.JaxRuntimeError as error:
-            if "No such compile option" not in str(error):
-                raise
+        except jax.errors.JaxRuntimeError:
+            result = without()  # raises again, unless the options are what this compiler does not know
             _OPTIONS.clear()
+            return result
     return without()
 
 

@@ -4,26 +4,25 @@ import argparse
 import contextlib
 import importlib.util
 import inspect
-import itertools
 import json
 import math
 import os
 import pathlib
-import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 import ldpbayes as ldp
 from ldpbayes import Release, Sketch
-from ldpbayes._core.checks import guess, require
-from ldpbayes.cli._csv import CSV, BadInput, Table, naming
-from ldpbayes.data.frames import Table as Features
-from ldpbayes.data.frames import column
+from ldpbayes._core.checks import ArgumentError, guess, require
+from ldpbayes._core.tabular import Table as Features
+from ldpbayes._core.tabular import column, columns_of
 from ldpbayes.data.panel_sketch import MOST_PARTS, budgets_of
+from ldpbayes.data.readers import format_of
+from ldpbayes.data.readers.csv import CSV, CsvFile, FileError
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
 from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
@@ -33,6 +32,9 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 
 FILES = (".npz", ".parquet")
 TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
+FORMATTED = "format's "  # begins the names under which arguments have options of formats of tables
+SPREADS = ("scale", "standard_deviation", "variance")  # of noise: a number or a column
+FRAME_OPTIONS = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "threshold")
 COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
 MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
@@ -50,9 +52,28 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+class BadInput(Exception):
+    """The user gave something that cannot be used; the message says what and why, and the exit code is 2."""
+
+
 def option(name: str) -> str:
-    """Name of a mechanism's parameter on the command line."""
+    """Name of an argument on the command line."""
     return f"--{name.replace('_', '-')}"
+
+
+@contextlib.contextmanager
+def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
+    """TypeError, ValueError and files that cannot be read become `BadInput` that names their source, and wrong
+    arguments that were typed as `options` as such.
+    """
+    try:
+        yield
+    except FileError as error:
+        raise BadInput(f"{error}") from None
+    except ArgumentError as error:
+        raise BadInput(error.at(f"{source}", option(error.name) if error.name in options else None)) from None
+    except (OSError, TypeError, ValueError) as error:
+        raise BadInput(f"{source}: {error}") from None
 
 
 def parameter(text: str) -> Any:
@@ -66,9 +87,10 @@ def parameter(text: str) -> Any:
     return parts if len(parts) > 1 else parts[0]
 
 
-def parameters_of(maker: Callable) -> dict[str, bool]:
-    """Names of the parameters of a class or function, and whether each must be given."""
-    return {p.name: p.default is p.empty for p in inspect.signature(maker).parameters.values()}
+def parameters_of(maker: Callable | Iterable[inspect.Parameter]) -> dict[str, bool]:
+    """Names of the parameters of a class or function, or of some, and whether each must be given."""
+    parameters = inspect.signature(maker).parameters.values() if callable(maker) else maker
+    return {p.name: p.default is p.empty for p in parameters}
 
 
 def check_options(subject: str, values: Mapping[str, Any], parameters: Mapping[str, bool]) -> None:
@@ -120,7 +142,7 @@ def _load_file(path: pathlib.Path) -> Release | Sketch:
 
 def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[str, Any]) -> list[Named]:
     """The release in a CSV file, or those of the groups in it."""
-    table = Table(path)
+    table = CsvFile(path)
     if args.mechanism is None:
         example = "--mechanism laplace --epsilon 1 --lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
         raise BadInput(f"{path}: name the mechanism that released it and its parameters, such as {example}")
@@ -146,10 +168,14 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         counts = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single record"
         raise BadInput(f"--by must name a column of groups, but {args.by} makes {counts}")
     shared = {name: float(array[0]) for name, array in arrays.items() if (array == array[0]).all()}
-    try:
-        mechanism: Any = mechanism_from_spec(spec | arrays | shared)
-    except (TypeError, ValueError) as error:
-        raise BadInput(_located(f"{error}", table, personal)) from None
+    with naming(path, parameters):
+        try:
+            mechanism: Any = mechanism_from_spec(spec | arrays | shared)
+        except ArgumentError as error:
+            if error.name not in personal:
+                raise
+            line = table.lines[error.entry[0] if error.entry else 0]
+            raise error.at(f"line {line}, column {personal[error.name]!r}", f"parameter {error.name}", ()) from None
     if len(columns) != math.prod(mechanism.event_shape):
         count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
         need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
@@ -175,7 +201,7 @@ def _typed(args: argparse.Namespace) -> dict[str, Any]:
 
 def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
     """The mechanism that is named, and original records in a CSV file, which no message quotes."""
-    table = Table(args.data, private=True)
+    table = CsvFile(args.data, private=True)
     columns = table.columns(args.column)
     mechanism = stated_mechanism(args, columns)
     table.read(columns)
@@ -185,7 +211,7 @@ def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
 
 def stated_mechanism(args: argparse.Namespace, columns: list[str]) -> Mechanism:
     """The mechanism that is named."""
-    with naming(f"--mechanism {args.mechanism}"):
+    with naming(f"--mechanism {args.mechanism}", _typed(args)):
         spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, _typed(args), columns)
         return mechanism_from_spec(spec)
 
@@ -209,22 +235,12 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
         for epsilon in np.ravel(budgets).tolist() if several else [None]:
             values = own | ({"epsilon": epsilon} if several else {})
             check_options(f"--mechanism {name}", values, fields)
-            with naming(f"--mechanism {name}"):
+            with naming(f"--mechanism {name}", values):
                 made = mechanism_from_spec({"mechanism": name} | values)
                 found[f"{name} {epsilon:g}" if several else name] = made
     if unused:
         raise BadInput(f"none of the mechanisms has an option {', '.join(map(option, sorted(unused)))}")
     return found
-
-
-def _located(error: str, table: Table, personal: dict[str, str]) -> str:
-    """An error about a parameter, with the line and the column of the file where the parameter stands in one."""
-    match = re.fullmatch(r"(\w+) must be (.*), got (?:\w+\[(\d+)\] = )?(\S+)", error)
-    if match is None or match[1] not in personal:
-        return f"{table.path}: {error}"
-    name, allowed, place, value = match.groups()
-    line = table.lines[int(place or 0)]
-    return f"{table.path}, line {line}: column {personal[name]!r} holds {value}, but {name} must be {allowed}"
 
 
 def _mechanism_class(name: str) -> Any:
@@ -264,39 +280,32 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
 
 def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], dict[str, np.ndarray]]:
     """Noisy tables of a file by the column of their values; and the numbers of which there are ratios, too."""
-    values, spreads = args.value, {name: getattr(args, name) for name in ("scale", "standard_deviation", "variance")}
+    values, spreads = args.value or [""], {name: getattr(args, name) for name in SPREADS}
     for name, spread in spreads.items():
         spreads[name] = spread if isinstance(spread, list) else [spread] * len(values)
         if len(spreads[name]) != len(values):
             allowed = f"one, or one for each column of --value {','.join(values)}"
             raise BadInput(f"{option(name)} must be {allowed}, got {spread}")
-    stated = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "threshold")
-    options = {name: getattr(args, name) for name in stated}
-    names, given = [*values, *itertools.chain(*args.ratio)], itertools.chain(*spreads.values())
-    columns = _columns(
-        args.table, args.keys, dict.fromkeys([*names, *(each for each in given if isinstance(each, str))])
-    )
-    with naming(args.table):
-        own = [options | dict(zip(spreads, each, strict=True)) for each in zip(*spreads.values(), strict=True)]
-        pairs = zip(values, own, strict=True)
-        tables = {name: ldp.NoisyTable.from_frame(columns, name, args.keys, **each) for name, each in pairs}
-        return tables, {name: np.asarray(column(columns, name), float) for name in names}
-
-
-def _columns(path: pathlib.Path, words: Sequence[str], numbers: Iterable[str]) -> dict[str, Any]:
-    """Columns of a CSV file by their names, or all of a Parquet file."""
-    if path.suffix in CSV:
-        table = Table(path)
-        table.read(table.columns([*words, *numbers]))
-        return {name: table.words(name) for name in words} | {name: table.numbers(name, gaps=True) for name in numbers}
-    if path.suffix != ".parquet" or not path.is_file():
-        raise BadInput(f"a TABLE is a .csv or .parquet file, got {path}")
-    require("parquet", "pyarrow")
-    import pyarrow.parquet
-
-    with naming(path):
-        file = pyarrow.parquet.read_table(path)
-    return dict(zip(file.column_names, file.columns, strict=True))
+    public = {name for ratio in args.ratio for name in ratio}
+    columns_in_use = [*spreads["scale"], *spreads["standard_deviation"], *spreads["variance"], *sorted(public)]
+    of_format = {name.removeprefix(FORMATTED): text for name, text in vars(args).items() if name.startswith(FORMATTED)}
+    options = {name: getattr(args, name) for name in FRAME_OPTIONS if getattr(args, name) is not None}
+    tables, columns = dict[str, ldp.NoisyTable](), dict[str, np.ndarray]()
+    with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format"}):
+        name, chosen = format_of(args.table, args.format)
+        check_options(f"the format {name}", of_format, parameters_of(chosen.options.values()))
+        for value, *sizes in zip(values, *spreads.values(), strict=True):
+            names = [name for name in (value, *columns_in_use) if isinstance(name, str) and name]
+            contents, stated = chosen.read(args.table, args.keys, [*dict.fromkeys(names)], **of_format)
+            columns |= columns_of(contents)
+            typed = {"value": value, "keys": args.keys, **dict(zip(SPREADS, sizes, strict=True)), **options}
+            frame_options = {**stated, **{name: text for name, text in typed.items() if text not in (None, "", [])}}
+            if lacking := [option(name) for name in ("value", "keys") if name not in frame_options]:
+                raise ValueError(f"{' and '.join(lacking)}: needed for a file of this format")
+            tables[frame_options["value"]] = ldp.NoisyTable.from_frame(columns, **frame_options)
+        return tables, {
+            name: np.asarray(column(columns, name), float) for name in [*tables, *sorted(public - tables.keys())]
+        }
 
 
 def load_features(args: argparse.Namespace) -> Features:
@@ -313,10 +322,10 @@ def load_features(args: argparse.Namespace) -> Features:
             raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not one row for each label")
         return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
     if path.suffix in CSV:
-        table = Table(path, headless=True)
+        table = CsvFile(path, headless=True)
         names = table.columns(table.names)
     elif len(args.release) == 1 and args.release[0].suffix in CSV:
-        table = Table(args.release[0])
+        table = CsvFile(args.release[0])
         names = table.columns([str(path)])
     else:
         raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
@@ -335,7 +344,7 @@ def load_frame(args: argparse.Namespace) -> Any:
     require("formula", "formulaic", "pandas")
     import pandas as pd
 
-    table = Table(path)
+    table = CsvFile(path)
     table.columns(table.names)  # of which pandas would rename those of one name
     return pd.read_csv(path, sep=table.delimiter, skipinitialspace=True)
 
@@ -376,7 +385,7 @@ def blaming(model: str) -> Iterator[None]:
     except Exception as error:
         if not folder:  # a model of the package
             if isinstance(error, (ValueError, TypeError)):
-                raise BadInput(f"{error}" if str(error).startswith(model) else f"model {model}: {error}") from None
+                raise BadInput(f"--model {model}: {error}" if model else f"{error}") from None
             raise
         trace = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in trace if os.path.abspath(frame.filename) == str(path)]

@@ -13,9 +13,9 @@ import pathlib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from encodings import utf_8
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpyro.distributions as dist
@@ -25,14 +25,15 @@ from ldpbayes._core.archive import whole_file
 from ldpbayes._core.checks import guess, is_integer, require
 from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
-from ldpbayes.cli._csv import BadInput, naming
-from ldpbayes.cli._parser import FAMILY_OPTIONS, parser
+from ldpbayes.cli._inputs import BadInput, naming
+from ldpbayes.cli._parser import FAMILY_OPTIONS, MECHANISMS, MODELS, command, parser
 from ldpbayes.data import sketch_from
+from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, SmoothFamily
 from ldpbayes.inference.model import traits_of
-from ldpbayes.inference.result import netcdf, summary_table
+from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import Categories, mechanism_names
@@ -41,8 +42,12 @@ from ldpbayes.plots import plot_calibration, plot_density, plot_design
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-ADVISED = {"run longer chains": "give more --warmup and --samples", "target_accept_prob": "--target-accept"}
-ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-mass", ", reparametrise": ""}
+ADVICE = {  # on options of `fit`, as the command line spells them
+    "num_samples": "give more --warmup and --samples",
+    "target_accept_prob": "raise --target-accept",
+    "max_tree_depth": "raise --max-tree-depth",
+    "dense_mass": "or try --dense-mass if parameters are correlated",
+}
 WRITERS = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
 UNLIKELY = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
 LINES = 8  # of notes on releases that are printed
@@ -51,11 +56,11 @@ LINES = 8  # of notes on releases that are printed
 def main(argv: Sequence[str] | None = None) -> int:
     """`ldpbayes.cli.main`, after the imports."""
     try:
-        args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        args = parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
-    except BadInput as error:
+    except (BadInput, FileError) as error:
         return _fail(error, BAD_INPUT)
     except (ImportError, OSError, MemoryError) as error:
         return _fail(error, FAILED)
@@ -80,12 +85,14 @@ def _fail(message: object, code: int) -> int:
     return code
 
 
-def _demo(args: argparse.Namespace) -> int:
-    """Add noise to two real data sets, analyse them in three ways, print a table and draw a picture of the results.
-
+@command(
+    "Add noise to two real data sets, analyse them in three ways, print a table and draw a picture of the results.",
+    """
     ldpbayes demo
     ldpbayes demo --out results --seed 7
-    """
+    """,
+)
+def _demo(args: argparse.Namespace) -> int:
     require("demo", "statsmodels", "matplotlib", "h5netcdf", "h5py")
     from ldpbayes.cli._demo import run
 
@@ -98,9 +105,9 @@ def _demo(args: argparse.Namespace) -> int:
         return _exit_code(run(args.out, **_sampler_options(args)))
 
 
-def _fit(args: argparse.Namespace) -> int:
-    r"""Sample the posterior of a model, given files of released values.
-
+@command(
+    "Sample the posterior of a model, given files of released values.",
+    r"""
     ldpbayes fit visits.npz --model clipped_counts --out visits.nc
     ldpbayes fit visits.npz --model smooth_density --plot visits.png
     ldpbayes fit answers.parquet --model warner
@@ -115,7 +122,9 @@ def _fit(args: argparse.Namespace) -> int:
         --lower -5 --upper 5 --model hierarchical
     ldpbayes fit people.csv --column income --mechanism laplace --epsilon 1 --lower 0 --upper 100 \
         --formula "income ~ age + education"
-    """
+    """,
+)
+def _fit(args: argparse.Namespace) -> int:
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if (args.model is None) == (args.formula is None):
@@ -147,8 +156,8 @@ def _fit(args: argparse.Namespace) -> int:
     notes: list[str] = []
     with _plain_warnings():
         releases = inputs.load_releases(args, sketches=True)
-        kind = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
-        say(f"{files} files, {kind}") if files > 1 else None
+        role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
+        say(f"{files} files, {role}") if files > 1 else None
         say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
         facts = [each.release.about or {} for each in releases]
         stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
@@ -191,16 +200,11 @@ def _fit(args: argparse.Namespace) -> int:
                 kinds = DEFAULTS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
                 display(f"\n{summary_table(law, [*kinds])}")
-        if args.out is not None:
-            with whole_file(args.out) as file:
-                file.write(netcdf(result))
-            say(f"\nwrote {args.out}")
+        _write(args.out, lambda file: file.write(netcdf(result)), say)
         if args.plot is not None:
             with naming("--plot"):
                 figure = _picture(result, model, releases[0].release, *bounds)
-            with whole_file(args.plot) as file:
-                figure.savefig(file, format="png", dpi=150)
-            say(f"\nwrote {args.plot}")
+            _write_picture(args.plot, figure, say)
     return _exit_code([result])
 
 
@@ -229,13 +233,15 @@ def few(lines: Iterable[str]) -> str:
     return "\n".join(texts[:LINES] + [f"... and {beyond:,} more"] * (beyond > 0))
 
 
-def _bootstrap(args: argparse.Namespace) -> int:
-    """Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.
-
+@command(
+    "Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.",
+    """
     ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000
     ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping
     ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
-    """
+    """,
+)
+def _bootstrap(args: argparse.Namespace) -> int:
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     with _plain_warnings() as messages:
         ((name, _, release),) = inputs.load_releases(args)
@@ -246,10 +252,7 @@ def _bootstrap(args: argparse.Namespace) -> int:
             estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
             table = estimate.summary(args.level)
         display(f"{table}\n{estimate.privacy}")
-    if args.out is not None:
-        with whole_file(args.out) as file:
-            file.write(estimate.replicates.to_netcdf(engine="h5netcdf"))
-        display(f"wrote {args.out}")
+    _write(args.out, lambda file: file.write(estimate.replicates.to_netcdf(engine="h5netcdf")))
     return DOUBTFUL if messages else OK
 
 
@@ -270,14 +273,16 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     return statistics.SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
 
 
-def _regress(args: argparse.Namespace) -> int:
-    r"""Fit a linear regression of released labels on public features, by maximum a posteriori.
-
+@command(
+    "Fit a linear regression of released labels on public features, by maximum a posteriori.",
+    r"""
     ldpbayes regress labels.npz --features features.csv
     ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \
         --features age,rooms
     ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
-    """
+    """,
+)
+def _regress(args: argparse.Namespace) -> int:
     _check_out(args.out, ".csv", "estimates are written as CSV")
     with _plain_warnings() as messages:
         ((name, _, release),) = inputs.load_releases(args)
@@ -288,22 +293,21 @@ def _regress(args: argparse.Namespace) -> int:
             predictor = ldp.learning.linear_fit(features, release, **options)
             table = predictor.summary(args.level)
         display(f"{table}\n{predictor.privacy}")
-    if args.out is not None:
-        columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
-        rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
-        with whole_file(args.out) as file:
-            csv.writer(utf_8.StreamWriter(file)).writerows(rows)
-        display(f"wrote {args.out}")
+    columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
+    rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
+    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
     return DOUBTFUL if messages else OK
 
 
-def _release(args: argparse.Namespace) -> int:
-    r"""Add noise to original records, with secure randomness, and write a release file that may be published.
-
+@command(
+    "Add noise to original records, with secure randomness, and write a release file that may be published.",
+    r"""
     ldpbayes release visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 --out visits.npz
     ldpbayes release people.csv --column smokes --levels no,yes --mechanism randomized_response --epsilon 1 \
         --out smokes.npz
-    """
+    """,
+)
+def _release(args: argparse.Namespace) -> int:
     _check_out(
         args.out, args.out.suffix if args.out.suffix in inputs.FILES else ".npz", "releases end in .npz or .parquet"
     )
@@ -323,14 +327,18 @@ def _release(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
-def _table(args: argparse.Namespace) -> int:
-    r"""Estimate the cells of a noisy table before the noise, and ratios of cells, with intervals.
-
+@command(
+    "Estimate the cells of a noisy table before the noise, and ratios of cells, with intervals.",
+    r"""
     ldpbayes table counts.csv --value n --keys state,county --noise discrete_gaussian \
         --standard-deviation-column sd --ratio n/population
+    ldpbayes table answers.parquet --format census --query total --geocodes 0500000US01 --privacy "zCDP as stated"
+    ldpbayes table released.csv --format opendp --summary summary.csv --value len --signed true
     ldpbayes table visits.parquet --value visits,users --keys page --noise gaussian --variance 100,400 \
         --ratio visits/users
-    """
+    """,
+)
+def _table(args: argparse.Namespace) -> int:
     _check_out(args.out, ".csv", "cells are written as CSV")
     with _plain_warnings() as messages:
         warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
@@ -355,20 +363,20 @@ def _table(args: argparse.Namespace) -> int:
             own |= {"lower": low, "upper": high}
             display(estimates.table(name, [*map(str, table.labels)], estimates.cells(own, ",.6g")))
             rows += zip(*table.keys.values(), itertools.repeat(name), *own.values())
-    if args.out is not None:
-        with whole_file(args.out) as file:
-            csv.writer(utf_8.StreamWriter(file)).writerows([[*table.keys, "quantity", *own], *rows])
-        display(f"wrote {args.out}")
+    rows.insert(0, (*table.keys, "quantity", *own))
+    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
     return DOUBTFUL if messages else OK
 
 
-def _sketch(args: argparse.Namespace) -> int:
-    r"""Summarise release files of any size in one small sketch file for fit; it names its source files.
-
+@command(
+    "Summarise release files of any size in one small sketch file for fit; it names its source files.",
+    r"""
     ldpbayes sketch 'day-*.parquet' --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \
         --out total.npz
     ldpbayes sketch total.npz tuesday.npz --out both.npz
-    """
+    """,
+)
+def _sketch(args: argparse.Namespace) -> int:
     _check_out(args.out, ".npz", "sketches are NumPy files")
     args.column = [name for each in args.column or () for name in each.split(",")]
     with naming("sketch"), _plain_warnings() as messages:
@@ -383,14 +391,16 @@ def _sketch(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
-def _design(args: argparse.Namespace) -> int:
-    r"""Plan a survey: compute widths of intervals, and the share of information that remains under a mechanism.
-
+@command(
+    "Plan a survey: compute widths of intervals, and the share of information that remains under a mechanism.",
+    r"""
     ldpbayes design --law LogNormal --at loc=6.8,scale=0.4 --mechanism laplace,square_wave --epsilon 0.5,1,2 \
         --lower 0 --upper 3000 --people 2000
     ldpbayes design --law Bernoulli --at probs=0.3 --mechanism randomized_response --categories 2 --epsilon 1 \
         --width 0.05
-    """
+    """,
+)
+def _design(args: argparse.Namespace) -> int:
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     known = [name for name in dir(dist) if name[0].isupper()]
     if args.law not in known:
@@ -419,19 +429,19 @@ def _design(args: argparse.Namespace) -> int:
         counts = args.people, 10 * args.people
         with naming("--plot"):
             plot_design(plan, args.of or plan.names[0], counts, level=args.level, ax=figure.subplots())
-        with whole_file(args.plot) as file:
-            figure.savefig(file, format="png", dpi=150)
-        display(f"\nwrote {args.plot}")
+        _write_picture(args.plot, figure)
     return OK
 
 
-def _calibrate(args: argparse.Namespace) -> int:
-    r"""Check a model by simulation: how often posteriors of simulated releases cover the true parameters.
-
+@command(
+    "Check a model by simulation: how often posteriors of simulated releases cover the true parameters.",
+    r"""
     ldpbayes calibrate clipped_gaussian --epsilon 0.5 1 2 --repeats 500
     ldpbayes calibrate my_model.py --mechanism laplace --epsilon 1 --lower 0 --upper 20 --people 2000 \
         --plot calibration.png
-    """
+    """,
+)
+def _calibrate(args: argparse.Namespace) -> int:
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if args.checkpoints is not None and not args.checkpoints.is_dir():
         raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
@@ -454,19 +464,19 @@ def _calibrate(args: argparse.Namespace) -> int:
         figure = Figure(figsize=(5 * len(studies), 4), layout="constrained")
         for (label, study), ax in zip(studies.items(), figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
             plot_calibration(study, ax=ax).set_title(label)
-        with whole_file(args.plot) as file:
-            figure.savefig(file, format="png", dpi=150)
-        display(f"wrote {args.plot}")
+        _write_picture(args.plot, figure)
     p_values = [p for study in studies.values() for p in study.p_values.values()]
     return DOUBTFUL if min(p_values) < UNLIKELY / len(p_values) else OK
 
 
-def _mechanisms(args: argparse.Namespace) -> int:
-    """List all registered mechanisms, with those of other installed packages.
-
+@command(
+    "List all registered mechanisms, with those of other installed packages.",
+    """
     ldpbayes mechanisms
     ldpbayes mechanisms --json
-    """
+    """,
+)
+def _mechanisms(args: argparse.Namespace) -> int:
     rows, texts = [], []
     for name in mechanism_names():
         cls = mechanism_class(name)
@@ -475,41 +485,34 @@ def _mechanisms(args: argparse.Namespace) -> int:
             for p in inspect.signature(cls).parameters.values()
         ]
         row = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}", "parameters": parameters}
-        rows.append(row | {"description": first_paragraph(inspect.getdoc(cls))})
+        rows.append(row | {"description": MECHANISMS.get(name, "")})
         signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in parameters]
         texts.append(f"{name}({', '.join(signature)})\n    {rows[-1]['description']}")
     display(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
     return OK
 
 
-def _models(args: argparse.Namespace) -> int:
-    """List the models that fit knows by name, with their default priors, their purpose and their parameters.
-
+@command(
+    "List the models that fit knows by name, with their default priors, their purpose and their parameters.",
+    """
     ldpbayes models
     ldpbayes models --json
-    """
+    """,
+)
+def _models(args: argparse.Namespace) -> int:
     rows = []
     for name in ldp.models.__all__:
         factory = getattr(ldp.models, name)
         needed = [parameter for parameter, required in inputs.parameters_of(factory).items() if required]
         # a formula, or features of one column, where they are needed
-        shown = factory(*("y ~ x" if each == "formula" else np.zeros((1, 1)) for each in needed)).shown
-        priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
-        text = (inspect.getdoc(factory) or "").replace("`", "")
-        returned = first_paragraph(text.partition("\n\nReturns ")[2])
-        takes = re.split(r"[;.] (?:Raises )?(?:Type|Value)Error", returned)[0].rstrip(".")
-        rows.append({"name": name, "priors": priors, "description": first_paragraph(text), "takes": takes})
+        model = factory(*("y ~ x" if each == "formula" else np.zeros((1, 1)) for each in needed))
+        priors = ", ".join(f"{name}={text}" for name, text in model.shown.items() if name not in needed)
+        _, kind, groups = inputs.traits_of(model)
+        takes = f"Takes {'one release for each group, of' if groups else 'a release of'} {kind}."
+        rows.append({"name": name, "priors": priors, "description": MODELS[name], "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     display(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
     return OK
-
-
-COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _sketch, _design, _calibrate, _mechanisms, _models)
-
-
-def first_paragraph(text: str | None) -> str:
-    """The first paragraph of a docstring in a line."""
-    return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
 def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = "--out") -> None:
@@ -522,6 +525,18 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = 
         raise BadInput(f"{option} {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option}: there is no folder {path.absolute().parent}")
+
+
+def _write(path: pathlib.Path | None, write: Callable[[BinaryIO], object], say: Callable = display) -> None:
+    """Write an output file, if it is wanted, and say so."""
+    if path is not None:
+        with whole_file(path) as file:
+            write(file)
+        say(f"\nwrote {path}")
+
+
+def _write_picture(path: pathlib.Path, figure: Any, say: Callable = display) -> None:
+    _write(path, lambda file: figure.savefig(file, format="png", dpi=150), say)
 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -540,8 +555,8 @@ def _plain_warnings() -> Iterator[set[str]]:
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message)
-            for name, typed in ADVISED.items() if issubclass(category, ldp.inference.ConvergenceWarning) else ():
-                text = text.replace(name, typed)
+            if isinstance(message, ldp.inference.ConvergenceWarning):
+                text = message.problem + advice(message.options, ADVICE)
             if not issubclass(category, ldp.LdpBayesWarning):
                 show(message, category, *args, **kwargs)
             elif text not in messages:

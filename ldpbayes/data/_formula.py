@@ -9,7 +9,7 @@ import numpy as np
 
 from ldpbayes._core.checks import refuse, require
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
-from ldpbayes.data.frames import column, columns_of
+from ldpbayes._core.tabular import column, columns_of, levels_in_order
 
 GROUP_TERM = re.compile(r"(^|\+)\s*\(\s*1\s*\|\s*(\w+)\s*\)(?=\s*(\+|$))")  # an intercept a group, as lme4 writes it
 
@@ -111,8 +111,8 @@ class Formula:
             if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", self._right + str(self.groups)):
                 if name == self.answer:
                     raise ValueError(f"the answer is private and cannot be a column on the right; got {self.text!r}")
-                ordered = isinstance(getattr(frame[name], "dtype", None), pd.CategoricalDtype)
-                table[name] = pd.Categorical(frame[name]) if ordered else values
+                order = levels_in_order(frame[name])
+                table[name] = values if order is None else pd.Categorical(values, categories=order)
                 refuse(table[name].isna().to_numpy(), f"column {name!r} has {{}} missing values", place="in row {0}")
         encoders = {name: ("categorical", {"categories": of_fit}) for name, of_fit in state.get("levels", {}).items()}
         states = {"transform_state": state.get("transforms", {}), "encoder_state": encoders, "na_action": "ignore"}

@@ -14,8 +14,8 @@ from ldpbayes._core.archive import load_arrays, reading, save_arrays, whole_file
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.printing import Holding, shown
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
+from ldpbayes._core.tabular import is_missing, levels_in_order
 from ldpbayes._core.tracing import array_of
-from ldpbayes.data.frames import is_missing
 from ldpbayes.mechanisms import mechanism_from_spec
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise
@@ -215,15 +215,15 @@ def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
     """Codes (n,) of groups, and their levels in order, by the names of an axis; integers are codes, without levels."""
     # An array made of a list would have NaN as a word.
     words = [] if getattr(by, "ndim", 1) != 1 else by.tolist() if hasattr(by, "tolist") else [*by]
-    found, order = dict.fromkeys(words), getattr(getattr(by, "cat", by), "categories", None)
-    integers = order is None and all(map(is_integer, found))
-    if len(words) != n or (integers and min(found) < 0):
+    distinct, order = dict.fromkeys(words), levels_in_order(by)
+    integers = order is None and all(map(is_integer, distinct))
+    if len(words) != n or (integers and min(distinct) < 0):
         raise ValueError(f"by must hold a level, or an integer ≥ 0, for each of the {n} records; got {shown(by)}")
     if integers:
         return np.asarray(words), None
-    if any(map(is_missing, found)):
+    if any(map(is_missing, distinct)):
         raise ValueError(f"by has no level in row {[*map(is_missing, words)].index(True)}")
-    levels = tuple(sorted(found) if order is None else [each for each in order if each in found])
+    levels = tuple(sorted(distinct) if order is None else [level for level in order if level in distinct])
     codes, axis = {level: code for code, level in enumerate(levels)}, getattr(by, "name", None) or "group"
     return np.array([codes[word] for word in words]), {"group": levels, str(axis): levels}
 

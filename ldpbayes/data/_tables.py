@@ -1,6 +1,7 @@
 """Noisy tables: releases whose values are cells with keys, as statistical offices publish them."""
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -8,10 +9,11 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from scipy.optimize import elementwise
 
-from ldpbayes._core.checks import ONE_POSITIVE, checked, guess, warn
+from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, checked, guess, warn
 from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
+from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes._core.types import Array
-from ldpbayes.data.frames import column, columns_of, is_missing
+from ldpbayes.data.readers import format_of
 from ldpbayes.data.release import Release, ReleaseWarning
 from ldpbayes.mechanisms import AdditiveMechanism
 from ldpbayes.mechanisms.plausibility import LEVEL, implausible_repeats
@@ -90,7 +92,7 @@ class NoisyTable(Release):
         known = self.neighbours in NEIGHBOURS and self.times and self.mechanism.trust_model == "central"
         if self.neighbours is not None and not known:
             wanted = f"one of {', '.join(NEIGHBOURS)}, with a sensitivity and times, a person's largest number of cells"
-            raise ValueError(f"neighbours must be {wanted}; got {self.neighbours!r} and times={self.times!r}")
+            raise ArgumentError("neighbours", wanted, f"{self.neighbours!r} and times={self.times!r}")
         keys = Keys()
         for name, labels in columns_of(dict(self.keys or {})).items():
             if labels.shape != (self.count,):
@@ -214,6 +216,40 @@ class NoisyTable(Release):
                 _doubt(table, problem)
         return table
 
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike,
+        value: str | None = None,
+        keys: str | Sequence[str] = (),
+        *,
+        format: str | None = None,
+        **options: Any,
+    ) -> "NoisyTable":
+        """Make a table from a file, such as a CSV or a Parquet file.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        value, keys : str or sequence of str, optional
+            Names of columns, as in `from_frame`. Some formats state them.
+        format : str, optional
+            The format of the file: "csv", "parquet", "census" (see `ldpbayes.tables.read_measurements`), "opendp" (see
+            `ldpbayes.opendp.read_table`), or one with a `ldpbayes.data.readers.reader`. Default: that of the ending of
+            its name.
+        **options
+            Options of `from_frame` and of the format, such as ``summary`` of "opendp".
+        """
+        keys = [keys] if isinstance(keys, str) else [*keys]
+        spreads = (options.get(name) for name in ("scale", "standard_deviation", "variance"))
+        numbers = dict.fromkeys(name for name in (value, *spreads) if isinstance(name, str))
+        chosen = format_of(path, format)[1]
+        of_format = {name: options.pop(name) for name in chosen.options.keys() & options.keys()}
+        columns, stated = chosen.read(path, keys, [*numbers], **of_format)
+        typed = {name: given for name, given in {"value": value, "keys": keys}.items() if given}
+        return cls.from_frame(columns, **{**stated, **typed, **options})
+
     def __getitem__(self, rows: Any) -> "NoisyTable":
         """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions."""
         mechanism, keys = self.mechanism.of_records((self.count,), rows), {k: v[rows] for k, v in self.keys.items()}
@@ -294,7 +330,7 @@ def _law(noise: Any) -> Any:
     if not (isinstance(law, type) and issubclass(law, Noise) and len(getattr(law, "__match_args__", ())) == 1):
         why = "look it up in the publisher's documents: intervals depend on it, and values do not show it"
         allowed = f"{', '.join(NOISES)}, or a class of noise with one parameter ({why})"
-        raise ValueError(f"noise must be one of {allowed}, got {noise!r}{guess(str(noise), NOISES)}")
+        raise ArgumentError("noise", f"one of {allowed}", f"{noise!r}{guess(str(noise), NOISES)}")
     return law
 
 

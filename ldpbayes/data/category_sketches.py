@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ldpbayes._core.checks import ArgumentError
 from ldpbayes._core.pytrees import host, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
@@ -159,7 +160,7 @@ class ExpandedSketch(Sketch):
         if why_not:
             raise ValueError(f"expand=True needs {why_not}")
         if not isinstance(at, (ExpandedSketch, Frame, NoneType)):
-            raise ValueError(f"at must be an ExpandedSketch, from release.sketch(expand=True); got {type(at).__name__}")
+            raise ArgumentError("at", "an ExpandedSketch, from release.sketch(expand=True)", type(at).__name__)
         records = CategoryRecords(array, mechanism, by)
         if not isinstance(at, ExpandedSketch):
             order = 4 if mechanism.categories <= FOURTH_ORDER else 3
@@ -193,7 +194,7 @@ class ExpandedSketch(Sketch):
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
         if points.shape[1:] != shape or points.ndim != 1 + len(shape):
-            raise ValueError(f"theta must be of shape (m, {', '.join(map(str, shape))}), got {points.shape}")
+            raise ArgumentError("theta", f"of shape (m, {', '.join(map(str, shape))})", f"{points.shape}")
         return sum((part.log_likelihood(points) for part in self._required_records()), np.zeros(len(points)))
 
     def _required_records(self) -> "tuple[CategoryRecords, ...]":

@@ -13,17 +13,17 @@ import jax
 import numpy as np
 
 from ldpbayes._core import archive
-from ldpbayes._core.archive import blocks_of, reading, save_arrays, signed, verified, whole_file
+from ldpbayes._core.archive import blocks_of, read_arrays, reading, save_arrays, signed, verified, whole_file
 from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
+from ldpbayes._core.tabular import is_missing
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
-from ldpbayes.data._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
-from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
+from ldpbayes.data.readers._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
@@ -376,10 +376,8 @@ def is_npz(path: str | os.PathLike) -> bool:
 
 
 def _read_npz(file: BinaryIO) -> tuple[np.ndarray, str]:
-    with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-        if absent := {"values", "mechanism"} - set(archive.files):
-            raise ValueError(f"it lacks {' and '.join(sorted(absent))}; it has {', '.join(archive.files)}")
-        return archive["values"], str(archive["mechanism"])
+    arrays = read_arrays(file, "values", "mechanism")
+    return arrays["values"], str(arrays["mechanism"])
 
 
 def _read_parquet(file: BinaryIO) -> tuple[Any, str]:

@@ -21,12 +21,12 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ldpbayes._core import archive
-from ldpbayes._core.archive import blocks_of, reading, verified
+from ldpbayes._core.archive import blocks_of, read_arrays, reading, verified
 from ldpbayes._core.checks import warn
 from ldpbayes._core.executors import completed
-from ldpbayes.data._parquet import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Sketch, Source, TotalSketch
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
+from ldpbayes.data.readers._parquet import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import parts_of
@@ -265,8 +265,8 @@ class _Reader:
         elif path.suffix == ".npy":
             arrays = [np.load(path, mmap_mode="r")[piece.start : piece.stop]]
         elif path.suffix == ".npz":
-            with np.load(path) as file:
-                arrays = [file["values"]]
+            with reading(path) as file:
+                arrays = [*read_arrays(file, "values").values()]
         else:
             arrays = self._blocks(path)
         for array in arrays:
@@ -371,8 +371,8 @@ def _of_release(parts: Sequence[_Part]) -> Sketch:
 def _text(path: pathlib.Path) -> str:
     """The description of its values that a file states; empty if it states none."""
     if path.suffix == ".npz":
-        with np.load(path) as file:
-            return str(file["mechanism"])
+        with reading(path) as file:
+            return str(read_arrays(file, "mechanism")["mechanism"])
     return spec_text(parquet_file(path)) if path.suffix == ".parquet" else ""
 
 

@@ -36,8 +36,8 @@ from ldpbayes.inference.density import Density, Site, density_of, given, leaves,
 from ldpbayes.inference.result import (
     UNCERTAINTY,
     ConvergenceWarning,
-    advice,
     convergence_problems,
+    helpful_options,
     inference_data,
     labels,
 )
@@ -317,7 +317,7 @@ def fit(
         warn(f"at {narrow:.0%} of posterior draws {NARROW_LAW}", LikelihoodWarning)
     if problems:
         depth = np.ravel(made._max_tree_depth)[-1] if isinstance(made, NUTS) else np.inf
-        warn("; ".join(problems) + advice(result, depth), ConvergenceWarning)
+        warn(ConvergenceWarning("; ".join(problems), helpful_options(result, depth)))
     return result
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from numpyro.primitives import Messenger
 
+from ldpbayes._core.tabular import Table, arrays_of_frames
 from ldpbayes._core.types import Model
 from ldpbayes.data import Groups, Release, Sketch
-from ldpbayes.data.frames import Table, arrays_of_frames
 from ldpbayes.inference import model as protocol
 from ldpbayes.mechanisms import mechanism_from_spec
 

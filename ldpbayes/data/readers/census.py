@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ldpbayes._core.checks import require
-from ldpbayes.data import NoisyTable
+from ldpbayes.data._tables import NoisyTable
+from ldpbayes.data.readers import Contents, reader
 
 
 def read_measurements(
@@ -50,6 +51,21 @@ def read_measurements(
     NoisyTable
         The table, with one cell for each noisy count.
     """
+    columns, stated = read_answers(path, query=query, geocodes=geocodes, axes=axes)
+    return NoisyTable.from_frame(columns, **{**stated, "noise": noise, **options})
+
+
+@reader("census")
+def read_answers(
+    path: str | os.PathLike | Sequence[str],
+    keys: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    *,
+    query: str,
+    geocodes: str = "",
+    axes: Mapping[str, Sequence[Any]] | None = None,
+) -> Contents:
+    """The answers to a query, as `read_measurements` describes them, with the variance of their noise."""
     require("parquet", "pyarrow")
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -71,7 +87,7 @@ def read_measurements(
     spread, columns = rows["variance"].combine_chunks(), {"geocode": np.repeat(rows["geocode"].to_numpy(), size)}
     for (key, each), place in zip(labels.items(), np.indices(shape), strict=True):
         columns[key] = np.tile(np.asarray(each)[place.ravel()], rows.num_rows)
-    keys = [*columns]
+    stated = {"value": "value", "keys": [*columns], "noise": "discrete_gaussian", "variance": "variance"}
     columns["value"] = pc.list_flatten(rows["value"]).to_numpy()
     columns["variance"] = spread.flatten() if pa.types.is_nested(spread.type) else np.repeat(spread, size)
-    return NoisyTable.from_frame(columns, "value", keys, noise, variance="variance", **options)
+    return Contents(columns, stated)

@@ -2,15 +2,17 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ldpbayes._core.checks import guess, require
-from ldpbayes.data import NoisyTable
-from ldpbayes.data.frames import column, columns_of, is_missing
+from ldpbayes._core.checks import ArgumentError, guess, require
+from ldpbayes._core.tabular import column, columns_of, is_missing
+from ldpbayes.data._tables import NoisyTable
+from ldpbayes.data.readers import Contents, format_of, reader
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Mechanism, RandomizedResponse, SymmetricUnaryEncoding
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 
@@ -47,9 +49,9 @@ def read_table(
 
     Parameters
     ----------
-    released : data frame or dict of columns
-        The released data: ``query.release().collect()``.
-    summary : data frame or dict of columns
+    released : data frame, dict of columns, or path
+        The released data: ``query.release().collect()``, or a CSV or Parquet file of them.
+    summary : data frame, dict of columns, or path
         The summary of this query: ``query.summarize()``.
     value : str
         Name of a released column of counts or sums. Raises ValueError for quantiles, and for means, which are ratios of
@@ -58,7 +60,7 @@ def read_table(
     keys : str or sequence of str, optional
         Names of the key columns, whose labels identify the cells, with the largest areas (such as states) first.
         Default: all columns of ``released`` that are not in the summary.
-    cells : data frame or dict of columns, optional
+    cells : data frame, dict of columns, or path, optional
         Only for queries with a threshold: the labels of all cells that could have been released. Choose these cells
         without looking at the released rows, otherwise results are wrong. Default: only the released cells.
     signed : bool, optional
@@ -78,21 +80,37 @@ def read_table(
     NoisyTable
         The table, with its mechanism: the noise, and the reporting rule if there is one.
     """
-    columns, rows = columns_of(released), _rows(columns_of(summary))
-    own = [row for row in rows if row["column"] == value]
-    if not own:
+    own: Any = {"summary": summary, "cells": cells, "signed": signed}
+    columns, stated = read_released(released, [] if keys is None else keys, [value], **own)
+    return NoisyTable.from_frame(columns, **stated, sensitivity=sensitivity, privacy=privacy, **options)
+
+
+@reader("opendp")
+def read_released(
+    released: Any,
+    keys: str | Sequence[str],
+    numbers: Sequence[str],
+    *,
+    summary: Any,
+    cells: Any = None,
+    signed: bool | None = None,
+) -> Contents:
+    """Columns of released data, frames or files, and the noise of one of them, as `read_table` describes them."""
+    keys, value = [keys] if isinstance(keys, str) else [*keys], numbers[0]
+    columns, rows = _columns(released, keys), _rows(_columns(summary))
+    matches = [row for row in rows if row["column"] == value]
+    if not matches:
         known = [row["column"] for row in rows]
         raise ValueError(f"the summary has no column {value!r}{guess(value, known)}; it has {', '.join(known)}")
-    if len(own) > 1:
-        parts = " and ".join(row["aggregate"] for row in own)
+    if len(matches) > 1:
+        parts = " and ".join(row["aggregate"] for row in matches)
         advice = "query each of them as a separate column, and combine their posterior draws"
         raise ValueError(f"column {value!r} is computed from several noisy numbers ({parts}): {advice}")
-    made = own[0]
-    if made["distribution"] not in LAWS:
-        raise ValueError(f"noise of column {value!r} must be one of {', '.join(LAWS)}, got {made['distribution']}")
-    values, law = column(columns, value), LAWS[made["distribution"]]
-    names = [name for name in columns if name not in {row["column"] for row in rows}] if keys is None else keys
-    names = [names] if isinstance(names, str) else [*names]
+    query = matches[0]
+    if query["distribution"] not in LAWS:
+        raise ArgumentError(f"noise of column {value!r}", f"one of {', '.join(LAWS)}", query["distribution"])
+    values, law = column(columns, value), LAWS[query["distribution"]]
+    names = keys or [name for name in columns if name not in {row["column"] for row in rows}]
     if signed is None and law.discrete and values.dtype.kind not in "iu":
         why = "which does not show if negative numbers are possible: give signed=True or signed=False"
         raise ValueError(f"column {value!r} holds {values.dtype}, {why}")
@@ -101,7 +119,7 @@ def read_table(
     if cells is not None:
         if all(row["threshold"] is None for row in rows):
             raise ValueError("cells= is only for a query with a threshold, and this query released all rows")
-        released_labels, wanted = labels, columns_of(cells)
+        released_labels, wanted = labels, _columns(cells, names)
         labels = {name: column(wanted, name) for name in names}
         place = {cell: row for row, cell in enumerate(_tuples(released_labels))}
         if strangers := place.keys() - {*_tuples(labels)}:
@@ -109,19 +127,9 @@ def read_table(
         # position -1 is that of NaN
         values = np.append(values.astype(float), np.nan)[[place.get(cell, -1) for cell in _tuples(labels)]]
     # OpenDP prints whole numbers *above* its threshold, `Withheld` from its threshold on.
-    threshold = None if made["threshold"] is None else made["threshold"] + 1
-    return NoisyTable.from_frame(
-        {**labels, value: values},
-        value,
-        names,
-        law,
-        scale=float(made["scale"]),
-        sensitivity=sensitivity,
-        privacy=privacy,
-        floor=None if signed or threshold else 0,
-        threshold=threshold,
-        **options,
-    )
+    threshold = None if query["threshold"] is None else query["threshold"] + 1
+    stated = {"value": value, "keys": names, "noise": law, "scale": float(query["scale"]), "threshold": threshold}
+    return Contents({**labels, value: values}, stated | {"floor": None if signed or threshold else 0})
 
 
 def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: int | None = None) -> Mechanism:
@@ -163,16 +171,16 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
     require("opendp", "opendp")
     import opendp.prelude as dp
 
-    def rebuilt(part: Any) -> Any:
-        return dp.deserialize(json.dumps(part))
+    def rebuilt(json_part: Any) -> Any:
+        return dp.deserialize(json.dumps(json_part))
 
-    made = json.loads(measurement if isinstance(measurement, str) else dp.serialize(measurement))
-    while made.get("__function__") in RESTATED | {"make_chain_mt"}:
-        arguments = made["__kwargs__"]
+    part = json.loads(measurement if isinstance(measurement, str) else dp.serialize(measurement))
+    while part.get("__function__") in RESTATED | {"make_chain_mt"}:
+        arguments = part["__kwargs__"]
         if d_in is not None and "transformation0" in arguments:
             d_in = rebuilt(arguments["transformation0"]).map(d_in)
-        made = arguments.get("measurement1", arguments.get("measurement"))
-    name, arguments = made.get("__function__"), made.get("__kwargs__", {})
+        part = arguments.get("measurement1", arguments.get("measurement"))
+    name, arguments = part.get("__function__"), part.get("__kwargs__", {})
     if name in ("make_randomized_response", "make_randomized_response_bool"):
         others = len(arguments.get("categories", (False, True))) - 1
         return RandomizedResponse(_log_odds(arguments["prob"]) + math.log(others), others + 1)
@@ -200,6 +208,12 @@ def _rows(summary: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     columns["threshold"] = np.asarray(summary.get("threshold", [None] * len(columns["scale"]))).tolist()
     rows = zip(*columns.values(), strict=True)
     return [{name: None if is_missing(each) else each for name, each in zip(columns, row, strict=True)} for row in rows]
+
+
+def _columns(source: Any, words: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Columns of a data frame, or of a file of one."""
+    is_path = isinstance(source, str | os.PathLike)
+    return columns_of(format_of(source, None)[1].read(source, words, ()).columns if is_path else source)
 
 
 def _tuples(labels: dict[str, np.ndarray]) -> list[tuple]:
