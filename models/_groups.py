@@ -68,24 +68,19 @@ def hierarchical(
 ) -> None:
     """Model of numbers in several groups: normal in each group, with group means that are normal around a common mean.
 
-    Returns ``model(releases)`` with sites ``mu``, ``tau``, ``sigma``, ``theta`` and ``z``. The argument ``releases`` is
-    a sequence with a release or a sketch for each group.
-
-    ``mu`` is the common mean, and ``theta`` has the mean of each group. ``tau`` is the standard deviation of the group
-    means, and ``sigma`` the standard deviation within each group. ``z`` are the released values. If the mechanisms of
-    the groups have different classes, ``z`` becomes several sites ``z_0``, ``z_1``, ... (see `observe`).
+    Returns ``model(releases)`` with sites ``mu`` (the common mean), ``theta`` (the mean of each group), ``tau`` (the
+    standard deviation of the group means), ``sigma`` (the standard deviation within each group) and ``z`` (the released
+    values). The argument ``releases`` is a sequence with a release or a sketch for each group. If the mechanisms of the
+    groups have different classes, ``z`` becomes several sites ``z_0``, ``z_1``, ... (see `observe`).
 
     The axis of ``theta`` in the results is called ``group``. To label the groups, use ``release.sketch(by=names)`` as
     data, or the option ``coords={"group": names}`` of `fit`.
 
     Parameters
     ----------
-    mu : numpyro.distributions.Distribution
-        Prior of the common mean, in the unit of the data. Default: normal with mean 0 and standard deviation 5.
-    tau : numpyro.distributions.Distribution
-        Prior of the standard deviation of the group means, in the unit of the data. Default: half-normal with scale 2.
-    sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation within groups, in the unit of the data. Default: gamma with shape 2 and rate 1.
+    mu, tau, sigma : numpyro.distributions.Distribution
+        Priors in the unit of the data. Default: normal with mean 0 and standard deviation 5 for ``mu``, half-normal
+        with scale 2 for ``tau``, gamma with shape 2 and rate 1 for ``sigma``.
     """
     population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
     within = numpyro.sample("sigma", sigma)
@@ -145,19 +140,16 @@ def regional_histograms(
     The shares of a region are softmax(l), where l is a vector of logits, one for each category. The logits of the
     regions are normal, with mean ``mu`` and standard deviation ``tau``.
 
-    Returns ``model(regions)`` with sites ``mu``, ``tau``, ``theta`` and ``z``. The argument ``regions`` is
-    ``release.sketch(by=region)``, or a sequence with a release or a sketch for each region. Raises TypeError if the
-    releases have different numbers of categories.
-
-    ``theta`` has a row of shares for each region. ``z`` are the released values. If the mechanisms of the regions have
-    different classes, ``z`` becomes several sites ``z_0``, ``z_1``, ... (see `observe`).
+    Returns ``model(regions)`` with sites ``mu``, ``tau``, ``theta`` (a row of shares for each region) and ``z`` (the
+    released values, or several sites as in `hierarchical`). The argument ``regions`` is ``release.sketch(by=region)``,
+    or a sequence with a release or a sketch for each region. Raises TypeError if the releases have different numbers of
+    categories.
 
     Parameters
     ----------
-    mu : numpyro.distributions.Distribution
-        Prior of the mean logit of each category over regions. Default: normal with mean 0 and standard deviation 2.
-    tau : numpyro.distributions.Distribution
-        Prior of the standard deviation of the logit of each category over regions. Default: half-normal with scale 1.
+    mu, tau : numpyro.distributions.Distribution
+        Priors of the mean and of the standard deviation of the logit of each category over regions. Default: normal
+        with mean 0 and standard deviation 2, and half-normal with scale 1.
     """
     grouped = isinstance(regions, Sketch)
     categories = sorted({release.mechanism.categories for release in ([regions] if grouped else regions)})

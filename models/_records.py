@@ -21,21 +21,17 @@ def clipped_gaussian(
 
     Parameters
     ----------
-    mu : numpyro.distributions.Distribution
-        Prior of the mean of the original numbers, in the unit of the data. Default: normal with mean 0 and standard
-        deviation 5.
-    sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation of the original numbers, in the unit of the data. Default: gamma with shape 2
-        and rate 1.
+    mu, sigma : numpyro.distributions.Distribution
+        Priors of the mean and of the standard deviation of the original numbers, in the unit of the data. Default:
+        normal with mean 0 and standard deviation 5, and gamma with shape 2 and rate 1.
     """
     observe("z", dist.Normal(numpyro.sample("mu", mu), numpyro.sample("sigma", sigma)), release)
 
 
 @factory("numbers")
 def clipped_exponential(release: Release | Sketch, rate: dist.Distribution = dist.Gamma(2, 1)) -> None:
-    """Model of exponential numbers, such as waiting times, that were clipped and released with noise.
-
-    The model is from [KJKH] sec. 3.2.1 and Figure 8.
+    """Model of exponential numbers, such as waiting times, that were clipped and released with noise ([KJKH] sec. 3.2.1
+    and Figure 8).
 
     Returns ``model(release)`` with sites ``rate`` (one divided by the mean of the original numbers) and ``z`` (the
     released values).
@@ -43,8 +39,7 @@ def clipped_exponential(release: Release | Sketch, rate: dist.Distribution = dis
     Parameters
     ----------
     rate : numpyro.distributions.Distribution
-        Prior of the rate, which is one divided by the mean of the original numbers. Default: gamma with shape 2 and
-        rate 1.
+        Prior of the rate. Default: gamma with shape 2 and rate 1.
     """
     observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
 
@@ -55,18 +50,16 @@ def clipped_counts(
     mean: dist.Distribution = dist.LogNormal(0, 2),
     concentration: dist.Distribution = dist.LogNormal(0, 1),
 ) -> None:
-    """Model of counts that were clipped and released with noise. The original counts have a negative binomial law.
-
-    The variance of this law is mean + mean²/concentration.
+    """Model of counts that were clipped and released with noise. The original counts have a negative binomial law with
+    the variance mean + mean²/concentration.
 
     Returns ``model(release)`` with sites ``mean``, ``concentration`` and ``z`` (the released values).
 
     Parameters
     ----------
-    mean : numpyro.distributions.Distribution
-        Prior of the mean of the original counts. Default: its logarithm is normal with mean 0 and standard deviation 2.
-    concentration : numpyro.distributions.Distribution
-        Prior of the concentration of the original counts. Default: its logarithm is standard normal.
+    mean, concentration : numpyro.distributions.Distribution
+        Priors of the mean and the concentration of the original counts. Default: their logarithms are normal with mean
+        0, and standard deviations 2 and 1.
     """
     law = dist.NegativeBinomial2(numpyro.sample("mean", mean), numpyro.sample("concentration", concentration))
     observe("z", law, release)

@@ -41,21 +41,18 @@ def multivariate_normal(
 ) -> None:
     """Model of rows with a multivariate normal law: means, standard deviations and correlations of the columns.
 
-    Each column can be released with or without noise.
+    Returns ``model(release)`` with sites ``mean`` and ``scale`` (the means and standard deviations of the original
+    columns), ``root`` (the Cholesky factor of their correlation matrix, for two columns or more) and ``z`` (the
+    released rows). Each column can be released with or without noise.
 
-    Returns ``model(release)`` with sites ``mean``, ``scale``, ``root`` (for two columns or more) and ``z``.
-
-    ``mean`` and ``scale`` are the means and standard deviations of the original columns. ``root`` is the Cholesky
-    factor of their correlation matrix. ``z`` are the released rows. Use this model for a linear regression on
-    covariates with noise: the coefficients follow from the covariance matrix of the columns. The model ignores
-    clipping. Therefore choose clipping bounds that contain nearly all records.
+    Use this model for a linear regression on covariates with noise: the coefficients follow from the covariance matrix
+    of the columns. The model ignores clipping. Therefore choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
-    mean : numpyro.distributions.Distribution
-        Prior of the mean of each column, in the unit of the column. Default: standard normal.
-    scale : numpyro.distributions.Distribution
-        Prior of the standard deviation of each column, in the unit of the column. Default: half-normal with scale 1.
+    mean, scale : numpyro.distributions.Distribution
+        Priors of the mean and the standard deviation of each column, in the unit of the column. Default: standard
+        normal, and half-normal with scale 1.
     concentration : float or None
         Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix of the columns. With 1,
         this prior is uniform. With None, the columns are independent. Default: 2.
@@ -75,22 +72,19 @@ def perturbed_covariates(
 ) -> None:
     """Model of a regression in which the covariates are released with noise, and the response without noise.
 
-    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` and ``z``. The
-    records are rows. Exactly one column has no noise: the response. The covariates have a multivariate normal law.
+    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``z``, and ``mean``, ``scale`` and ``root`` of the
+    covariates, as in `multivariate_normal`. The records are rows. Exactly one column has no noise: the response.
 
-    ``mean`` and ``scale`` are the means and standard deviations of the covariates, and ``root`` is the Cholesky factor
-    of their correlation matrix. ``z`` are the released rows. If some rows are released without noise, call `fit` with
-    ``init_strategy=init_to_median``. Otherwise, chains may stay in a wrong mode, in which a covariate does not vary.
+    If some rows are released without noise, call `fit` with ``init_strategy=init_to_median``. Otherwise, chains may
+    stay in a wrong mode, in which a covariate does not vary.
 
     Parameters
     ----------
-    slope : numpyro.distributions.Distribution
-        Prior of each slope. Default: normal with mean 0 and standard deviation 2.
-    intercept : numpyro.distributions.Distribution or None
-        Prior of the intercept. Default: normal with mean 0 and standard deviation 2. None means that there is no
-        intercept.
+    slope, intercept : numpyro.distributions.Distribution
+        Priors of each slope and of the intercept. Default: normal with mean 0 and standard deviation 2.
+        ``intercept=None`` means that there is no intercept.
     mean, scale, concentration
-        Priors of the means, standard deviations and correlations of the covariates, as in `multivariate_normal`.
+        Priors of the covariates, as in `multivariate_normal`.
     response : callable
         A function that returns the law of the response, given the linear predictor. Default: ``dist.BernoulliLogits``,
         for a logistic regression.
@@ -118,34 +112,26 @@ def linear_regression(
     """Model of a linear regression of y on normal covariates x, from released rows (x, y) or sums of statistics of
     rows.
 
-    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` and ``z``.
-    The release has one of these forms:
+    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``sigma`` (the standard deviation of y given x),
+    ``z``, and ``mean``, ``scale`` and ``root`` of the covariates, as in `multivariate_normal`. The release has one of
+    these forms:
 
     - rows whose last column is y, under ``LinearRecordsMechanism`` or other Gaussian noise. A sketch of the rows
       (``release.sketch()``) is faster;
     - sums of products such as Σ x y, under ``LinearStatisticsMechanism``. Raises ValueError if the number of records in
       the sum is not known.
 
-    ``sigma`` is the standard deviation of y given x. ``mean`` and ``scale`` are the means and standard deviations of
-    the covariates, and ``root`` is the Cholesky factor of their correlation matrix. ``z`` are the released values. The
-    model is from [KJKH] sec. 3.1.1 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
+    The model is from [KJKH] sec. 3.1.1 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
     Therefore choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
-    slope : numpyro.distributions.Distribution
-        Prior of each slope. Default: normal with mean 0 and variance 5.
-    intercept : numpyro.distributions.Distribution or None
-        Prior of the intercept. Default: None, for an intercept of 0.
-    sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation of y given x. Default: half-normal with scale 1.
-    mean : numpyro.distributions.Distribution or None
-        Prior of the mean of each covariate. Default: None, for means of 0.
-    scale : numpyro.distributions.Distribution
-        Prior of the standard deviation of each covariate. Default: half-normal with scale √2.5.
-    concentration : float or None
-        Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix of the covariates. With
-        None, the covariates are independent. Default: 2.
+    slope, sigma : numpyro.distributions.Distribution
+        Priors of each slope and of ``sigma``. Default: normal with mean 0 and variance 5, and half-normal with scale 1.
+    intercept, mean : numpyro.distributions.Distribution or None
+        Priors of the intercept and of the mean of each covariate. Default: None, for 0.
+    scale, concentration
+        Priors of the covariates, as in `multivariate_normal`. Default: half-normal with scale √2.5, and 2.
     count : float or Release, optional
         Only for a sum of statistics, if the mechanism does not state the number of records: this number. Or a release
         of the number with noise. The posterior then has a site ``count`` for the true number.
@@ -188,17 +174,15 @@ def logistic_regression(
     """Model of a logistic regression of y on normal covariates x, from released rows (x, y) or sums of statistics of
     rows.
 
-    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` and ``z``. The
-    release has one of these forms:
+    Returns ``model(release)`` with the sites of `linear_regression` except ``sigma``. The release has one of these
+    forms:
 
     - rows whose last column is the label y (0 or 1), under ``LogisticRecordsMechanism``, or with noise only in x;
     - sums of statistics of the rows, under ``LogisticStatisticsMechanism``. Raises ValueError if the number of records
       in the sum is not known.
 
-    ``mean`` and ``scale`` are the means and standard deviations of the covariates, and ``root`` is the Cholesky factor
-    of their correlation matrix. ``z`` are the released values. The model ignores clipping. Therefore choose clipping
-    bounds that contain nearly all records. The model is from [KJKH] sec. 3.1.2 and 3.2.3, and the default priors are
-    from Figure 8.
+    The model is from [KJKH] sec. 3.1.2 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
+    Therefore choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
@@ -242,11 +226,9 @@ def label_regression(
     features : array (N, d)
         The d features of each of N labels, in the order of the release. Standardise the features, because all slopes
         have the same prior.
-    slope : numpyro.distributions.Distribution
-        Prior of each slope, in the unit of the linear predictor. Default: standard normal.
-    intercept : numpyro.distributions.Distribution
-        Prior of the intercept, in the unit of the linear predictor. Default: normal with mean 0 and standard deviation
-        10.
+    slope, intercept : numpyro.distributions.Distribution
+        Priors of each slope and of the intercept, in the unit of the linear predictor. Default: standard normal, and
+        normal with mean 0 and standard deviation 10.
     sigma : numpyro.distributions.Distribution or None
         Prior of the second argument of ``response``, such as a standard deviation. None means that ``response`` has no
         second argument. Default: half-normal with scale 5.

@@ -59,13 +59,9 @@ def small_areas(
         - "poisson" (default): Poisson counts with mean exposure × rate. The rates are log-normal.
         - "negative_binomial": Poisson counts with mean exposure × rate. The rates have a gamma law.
         - "binomial": binomial counts, where the rate is a probability. The logits of the rates are normal.
-    intercept : numpyro.distributions.Distribution
-        Prior of the overall log rate or logit. Default: normal with mean 0 and standard deviation 5.
-    spread : numpyro.distributions.Distribution
-        Prior of each standard deviation of areas within a larger area, on the scale of log rates or logits. Default:
-        half-normal with scale 1.
-    slope : numpyro.distributions.Distribution
-        Prior of each slope. Default: standard normal.
+    intercept, spread, slope : numpyro.distributions.Distribution
+        Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, and of each
+        slope. Default: normal with mean 0 and standard deviation 5, half-normal with scale 1, and standard normal.
     concentration : numpyro.distributions.Distribution
         Only for a negative binomial response: prior of the concentration. Default: gamma with shape 2 and rate 0.1
         (mean 20).

@@ -507,8 +507,7 @@ def _models(args: argparse.Namespace) -> int:
         # a formula, or features of one column, where they are needed
         model = factory(*("y ~ x" if each == "formula" else np.zeros((1, 1)) for each in needed))
         priors = ", ".join(f"{name}={text}" for name, text in model.shown.items() if name not in needed)
-        _, kind, groups = inputs.traits_of(model)
-        takes = f"Takes {'one release for each group, of' if groups else 'a release of'} {kind}."
+        takes = f"Takes {'one release for each group, of' if model.groups else 'a release of'} {model.kind}."
         rows.append({"name": name, "priors": priors, "description": MODELS[name], "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     display(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
