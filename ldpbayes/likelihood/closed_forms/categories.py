@@ -33,8 +33,8 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
     rows = jnp.reshape(z, (-1, *mechanism.event_shape))
     bits = mechanism.membership
     if groups is not None:
-        own = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), CHUNK // mechanism.categories)
-        return own(rows, jnp.asarray(groups)).reshape(batch)
+        mass = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), CHUNK // mechanism.categories)
+        return mass(rows, jnp.asarray(groups)).reshape(batch)
     many = mechanism.categories >= FEWEST_FOR_BITS and len(rows) * mechanism.categories > 2 * CHUNK
     # bit_product has absolute precision, which is enough if p(z | theta) is at least exp(-7) of its largest
     precise = is_concrete(mechanism.epsilon) and np.max(mechanism.epsilon) <= 7
