@@ -167,11 +167,11 @@ class Replication:
             else:
                 keys = jax.random.split(key)
                 values = estimator.randomize(keys[1], self.simulator(keys[0], params))
-            found, error, outside = estimator.estimate(values)
-            reported = ravel_pytree(self.report(found))[0]
+            params_of_replicate, error, outside = estimator.estimate(values)
+            reported = ravel_pytree(self.report(params_of_replicate))[0]
             # an error by a formula is that of the estimator's own target
             error = error if self.target is None else None
-            return Replicates(estimator.unconstrained(found), reported, error, outside)
+            return Replicates(estimator.unconstrained(params_of_replicate), reported, error, outside)
 
         draws = len(self.keys)
         batches = -(-draws // self.batch_size)

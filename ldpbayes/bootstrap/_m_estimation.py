@@ -64,8 +64,8 @@ class LossEstimator(RecordsEstimator):
     mechanism = property(lambda self: self.estimator.mechanism)
 
     def randomize(self, key: Key, data: Array) -> tuple[jax.Array, Key]:
-        noise, own = jax.random.split(key)
-        return _rows(self.mechanism.simulate(noise, data)), own
+        noise, own_key = jax.random.split(key)
+        return _rows(self.mechanism.simulate(noise, data)), own_key
 
     def estimate(self, values: tuple[jax.Array, Key]) -> Estimated:
         """Standard errors by the sandwich formula; outside if not converged, or on the parameter space's boundary."""
@@ -179,7 +179,7 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
         density = self.density()
         sites = density.trace(given(density.model, self.start))
         supports = {name: sites[name]["fn"].support for name in target}
-        ends = {name: ends_of(getattr(each, "base_constraint", each)) for name, each in supports.items()}
+        ends = {name: ends_of(getattr(support, "base_constraint", support)) for name, support in supports.items()}
         return {name: jnp.clip(value, *ends[name]) for name, value in target.items()}
 
     def unconstrained(self, params: Params) -> jax.Array:

@@ -71,27 +71,27 @@ def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) 
     """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories."""
     if mechanism is not None and mechanism.support.is_discrete and mechanism.noise is None:
         return Grouped(law, groups)
-    own = unexpanded(law)
-    if own.batch_shape in ((), (1,)):
-        return own.expand(np.shape(groups))
-    (count,) = own.batch_shape
-    if any(np.ndim(leaf) > 1 for leaf in jax.tree.leaves(own)):
+    bare = unexpanded(law)
+    if bare.batch_shape in ((), (1,)):
+        return bare.expand(np.shape(groups))
+    (count,) = bare.batch_shape
+    if any(np.ndim(leaf) > 1 for leaf in jax.tree.leaves(bare)):
         # An axis of another kind that is as long by chance does not fit rows of which there are twice as many.
         twice = np.tile(np.arange(count), 2)
-        value = jnp.zeros(own.event_shape, int if own.support.is_discrete else float)
+        value = jnp.zeros(bare.event_shape, int if bare.support.is_discrete else float)
         try:
-            fits = jax.eval_shape(lambda: _rows(own, twice, count).log_prob(value)).shape == twice.shape
+            fits = jax.eval_shape(lambda: _rows(bare, twice, count).log_prob(value)).shape == twice.shape
         except (TypeError, ValueError):
             fits = False
         if not fits:
-            raise TypeError(f"a {type(own).__name__} cannot be repeated for the records of each group")
-    return _rows(own, groups, count)
+            raise TypeError(f"a {type(bare).__name__} cannot be repeated for the records of each group")
+    return _rows(bare, groups, count)
 
 
 def _rows(law: Any, rows: Array, count: int) -> Any:
     """Rows of the arrays of a law, and of the laws that it is made from, whose first axis is as long as `count`."""
 
-    def own(part: Any) -> Any:
+    def rows_of(part: Any) -> Any:
         if isinstance(part, dist.Distribution):
             return _rows(part, rows, count)
         return part[rows] if np.shape(part)[:1] == (count,) else part
@@ -99,7 +99,7 @@ def _rows(law: Any, rows: Array, count: int) -> Any:
     batch = (*np.shape(rows), *law.batch_shape[1:]) if law.batch_shape[:1] == (count,) else law.batch_shape
     if isinstance(law, dist.ExpandedDistribution):
         return _rows(law.base_dist, rows, count).expand(batch)
-    taken = jax.tree.map(own, law, is_leaf=lambda part: part is not law and isinstance(part, dist.Distribution))
+    taken = jax.tree.map(rows_of, law, is_leaf=lambda part: part is not law and isinstance(part, dist.Distribution))
     taken._batch_shape = batch
     return taken
 
@@ -173,7 +173,7 @@ class _OfMixtureSameFamily(Family):
 
     def centres(self) -> list[tuple[Array, Array]]:
         pairs = family_of(self.law.component_distribution).centres()
-        return [own for pair in pairs for own in zip(*map(self._apart, pair), strict=True)]
+        return [of_component for pair in pairs for of_component in zip(*map(self._apart, pair), strict=True)]
 
     def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
         log_weights = jax.nn.log_softmax(self.law.mixing_distribution.logits)

@@ -70,7 +70,7 @@ class Family:
         if not summed or not is_concrete(low, high) or is_infinite(high):
             return self.law.cdf(x)
         counts = np.arange(np.min(low), np.max(high) + 1)
-        masses, counts = (aligned(each, 1 + jnp.ndim(x)) for each in (log_prob_on_support(self.law, counts), counts))
+        masses, counts = (aligned(array, 1 + jnp.ndim(x)) for array in (log_prob_on_support(self.law, counts), counts))
         return jnp.sum(jnp.where(counts <= x, jnp.exp(masses), 0.0), axis=0)
 
     def tails(self, x: Array) -> jax.Array:
@@ -108,24 +108,24 @@ class Family:
 
 
 class Registry:
-    """Functions or classes under keys: those of other modules (`own`) count before those of this package (`ours`)."""
+    """Functions or classes under keys: those of `users`, from other modules, count before those of this package."""
 
     def __init__(self) -> None:
-        self.own: dict[Any, Any] = {}
+        self.users: dict[Any, Any] = {}
         self.ours: dict[Any, Any] = {}
 
     def add(self, key: Any, entry: Any, purpose: str) -> None:
         """ValueError, which names the purpose, if another function or class from its side has the key."""
-        table = self.ours if entry.__module__.startswith("ldpbayes.") else self.own
-        known = table.get(key, entry)
+        table = self.ours if entry.__module__.startswith("ldpbayes.") else self.users
+        present = table.get(key, entry)
         # running a notebook cell again defines an entry of the same name anew
-        if (known.__module__, known.__qualname__) != (entry.__module__, entry.__qualname__):
-            raise ValueError(f"{known!r} is already registered for {purpose}")
+        if (present.__module__, present.__qualname__) != (entry.__module__, entry.__qualname__):
+            raise ValueError(f"{present!r} is already registered for {purpose}")
         table[key] = entry
 
     def find(self, keys: Sequence[Any]) -> Any:
         """What is registered under the first of some keys, from other modules if possible; None without any."""
-        return next((table[key] for table in (self.own, self.ours) for key in keys if key in table), None)
+        return next((table[key] for table in (self.users, self.ours) for key in keys if key in table), None)
 
 
 F = TypeVar("F", bound="type[Family]")
@@ -189,11 +189,11 @@ def _feasible(base: dist.Distribution, points: Array) -> Array:
 def log_prob_on_support(base: dist.Distribution, nodes: Array) -> jax.Array:
     """Log density or mass at nodes (n, *batch), 0, 1, ... for counts; −inf, with zero gradient, outside the support."""
     # in the precision of the density; NumPy nodes stay on the host, where it can be seen that all are in the support
-    known = isinstance(nodes, np.ndarray) and is_concrete(base.support)
-    nodes = nodes.astype(jnp.result_type(nodes, float)) if known else jnp.asarray(nodes)
+    on_host = isinstance(nodes, np.ndarray) and is_concrete(base.support)
+    nodes = nodes.astype(jnp.result_type(nodes, float)) if on_host else jnp.asarray(nodes)
     nodes = aligned(nodes, max(nodes.ndim, 1 + len(base.batch_shape)))
     inside = base.support(nodes)
-    if known and np.all(inside):
+    if on_host and np.all(inside):
         return _log_prob(base, inside, nodes)
     points = jnp.where(inside, nodes, _feasible(base, nodes))
     return jnp.where(inside, _log_prob(base, inside, points), -jnp.inf)
@@ -232,9 +232,9 @@ def log_mass_outside(base: dist.Distribution, first: Array, last: Array) -> jax.
     """Log masses of a continuous base below ``first`` and above ``last``, shape (2, *batch)."""
     low, high = ends_of(base.support)
     first, last = (edge if isinstance(edge, jax.Array) else np.asarray(edge) for edge in (first, last))
-    known = family_of(base).log_mass_outside(first, last)
-    if known is not None:
-        return aligned(known, max(known.ndim, 1 + len(base.batch_shape)))
+    by_formula = family_of(base).log_mass_outside(first, last)
+    if by_formula is not None:
+        return aligned(by_formula, max(by_formula.ndim, 1 + len(base.batch_shape)))
     sides = (first, low, -1), (last, high, 1)
     occupied = [side for side in sides if not is_empty(*side)]
     by_cdf = occupied and _has_smooth_cdf(base)
@@ -338,9 +338,9 @@ def log_mass_beyond(base: dist.Distribution, nodes: Array, open_ends: tuple[bool
 
 def density_breaks(base: dist.Distribution) -> jax.Array | None:
     """Points (m, *batch), in order, at which a continuous density is not smooth, besides the ends of its support."""
-    known = known_breaks(base)
-    if known is not None:  # the compiler would sort them, once for each law of a batch
-        return jnp.broadcast_to(aligned(known, 1 + len(base.batch_shape)), (len(known), *base.batch_shape))
+    numbers = known_breaks(base)
+    if numbers is not None:  # the compiler would sort them, once for each law of a batch
+        return jnp.broadcast_to(aligned(numbers, 1 + len(base.batch_shape)), (len(numbers), *base.batch_shape))
     points = [jnp.broadcast_to(point, base.batch_shape) for point in family_of(base).breaks()]
     return jnp.sort(jnp.stack(points), axis=0) if points else None
 
@@ -356,16 +356,16 @@ def graded_points(base: dist.Distribution, grades: np.ndarray = GRADES) -> list[
     points = []
     for pair in family_of(base).centres():
         centre, width = (jnp.broadcast_to(part, base.batch_shape) for part in jax.lax.stop_gradient(pair))
-        known = jnp.isfinite(centre) & jnp.isfinite(width)
-        distances = aligned(grades, 1 + len(base.batch_shape)) * jnp.where(known, width, 0.0)
-        points.append(jnp.where(known, centre + distances, -jnp.inf))
+        finite = jnp.isfinite(centre) & jnp.isfinite(width)
+        distances = aligned(grades, 1 + len(base.batch_shape)) * jnp.where(finite, width, 0.0)
+        points.append(jnp.where(finite, centre + distances, -jnp.inf))
     return points
 
 
 def graded_breaks(base: dist.Distribution) -> jax.Array | None:
     """`density_breaks` and `graded_points` in order."""
-    own = density_breaks(base)
-    points = [*([] if own is None else [own]), *graded_points(base)]
+    breaks = density_breaks(base)
+    points = [*([] if breaks is None else [breaks]), *graded_points(base)]
     return jnp.sort(jnp.concatenate(points), axis=0) if points else None
 
 

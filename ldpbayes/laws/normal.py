@@ -86,7 +86,7 @@ class NormalMean(OneParameterFamily, NormalLaw):
     lower: Array = None
     upper: Array = None
 
-    known: ClassVar = ("scale",)
+    known_arguments: ClassVar = ("scale",)
 
 
 @pytree_dataclass

@@ -164,7 +164,7 @@ class GammaRate(WaitingTimes, GammaLaw):
     lower: Array = None
     upper: Array = None
 
-    known: ClassVar = ("concentration",)
+    known_arguments: ClassVar = ("concentration",)
 
 
 class ScaledStatistics(NumberFamily):

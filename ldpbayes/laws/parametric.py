@@ -239,7 +239,7 @@ class ParametricFamily(abc.ABC):
     lattice_step: ClassVar[float | None] = None  # of records and statistics, 1 for whole numbers; None for densities
     accounts_for_clamping: ClassVar[bool] = True  # whether there is a `solve_clamped`
     base: ClassVar[type[dist.Distribution]]  # NumPyro's law of a record before it is clamped
-    known: ClassVar[tuple[str, ...]] = ()  # arguments of that law that are fields; the others are parameters
+    known_arguments: ClassVar[tuple[str, ...]] = ()  # arguments of that law that are fields; the others are parameters
     event_shape: tuple[int, ...] = ()  # of a record
     record_range: tuple[float, float] = (-math.inf, math.inf)  # that records have, and bounds are inside
     lower: Array
@@ -252,8 +252,8 @@ class ParametricFamily(abc.ABC):
 
     def distribution(self, params: Params) -> dist.Distribution:
         """Return the law (probability distribution) of a record before it is clamped, for the parameters `params`."""
-        known = {name: getattr(self, name) for name in self.known}
-        return self.base(**known, **params, validate_args=False)  # nodes may be at the end of the support
+        fields = {name: getattr(self, name) for name in self.known_arguments}
+        return self.base(**fields, **params, validate_args=False)  # nodes may be at the end of the support
 
     @property
     def constraints(self) -> Constraints:
@@ -369,7 +369,7 @@ class NumberFamily(ParametricFamily):
     """The coordinate in which the density and all statistics are smooth, as a function of the record; its inverse."""
 
     def __post_init__(self) -> None:
-        for name in self.known:  # scales and shapes
+        for name in self.known_arguments:  # scales and shapes
             checked_field(self, name, *ONE_POSITIVE)
         (low, high), lattice = self.record_range, self.lattice_step is not None
         span = "" if math.isinf(low) else f" from {low:g} to {high:g}"

@@ -61,8 +61,8 @@ class SmoothDensity(dist.Distribution):
             raise ValueError(f"lower and upper must be finite, got {lower} and {upper}")
         if np.ndim(log_density) < 1 or np.shape(log_density)[-1] < FEWEST_KNOTS:
             raise ValueError(f"log_density needs at least {FEWEST_KNOTS} knots, got shape {np.shape(log_density)}")
-        known = is_concrete(log_density, outside)
-        xp: ArrayModule = np if known else jnp  # operations of JAX one by one would each be compiled
+        concrete = is_concrete(log_density, outside)
+        xp: ArrayModule = np if concrete else jnp  # operations of JAX one by one would each be compiled
         values = xp.asarray(log_density)
         values = values.astype(jnp.result_type(values, float))
         atoms: Array = None
@@ -71,7 +71,7 @@ class SmoothDensity(dist.Distribution):
             if np.shape(outside)[-1:] != (2,):
                 raise ValueError(f"outside must be two probabilities, got shape {np.shape(outside)}")
             atoms = xp.asarray(outside, values.dtype)
-            if known and not (np.all(atoms >= 0) and np.all(np.sum(atoms, axis=-1) < 1)):
+            if concrete and not (np.all(atoms >= 0) and np.all(np.sum(atoms, axis=-1) < 1)):
                 raise ValueError(f"outside must be probabilities whose sum is below 1, got {atoms}")
             batch = np.broadcast_shapes(batch, atoms.shape[:-1])
             atoms = xp.broadcast_to(atoms, (*batch, 2))
@@ -152,8 +152,8 @@ class SmoothDensity(dist.Distribution):
         half = 0.5 * jnp.diff(self.log_density, axis=-1)
         first, second = _tilted_moments(half)
         start = np.arange(self.log_density.shape[-1] - 1.0)
-        each = start + first if power == 1 else start**2 + 2 * start * first + second
-        inside = self._step**power * jnp.sum(self._masses * each, axis=-1)
+        of_pieces = start + first if power == 1 else start**2 + 2 * start * first + second
+        inside = self._step**power * jnp.sum(self._masses * of_pieces, axis=-1)
         above = 0.0 if self.outside is None else self.outside[..., 1] * (self.upper - self.lower) ** power
         return self._inside * inside + above
 

@@ -81,8 +81,8 @@ class Latent:
         before, after = (jnp.repeat(end, NODES_PER_PANEL, axis=0) for end in (ends - off, ends + off))
         nodes = jnp.concatenate([jnp.minimum(nodes[:count], before[:count]), jnp.maximum(nodes[count:], after[count:])])
         fixed = aligned(self.nodes, left.ndim), aligned(self.volume, left.ndim)
-        own, weights = (jnp.broadcast_to(part, (len(part), *left.shape[1:])) for part in fixed)
-        nodes, volume = jnp.concatenate([own, nodes]), jnp.concatenate([weights[:-2], volume, weights[-2:]])
+        kept, weights = (jnp.broadcast_to(part, (len(part), *left.shape[1:])) for part in fixed)
+        nodes, volume = jnp.concatenate([kept, nodes]), jnp.concatenate([weights[:-2], volume, weights[-2:]])
         return replace(self, nodes=nodes, volume=volume, pieces=(left, right, whole))
 
     def density(self, base: dist.Distribution) -> jax.Array:
@@ -266,21 +266,21 @@ def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     edges = latent_nodes(
         base, mechanism, least=PANELS_BESIDE_CENTRES if family_of(base).centres() else LEAST_PANELS
     ).edges
-    kinks, own = jnp.moveaxis(jnp.asarray(mechanism.breakpoints(z)), -1, 0), density_breaks(base)
+    kinks, breaks = jnp.moveaxis(jnp.asarray(mechanism.breakpoints(z)), -1, 0), density_breaks(base)
     shape = jnp.broadcast_shapes(jnp.shape(z), base.batch_shape, mechanism.batch_shape)
     parts = [jnp.asarray(edges), kinks, *graded_points(base, SPARSE_GRADES)]
-    if own is not None:
+    if breaks is not None:
         # The density may be singular at a break. Breaks, which move with parameters, come last: sorting keeps them
         # behind edges that they equal.
-        distances = TOWARDS_BREAKS.reshape(-1, *[1] * own.ndim) * (edges[-1] - edges[0])
-        places = jax.lax.stop_gradient(own) + distances
-        parts += [places.reshape(-1, *places.shape[2:]), own]
+        distances = TOWARDS_BREAKS.reshape(-1, *[1] * breaks.ndim) * (edges[-1] - edges[0])
+        places = jax.lax.stop_gradient(breaks) + distances
+        parts += [places.reshape(-1, *places.shape[2:]), breaks]
     parts = [aligned(part, 1 + len(shape)) for part in parts]
     first, last = parts[0][0], parts[0][-1]
     # no minimum or maximum: they halve the gradient where a break is on a bound
     cuts = [jnp.where(part > first, jnp.where(part < last, part, last), first) for part in parts]
     points = jnp.sort(jnp.concatenate([jnp.broadcast_to(part, (len(part), *shape)) for part in cuts]), axis=0)
-    if own is None and is_concrete(z, mechanism, edges):  # ends of the support may move with parameters
+    if breaks is None and is_concrete(z, mechanism, edges):  # ends of the support may move with parameters
         points = jax.lax.stop_gradient(points)  # only the integrand depends on parameters
 
     def logs(x: Array) -> Array:
@@ -310,7 +310,7 @@ def _log_integral(logs: Callable[[Array], Array], points: Array, outside: Array)
         padded = (jnp.pad(side, [(0, -len(side) % groups), *[(0, 0)] * (side.ndim - 1)], mode="edge") for side in sides)
         highest, totals = jax.lax.map(jax.checkpoint(part), tuple(s.reshape(groups, -1, *s.shape[1:]) for s in padded))
     else:
-        highest, totals = (each[None] for each in part(sides))
+        highest, totals = (array[None] for array in part(sides))
     largest = jnp.maximum(highest.max(axis=0), jax.lax.stop_gradient(outside).max(axis=0))
     total = jnp.sum(jnp.exp(highest - largest) * totals, axis=0) + jnp.sum(jnp.exp(outside - largest), axis=0)
     return largest + log_or_nothing(total)

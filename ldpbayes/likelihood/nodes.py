@@ -115,8 +115,10 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
     if isinstance(sketch, MixedSketch):
         choices = [_method(part, base_dist) for part in sketch.parts]
         return max(choices, key=lambda choice: choice.get("panels", 0))
-    own = is_own(base_dist, sketch.mechanism)
-    if isinstance(sketch, MomentSketch) and (own or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)):
+    users_form = is_own(base_dist, sketch.mechanism)
+    if isinstance(sketch, MomentSketch) and (
+        users_form or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)
+    ):
         kind = type(base_dist).__name__
         moments = "first and second moments, so it is only for records that are MultivariateNormal (see linear_rows)"
         raise ValueError(f"a sketch of rows holds {moments}; for a {kind} fit the release itself")
@@ -131,7 +133,7 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
     panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
     # one matrix product beats any closed form of ours at a sketch's few nodes (reference/benchmarks.md), unless
     # parameters move a kink, which cuts panels anew each time
-    formula = panels > MAX_CHANNEL_PANELS or own
+    formula = panels > MAX_CHANNEL_PANELS or users_form
     formula |= bool(family_of(base_dist).breaks()) and closed_form(base_dist, sketch.mechanism) is not None
     if isinstance(base_dist, MixtureOverClasses):  # whose laws may be narrow beside the panels
         formula |= closed_form(base_dist.component_distribution, sketch.mechanism) is not None

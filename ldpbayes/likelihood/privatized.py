@@ -128,7 +128,9 @@ class Privatized(dist.Distribution):
         one_law = self._law.batch_shape == () and self._unclipped and not self.event_shape
         one_law = one_law and len(batch_shape) == 1 and mechanism.batch_shape in ((), batch_shape)
         if one_law and is_concrete(value, mechanism):  # equal cells of a table count once
-            columns = [np.broadcast_to(each, batch_shape) for each in (value, *mechanism.personal_parameters())]
+            columns = [
+                np.broadcast_to(parameter, batch_shape) for parameter in (value, *mechanism.personal_parameters())
+            ]
             first, of_cells = distinct(np.stack(columns, axis=-1).astype(float))
             if 2 * len(first) < len(of_cells):
                 first = np.resize(first, 1 << (len(first) - 1).bit_length())  # few sizes are compiled

@@ -18,7 +18,7 @@ Z = np.array([-3.0, 0.53, 1.7, 9.0])
 @pytest.fixture(autouse=True)
 def registry(monkeypatch, x64):
     """One that is forgotten after the test."""
-    monkeypatch.setattr(_families._FAMILIES, "own", {})
+    monkeypatch.setattr(_families._FAMILIES, "users", {})
 
 
 class Peaked(dist.Distribution):

@@ -93,14 +93,14 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     else:
         kinds = "use a Poisson, negative binomial or geometric law, or clip the counts"
         raise ValueError(f"the sum over an unbounded {type(law).__name__} is not available: {kinds}")
-    own = functools.partial(_sum, count_law, parameters, mechanism.noise)
+    log_sum_between = functools.partial(_sum, count_law, parameters, mechanism.noise)
     if not isinstance(mechanism, Reported):
-        log_prob = own(0, z, z)
+        log_prob = log_sum_between(0, z, z)
         return jnp.where(z == jnp.round(z), log_prob, -jnp.inf) if mechanism.noise.discrete else log_prob
     if not is_concrete(mechanism):
         raise ValueError("sums over counts need a reporting rule that JAX does not trace: do not pass it to jit")
     longest = math.ceil(mechanism.longest)
-    return mechanism.by_intervals(z, lambda at: own(0, at, at), functools.partial(own, longest))
+    return mechanism.by_intervals(z, lambda at: log_sum_between(0, at, at), functools.partial(log_sum_between, longest))
 
 
 def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array, high: Array) -> jax.Array:
@@ -118,8 +118,8 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
     if longest and is_concrete(low, high):  # what is not in an interval is not asked for
         rows = np.flatnonzero(np.broadcast_to(low < high, shape))
     widths = np.broadcast_to(width_classes(scale) if gaussian else 0.0, shape).ravel()[rows]
-    for each in np.unique(widths):  # windows are as wide as the noise of some rows needs
-        group = rows[widths == each]
+    for width_class in np.unique(widths):  # windows are as wide as the noise of some rows needs
+        group = rows[widths == width_class]
         group = np.resize(group, min(1 << (len(group) - 1).bit_length(), size))  # few sizes are compiled
         function: Any = _under_laplace, law, longest, type(noise)
         width = TAIL_NODES + longest

@@ -219,16 +219,16 @@ def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
 
 def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """Mean (*batch, d) and covariance of columns of rows given the others, and log density of the others."""
-    own = np.array(index)
-    others = np.setdiff1d(np.arange(base.event_shape[0]), own)
+    chosen = np.array(index)
+    others = np.setdiff1d(np.arange(base.event_shape[0]), chosen)
     loc, covariance = base.loc, base.covariance_matrix
     if not len(others):
         return loc, covariance, 0.0
     rest = dist.MultivariateNormal(loc[..., others], covariance[..., others[:, None], others])
-    cross = covariance[..., own[:, None], others]
+    cross = covariance[..., chosen[:, None], others]
     gain = jnp.swapaxes(cho_solve((rest.scale_tril, True), jnp.swapaxes(cross, -1, -2)), -1, -2)
-    mean = loc[..., own] + jnp.einsum("...ij,...j->...i", gain, z[..., others] - loc[..., others])
-    inner = covariance[..., own[:, None], own] - gain @ jnp.swapaxes(cross, -1, -2)
+    mean = loc[..., chosen] + jnp.einsum("...ij,...j->...i", gain, z[..., others] - loc[..., others])
+    inner = covariance[..., chosen[:, None], chosen] - gain @ jnp.swapaxes(cross, -1, -2)
     return mean, inner, normal_log_density(rest, z[..., others])
 
 

@@ -34,8 +34,8 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
     bits = mechanism.membership
     if groups is not None:
         at_once = CACHE_SIZE // mechanism.categories
-        own = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), at_once)
-        return own(rows, jnp.asarray(groups)).reshape(batch)
+        mass = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), at_once)
+        return mass(rows, jnp.asarray(groups)).reshape(batch)
     many = mechanism.categories >= FEWEST_FOR_BITS and len(rows) * mechanism.categories > 2 * CACHE_SIZE
     # bit_product has absolute precision, which is enough if p(z | theta) is at least exp(-7) of its largest
     precise = is_concrete(mechanism.epsilon) and np.max(mechanism.epsilon) <= 7
