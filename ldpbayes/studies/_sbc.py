@@ -117,7 +117,7 @@ class CalibrationStudy:
         """
         n, rows = self.replicates, []
         for level in levels:
-            low, high = binomial_band(n, level, confidence)
+            low, high = map(float, scipy.stats.binom.interval(confidence, n, level))
             for name, count in self.covered(level).items():
                 row = {"parameter": name, "level": level, "covered": count / n, "low": low / n, "high": high / n}
                 rows.append(row | {"inside": low <= count <= high})
@@ -130,7 +130,7 @@ class CalibrationStudy:
         """
         columns: dict[str, list[str]] = {}
         for level in levels:
-            low, high = np.divide(binomial_band(self.replicates, level, confidence), self.replicates)
+            low, high = np.divide(scipy.stats.binom.interval(confidence, self.replicates, level), self.replicates)
             rows = self.table([level], confidence)
             shares = [f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}" for row in rows]
             columns[f"{100 * level:g} % "] = [f"{low:6.3f}-{high:.3f} ", *shares]
@@ -155,22 +155,6 @@ class CalibrationStudy:
             least, most = (middle, most) if inside else (least, middle)
         low, high = _ends(self.replicates, np.exp(least))
         return _points(), low / self.replicates, high / self.replicates
-
-
-def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
-    """Return the equal-tailed interval (low, high) of a binomial count of successes.
-
-    Parameters
-    ----------
-    n : int
-        Number of trials.
-    level : float
-        Probability of a success.
-    confidence : float
-        The interval contains the count with at least this probability. Default: 0.99.
-    """
-    low, high = scipy.stats.binom.interval(confidence, n, level)
-    return int(low), int(high)
 
 
 def _points() -> np.ndarray:
