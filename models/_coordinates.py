@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import biject_to, constraints, transforms
 
 
-class _Linear(transforms.Transform):
+class _LinearMap(transforms.Transform):
     """A linear map of vectors."""
 
     domain = codomain = constraints.real_vector
@@ -19,7 +19,7 @@ class _Linear(transforms.Transform):
         return tuple(getattr(self, name) for name in self.matrices), (self.matrices, {})
 
 
-class _Stretch(_Linear):
+class _Stretch(_LinearMap):
     """Vectors that are `factor` times as long along a unit vector `direction`, and elsewhere as they were."""
 
     matrices = "direction", "factor"
@@ -37,7 +37,7 @@ class _Stretch(_Linear):
         return jnp.broadcast_to(jnp.log(self.factor)[..., 0], jnp.shape(x)[:-1])
 
 
-class AlongAxes(_Linear):
+class AlongAxes(_LinearMap):
     """Vectors whose coordinates, in units of `spread` (p,), are along orthogonal axes, the columns of `axes` (p, p)."""
 
     matrices = "axes", "spread"
@@ -60,7 +60,7 @@ class _Coordinates(constraints.greater_than):
     vectors, to which a linear map is applied before. NumPyro lets "greater than −∞" depend on other sites.
     """
 
-    def __init__(self, center: Any, scale: Any, positive: bool = False, linear: _Linear | None = None) -> None:
+    def __init__(self, center: Any, scale: Any, positive: bool = False, linear: _LinearMap | None = None) -> None:
         super().__init__(jnp.full(jnp.shape(center), 0.0 if positive else -jnp.inf))
         self.center, self.scale, self.positive, self.linear = center, scale, positive, linear
         self.event_dim = int(linear is not None)
@@ -93,7 +93,7 @@ class Located(dist.Distribution):
     pytree_data_fields = ("law", "support")
 
     def __init__(
-        self, law: dist.Distribution, center: Any, scale: Any, positive: bool = False, linear: _Linear | None = None
+        self, law: dist.Distribution, center: Any, scale: Any, positive: bool = False, linear: _LinearMap | None = None
     ) -> None:
         self.law, self.support = law, _Coordinates(jnp.asarray(center), jnp.asarray(scale), positive, linear)
         batch = jnp.shape(center)[: jnp.ndim(center) - law.event_dim]

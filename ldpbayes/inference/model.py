@@ -15,14 +15,14 @@ from ldpbayes._core.printing import FEW, readable, shown
 from ldpbayes.data import Release, Sketch
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
 
-KINDS: dict[str, Callable[[Any], bool]] = {
+RELEASE_KINDS: dict[str, Callable[[Any], bool]] = {
     "numbers": lambda m: not m.record_shape and not m.of_categories,
     "categories": lambda m: m.of_categories,
     "yes-or-no answers": lambda m: m.of_categories and m.categories == 2,
     "labels": lambda m: not m.record_shape,
     "rows": lambda m: bool(m.record_shape) and not isinstance(m, StatisticsMechanism),
-    "rows or linear statistics": lambda m: KINDS["rows"](m) or isinstance(m, LinearStatisticsMechanism),
-    "rows or logistic statistics": lambda m: KINDS["rows"](m) or isinstance(m, LogisticStatisticsMechanism),
+    "rows or linear statistics": lambda m: RELEASE_KINDS["rows"](m) or isinstance(m, LinearStatisticsMechanism),
+    "rows or logistic statistics": lambda m: RELEASE_KINDS["rows"](m) or isinstance(m, LogisticStatisticsMechanism),
 }
 PRIORS = dist.Distribution, dist.Distribution | None  # annotations of arguments that are priors
 SHOWN_CHARACTERS = 80  # of an argument in a message
@@ -199,7 +199,7 @@ class FactoryModel(Model):
         takes = f"{self.name} takes a release of {self.kind}"
         if not isinstance(release, (Release, Sketch)):
             raise TypeError(f"{takes}, or a sketch of one; got {type(release).__name__}")
-        if not KINDS[self.kind](release.mechanism):
+        if not RELEASE_KINDS[self.kind](release.mechanism):
             raise TypeError(f"{takes}, got one under {release.mechanism!r}")
         if self.kind == "labels" and isinstance(release, Sketch):
             law = "a sketch does not keep the features of the labels"

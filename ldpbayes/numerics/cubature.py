@@ -22,11 +22,11 @@ CELL_NODES, DENSE_NODES = {1: 9, 2: 7, 3: 5}, {1: 20, 2: 16, 3: 12}
 MASS_TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 1e-5}
 COARSE_FACTOR = 30.0  # tolerances that are enough for one of many posteriors, or a density that stands for another one
 NEGLIGIBLE_MASS = 0.1  # mass beyond a face that is not looked at, in tolerances
-INNER_HALF, GROWTH = 2.0, 2.8  # half width of the innermost cell, in standard deviations, and ratio of further ends
+INNER_HALF, WIDENING = 2.0, 2.8  # half width of the innermost cell, in standard deviations, and ratio of further ends
 RINGS = 28  # cells on each side of the innermost one: to 7e12 standard deviations
 TESTS = 3  # places of a cell, where its mass is, at which the polynomial is compared with the density
 CORNER_SHARE = 0.04  # share of a cell that another place stands for: its outermost nodes leave as much at the ends
-BISECTIONS = 45  # steps of inverting a cumulative distribution function
+INVERSION_STEPS = 45  # steps of inverting a cumulative distribution function
 SEARCHES, SEARCH_ROUNDS, SEARCH_STEPS = 8, 6, 60  # searches for modes at once, how often, and their steps at most
 LESSER_MODE_NATS = 25.0  # nats: difference of the masses of two modes
 MAX_CONDITION = 1e13  # of the root of the inverse curvature at a mode
@@ -169,7 +169,7 @@ def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
     integral[0] += scaled.T[0]
     target = shares * 2 * series[:, 0]
     low, high = np.full(len(series), -1.0), np.ones(len(series))
-    for _ in range(BISECTIONS):
+    for _ in range(INVERSION_STEPS):
         middle = 0.5 * (low + high)
         below = legendre.legval(middle, integral, tensor=False) < target
         low, high = np.where(below, middle, low), np.where(below, high, middle)
@@ -194,7 +194,7 @@ def integrate(
         return cubature.cells(points, scale, MASS_TOLERANCE[len(scale)] * (COARSE_FACTOR if coarse else 1.0))
 
 
-class _Mode(NamedTuple):
+class _LocalMode(NamedTuple):
     height: float  # log density
     at: np.ndarray  # (n,)
     root: np.ndarray  # (n, n): of the inverse curvature
@@ -240,7 +240,7 @@ class _Cubature:
         # Rays along the axes of the cells, their diagonals, and the axes of the variables.
         axes = np.linalg.solve(self._root, np.diag(np.linalg.norm(self._root, axis=1))).T
         rays = np.concatenate([_rule(n).ends, axes[:-1], -axes[:-1]])
-        distances = INNER_HALF * GROWTH ** np.arange(0.25, self._rings, 0.5)  # two in each ring
+        distances = INNER_HALF * WIDENING ** np.arange(0.25, self._rings, 0.5)  # two in each ring
         outwards = rays[:, None] * distances[:, None]
         heights = self._heights(outwards, undefined=np.nan)
         if self._rings == RINGS:
@@ -279,9 +279,9 @@ class _Cubature:
 
     # --- modes --------------------------------------------------------------------------------------------------------
 
-    def _modes(self, points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> list[_Mode]:
+    def _modes(self, points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> list[_LocalMode]:
         """Distinct modes, that of most mass first."""
-        starts, modes = points[_peaks(points / scale, values)][: SEARCHES * SEARCH_ROUNDS], list[_Mode]()
+        starts, modes = points[_peaks(points / scale, values)][: SEARCHES * SEARCH_ROUNDS], list[_LocalMode]()
         for first in range(0, len(starts), SEARCHES):
             part = starts[first : first + SEARCHES]
             at, root, height = self._climb(part.copy(), self._at(part).copy(), scale)
@@ -291,7 +291,7 @@ class _Cubature:
                 number = int(np.argmin(apart)) if apart and min(apart) < 1 else len(modes)
                 if number == len(modes):
                     # Of all roots the triangular one: axes along which nothing is correlated stay.
-                    modes.append(_Mode(height[i], at[i], np.transpose(np.linalg.qr(root[i].T, mode="r"))))
+                    modes.append(_LocalMode(height[i], at[i], np.transpose(np.linalg.qr(root[i].T, mode="r"))))
                 hits[number] += 1
             # Further searches are for what one search in this round has found alone.
             if modes and (hits[earlier : len(modes)] > 1).all():
@@ -532,12 +532,12 @@ def _lacking(series: np.ndarray) -> np.ndarray:
 def _rings(places: np.ndarray) -> np.ndarray:
     """Numbers of the undivided cells that contain places, on each axis: 0 in the middle, to ± `RINGS`."""
     outside = np.maximum(np.abs(places) / INNER_HALF, 1.0)
-    return np.sign(places) * np.where(outside > 1, np.minimum(np.ceil(np.log(outside) / math.log(GROWTH)), RINGS), 0)
+    return np.sign(places) * np.where(outside > 1, np.minimum(np.ceil(np.log(outside) / math.log(WIDENING)), RINGS), 0)
 
 
 def _bounds(rings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    outer = INNER_HALF * GROWTH ** np.abs(rings).astype(float)
-    inner = np.where(rings == 0, -INNER_HALF, outer / GROWTH)
+    outer = INNER_HALF * WIDENING ** np.abs(rings).astype(float)
+    inner = np.where(rings == 0, -INNER_HALF, outer / WIDENING)
     return np.where(rings < 0, -outer, inner), np.where(rings < 0, -inner, outer)
 
 

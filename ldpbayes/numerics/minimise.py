@@ -13,7 +13,7 @@ from ldpbayes._core.checks import FINITE, ONE_POSITIVE, check_order
 from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled
 from ldpbayes._core.types import Array, ArrayModule, Key
 
-MAX_ITERATIONS = 100
+MAX_NEWTON_STEPS = 100
 MAX_DAMPING = 1e8  # above it no step will decrease the criterion any more
 STEP_TOLERANCE = 1e-6  # of the last step, over one that changes the criterion by its size; the next is far shorter
 SECULAR_STEPS = 12  # Newton steps for the Lagrange multiplier of a ball
@@ -202,7 +202,7 @@ def minimise(
     first = derivatives(start)
     rounding = jnp.finfo(first.value.dtype).eps * jnp.abs(first.value)
     state = (start, first, jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
-    theta, at, _, iterations, done = jax.lax.while_loop(lambda s: ~s[-1] & (s[-2] < MAX_ITERATIONS), body, state)
+    theta, at, _, iterations, done = jax.lax.while_loop(lambda s: ~s[-1] & (s[-2] < MAX_NEWTON_STEPS), body, state)
     return Minimum(theta, at, done & jnp.isfinite(at.value), iterations)
 
 
@@ -211,7 +211,7 @@ def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, 
     quadratic model predicts that a step decreases the criterion by less than `nats`.
     """
     theta, at, damping = np.array(start, float), criterion(start), 0.0  # `at`: `Derivatives`, or alike
-    for steps in range(MAX_ITERATIONS):
+    for steps in range(MAX_NEWTON_STEPS):
         step = _newton_step(at.gradient, at.hessian, 0.0, np)
         promised = 0.5 * float(at.gradient @ step)  # decrease by a step without damping
         rounding = HOST_ROUNDING * abs(at.value)
@@ -224,7 +224,7 @@ def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, 
         damping = _next_damping(damping, better, np)
         if damping > MAX_DAMPING:
             return Minimum(theta, at, promised <= 1e3 * (nats + rounding), steps)
-    return Minimum(theta, at, False, MAX_ITERATIONS)
+    return Minimum(theta, at, False, MAX_NEWTON_STEPS)
 
 
 def nearest_probabilities(shares: Array, xp: ArrayModule = jnp) -> Array:

@@ -131,9 +131,8 @@ class SurveyDesign:
 
     @property
     def efficiency(self) -> dict[str, np.ndarray]:
-        """For each mechanism, the efficiency of estimates of each parameter, as an array (names,).
-
-        An efficiency of 0.1 means that an estimate needs ten times as many released values as original records.
+        """For each mechanism, the efficiency of estimates of each parameter, as an array (names,): 0.1 if an estimate
+        needs ten times as many released values as original records.
         """
         return {name: self.record_variances / row for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
@@ -143,22 +142,17 @@ class SurveyDesign:
         return {name: np.sqrt(row) / root for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def counts(self, width: float, level: float = 0.95) -> dict[str, np.ndarray]:
-        """Return, for each mechanism, how many released values (names,) are needed for confidence intervals of a given
-        `width`.
-
-        `width` is the distance between the ends of the interval, in the unit of the parameter. `level` is the coverage
-        of the interval. Default: 0.95.
+        """Return, for each mechanism, how many released values (names,) are needed for confidence intervals with the
+        coverage `level` and a `width` (the distance between the ends) in the unit of the parameter.
         """
         width = checked("width", width, *ONE_POSITIVE)
         needed = np.ceil((2 * _reach(level) / width) ** 2 * self.variances)
         return {name: row.astype(np.int64) for name, row in zip(self.mechanisms, needed, strict=True)}
 
     def table(self, count: int, level: float = 0.95) -> list[dict[str, Any]]:
-        """Return the precision of estimates from `count` released values, as a list of dicts.
-
-        There is one dict for each mechanism and name. Its entries are ``mechanism``, ``name``, ``value`` (the guess),
-        ``standard_error``, ``width`` (of the confidence interval), and ``efficiency``. `level` is the coverage of the
-        interval. Default: 0.95.
+        """Return the precision of estimates from `count` released values, as a list with a dict for each mechanism and
+        name. Its entries are ``mechanism``, ``name``, ``value`` (the guess), ``standard_error``, ``width`` (of the
+        confidence interval with the coverage `level`), and ``efficiency``.
         """
         errors, kept = self.standard_errors(count), self.efficiency
         return [
@@ -175,9 +169,8 @@ class SurveyDesign:
         ]
 
     def summary(self, count: int, level: float = 0.95) -> str:
-        """Return the content of `table` as text, with one row for each mechanism, and one column for each name.
-
-        An entry has the width of the confidence interval, and the efficiency in %.
+        """Return the content of `table` as text, with one row for each mechanism, and one column for each name: the
+        width of the confidence interval, and the efficiency in %.
         """
         rows = self.table(count, level)
         columns = {
@@ -202,10 +195,9 @@ def design(
 ) -> SurveyDesign:
     """Plan a survey: compute how precisely parameters can be estimated from released values, for several mechanisms.
 
-    For each mechanism, the function computes the Fisher information of one released value, as a sum over all possible
-    released values. For N released values, the covariance matrix of estimates is the inverse of the information,
-    divided by N. This holds approximately for large N, for maximum-likelihood estimates and for posterior means under
-    weak priors.
+    For each mechanism, the covariance matrix of estimates from N released values is the inverse of the Fisher
+    information of one released value, divided by N. This holds approximately for large N, for maximum-likelihood
+    estimates and for posterior means under weak priors.
 
     Parameters
     ----------
@@ -223,11 +215,6 @@ def design(
     functionals : dict of str to callable, optional
         Further quantities to plan for, by name: functions of the law, such as the functions of `ldpbayes.functionals`.
         Only without ``columns``. Default: none.
-
-    Returns
-    -------
-    SurveyDesign
-        The plan. Its methods compute standard errors, widths of intervals, and the necessary number of people.
 
     Raises
     ------

@@ -65,9 +65,8 @@ class CalibrationStudy:
 
     @property
     def ranks(self) -> dict[str, np.ndarray]:
-        """The number of posterior draws below the true value, as an array (replicates,) for each parameter.
-
-        Raises ValueError if the PIT values were computed from posterior cdfs instead of draws.
+        """The number of posterior draws below the true value, as an array (replicates,) for each parameter; ValueError
+        without ``draws``.
         """
         if self.draws is None:
             raise ValueError("ranks need posterior draws, but these PIT values were computed from cdfs")
@@ -75,10 +74,8 @@ class CalibrationStudy:
 
     @property
     def data(self) -> Any:
-        """The PIT values and the ranks as ArviZ data, for plots such as ``arviz_plots.plot_ecdf_pit``.
-
-        The group ``prior_sbc`` has the PIT values, and the group ``ranks`` the ranks. The axis ``draw`` has the
-        replicates.
+        """The PIT values and the ranks as ArviZ data, in the groups ``prior_sbc`` and ``ranks``, for plots such as
+        ``arviz_plots.plot_ecdf_pit``. The axis ``draw`` has the replicates.
         """
         groups = {"prior_sbc": self.pit} | ({"ranks": self.ranks} if self.draws is not None else {})
         return data_by_group({k: {name: values[None] for name, values in group.items()} for k, group in groups.items()})
@@ -86,10 +83,8 @@ class CalibrationStudy:
     @functools.cached_property
     def p_values(self) -> dict[str, float]:
         """For each parameter, the exact p-value of the hypothesis that its PIT values (see ``pit``) are uniform ([SBV]
-        sec. 2).
-
-        The test counts the PIT values below each of the points 0.01, ..., 0.99. Under the hypothesis, each count is
-        binomial. The test statistic is the smallest tail probability of these counts.
+        sec. 2). The test statistic is the smallest tail probability of the binomial numbers of PIT values below the
+        points 0.01, ..., 0.99.
         """
         n, p_values = self.replicates, {}
         for name, values in self.pit.items():
@@ -100,20 +95,17 @@ class CalibrationStudy:
         return p_values
 
     def covered(self, level: float) -> dict[str, int]:
-        """Return, for each parameter, the number of replicates whose credible interval contains the true value.
-
-        The intervals are equal-tailed. `level` is their posterior probability.
+        """Return, for each parameter, the number of replicates whose equal-tailed credible interval, of the posterior
+        probability `level`, contains the true value.
         """
         return {name: int(np.sum(np.abs(q - 0.5) <= level / 2)) for name, q in self.pit.items()}
 
     def table(self, levels: Sequence[float] = SHOWN_LEVELS, confidence: float = 0.99) -> list[dict[str, Any]]:
-        """Return how often credible intervals contain the true value, as a list with a dict for each level and
-        parameter.
+        """Return how often equal-tailed credible intervals of posterior probabilities `levels` contain the true value.
 
-        `levels` are the posterior probabilities of the equal-tailed intervals. The entries of a dict are ``parameter``;
-        ``level``; ``covered``, the share of replicates whose interval contains the true value; ``low`` and ``high``,
-        between which this share lies with probability `confidence` (default: 0.99) if posteriors are calibrated; and
-        ``inside``, True if the share lies between them.
+        The result is a list with a dict for each level and parameter. Its entries are ``parameter``; ``level``;
+        ``covered``, the share of replicates whose interval contains the true value; ``low`` and ``high``, between which
+        this share lies with probability `confidence` if posteriors are calibrated; and ``inside``, True if it does.
         """
         n, rows = self.replicates, []
         for level in levels:
@@ -167,9 +159,8 @@ def _ends(n: int, tails: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _probability_inside(n: int, tails: float) -> float:
-    """Probability that numbers of n uniform values are within `_ends` at all points.
-
-    Numbers in cells are independent Poisson variables, given that they sum to n.
+    """Probability that numbers of n uniform values are within `_ends` at all points: numbers in cells are independent
+    Poisson variables, given that they sum to n.
     """
     cell, first = scipy.stats.poisson.pmf(np.arange(n + 1), n / CDF_CELLS), 0
     cell = cell[: np.flatnonzero(cell)[-1] + 1]
@@ -200,10 +191,9 @@ def sbc(
 ) -> CalibrationStudy:
     """Check if a model and `fit` give calibrated posteriors, by simulation-based calibration ([TBSVG] alg. 1).
 
-    Each replicate has four steps. True parameters are drawn from the prior. A release is simulated with these
-    parameters. The posterior given this release is sampled, with one chain. The rank of each true parameter among its
-    posterior draws is computed. If posteriors are calibrated, the ranks are uniform ([KJKH] sec. 4.4, Figures 1 and
-    10).
+    In each replicate, true parameters are drawn from the prior, a release is simulated with them, and the posterior
+    given this release is sampled, with one chain. If posteriors are calibrated, the ranks of the true parameters among
+    the posterior draws are uniform ([KJKH] sec. 4.4, Figures 1 and 10).
 
     Parameters
     ----------
@@ -212,44 +202,33 @@ def sbc(
         ``Release(None, mechanism, count)``. If records are numbers, the plan can have at most 64 different budgets.
         Raises ValueError if a plan is not observed by exactly one site (named variable) of the model. The entries of
         array parameters are studied separately, with names such as ``theta[0]``.
-    replicates : int
-        Number of replicates (simulated data sets). Default: 200.
+    replicates, batch : int
+        Number of replicates (simulated data sets), and how many run together, and are saved together. If the study is
+        interrupted, only the replicates of the current batch are lost.
     seed : int
-        Random seed. Default: 0. Calls with the same seed, ``batch``, other arguments and versions of the libraries give
-        the same result.
-    num_warmup, num_samples : int
+        Random seed. Calls with equal arguments and versions of the libraries give the same result.
+    num_warmup, num_samples, thin : int
         For each replicate: the number of warm-up iterations, which are discarded, and the number of posterior draws.
-        Default: 500 and 500.
-    thin : int
-        The ranks are computed from every ``thin``-th posterior draw, because they need nearly independent draws.
-        Default: 5.
-    batch : int
-        Number of replicates that run together, and are saved together. If the study is interrupted, only the replicates
-        of the current batch are lost. Default: 50.
+        The ranks are computed from every ``thin``-th draw, because they need nearly independent draws.
     simulator : callable, optional
         Another NumPyro model with the same arguments, which simulates the parameters and releases. Use it to study the
         effects of wrong assumptions in ``model``. Default: ``model``.
     executor : concurrent.futures.Executor, optional
-        An executor whose workers run the batches at the same time. Examples are ``client.get_executor()`` of Dask, an
-        ``MPIPoolExecutor``, and a ``ProcessPoolExecutor`` that spawns processes. Default: this process runs all
-        batches. Raises ValueError for an executor that forks processes, because JAX could hang.
+        An executor whose workers run the batches at the same time, such as ``client.get_executor()`` of Dask, an
+        ``MPIPoolExecutor``, or a ``ProcessPoolExecutor`` that spawns processes. Default: this process runs all batches.
+        Raises ValueError for an executor that forks processes, because JAX could hang.
     checkpoint : path, optional
         Path of a file in which the finished batches are saved (see `Checkpoint`). If the study is interrupted, a later
         call with equal arguments continues the study. Default: nothing is saved.
     progress_bar : bool
         True (default) if a progress bar is shown on stderr.
-
-    Returns
-    -------
-    CalibrationStudy
-        The positions of the true parameters in their posteriors, with tests and a table.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
         at_least(1, argument, number)
     if num_samples < at_least(1, "thin", thin):
         raise ValueError(f"thin must be at most num_samples = {num_samples}, got {thin}")
-    study = _Replicates(model, args, simulator, seed, num_warmup, num_samples, thin)
+    study = _SimulatedPosteriors(model, args, simulator, seed, num_warmup, num_samples, thin)
     _, names = study.sites
     plans = [{"mechanism": plan.mechanism.spec(), "count": plan.count} for plan in study.plans]
     settings: Params = plans[0] if len(plans) == 1 else {f"release {i}": plan for i, plan in enumerate(plans)}
@@ -296,7 +275,7 @@ class _Simulated(NamedTuple):
     joined: bool
 
 
-class _Replicates:
+class _SimulatedPosteriors:
     """A function from the number of the first replicate, and how many they are, to the truth's places in posteriors."""
 
     def __init__(self, *arguments: Any) -> None:

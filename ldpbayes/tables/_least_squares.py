@@ -46,11 +46,6 @@ def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
         are the cells of the table with most keys. A table with only some of these keys has the sums over the missing
         keys, and a table without keys has the sum of all cells. Raises ValueError if the tables do not determine all
         cells.
-
-    Returns
-    -------
-    TableEstimate
-        The estimated cells, with standard errors and intervals, as an `ldpbayes.estimation.Estimate`.
     """
     work = Workload(tables, queries)
     for name, table in work.tables.items():
@@ -63,10 +58,7 @@ def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TableEstimate(Estimate):
-    """Result of `estimate_table`: the estimated cells before noise was added.
-
-    `ldpbayes.estimation.Estimate` describes the attributes and methods.
-    """
+    """Result of `estimate_table`: the estimated cells before noise was added, an `ldpbayes.estimation.Estimate`."""
 
     estimate: np.ndarray
     names: list[str]

@@ -27,14 +27,14 @@ from ldpbayes.tables._least_squares import Workload, by_name, sample_cells
 
 MAX_PLACES = 1 << 14  # numbers of a cell whose probabilities are listed; of more, and of real numbers, equal blocks are
 WINDOW_NATS = 42.0  # nats by which a cell's log probability has fallen at the ends of its window: e^-42 is 6e-19
-PASSES = 6  # in which blocks may be moved (in the last three of them to twice as many), until their
+BLOCK_MOVES = 6  # in which blocks may be moved (in the last three of them to twice as many), until their
 CDF_ERROR = 1e-5  # distribution function is as exact
 HIDDEN_MASS = 0.01  # that is looked for in long blocks with the centre of a prior, or an end of whole numbers
 END_GAP, LEAST_GAP = 1e-8, 1e-300  # distance from an end, in sizes of the end and in all, within which nothing is moved
 FIXED_SHARE = 0.1  # share of the blocks that stays where it is
 CELL_ROWS = 128  # cells whose probabilities are evaluated at once
 FEW_CELL_ROWS = 8  # or these, where there are no more: with 128 rows most of the time would go into repeated cells
-MAX_DRAWS = 1 << 20  # draws that are made at once
+DRAWS_AT_ONCE = 1 << 20  # draws that are made at once
 
 
 def true_table(
@@ -81,10 +81,8 @@ def true_table(
         as in `estimate_table`. The cells are then real numbers. The draws come from chains. Exception: with
         ``nonnegative=False`` and (discrete) Gaussian noise, they come from a normal law. Default: the released values
         are cells.
-    num_samples : int
-        Number of draws. If the draws come from chains, the number for each chain. Default: 1000.
-    seed : int
-        Random seed. Default: 0.
+    num_samples, seed : int
+        Number of draws (if they come from chains, for each chain), and random seed.
     **options
         Only if the draws come from chains (see ``queries``): options of `fit`.
 
@@ -169,7 +167,7 @@ class _TablePosterior:
         rngs = (np.random.Generator(np.random.SFC64([*seed, part])) for part in itertools.count())
         summed = [row for rows, _ in self.sums for row in rows]
         free = np.setdiff1d(np.argsort(self.scale), summed, assume_unique=True)  # cells side by side are as wide
-        size = min(CELL_ROWS, -(-MAX_DRAWS // count))
+        size = min(CELL_ROWS, -(-DRAWS_AT_ONCE // count))
 
         def draw(rng: np.random.Generator, rows: np.ndarray) -> None:
             with jax.enable_x64(True):  # which is an affair of each thread
@@ -252,11 +250,12 @@ class _TablePosterior:
         hidden = [ends[0], ends[1] - 1] if whole else []
         hidden = [*family_of(prior).centres(), *((end, float(whole)) for end in hidden)]
         hidden = [[np.resize(value, (len(padded), 1))[: len(rows)] for value in pair] for pair in hidden]
-        for attempt in range(PASSES):
+        for attempt in range(BLOCK_MOVES):
             error, need = _needs(whole, edges, log_p, ends, hidden)
             if np.max(error) <= CDF_ERROR:
                 break
-            edges, hidden = _moved(edges, np.asarray(need), places * (1 + (attempt >= PASSES / 2)), ends, whole), []
+            count, hidden = places * (1 + (attempt >= BLOCK_MOVES / 2)), []
+            edges = _moved(edges, np.asarray(need), count, ends, whole)
             log_p = log_masses(edges)
         return edges, log_p
 
