@@ -78,9 +78,7 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
 
 @pytree_dataclass(eq=False)
 class PreparedLikelihood:
-    """Released numbers with weights, and the channel that leads to them from all laws with the same support and breaks:
-    what does not depend on the parameters of the law is computed once. An argument of compiled functions.
-    """
+    """Released numbers with weights, and the channel to them from all laws with the same support and breaks."""
 
     mechanism: Any
     values: Any  # (m,)

@@ -117,9 +117,7 @@ class Privatized(dist.Distribution):
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Return the log density (*batch) of `value` (*batch, *event_shape). ValueError if the mechanism cannot release
-        it.
-        """
+        """Return the log density (*batch) of `value` (*batch, *event_shape). ValueError if it cannot be released."""
         if self._validate_args:
             self._validate_sample(value)
         form = self._closed_form() or functools.partial(_by_numbers, method=self.method, panels=self.panels)
