@@ -69,7 +69,7 @@ class PrivateEstimator(abc.ABC):
         return params
 
     def nearest(self, target: PyTree) -> PyTree:
-        """Return the valid values nearest to `target`, in which a corrected scale may be negative. Default: `target`."""
+        """Return the valid values nearest to `target`, which a correction may make negative. Default: `target`."""
         return target
 
     def unconstrained(self, params: PyTree) -> jax.Array:

@@ -393,7 +393,7 @@ class NumberFamily(ParametricFamily):
         return jnp.exp(record.log_prob(y))
 
     def law(self, params: Params) -> PointMasses:
-        """Return the law of a clamped record as points with probabilities: nodes of a Gauss rule, and then the bounds."""
+        """Return the law of a clamped record as points with probabilities: nodes of a Gauss rule, then the bounds."""
         record, (forward, backward) = self.distribution(params), self.coordinate
         if record.support.is_discrete:
             raise TypeError(f"{type(self).__name__} has whole numbers: derive it from ldpbayes.bootstrap.Counts")
