@@ -47,7 +47,7 @@ class Estimated(NamedTuple):
 class PrivateEstimator(abc.ABC):
     """Base class of estimators with a privacy guarantee.
 
-    Only `randomize` reads original data. Therefore the other methods use no privacy budget. A subclass must be a frozen
+    Only `randomize` reads original data. Therefore the other methods use no privacy budget. A subclass is a frozen
     dataclass with the decorator ``@ldpbayes.noise.pytree``. JAX must be able to trace `randomize`, `estimate` and
     `simulate_release`.
     """
@@ -62,16 +62,14 @@ class PrivateEstimator(abc.ABC):
 
     @abc.abstractmethod
     def simulate_release(self, key: Key, params: PyTree) -> PyTree:
-        """Simulate data with the parameters `params`, and return their released values, in the form of `randomize`."""
+        """Simulate data with the parameters `params`, and return released values in the form of `randomize`."""
 
     def target(self, params: PyTree) -> PyTree:
         """Return the quantities that need intervals, computed from `params`. Default: all parameters."""
         return params
 
     def nearest(self, target: PyTree) -> PyTree:
-        """Return the valid values of the target quantities that are nearest to `target`: a correction of bias can make
-        a scale negative, for example. Default: all values are valid.
-        """
+        """Return the valid values nearest to `target`, which a correction may make negative. Default: `target`."""
         return target
 
     def unconstrained(self, params: PyTree) -> jax.Array:
@@ -83,7 +81,7 @@ class PrivateEstimator(abc.ABC):
         return ravel_pytree(like)[1](vector)
 
     def release_values(self, release: Release | PyTree) -> PyTree:
-        """Return the values in `release` for `estimate`. Raises ValueError if it was not made by this estimator."""
+        """Return the values in `release` for `estimate`. Raises ValueError if this estimator did not make them."""
         return jax.tree.map(jnp.asarray, release)
 
     @property

@@ -49,9 +49,9 @@ class RecordsEstimator(PrivateEstimator):
 
 @pytree_dataclass
 class LossEstimator(RecordsEstimator):
-    """An M-estimator from a release, with a simulator (key, parameters) → original records. Minimisations start at
-    ``start`` (p,). Values are rows with a key of the analyst's own noise: ``key`` for the release itself, others for
-    replicates. ``unravel`` takes a flat parameter to the form of the loss.
+    """An M-estimator of a release, from ``start`` (p,), with a simulator (key, parameters) → original records. Values
+    are rows with a ``key`` of the noise that the analyst adds. ``unravel`` takes a flat parameter to the form of the
+    loss.
     """
 
     estimator: Estimator
@@ -131,9 +131,7 @@ def m_estimator(
 
 @pytree_dataclass
 class MaximumLikelihoodEstimator(RecordsEstimator):
-    """Maximum likelihood of the latent sites of a model of one release, whose priors play no role; it is searched for
-    from ``start``, a value of each site, among unconstrained values in ``space``.
-    """
+    """Maximum likelihood of the latent sites of a model of one release, from ``start`` on, inside ``space``."""
 
     model: Model = static()
     mechanism: Mechanism

@@ -180,7 +180,7 @@ class BootstrapEstimate(Estimate):
         return interval_kind(self.kind)(self, probability)
 
     def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
-        """Return a table of the estimates as text, with intervals. `interval` describes `level` and `kind`."""
+        """Return a table of the estimates as text, with intervals as of `interval`, of a `level` and a `kind`."""
         return Estimate.summary(self if kind is None else dataclasses.replace(self, kind=kind), level)
 
     @property

@@ -66,8 +66,8 @@ class FamilyEstimator(PrivateEstimator):
         return self.perturbed(keys[1], self.family.total(keys[0], params, self.count))
 
     def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
-        """Compute released values from records `data` (n, *event), with noise of a random `seed`. Use this method only
-        for simulations: to release real data, use a secure source of random numbers, which JAX has not.
+        """Compute released values from records `data` (n, *event), for simulations only: the random numbers, of a
+        `seed`, are not secure.
         """
         with jax.enable_x64(True):
             return np.asarray(_randomized(self, jax.random.key(seed), self.family.checked(data)))
@@ -80,9 +80,8 @@ def _randomized(estimator: FamilyEstimator, key: Key, data: Array) -> jax.Array:
 
 @pytree_dataclass
 class SufficientStatisticsEstimator(FamilyEstimator):
-    """Private estimator of the parameters of a family, from noisy sums of statistics. `sufficient_statistics` makes it,
-    and describes its parameters. The ``mechanism`` has a sensitivity, at least that of the sums, and no clipping
-    bounds.
+    """Private estimator from noisy sums of statistics, whose parameters `sufficient_statistics` describes. The
+    ``mechanism`` has at least the sensitivity of the sums, and no bounds.
     """
 
     family: ParametricFamily
@@ -267,9 +266,9 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         return params, raised | jnp.any(within != first) | (raised_variance != variance)
 
     def covariance(self, params: Params, *, noise: bool) -> jax.Array:
-        """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``, in this order.
-        Without noise that is σ² (XᵀX)⁻¹, and σ²/2(n − p) for the scale. With it, that of the noise in the normal
-        equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics, is added in between.
+        """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``: σ² (XᵀX)⁻¹, σ²/2(n − p) for the scale, and
+        that of the noise in the equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the
+        statistics.
         """
         d, n = self.regressors, self.count
         p = d + self.intercept
@@ -315,9 +314,8 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         return params["loc_x"] / half[:d], root, slope, intercept, params["scale"] / half[d]
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        """The hybrid bootstrap: moments of x are kept as estimated, and Xᵀe, normal with covariance nσ²Q, and eᵀe, of
-        which X explains a part and the rest is σ² χ², are drawn: only there errors are taken to be normal. Clamping is
-        not replicated.
+        """The hybrid bootstrap: moments of x are kept, and Xᵀe, normal with covariance nσ²Q, and eᵀe, of which X
+        explains a part and the rest is σ² χ², are drawn. That rows are clamped is not replicated.
         """
         d, n, origin = self.regressors, self.count, self.origin
         mean, root, slope, intercept, deviation = self._standardised(params)

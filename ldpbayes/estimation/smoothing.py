@@ -18,7 +18,7 @@ from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning
 from ldpbayes.laws.functionals import mean, names_of_values, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
-from ldpbayes.likelihood.nodes import PreparedLikelihood
+from ldpbayes.likelihood.privatized import PreparedLikelihood
 from ldpbayes.mechanisms import Categories
 from ldpbayes.mechanisms.protocol import Promise, statements
 

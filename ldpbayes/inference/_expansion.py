@@ -29,7 +29,7 @@ from ldpbayes.inference.integrated import AS_LONG
 from ldpbayes.inference.result import smoothed_weights
 from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
 from ldpbayes.laws.compound import unwrapped
-from ldpbayes.likelihood.nodes import ExpandedLaw
+from ldpbayes.likelihood.privatized import ExpandedLaw
 from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes
 

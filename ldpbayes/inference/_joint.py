@@ -16,8 +16,7 @@ from ldpbayes.data import CountSketch, Release, Sketch
 from ldpbayes.inference._handlers import joined_release, kind_of, observe
 from ldpbayes.laws.compound import MixtureOverClasses, unwrapped
 from ldpbayes.laws.families import CATEGORICAL
-from ldpbayes.likelihood.nodes import log_prob_by_class
-from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.privatized import Privatized, log_prob_by_class
 from ldpbayes.mechanisms import Categories
 from ldpbayes.numerics.special import log_or_nothing
 

@@ -73,9 +73,7 @@ def negative_binomial_parameters(law: Any) -> tuple[jax.Array, jax.Array, jax.Ar
 @register_family(dist.GammaPoisson)
 class _OfNegativeBinomial(Family):
     def log_mass(self, counts: Array) -> jax.Array:
-        """Products of the ratios of neighbouring masses: JAX has NumPyro's `betaln` to 1e-6 only, and differences of
-        log-gammas lose their digits at a large concentration.
-        """
+        """Products of ratios of neighbouring masses: `betaln` and differences of log-gammas lose digits."""
         concentration, log_q, log_1mq = negative_binomial_parameters(self.law)
         ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
         batch = jnp.broadcast_shapes(counts.shape[1:], self.law.batch_shape)
@@ -115,10 +113,8 @@ class _OfGeometric(Family):
 
 
 class Counts(OneParameterFamily):
-    """Base class of families of whole numbers, 0 or more. Numbers above the bound ``upper`` are clamped to ``upper``.
-
-    A subclass must define `base` (the NumPyro class of the law of a record), the `ranges` of the parameter and, if this
-    is not the expected record, `of_mean`.
+    """Base class of families of whole numbers from 0 on, clamped to ``upper``: define `base`, `ranges` and perhaps
+    `of_mean`.
     """
 
     record_range = (0.0, math.inf)
@@ -182,9 +178,7 @@ class Bernoulli(Binomial):
 
 @pytree_dataclass
 class Poisson(Counts):
-    """Family of Poisson counts. The parameter is ``rate``, the expected count, limited to ``upper``/1000 to 3
-    ``upper``.
-    """
+    """Family of Poisson counts. The parameter is ``rate``, the expected count, from ``upper``/1000 to 3 ``upper``."""
 
     option: ClassVar = "poisson"
     upper: Array = static(default=None)

@@ -51,9 +51,7 @@ class Family:
         return []
 
     def centres(self) -> list[tuple[Array, Array]]:
-        """Return points around which most of a continuous law lies, as pairs (point, width): about the standard
-        deviation there.
-        """
+        """Return points where most of a continuous law lies, as pairs (point, width: about a standard deviation)."""
         try:
             return [(self.law.mean, jnp.sqrt(self.law.variance))]
         except NotImplementedError:
@@ -79,30 +77,26 @@ class Family:
         return stacked(lower, 1.0 - lower)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        """Return the integrals of P(X > s) over s between neighbouring increasing `edges` (n, ...), for a law on the
-        real line.
-
-        The result has shape (n − 1, ...). The default raises NotImplementedError: the integral is unknown.
+        """Return ∫ P(X > s) ds (n − 1, ...) between neighbouring increasing `edges` (n, ...), for a law on the real
+        line.
         """
         raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
-        """Return log P(X < first) and log P(X > last) of a continuous law, as an array (2, *batch); None (default) if
-        unknown.
-        """
+        """Return log P(X < first) and log P(X > last) of a continuous law (2, *batch); None (default) if unknown."""
         return None
 
     def log_mass(self, counts: Array) -> Array:
-        """Return the log probabilities of whole numbers `counts` (n, *batch) of a discrete law: if it starts at 0, of
-        0, ..., n − 1.
+        """Return log probabilities of whole numbers `counts` (n, *batch) of a discrete law, 0, ..., n − 1 if it starts
+        at 0.
         """
         return self.law.log_prob(counts)
 
     def log_mass_above(self, nodes: Array, log_masses: Array) -> Array:
-        """Return log P(X > n − 1) for a law on 0, 1, 2, ..., given the log probabilities (n, *batch) of `nodes` 0, ...,
-        n − 1.
+        """Return log P(X > n − 1) for a law on 0, 1, ..., given the log probabilities (n, *batch) of `nodes` 0, ..., n
+        − 1.
 
-        The default is the log of 1 minus the sum of the probabilities `log_masses`, which is inaccurate if it is small.
+        The default, the log of 1 minus the sum of the probabilities `log_masses`, is inaccurate if it is small.
         """
         return log1mexp(log_sum(log_masses, axis=0))
 
@@ -200,8 +194,8 @@ def log_prob_on_support(base: dist.Distribution, nodes: Array) -> jax.Array:
 
 
 def _log_prob(base: dist.Distribution, inside: Array, points: Array) -> Array:
-    """Log mass; or log density where it is finite and not negligible against its largest value, and else −inf. Where it
-    overflows or underflows its derivative may be NaN, even if not selected: another point takes the place of these.
+    """Log mass; or log density where it is finite and not negligible beside its largest value, else −inf: there another
+    point takes its place, since a derivative may be NaN even if it is not selected.
     """
     family = family_of(base)
     if base.support.is_discrete:

@@ -191,10 +191,7 @@ class NormalVector(ParametricFamily):
         return d * (6 + 2 * s * (d - 1)) ** 2 / (4 * (2 * s * d + 4 - 2 * s))
 
     def split(self, mean: Array) -> tuple[jax.Array, jax.Array]:
-        """Return the first moments (d,) and the second moments (d, d) of the scaled columns.
-
-        `mean` is a noisy mean of the statistics of the rows. Each column is scaled so that its bounds are −1 and 1.
-        """
+        """Return moments (d,) and (d, d) of scaled columns, from a noisy `mean` of the statistics."""
         d = self.dimension
         return mean[:d], unpacked(mean[d:], d, "scaled")
 
@@ -211,7 +208,6 @@ class NormalVector(ParametricFamily):
         return {"loc": loc, "covariance_matrix": covariance * unit}, raised | jnp.any(within != first)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return the covariance of the estimates, with the parts from sampling and from the noise."""
         covariance, d = params["covariance_matrix"], self.dimension
         once = jnp.einsum("ik,jl->ijkl", covariance, covariance)
         of_second = (once + once.swapaxes(0, 1)).reshape(d * d, d * d)

@@ -110,9 +110,8 @@ class WaitingTimes(OneParameterFamily):
 
 @pytree_dataclass
 class Exponential(WaitingTimes):
-    """Family of exponential records, with the lower bound 0. The parameter is ``rate``, the inverse of the mean.
-
-    The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
+    """Family of exponential records from 0 on. The parameter is ``rate``; 1/``rate`` is from ``upper``/1000 to 10
+    ``upper``.
     """
 
     option: ClassVar = "exponential"

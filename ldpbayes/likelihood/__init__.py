@@ -13,8 +13,7 @@ from ldpbayes.likelihood.closed_forms._regressions import (
     linear_statistics,
     logistic_statistics,
 )
-from ldpbayes.likelihood.nodes import law_of_nodes
-from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.privatized import Privatized, law_of_nodes
 from ldpbayes.likelihood.registry import register_closed_form
 
 __all__ = [

@@ -86,8 +86,8 @@ class Latent:
         return replace(self, nodes=nodes, volume=volume, pieces=(left, right, whole))
 
     def density(self, base: dist.Distribution) -> jax.Array:
-        """Density (or mass) at the nodes and mass at both ends, (n + 2, *base.batch_shape), normalised on these points:
-        where they do not resolve the base, the mass is on the nearest one.
+        """Density (or mass) at nodes and ends (n + 2, *batch), normalised on these: where unresolved, all is on the
+        nearest one.
         """
         log_density = self._log_points(base)
         # the shift only keeps exp() in range and cancels, so it needs no gradient
@@ -153,8 +153,8 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
 def latent_nodes(
     base: dist.Distribution, mechanism: Any, panels: int | None = None, least: int = LEAST_PANELS
 ) -> Latent:
-    """The nodes for a univariate base: 8 a panel inside the bounds, or all counts; ValueError as of `check_nodes`. By
-    default there are `least` panels, or more if the noise is narrow.
+    """Nodes for a univariate base: 8 a panel inside the bounds (`least` panels, more if the noise is narrow), or all
+    counts.
     """
     check_nodes(base, mechanism)
     if base.support.is_discrete:
@@ -260,8 +260,8 @@ def _has_jumps(mechanism: Any, z: np.ndarray) -> bool:
 
 
 def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
-    """Log density of the released values z by panels that are cut around the centres and at the breaks of the law, and
-    where p(z | ·) has kinks. All terms are positive, so that small densities have full relative precision.
+    """Log density of released values by panels cut at centres and breaks of the law and kinks of p(z | ·): all terms
+    positive.
     """
     edges = latent_nodes(
         base, mechanism, least=PANELS_BESIDE_CENTRES if family_of(base).centres() else LEAST_PANELS

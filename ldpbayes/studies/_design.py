@@ -21,8 +21,7 @@ from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import graded_breaks, is_narrow, panel_nodes
 from ldpbayes.laws.functionals import names_of_values, quantile
 from ldpbayes.likelihood.latent import latent_nodes
-from ldpbayes.likelihood.nodes import PreparedLikelihood
-from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.privatized import PreparedLikelihood, Privatized
 from ldpbayes.mechanisms import Mechanism, NumericMechanism
 from ldpbayes.numerics.arrays import evenly_spaced
 

@@ -176,8 +176,7 @@ def _under_gaussian(
     law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
     """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat. For a
-    negative binomial all counts up to the first window's end are summed too: near 0, where the second derivative of log
-    masses may exceed 1/k², they need not be concave.
+    negative binomial, counts up to the end of the first window are added: near 0 its log masses need not be concave.
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))

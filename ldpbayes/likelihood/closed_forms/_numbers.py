@@ -58,9 +58,7 @@ def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -
 
 @register_closed_form(dist.Normal, Gaussian, bounded=True)
 def normal_gaussian(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """Clipped normal data with Gaussian noise ([KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose): given
-    z, the unclipped x is normal with mean m and scale τ.
-    """
+    """Clipped normal data with Gaussian noise ([KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose)."""
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.noise.standard_deviation
     total = jnp.sqrt(base.scale * base.scale + noise * noise)
     tau = base.scale * noise / total
@@ -300,8 +298,8 @@ def _log_tail(x: Array) -> jax.Array:
 
 @register_closed_form(dist.Exponential, (Laplace, SymmetricLaplace), bounded=True)
 def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
-    """Clipped exponential data with Laplace noise ([KJKH], supplement 10.2, eqs. (29)-(30), where `y` is z). Written
-    through (1 − exp(−y))/y, the integrals have no singularity where the exponential's rate equals the noise's.
+    """Clipped exponential data with Laplace noise ([KJKH], supplement 10.2, eqs. (29)-(30), written without a
+    singularity).
     """
     theta, rate = base.rate, 1.0 / mechanism.noise.resolution
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper
