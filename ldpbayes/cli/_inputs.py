@@ -20,9 +20,9 @@ from ldpbayes import Release, Sketch
 from ldpbayes._core.checks import ArgumentError, guess, require
 from ldpbayes._core.tabular import Table as Features
 from ldpbayes._core.tabular import column, columns_of
-from ldpbayes.data.panel_sketch import MOST_PARTS, budgets_of
+from ldpbayes.data.panel_sketch import MOST_BUDGETS, budgets_of
 from ldpbayes.data.readers import format_of
-from ldpbayes.data.readers.csv import CSV, CsvFile, FileError
+from ldpbayes.data.readers.csv import CSV_ENDINGS, CsvFile, FileError
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
 from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
@@ -30,21 +30,21 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
-FILES = (".npz", ".parquet")
-TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
-FORMATTED = "format's "  # begins the names under which arguments have options of formats of tables
+RELEASE_ENDINGS = (".npz", ".parquet")
+PARAMETER_PREFIX = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
+FORMAT_PREFIX = "format's "  # begins the names under which arguments have options of formats of tables
 SPREADS = ("scale", "standard_deviation", "variance")  # of noise: a number or a column
 FRAME_OPTIONS = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "threshold")
-COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
-MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
-AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
-GROUPED = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
+COLUMN_PREFIX = "@"  # stands before the name of a column with a parameter's values, one a record
+MOMENT_MODELS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
+THETA_AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}
+GROUP_PLATES = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
 # sites that the summary leaves out: coordinates of the sampler, and a density, of which it shows functionals
-INNER = {"regional_histograms": {"logits"}, "smooth_density": {"coefficients", "log_density", "odds"}}
+INNER_SITES = {"regional_histograms": {"logits"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 
 
 # Mechanisms with which [KJKH] studies calibration: Figures 1, 11 and 10.
-SETTINGS: dict[str, dict[str, Any]] = {
+CALIBRATED_MECHANISMS: dict[str, dict[str, Any]] = {
     "clipped_gaussian": {"mechanism": "laplace", "lower": -5, "upper": 5},
     "clipped_exponential": {"mechanism": "laplace", "lower": 0, "upper": 5},
     "oue_histogram": {"mechanism": "optimal_unary_encoding", "categories": 6},
@@ -116,12 +116,12 @@ def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Name
     parameters = _typed(args)
     options = [f"--{own}" for own in ("mechanism", "column", "levels", "by", "times", "persons") if getattr(args, own)]
     options += map(option, parameters)
-    if options and not any(path.suffix in CSV for path in args.release):
+    if options and not any(path.suffix in CSV_ENDINGS for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
         raise BadInput(f"{', '.join(options)}: only for .csv files; {args.release[0]} states its own mechanism")
     releases: list[Named] = []
     for path in args.release:
-        if path.suffix in CSV:
+        if path.suffix in CSV_ENDINGS:
             releases += _load_csv(path, args, parameters)
         else:
             releases.append(Named(str(path), path.stem, _load_file(path)))
@@ -131,7 +131,7 @@ def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Name
 
 
 def _load_file(path: pathlib.Path) -> Release | Sketch:
-    if path.suffix not in FILES:
+    if path.suffix not in RELEASE_ENDINGS:
         raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
     try:
         return Sketch.load(path) if holds_sketch(path) else Release.load(path)
@@ -147,9 +147,9 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         example = "--mechanism laplace --epsilon 1 --lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
         raise BadInput(f"{path}: name the mechanism that released it and its parameters, such as {example}")
     personal = {
-        name: table.columns([value.removeprefix(COLUMN)])[0]
+        name: table.columns([value.removeprefix(COLUMN_PREFIX)])[0]
         for name, value in parameters.items()
-        if isinstance(value, str) and value.startswith(COLUMN)
+        if isinstance(value, str) and value.startswith(COLUMN_PREFIX)
     }
     by, persons = (table.columns([name] if name else []) for name in (args.by, args.persons))
     others = [name for name in table.names if name not in {*personal.values(), *by, *persons}]
@@ -196,7 +196,11 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
 
 def _typed(args: argparse.Namespace) -> dict[str, Any]:
     """Parameters of mechanisms among the arguments."""
-    return {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
+    return _prefixed(args, PARAMETER_PREFIX)
+
+
+def _prefixed(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in vars(args).items() if name.startswith(prefix)}
 
 
 def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
@@ -218,13 +222,14 @@ def stated_mechanism(args: argparse.Namespace, columns: list[str]) -> Mechanism:
 
 def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, Mechanism]:
     """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has. By
-    default that of a model's `SETTINGS`.
+    default that of a model's `CALIBRATED_MECHANISMS`.
     """
     typed, found = {name: value for name, value in _typed(args).items() if value is not None}, dict[str, Mechanism]()
     if not args.mechanism:
-        if model not in SETTINGS:
-            raise BadInput(f"--mechanism is needed: {model} has no default mechanism (only {', '.join(SETTINGS)})")
-        typed = SETTINGS[model] | typed
+        if model not in CALIBRATED_MECHANISMS:
+            only = ", ".join(CALIBRATED_MECHANISMS)
+            raise BadInput(f"--mechanism is needed: {model} has no default mechanism (only {only})")
+        typed = CALIBRATED_MECHANISMS[model] | typed
     named = args.mechanism or [typed.pop("mechanism")]
     budgets, unused = typed.pop("epsilon", None), {*typed}
     for name in named:
@@ -288,7 +293,7 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
             raise BadInput(f"{option(name)} must be {allowed}, got {spread}")
     public = {name for ratio in args.ratio for name in ratio}
     columns_in_use = [*spreads["scale"], *spreads["standard_deviation"], *spreads["variance"], *sorted(public)]
-    of_format = {name.removeprefix(FORMATTED): text for name, text in vars(args).items() if name.startswith(FORMATTED)}
+    of_format = _prefixed(args, FORMAT_PREFIX)
     options = {name: getattr(args, name) for name in FRAME_OPTIONS if getattr(args, name) is not None}
     tables, columns = dict[str, ldp.NoisyTable](), dict[str, np.ndarray]()
     with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format"}):
@@ -311,7 +316,7 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
 def load_features(args: argparse.Namespace) -> Features:
     """Features (n, d) in a ``.csv`` file, with or without names, an ``.npy`` file, or columns of the release's file."""
     path = args.features
-    if path.suffix in (*CSV, ".npy") and not path.is_file():
+    if path.suffix in (*CSV_ENDINGS, ".npy") and not path.is_file():
         raise BadInput(f"--features: no file {path}")
     if path.suffix == ".npy":
         try:
@@ -321,10 +326,10 @@ def load_features(args: argparse.Namespace) -> Features:
         if matrix.ndim != 2 or not matrix.size:
             raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not one row for each label")
         return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
-    if path.suffix in CSV:
+    if path.suffix in CSV_ENDINGS:
         table = CsvFile(path, headless=True)
         names = table.columns(table.names)
-    elif len(args.release) == 1 and args.release[0].suffix in CSV:
+    elif len(args.release) == 1 and args.release[0].suffix in CSV_ENDINGS:
         table = CsvFile(args.release[0])
         names = table.columns([str(path)])
     else:
@@ -339,7 +344,7 @@ def load_features(args: argparse.Namespace) -> Features:
 def load_frame(args: argparse.Namespace) -> Any:
     """The data frame of a formula: of --features, or of the .csv file of the release."""
     path = args.features or args.release[0]
-    if path.suffix not in CSV:
+    if path.suffix not in CSV_ENDINGS:
         raise BadInput(f"--formula takes its columns from a .csv RELEASE, or from --features FILE.csv; got {path}")
     require("formula", "formulaic", "pandas")
     import pandas as pd
@@ -410,9 +415,9 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
         return release  # models of statistics sum its values
     one_budget, noise = mechanism.batch_shape == (), mechanism.noise if isinstance(mechanism, Additive) else None
     if mechanism.record_shape:
-        has_sketch = model in MOMENTS and one_budget and isinstance(noise, (Gaussian, IndependentGaussian))
+        has_sketch = model in MOMENT_MODELS and one_budget and isinstance(noise, (Gaussian, IndependentGaussian))
     else:
-        few = len(budgets_of(mechanism, release.count)[1]) <= MOST_PARTS
+        few = len(budgets_of(mechanism, release.count)[1]) <= MOST_BUDGETS
         has_sketch = mechanism.support.is_discrete or (few and mechanism.released_range is not None)
     if has_sketch:
         with naming(named.name):
@@ -429,5 +434,5 @@ def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, An
         levels = ()
     levels = levels or (first.release.about or {}).get("levels", ())
     names = [*levels, *map(str, range(len(levels), count))][:count]
-    axes = AXES.get(model, ()) if levels else ()
+    axes = THETA_AXES.get(model, ()) if levels else ()
     return {"dims": {"theta": axes}, "coords": {"category": names}} if axes else {}

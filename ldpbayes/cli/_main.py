@@ -46,9 +46,9 @@ ADVICE = {  # on options of `fit`, as the command line spells them
     "max_tree_depth": "raise --max-tree-depth",
     "dense_mass": "or try --dense-mass if parameters are correlated",
 }
-WRITERS = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
-UNLIKELY = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
-LINES = 8  # of notes on releases that are printed
+WRITER_PACKAGES = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
+LEAST_P_VALUE = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
+MOST_NOTES = 8  # of notes on releases that are printed
 FAMILIES = {
     "bernoulli": "Bernoulli",
     "beta": "Beta",
@@ -155,10 +155,10 @@ def _fit(args: argparse.Namespace) -> int:
     if files > 1 and args.add == bool(args.by):
         raise BadInput(f"{files} RELEASEs need --by file (each is a group) or --add (all are parts of one release)")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
-    if args.model in inputs.GROUPED and (args.add or not several):
+    if args.model in inputs.GROUP_PLATES and (args.add or not several):
         raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
-    if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
-        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"
+    if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUP_PLATES:
+        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUP_PLATES)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
 
     def say(text: str) -> None:
@@ -193,7 +193,7 @@ def _fit(args: argparse.Namespace) -> int:
             say(notes[0])
         words = tuple(release.word for release in releases)
         words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
-        groups = ldp.data.Groups(data, {inputs.GROUPED.get(args.model, "group"): words})
+        groups = ldp.data.Groups(data, {inputs.GROUP_PLATES.get(args.model, "group"): words})
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
@@ -203,7 +203,7 @@ def _fit(args: argparse.Namespace) -> int:
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)
         say("")
-        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(factory, ())]
+        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER_SITES.get(factory, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             display(summary_table(result, shown))
             if factory == "smooth_density":
@@ -241,8 +241,8 @@ def _picture(result: Any, model: Any, release: ldp.Release, low: float, high: fl
 def few(lines: Iterable[str]) -> str:
     """The first lines, and how many others there are."""
     texts = list(lines)
-    beyond = len(texts) - LINES
-    return "\n".join(texts[:LINES] + [f"... and {beyond:,} more"] * (beyond > 0))
+    beyond = len(texts) - MOST_NOTES
+    return "\n".join(texts[:MOST_NOTES] + [f"... and {beyond:,} more"] * (beyond > 0))
 
 
 @command(
@@ -319,9 +319,8 @@ def _regress(args: argparse.Namespace) -> int:
     """,
 )
 def _release(args: argparse.Namespace) -> int:
-    _check_out(
-        args.out, args.out.suffix if args.out.suffix in inputs.FILES else ".npz", "releases end in .npz or .parquet"
-    )
+    ending = args.out.suffix if args.out.suffix in inputs.RELEASE_ENDINGS else ".npz"
+    _check_out(args.out, ending, "releases end in .npz or .parquet")
     try:
         with whole_file(args.out, new=True) as file:
             mechanism, data = inputs.load_private(args)
@@ -477,7 +476,7 @@ def _calibrate(args: argparse.Namespace) -> int:
             plot_calibration(study, ax=ax).set_title(label)
         _write_picture(args.plot, figure)
     p_values = [p for study in studies.values() for p in study.p_values.values()]
-    return DOUBTFUL if min(p_values) < UNLIKELY / len(p_values) else OK
+    return DOUBTFUL if min(p_values) < LEAST_P_VALUE / len(p_values) else OK
 
 
 @command(
@@ -531,7 +530,7 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = 
         return
     if path.suffix != suffix:
         raise BadInput(f"{option} {path}: {form}; give the name of a file that ends in {suffix}")
-    require("demo", *WRITERS.get(suffix, ()))
+    require("demo", *WRITER_PACKAGES.get(suffix, ()))
     if path.is_dir():
         raise BadInput(f"{option} {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Set
 from typing import Any, NamedTuple, NoReturn
 
 from ldpbayes import __version__
-from ldpbayes.cli._inputs import FORMATTED, TYPED, BadInput, option, parameter, parameters_of
+from ldpbayes.cli._inputs import FORMAT_PREFIX, PARAMETER_PREFIX, BadInput, option, parameter, parameters_of
 from ldpbayes.data.readers import formats
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
@@ -77,7 +77,7 @@ MODELS = {  # as `ldpbayes models` describes them
     "smooth_density": "Model of numbers or counts whose law has no parametric family: a smooth density.",
     "warner": "Model of yes-or-no answers: the share of true answers yes.",
 }
-LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
+LABEL_LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
 FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"
 
 
@@ -212,7 +212,7 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
     _add_csv_options(regress)
     _add(regress, "--features", "FILE", FEATURES_HELP, pathlib.Path, required=True)
     law = "distribution of a label given its predictor (default: normal)"
-    regress.add_argument("--law", help=law, default="normal", choices=LAWS)
+    regress.add_argument("--law", help=law, default="normal", choices=LABEL_LAWS)
     _add(regress, "--penalty", "X", "prior precision of a slope (default: the most probable one)", float)
     _add_switch(regress, "--no-intercept", "without an intercept: the predictor is 0 if all features are 0")
     _add(regress, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
@@ -238,7 +238,7 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     for name, each in own_options.items():
         hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
         kind = str if each.annotation is str else parameter
-        table.add_argument(option(name), dest=FORMATTED + name, type=kind, **hidden)
+        table.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **hidden)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in ("scale", "standard_deviation", "variance"):
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
@@ -288,7 +288,8 @@ def _add_calibrate_options(calibrate: argparse.ArgumentParser) -> None:
     mechanisms = "one or several mechanisms; their parameters are options (default: that of [KJKH], if there is one)"
     _add(calibrate, "--mechanism", "NAME,...", mechanisms, _names, ())
     _add_parameters(calibrate, {"epsilon"})
-    _add(calibrate, "--epsilon", "X", "privacy budgets, one study for each", float, nargs="+", dest=f"{TYPED}epsilon")
+    budgets = {"nargs": "+", "dest": f"{PARAMETER_PREFIX}epsilon"}
+    _add(calibrate, "--epsilon", "X", "privacy budgets, one study for each", float, **budgets)
     _add(calibrate, "--people", "N", "number of records of a release (default: 5000)", _integer(1), 5000)
     _add(calibrate, "--repeats", "N", "number of releases to simulate and analyse (default: 200)", _integer(1), 200)
     _add(calibrate, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
@@ -325,7 +326,7 @@ def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}
     for name in sorted(names - without - {"mechanism"}):  # a rule's own mechanism is no option
-        group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
+        group.add_argument(option(name), dest=PARAMETER_PREFIX + name, type=parameter, **hidden)
 
 
 def _kind(allowed: str, parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], Any]:

@@ -23,8 +23,8 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.polynomial import Polynomial
 from ldpbayes.privacy.guarantee import counted_once
 
-ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
-FORMAT = 1  # of files of sketches
+ROWS_READ_AT_ONCE = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
+SKETCH_FORMAT = 1  # of files of sketches
 
 
 class Source(NamedTuple):
@@ -130,7 +130,11 @@ class Sketch(Holding):
             self._write(file)
 
     def _write(self, file: BinaryIO) -> None:
-        header: dict[str, Any] = {"format": FORMAT, "kind": type(self).__name__, "mechanism": self.mechanism.spec()}
+        header: dict[str, Any] = {
+            "format": SKETCH_FORMAT,
+            "kind": type(self).__name__,
+            "mechanism": self.mechanism.spec(),
+        }
         header["added"] = [(mechanism.spec(), *more) for mechanism, *more in self.added]
         arrays = dict[str, Any]()
         for name, value in _fields(self).items():
@@ -159,7 +163,7 @@ class Sketch(Holding):
     def _read(file: BinaryIO) -> "Sketch":
         header, arrays = load_arrays(file, "sketch")
         finite = all(np.isfinite(array).all() for name, array in arrays.items() if name != "nodes")
-        if (form := header.pop("format")) != FORMAT:
+        if (form := header.pop("format")) != SKETCH_FORMAT:
             raise ValueError(f"its format is {form!r}, of another version of ldpbayes")
         kind, mechanism, _ = header.pop("kind"), mechanism_from_spec(header.pop("mechanism")), header.pop("digest", "")
         (cls,) = (each for each in Sketch.__subclasses__() if each.__name__ == kind)
@@ -253,7 +257,10 @@ class MomentSketch(Sketch):
         if mechanism.batch_shape != ():
             raise ValueError("a sketch of rows needs one budget for all; sketch the rows of each budget separately")
         array = np.asarray(values)
-        chunks = (np.asarray(array[start : start + ROWS], float) for start in range(0, len(array), ROWS))
+        chunks = (
+            np.asarray(array[start : start + ROWS_READ_AT_ONCE], float)
+            for start in range(0, len(array), ROWS_READ_AT_ONCE)
+        )
         parts = [_nodes_of_moments(rows, np.ones(len(rows))) for rows in chunks]
         return cls(mechanism, *_nodes_of_moments(*map(np.concatenate, zip(*parts, strict=True))))
 

@@ -21,13 +21,15 @@ from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
 
-NOISES = {"discrete_gaussian": DiscreteGaussian, "discrete_laplace": DiscreteLaplace, "gaussian": Gaussian}
-NOISES |= {"geometric": DiscreteLaplace, "laplace": Laplace}
+TABLE_NOISES = {"discrete_gaussian": DiscreteGaussian, "discrete_laplace": DiscreteLaplace, "gaussian": Gaussian}
+TABLE_NOISES |= {"geometric": DiscreteLaplace, "laplace": Laplace}
 NEIGHBOURS = {"add_remove": (1, "added or removed"), "replace": (2, "replaced by another one")}
 # Of values below a threshold or above it by half a standard deviation of the noise, noise puts a third below; with so
 # many above and none missing, cells were left out: the probability of a false report is (2/3)^20 = 3e-4.
-MANY = 20
-UNSTATED = "Nothing is known of what the table promises: no sensitivity and no statement of its publisher was given."
+SUSPICIOUS_NEIGHBOURS = 20
+UNSTATED_PROMISE = (
+    "Nothing is known of what the table promises: no sensitivity and no statement of its publisher was given."
+)
 
 
 class Keys(dict[str, np.ndarray]):
@@ -111,7 +113,7 @@ class NoisyTable(Release):
         if isinstance(rule, Withheld) and rule.mechanism is rule.innermost and isinstance(self.values, np.ndarray):
             width = rule.noise.standard_deviation / 2
             near = np.count_nonzero((self.values < rule.threshold + width) & ((width >= 1) | (not rule.noise.discrete)))
-            if near >= MANY and not np.isnan(self.values).any():
+            if near >= SUSPICIOUS_NEIGHBOURS and not np.isnan(self.values).any():
                 hint = "if withheld cells were left out, results are biased: add a row without a value for each"
                 _doubt(self, f"no cell is withheld, although {near:,} values are just above the threshold; {hint}")
 
@@ -203,7 +205,7 @@ class NoisyTable(Release):
         low, high = reported.interval(values)
         _refuse(np.isinf(values) | (low > high), value, values, labels, f"possible values are {possible}")
         mechanism = reported if gaps.any() else mechanism
-        privacy = UNSTATED if sensitivity is privacy is None else privacy
+        privacy = UNSTATED_PROMISE if sensitivity is privacy is None else privacy
         table = cls(values, mechanism, keys=labels, privacy=privacy, neighbours=neighbours, times=times)
         if repeats and unit is floor is threshold is None:
             cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
@@ -326,11 +328,11 @@ def _doubt(table: NoisyTable, problem: str) -> None:
 
 def _law(noise: Any) -> Any:
     """The class of a noise with one parameter."""
-    law: Any = NOISES.get(noise) if isinstance(noise, str) else noise
+    law: Any = TABLE_NOISES.get(noise) if isinstance(noise, str) else noise
     if not (isinstance(law, type) and issubclass(law, Noise) and len(getattr(law, "__match_args__", ())) == 1):
         why = "look it up in the publisher's documents: intervals depend on it, and values do not show it"
-        allowed = f"{', '.join(NOISES)}, or a class of noise with one parameter ({why})"
-        raise ArgumentError("noise", f"one of {allowed}", f"{noise!r}{guess(str(noise), NOISES)}")
+        allowed = f"{', '.join(TABLE_NOISES)}, or a class of noise with one parameter ({why})"
+        raise ArgumentError("noise", f"one of {allowed}", f"{noise!r}{guess(str(noise), TABLE_NOISES)}")
     return law
 
 

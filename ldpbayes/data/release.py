@@ -305,7 +305,7 @@ def write_release(release: Release, file: BinaryIO, npz: bool) -> None:
     column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1]) if values.ndim > 1 else values
     text = signed(json.dumps(header, default=np.ndarray.tolist), blocks_of(values=values))
     table = pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: text})
-    pa.parquet.write_table(table, file, row_group_size=archive.BLOCK, write_page_checksum=True)
+    pa.parquet.write_table(table, file, row_group_size=archive.ROWS_PER_DIGEST, write_page_checksum=True)
 
 
 def mechanism_and_more(header: Any) -> tuple[Mechanism, dict[str, Any]]:

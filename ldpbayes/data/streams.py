@@ -31,11 +31,11 @@ from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import parts_of
 
-PIECE = 1 << 22  # of a large file, that are one task
-CSV_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time
-SIGNED = '"digest"'  # in the description of values that have one
-BAR: dict[str, Any] = {"unit": " values", "unit_scale": True, "desc": "sketching"}
-FILES = (".csv", ".npy", ".npz", ".parquet", ".tsv")
+ROWS_PER_PIECE = 1 << 22  # of a large file, that are one task
+CSV_BYTES_AT_ONCE = 1 << 24  # bytes of a CSV file that are read at a time
+DIGEST_KEY = '"digest"'  # in the description of values that have one
+BAR_OPTIONS: dict[str, Any] = {"unit": " values", "unit_scale": True, "desc": "sketching"}
+STREAMED_ENDINGS = (".csv", ".npy", ".npz", ".parquet", ".tsv")
 
 
 def sketch_from(
@@ -115,7 +115,9 @@ def sketch_from(
         if executor is not None or mechanism is None:
             raise ValueError("arrays need mechanism=, and executor=None: only files can be read by workers")
         pieces, reader = [_Piece()], dataclasses.replace(reader, arrays=source)
-    with tqdm(total=sum(piece.rows for piece in pieces) or None, **BAR, disable=None if progress_bar else True) as bar:
+    with tqdm(
+        total=sum(piece.rows for piece in pieces) or None, **BAR_OPTIONS, disable=None if progress_bar else True
+    ) as bar:
         if pieces:
             reader = reader.expanding(pieces, ready, executor)
         found = filter(None, _in_order(reader.sketched, pieces, executor, bar))
@@ -166,7 +168,7 @@ class _Reader:
         with reading(path):
             if path.suffix == ".npy":
                 rows = len(np.load(path, mmap_mode="r"))
-                size = max(1, rows) if self._personal(path) else PIECE
+                size = max(1, rows) if self._personal(path) else ROWS_PER_PIECE
                 return [_Piece(path, i, i + size, min(size, rows - i)) for i in range(0, rows, size)]
             if path.suffix != ".parquet":
                 return [_Piece(path)]
@@ -175,9 +177,9 @@ class _Reader:
                 return [_Piece(path, 0, file.num_row_groups, file.metadata.num_rows)]
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             starts = np.cumsum([0, *groups[:-1]])
-            number = starts // PIECE
-            if SIGNED in spec_text(file):  # then a piece must hold whole blocks, each of which has a digest
-                number = np.maximum.accumulate(np.where(starts % archive.BLOCK, 0, number))
+            number = starts // ROWS_PER_PIECE
+            if DIGEST_KEY in spec_text(file):  # then a piece must hold whole blocks, each of which has a digest
+                number = np.maximum.accumulate(np.where(starts % archive.ROWS_PER_DIGEST, 0, number))
             ends = np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()
             return [_Piece(path, a, b, sum(groups[a:b])) for a, b in itertools.pairwise(ends)] or [_Piece(path)]
 
@@ -244,7 +246,7 @@ class _Reader:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if beside.keys() & {"neighbours", "privacy"}:
             raise ValueError("a table whose publisher states its privacy cannot be read in parts: load it whole")
-        return mechanism, beside.get("times"), SIGNED in text
+        return mechanism, beside.get("times"), DIGEST_KEY in text
 
     def _personal(self, path: pathlib.Path | None) -> bool:
         """Whether records have different budgets, which are in memory: then all values are, too."""
@@ -261,7 +263,9 @@ class _Reader:
         elif path.suffix == ".parquet":
             file = parquet_file(path)
             self._check_names(file.schema_arrow.names)
-            arrays = map(self._values, file.iter_batches(archive.BLOCK, range(piece.start, piece.stop), self.columns))
+            arrays = map(
+                self._values, file.iter_batches(archive.ROWS_PER_DIGEST, range(piece.start, piece.stop), self.columns)
+            )
         elif path.suffix == ".npy":
             arrays = [np.load(path, mmap_mode="r")[piece.start : piece.stop]]
         elif path.suffix == ".npz":
@@ -271,8 +275,8 @@ class _Reader:
             arrays = self._blocks(path)
         for array in arrays:
             values = np.asanyarray(array)
-            for start in range(0, len(values), archive.BLOCK):
-                yield values[start : start + archive.BLOCK]
+            for start in range(0, len(values), archive.ROWS_PER_DIGEST):
+                yield values[start : start + archive.ROWS_PER_DIGEST]
 
     def _blocks(self, path: pathlib.Path) -> Iterator[Any]:
         """Values of a CSV file, block by block."""
@@ -285,7 +289,7 @@ class _Reader:
         types |= dict.fromkeys(self.columns if self.levels else (), "string")
         parts = arrow.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
         convert = arrow.ConvertOptions(include_columns=self.columns, column_types=types)
-        with arrow.open_csv(path, arrow.ReadOptions(block_size=CSV_BLOCK), parts, convert) as file:
+        with arrow.open_csv(path, arrow.ReadOptions(block_size=CSV_BYTES_AT_ONCE), parts, convert) as file:
             yield from map(self._values, file)
 
     def _check_names(self, names: list[str]) -> None:
@@ -390,14 +394,14 @@ def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
     for source in sources:
         path = pathlib.Path(source)
         files = path.iterdir() if path.is_dir() else [path] if path.exists() else glob.glob(os.fspath(source))
-        own = sorted(each for each in map(pathlib.Path, files) if each.suffix in FILES or not path.is_dir())
+        own = sorted(each for each in map(pathlib.Path, files) if each.suffix in STREAMED_ENDINGS or not path.is_dir())
         if not own:
             raise FileNotFoundError(f"there is no file {os.fspath(source)!r}")
         found += own
     seen = set[str]()
     for path in found:
-        if path.suffix not in FILES:
-            raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(FILES)}")
+        if path.suffix not in STREAMED_ENDINGS:
+            raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(STREAMED_ENDINGS)}")
         if os.path.realpath(path) in seen:
             raise ValueError(f"records would count twice: {path.name} is given twice")
         seen.add(os.path.realpath(path))

@@ -18,11 +18,11 @@ from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 
 __all__ = ["read_mechanism", "read_table"]
 
-LAWS: dict[Any, Any] = {"Integer Laplace": DiscreteLaplace, "Integer Gaussian": DiscreteGaussian}
-LAWS |= {"Float Laplace": Laplace, "Float Gaussian": Gaussian}
-RESTATED = {"make_pureDP_to_zCDP", "make_zCDP_to_approxDP", "make_fix_delta", "make_approximate"}
+OPENDP_NOISES: dict[Any, Any] = {"Integer Laplace": DiscreteLaplace, "Integer Gaussian": DiscreteGaussian}
+OPENDP_NOISES |= {"Float Laplace": Laplace, "Float Gaussian": Gaussian}
+RESTATING_FUNCTIONS = {"make_pureDP_to_zCDP", "make_zCDP_to_approxDP", "make_fix_delta", "make_approximate"}
 """Measurements that state the privacy of another one in other terms."""
-FINEST = 1e-6  # of the scale: on a grid as fine as this, noise on floats is continuous
+FINE_GRID_PER_SCALE = 1e-6  # of the scale: on a grid as fine as this, noise on floats is continuous
 
 
 def read_table(
@@ -107,9 +107,9 @@ def read_released(
         advice = "query each of them as a separate column, and combine their posterior draws"
         raise ValueError(f"column {value!r} is computed from several noisy numbers ({parts}): {advice}")
     query = matches[0]
-    if query["distribution"] not in LAWS:
-        raise ArgumentError(f"noise of column {value!r}", f"one of {', '.join(LAWS)}", query["distribution"])
-    values, law = column(columns, value), LAWS[query["distribution"]]
+    if query["distribution"] not in OPENDP_NOISES:
+        raise ArgumentError(f"noise of column {value!r}", f"one of {', '.join(OPENDP_NOISES)}", query["distribution"])
+    values, law = column(columns, value), OPENDP_NOISES[query["distribution"]]
     names = keys or [name for name in columns if name not in {row["column"] for row in rows}]
     if signed is None and law.discrete and values.dtype.kind not in "iu":
         why = "which does not show if negative numbers are possible: give signed=True or signed=False"
@@ -175,7 +175,7 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         return dp.deserialize(json.dumps(json_part))
 
     part = json.loads(measurement if isinstance(measurement, str) else dp.serialize(measurement))
-    while part.get("__function__") in RESTATED | {"make_chain_mt"}:
+    while part.get("__function__") in RESTATING_FUNCTIONS | {"make_chain_mt"}:
         arguments = part["__kwargs__"]
         if d_in is not None and "transformation0" in arguments:
             d_in = rebuilt(arguments["transformation0"]).map(d_in)
@@ -192,11 +192,11 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         raise ValueError(f"measurement must be made by {allowed}, got {name}; for data frames use read_table")
     kind, scale, k = str(rebuilt(arguments["input_domain"]).carrier_type), arguments["scale"], arguments["k"]
     number = re.fullmatch(r"(?:Vec<)?([iuf])(?:\d+|size)>?", kind)
-    if number is None or (k is not None and 2.0**k > FINEST * scale):
+    if number is None or (k is not None and 2.0**k > FINE_GRID_PER_SCALE * scale):
         grid = "" if k is None else f" on a grid of 2^{k}"
-        allowed = f"integers, or floats on a grid finer than {FINEST:g} scales"
+        allowed = f"integers, or floats on a grid finer than {FINE_GRID_PER_SCALE:g} scales"
         raise ValueError(f"measurement must take {allowed}, got {kind}{grid}")
-    law = LAWS[f"{'Float' if number[1] == 'f' else 'Integer'} {name.removeprefix('make_').capitalize()}"]
+    law = OPENDP_NOISES[f"{'Float' if number[1] == 'f' else 'Integer'} {name.removeprefix('make_').capitalize()}"]
     mechanism = AdditiveMechanism(law(scale), sensitivity=math.inf if d_in is None else float(d_in))
     return Floored(mechanism) if number[1] == "u" else mechanism
 
