@@ -166,9 +166,9 @@ def unmasked(values: Any) -> Any:
     return values
 
 
-def guess(word: str, known: Iterable[str]) -> str:
+def guess(word: str, words: Iterable[str]) -> str:
     """The known word that was probably meant, to stand behind an unknown one; empty where nothing is close."""
-    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(word, known, 1))
+    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(word, words, 1))
 
 
 def missing(need: str, extra: str) -> str:

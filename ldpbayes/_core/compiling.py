@@ -54,9 +54,8 @@ def _with_known_options(with_options: Callable, without: Callable) -> Any:
 def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
     """Store compiled code in a folder, so that later Python processes start faster.
 
-    Without such a folder, JAX compiles every model again in each new process. With the folder, a later process reads
-    the compiled code of a model from the folder, if the data have the same shapes and types. If JAX already has a
-    folder for compiled code, the function changes nothing.
+    A later process reads the compiled code of a model from the folder, if the data have the same shapes and types. If
+    JAX already has a folder for compiled code, the function changes nothing.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def analysed_visits(records: np.ndarray, release: Release, **options: Any) -> tu
     # The naive analyst, who needs counts, rounds the released values and replaces negative ones by 0.
     naive = np.maximum(np.round(release.values), 0).astype(int)
     counts = {"naive": _frequencies(naive, naive.max() + 1), "non-private": _frequencies(records)}
-    fits = {name: fitted(f"{step}{name}", noiseless_counts, each, **options) for name, each in counts.items()}
+    fits = {name: fitted(f"{step}{name}", noiseless_counts, data, **options) for name, data in counts.items()}
     fits["noise-aware"] = posterior
     mean, concentration = ({a: _draws(fits[a], site) for a in ANALYSES} for site in ("mean", "concentration"))
     none = {name: visit_shares(mean[name], concentration[name])[:, 0] for name in ANALYSES}
@@ -124,7 +124,7 @@ def visit_shares(mean: Array, concentration: Array, top: int = TOP_VISITS) -> ja
 
 
 def table(estimates: Draws) -> str:
-    rows = [("", ANALYSES)] + [(name, [summary(draws[each]) for each in ANALYSES]) for name, draws in estimates.items()]
+    rows = [("", ANALYSES)] + [(name, [summary(draws[kind]) for kind in ANALYSES]) for name, draws in estimates.items()]
     return "\n".join(f"{name:<20}{''.join(f'{cell:<21}' for cell in cells)}".rstrip() for name, cells in rows)
 
 

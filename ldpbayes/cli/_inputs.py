@@ -99,8 +99,8 @@ def check_options(subject: str, values: Mapping[str, Any], parameters: Mapping[s
     lacking = [option(name) for name, needed in parameters.items() if needed and name not in values]
     for problem, names in (("has no", beyond), ("needs", lacking)):
         if names:
-            known = ", ".join(map(option, parameters)) or "none"
-            raise BadInput(f"{subject} {problem} {', '.join(names)}; its options are {known}")
+            possible = ", ".join(map(option, parameters)) or "none"
+            raise BadInput(f"{subject} {problem} {', '.join(names)}; its options are {possible}")
 
 
 class Named(NamedTuple):
@@ -114,8 +114,8 @@ class Named(NamedTuple):
 def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Named]:
     """What the arguments name; BadInput for files of sketches where these do not serve."""
     parameters = _typed(args)
-    options = [f"--{own}" for own in ("mechanism", "column", "levels", "by", "times", "persons") if getattr(args, own)]
-    options += map(option, parameters)
+    describing = ("mechanism", "column", "levels", "by", "times", "persons")
+    options = [option(name) for name in (*(name for name in describing if getattr(args, name)), *parameters)]
     if options and not any(path.suffix in CSV_ENDINGS for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
         raise BadInput(f"{', '.join(options)}: only for .csv files; {args.release[0]} states its own mechanism")
@@ -179,8 +179,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     if len(columns) != math.prod(mechanism.event_shape):
         count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
         need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
-        known = f"{path} has the columns {', '.join(table.names)}"
-        raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} for each record; {known}")
+        columns_of_file = f"{path} has the columns {', '.join(table.names)}"
+        raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} for each record; {columns_of_file}")
     words = "; name the words for categories with --levels, as in --levels no,yes"
     hint = words if hasattr(mechanism, "categories") else ""
     values = np.stack([table.numbers(name, args.levels, hint) for name in columns], axis=-1)
@@ -224,7 +224,8 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
     """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has. By
     default that of a model's `CALIBRATED_MECHANISMS`.
     """
-    typed, found = {name: value for name, value in _typed(args).items() if value is not None}, dict[str, Mechanism]()
+    typed = {name: value for name, value in _typed(args).items() if value is not None}
+    mechanisms = dict[str, Mechanism]()
     if not args.mechanism:
         if model not in CALIBRATED_MECHANISMS:
             only = ", ".join(CALIBRATED_MECHANISMS)
@@ -235,26 +236,26 @@ def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, M
     for name in named:
         fields = parameters_of(_mechanism_class(name))
         unused -= fields.keys()
-        own = {key: value for key, value in typed.items() if key in fields}
+        common_options = {key: value for key, value in typed.items() if key in fields}
         several = "epsilon" in fields and budgets is not None
         for epsilon in np.ravel(budgets).tolist() if several else [None]:
-            values = own | ({"epsilon": epsilon} if several else {})
+            values = common_options | ({"epsilon": epsilon} if several else {})
             check_options(f"--mechanism {name}", values, fields)
             with naming(f"--mechanism {name}", values):
-                made = mechanism_from_spec({"mechanism": name} | values)
-                found[f"{name} {epsilon:g}" if several else name] = made
+                mechanism = mechanism_from_spec({"mechanism": name} | values)
+            mechanisms[f"{name} {epsilon:g}" if several else name] = mechanism
     if unused:
         raise BadInput(f"none of the mechanisms has an option {', '.join(map(option, sorted(unused)))}")
-    return found
+    return mechanisms
 
 
 def _mechanism_class(name: str) -> Any:
     try:
         return mechanism_class(name)
     except ValueError:
-        known = mechanism_names()
-        meant = f"{name!r}{guess(name, known)}"
-        raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(known)}") from None
+        names = mechanism_names()
+        meant = f"{name!r}{guess(name, names)}"
+        raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
 
 
 def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
@@ -361,8 +362,8 @@ def load_model(name: str, *arguments: Any) -> Callable:
             return getattr(ldp.models, name)(*arguments)
     path = pathlib.Path(name)
     if path.suffix != ".py":
-        known = f"{', '.join(ldp.models.__all__)}, or a Python file (.py)"
-        raise BadInput(f"no model {name!r}{guess(name, ldp.models.__all__)}; --model must be one of {known}")
+        models = f"{', '.join(ldp.models.__all__)}, or a Python file (.py)"
+        raise BadInput(f"no model {name!r}{guess(name, ldp.models.__all__)}; --model must be one of {models}")
     if not path.is_file():
         raise BadInput(f"--model: no file {path}")
     spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)

@@ -171,7 +171,7 @@ def _fit(args: argparse.Namespace) -> int:
         role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
         say(f"{files} files, {role}") if files > 1 else None
         say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
-        facts = [each.release.about or {} for each in releases]
+        facts = [named.release.about or {} for named in releases]
         stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
         say(few(stated)) if stated else None
         with naming("--add"):
@@ -185,10 +185,10 @@ def _fit(args: argparse.Namespace) -> int:
             with naming("--plot"):
                 bounds = shape_of(mechanism)[:2]
         with naming("--same-people"):
-            said = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
-        say(few(f"  {line}" for line in said.splitlines()))
+            statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
+        say(few(f"  {line}" for line in statement.splitlines()))
         whole = args.no_sketch or args.features or frame
-        data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
+        data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
         if notes:
             say(notes[0])
         words = tuple(release.word for release in releases)
@@ -332,8 +332,8 @@ def _release(args: argparse.Namespace) -> int:
     except FileExistsError:
         raise BadInput(f"--out {args.out} exists, and is not overwritten") from None
     display(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
-    known = "the mechanism, who drew them, and the names of the column and its levels"
-    display(f"wrote {args.out}: {len(release):,} released values, {known}, and nothing else")
+    facts = "the mechanism, who drew them, and the names of the column and its levels"
+    display(f"wrote {args.out}: {len(release):,} released values, {facts}, and nothing else")
     return DOUBTFUL if messages else OK
 
 
@@ -353,27 +353,27 @@ def _table(args: argparse.Namespace) -> int:
     with _plain_warnings() as messages:
         warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
         tables, values = inputs.load_tables(args)
-        known = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
+        reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
         with naming(args.table):
-            parts = {name: table[known[name]] for name, table in tables.items()}
+            parts = {name: table[reported[name]] for name, table in tables.items()}
             posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
-        draws = {name: np.tile(each, (args.samples if name in tables else 1, 1)) for name, each in values.items()}
+        draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
         for name in tables:
-            draws[name][:, known[name]] = posterior[name].values[0]
+            draws[name][:, reported[name]] = posterior[name].values[0]
         for over, by in args.ratio:
             for part in (values, draws):  # without a positive denominator there is no ratio
                 part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
         table, rows = next(iter(tables.values())), list[tuple]()
-        display(*(f"{name}: {each!r}" for name, each in tables.items()), promises([*tables.values()]), sep="\n")
+        display("\n".join([*(f"{name}: {part!r}" for name, part in tables.items()), promises([*tables.values()])]))
         display(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
         for name in [*tables, *map("/".join, args.ratio)]:
             levels = estimates.tail_probabilities(args.level, "both")
             low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
-            own = {"value": values[name], "mean": np.nanmean(draws[name], axis=0), "sd": np.nanstd(draws[name], axis=0)}
-            own |= {"lower": low, "upper": high}
-            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(own, ",.6g")))
-            rows += zip(*table.keys.values(), itertools.repeat(name), *own.values())
-    rows.insert(0, (*table.keys, "quantity", *own))
+            columns = {"value": values[name], "mean": np.nanmean(draws[name], axis=0)}
+            columns |= {"sd": np.nanstd(draws[name], axis=0), "lower": low, "upper": high}
+            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(columns, ",.6g")))
+            rows += zip(*table.keys.values(), itertools.repeat(name), *columns.values())
+    rows.insert(0, (*table.keys, "quantity", *columns))
     _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
     return DOUBTFUL if messages else OK
 
@@ -388,7 +388,7 @@ def _table(args: argparse.Namespace) -> int:
 )
 def _sketch(args: argparse.Namespace) -> int:
     _check_out(args.out, ".npz", "sketches are NumPy files")
-    args.column = [name for each in args.column or () for name in each.split(",")]
+    args.column = [name for text in args.column or () for name in text.split(",")]
     with naming("sketch"), _plain_warnings() as messages:
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
@@ -412,9 +412,9 @@ def _sketch(args: argparse.Namespace) -> int:
 )
 def _design(args: argparse.Namespace) -> int:
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
-    known = [name for name in dir(dist) if name[0].isupper()]
-    if args.law not in known:
-        meant = f"{args.law!r}{guess(args.law, known)}"
+    laws = [name for name in dir(dist) if name[0].isupper()]
+    if args.law not in laws:
+        meant = f"{args.law!r}{guess(args.law, laws)}"
         raise BadInput(f"--law must be a NumPyro distribution, such as Normal; got {meant}")
     law: Any = getattr(dist, args.law)
     mechanisms = inputs.planned_mechanisms(args)
@@ -515,7 +515,7 @@ def _models(args: argparse.Namespace) -> int:
         factory = getattr(ldp.models, name)
         needed = [parameter for parameter, required in inputs.parameters_of(factory).items() if required]
         # a formula, or features of one column, where they are needed
-        model = factory(*("y ~ x" if each == "formula" else np.zeros((1, 1)) for each in needed))
+        model = factory(*("y ~ x" if parameter == "formula" else np.zeros((1, 1)) for parameter in needed))
         priors = ", ".join(f"{name}={text}" for name, text in model.shown.items() if name not in needed)
         _, kind, groups = inputs.traits_of(model)
         takes = f"Takes {'one release for each group, of' if groups else 'a release of'} {kind}."
@@ -551,9 +551,9 @@ def _write_picture(path: pathlib.Path, figure: Any, say: Callable = display) -> 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
-    given = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
-    given |= {"dense_mass": args.dense_mass or None}  # any of these makes `fit` run chains
-    return options | {name: option for name, option in given.items() if option is not None}
+    sampler = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
+    sampler |= {"dense_mass": args.dense_mass or None}  # any of these makes `fit` run chains
+    return options | {name: option for name, option in sampler.items() if option is not None}
 
 
 @contextlib.contextmanager

@@ -234,10 +234,10 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     read = formats()
     names = f"{', '.join(read)} (default: by the ending of TABLE); options of a format are typed as --query"
     _add(table, "--format", "NAME", f"format of TABLE: {names}", choices=read)
-    own_options = {name: each for entry in read.values() for name, each in entry.options.items()}
-    for name, each in own_options.items():
+    own_options = {name: parameter_entry for entry in read.values() for name, parameter_entry in entry.options.items()}
+    for name, parameter_entry in own_options.items():
         hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-        kind = str if each.annotation is str else parameter
+        kind = str if parameter_entry.annotation is str else parameter
         table.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **hidden)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in ("scale", "standard_deviation", "variance"):
@@ -309,8 +309,8 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
         + ("them), one for all records." if private else "them); @NAME reads one for each record from a column."),
     )
     column = "column of the values; for rows several in order, x1,x2,y" + " (default: the only column)" * (not private)
-    made = "mechanism that adds the noise" if private else "mechanism that released the values"
-    _add(group, "--mechanism", "NAME", made, required=private)
+    help_text = "mechanism that adds the noise" if private else "mechanism that released the values"
+    _add(group, "--mechanism", "NAME", help_text, required=private)
     _add(group, "--column", "NAME", column, action="append", required=private)
     _add(group, "--levels", "A,B,...", "words in the column that stand for the categories 0, 1, ...", _words, ())
     _add(group, "--times", "N", "largest number of values about one person (default: 1)", _integer(1))
@@ -324,7 +324,7 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
 def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:
     """Parameters of all mechanisms as options, which the help leaves out."""
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}
+    names = {name for mechanism in mechanism_names() for name in parameters_of(mechanism_class(mechanism))}
     for name in sorted(names - without - {"mechanism"}):  # a rule's own mechanism is no option
         group.add_argument(option(name), dest=PARAMETER_PREFIX + name, type=parameter, **hidden)
 

@@ -43,7 +43,7 @@ class CountSketch(Sketch):
 
     nodes: Any
     weights: Any
-    groups: Any = None  #: Code of the group of each node (nodes,), from 0, or None.
+    groups: Any = None
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: np.ndarray | None = None) -> "CountSketch":
@@ -135,8 +135,8 @@ class ExpandedSketch(Sketch):
     - ``records``: the released values, or None if they were not kept.
     """
 
-    polynomial: Polynomial  #: The log-likelihood in nats, a polynomial of the shares.
-    count: Any  #: Number of records.
+    polynomial: Polynomial
+    count: Any
     records: "tuple[CategoryRecords, ...] | None" = host(default=None)
 
     @classmethod
@@ -148,11 +148,8 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | Frame | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood of N released values (N, *event) into a polynomial. `Release.sketch` calls this
-        method.
-
-        The order of the polynomial is 4, or 3 if there are more than 24 categories. The centre of the expansion is a
-        vector of shares near the posterior mean. `Release.sketch` describes the options.
+        """Expand the log-likelihood of N released values (N, *event) into a polynomial of order 4, or 3 if there are
+        more than 24 categories, around shares near the posterior mean. `Release.sketch` describes the options.
         """
         array = np.asanyarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
@@ -186,10 +183,8 @@ class ExpandedSketch(Sketch):
         return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Return the exact log-likelihoods (m,) of all released values, in nats, for m vectors of shares.
-
-        `theta` has the m vectors, as an array (m, d) for d categories, or (m, G, d) for d categories and G groups.
-        Raises ValueError if the sketch did not keep the released values.
+        """Return the exact log-likelihoods (m,) of all released values, in nats, at m vectors of shares `theta` (m, d),
+        or (m, G, d) with G groups. Raises ValueError if the sketch did not keep the values.
         """
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
@@ -287,8 +282,8 @@ class CategoryRecords:
                 part = slopes[:, start : start + width]
                 with jax.enable_x64(True):
                     products = _products(np.pad(part, [(0, 0), (0, width - part.shape[1])]), order)
-                for total, each in zip(sums[3:], products, strict=True):
-                    total[group] += np.asarray(each)
+                for total, product in zip(sums[3:], products, strict=True):
+                    total[group] += np.asarray(product)
         # The derivatives of log f, of a linear f whose own is v, are v, -v², 2 v³ and -6 v⁴; see `Polynomial`.
         twice = np.where(rows == columns, 1.0, 2.0)
         fourth = -0.25 * sums[4] * twice[:, None] * twice if order > 3 else None
@@ -399,7 +394,7 @@ def _mode(records: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _barrier_maximum(theta: np.ndarray, gradient: np.ndarray, information: np.ndarray) -> np.ndarray:
     """The maximum of a quadratic log-likelihood plus Σ log θ_k over the simplex, by Newton steps that stay inside."""
     if theta.ndim > 1:
-        return np.stack([_barrier_maximum(*each) for each in zip(theta, gradient, information, strict=True)])
+        return np.stack([_barrier_maximum(*group) for group in zip(theta, gradient, information, strict=True)])
 
     def objective(x: np.ndarray) -> float:
         return (gradient - 0.5 * information @ (x - theta)) @ (x - theta) + np.sum(np.log(x))
@@ -431,8 +426,8 @@ def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | Mix
         stacked = jax.tree.map(lambda *parts: (np if is_concrete(parts) else jnp).stack(parts), *polynomials)
         records: Any = None
         if all(part.records is not None for part in sketches):
-            pairs = [(group, each) for group, part in enumerate(sketches) for each in part.records]
-            records = tuple(dataclasses.replace(each, by=np.broadcast_to(g, len(each))) for g, each in pairs)
+            pairs = [(group, values) for group, part in enumerate(sketches) for values in part.records]
+            records = tuple(dataclasses.replace(values, by=np.broadcast_to(g, len(values))) for g, values in pairs)
         count = sum(part.count for part in sketches)
         return ExpandedSketch(sketches[0].mechanism, stacked, count, records, num_groups=len(sketches))
     if mechanisms[0].support.is_discrete:

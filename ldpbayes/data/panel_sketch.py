@@ -56,22 +56,21 @@ class PanelSketch(Sketch):
     - ``atoms`` (places,): only if the mechanism releases some records without noise: the number of released values that
       are equal to a clipping bound, or to an integer between the bounds. The attribute ``places`` has these numbers.
     - ``edges`` (panels + 1,): the ends of the panels, in the unit of the data.
-    - ``order``: the number of nodes (weighted values of z) that replace the values of a panel.
+    - ``order``: the number of nodes (weighted values of z, at most 12) that replace the values of a panel.
     - ``grid``: the number of intervals for the numerical integration over x. None means as many intervals as panels.
     - ``chosen``: True if `coarser` does not change the panels, for example because a user chose their number.
-    - ``records``: the released values, or None if they were not kept.
-    - ``probes``: at most 256 of the released values, with which `fit` checks the sketch.
+    - ``records``, ``probes``: the released values, if they were kept, and at most 256 of them, for the check by `fit`.
     """
 
     moments: Any
     tails: Any
     atoms: Any
-    edges: tuple[float, ...] = static()  #: Ends of the panels, increasing.
-    order: int = static(default=NODES_PER_PANEL)  #: Number of nodes for each panel, at most 12.
-    grid: int | None = static(default=None)  #: Number of panels in x. None: as in z.
-    chosen: bool = static(default=False)  #: True if `coarser` keeps the panels.
-    records: tuple | None = host(default=None)  # the released values, with which it can refine itself
-    probes: Any = host(default=None)  # a few values, evenly spread, for the certificate
+    edges: tuple[float, ...] = static()
+    order: int = static(default=NODES_PER_PANEL)
+    grid: int | None = static(default=None)
+    chosen: bool = static(default=False)
+    records: tuple | None = host(default=None)
+    probes: Any = host(default=None)
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
@@ -105,10 +104,8 @@ class PanelSketch(Sketch):
 
     @cached_property
     def nodes(self) -> np.ndarray:
-        """The nodes (values that replace the released values), in the unit of the data. They depend only on the panels.
-
-        The array has the nodes of each panel (Gauss-Legendre nodes), then two nodes below and two nodes above all
-        panels, and then the array ``places``.
+        """The values that replace the released values: Gauss-Legendre nodes of each panel, two nodes below and two
+        above all panels, and ``places``. They depend only on the panels.
         """
         edges = np.asarray(self.edges)
         t, _ = leggauss(self.order)
@@ -125,7 +122,7 @@ class PanelSketch(Sketch):
 
     @cached_property
     def weights(self) -> Any:
-        """For each node, how many records the node replaces, as an array (nodes,). The sum is the number of records."""
+        """For each node, how many records the node replaces (nodes,)."""
         xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
         low, high = self.edges[0], self.edges[-1]
@@ -137,12 +134,9 @@ class PanelSketch(Sketch):
         return xp.concatenate([inner.ravel(), tails, self.atoms])
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """Return a sketch with fewer and wider panels, computed from the moments of this sketch.
-
-        `panels` is the approximate number of panels (intervals of released values) of the result. Default: 10. `grid`
-        is the largest number of intervals for the numerical integration over the record x. Default: 12. `lattice` is
-        True if every integer must be an end of a panel. Default: as in this sketch. If ``chosen`` is True, the method
-        returns this sketch unchanged.
+        """Return a sketch with about `panels` panels and at most `grid` intervals of x, computed from the moments of
+        this sketch; this sketch itself if ``chosen`` is True. `lattice` is True if every integer must be an end of a
+        panel (default: as in this sketch).
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
@@ -160,18 +154,14 @@ class PanelSketch(Sketch):
 
     @property
     def thinned(self) -> "PanelSketch":
-        """A sketch of only the released values in ``probes`` (at most 256), each of which stands for equally many
-        records.
-        """
+        """A sketch of only the values in ``probes``, each of which stands for equally many records."""
         parts = panel_moments(self.mechanism, self.probes, np.asarray(self.edges))
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
 
     def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
-        """Return a more exact sketch of the released values, with four times as many panels as this sketch.
-
-        Returns None if this sketch did not keep the released values. `lattice` is True if every integer must be an end
-        of a panel, as for `Release.sketch`.
+        """Return a sketch of the released values with four times as many panels; None if they were not kept. `lattice`
+        is as in `Release.sketch`.
         """
         if self.records is None:
             return None
@@ -194,8 +184,8 @@ class PanelSketch(Sketch):
         records = None if self.records is None or other.records is None else self.records + other.records
         probes = None
         if self.probes is not None and other.probes is not None:
-            own = round(KEPT_PROBES * float(self.size / (self.size + other.size)))  # of the records, the same share
-            probes = np.concatenate([evenly_spaced(self.probes, own), evenly_spaced(other.probes, KEPT_PROBES - own)])
+            kept = round(KEPT_PROBES * float(self.size / (self.size + other.size)))  # of the records, the same share
+            probes = np.concatenate([evenly_spaced(self.probes, kept), evenly_spaced(other.probes, KEPT_PROBES - kept)])
         moments, tails, atoms = (getattr(self, name) + getattr(other, name) for name in self.arrays)
         grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
         order, chosen = min(self.order, other.order), self.chosen or other.chosen
@@ -221,7 +211,7 @@ class MixedSketch(Sketch):
         """The sketch of all records of some sketches, those of equal mechanisms added; ValueError for too many."""
         sums: list[Any] = []
         for part in parts:
-            place = next((i for i, each in enumerate(sums) if each.mechanism == part.mechanism), None)
+            place = next((i for i, other in enumerate(sums) if other.mechanism == part.mechanism), None)
             sums += [part] if place is None else [sums.pop(place)._plus(part)]
         if len(sums) > MOST_BUDGETS:
             most = f"a sketch of numbers can hold at most {MOST_BUDGETS} different budgets, bounds or noise scales"
@@ -263,7 +253,7 @@ def budgets_of(mechanism: Mechanism, count: int) -> tuple[np.ndarray, list[Mecha
         kinds = np.cumsum(np.diff(values, prepend=-np.inf) > EQUAL_BUDGETS_RTOL * np.abs(values))
         _, first, codes = np.unique(codes * (len(values) + 1) + kinds[places], return_index=True, return_inverse=True)
     records = (mechanism.of_records((count,), slice(row, row + 1)) for row in first[: MOST_BUDGETS + 1])
-    return codes, [each._map_personal(lambda leaf: leaf[0]) for each in records]
+    return codes, [record._map_personal(lambda leaf: leaf[0]) for record in records]
 
 
 def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> tuple[Array, int | None]:
@@ -383,8 +373,9 @@ def _merged(moments: Array, edges: np.ndarray, keep: np.ndarray) -> np.ndarray:
     start, stop = (edges[keep[whole + side]][:, None] for side in (0, 1))
     points = edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)
     wide = np.polynomial.legendre.legvander((2 * points - start - stop) / (stop - start), MOMENTS_PER_PANEL - 1)
-    own = np.polynomial.legendre.legvander(t, MOMENTS_PER_PANEL - 1) * w[:, None] * (np.arange(MOMENTS_PER_PANEL) + 0.5)
-    parts = np.einsum("pm,qm,pqn->pn", moments, own, wide, optimize=True)
+    degrees = np.arange(MOMENTS_PER_PANEL)
+    weighted = np.polynomial.legendre.legvander(t, degrees[-1]) * w[:, None] * (degrees + 0.5)
+    parts = np.einsum("pm,qm,pqn->pn", moments, weighted, wide, optimize=True)
     return np.add.reduceat(parts, keep[:-1])
 
 

@@ -88,13 +88,8 @@ def sketch_from(
     Returns
     -------
     Sketch
-        The sketch of all released values. It does not keep these values.
-
-    Raises
-    ------
-    ValueError
-        There are no values, or two files have the same content. If an error is about a file, the message begins with
-        the name of the file.
+        The sketch of all released values, without these values. Raises ValueError if there are none, or if two files
+        have the same content.
     """
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
@@ -107,7 +102,7 @@ def sketch_from(
         head, source = itertools.tee(source)
         source = [*source] if isinstance(next(head, None), str | os.PathLike) else source
         del head  # which would keep all arrays
-    if isinstance(source, Sequence) and all(isinstance(each, str | os.PathLike) for each in source):
+    if isinstance(source, Sequence) and all(isinstance(path, str | os.PathLike) for path in source):
         paths = _paths(source)
         ready = [_loaded(path, mechanism) for path in paths if holds_sketch(path)]
         pieces = [piece for path in paths if not holds_sketch(path) for piece in reader.pieces(path)]
@@ -120,12 +115,12 @@ def sketch_from(
     ) as bar:
         if pieces:
             reader = reader.expanding(pieces, ready, executor)
-        found = filter(None, _in_order(reader.sketched, pieces, executor, bar))
-        files = itertools.groupby(found, lambda part: part.path)
+        read_parts = filter(None, _in_order(reader.sketched, pieces, executor, bar))
+        files = itertools.groupby(read_parts, lambda part: part.path)
         sketches: Iterable[Sketch] = itertools.chain(ready, (_of_release([*parts]) for _, parts in files))
         if different_people:
             whole = uuid.uuid4().hex
-            sketches = (dataclasses.replace(each, added=parts_of(whole, each.promises)) for each in sketches)
+            sketches = (dataclasses.replace(sketch, added=parts_of(whole, sketch.promises)) for sketch in sketches)
         total = _sum(sketches)
     if total is None:
         raise ValueError("there is no released value to sketch")
@@ -186,12 +181,12 @@ class _Reader:
     def sketched(self, piece: _Piece, bar: Any = None) -> _Part | None:
         """The sketch of a piece, without one where it is empty."""
         with _naming(piece.path) as file:
-            made, times, signed = self._made(piece.path)
+            released_by, times, signed = self._made(piece.path)
             blocks = list[str]()
 
             def read(values: Any) -> Sketch:
                 blocks.extend(blocks_of(values=values) if signed else ())
-                return self._sketch(values, made, times, bar)
+                return self._sketch(values, released_by, times, bar)
 
             total = _sum(map(read, self._chunks(piece)))
             if total is None and signed:
@@ -368,7 +363,7 @@ def _of_release(parts: Sequence[_Part]) -> Sketch:
             verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
             digest = hashlib.sha256(text.encode()).hexdigest()
     sources = (Source(path.name, round(float(total.size)), digest),) if path and digest else ()
-    added = tuple(each._replace(mechanism=total.mechanism) for each in sketch.added[:1])
+    added = tuple(promise._replace(mechanism=total.mechanism) for promise in sketch.added[:1])
     return dataclasses.replace(total, added=added, doubts=total.doubts[:1], sources=sources)
 
 
@@ -382,30 +377,30 @@ def _text(path: pathlib.Path) -> str:
 
 def _loaded(path: pathlib.Path, mechanism: Mechanism | None) -> Sketch:
     sketch = Sketch.load(path)
-    own = sketch._common() if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
-    if mechanism is not None and mechanism != own:
-        raise ValueError(f"{path.name}: the sketch is of values released by {own!r}, not by {mechanism!r}")
+    of_sketch = sketch._common() if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
+    if mechanism is not None and mechanism != of_sketch:
+        raise ValueError(f"{path.name}: the sketch is of values released by {of_sketch!r}, not by {mechanism!r}")
     return sketch
 
 
 def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
     """Files in the order given, those of a folder or a pattern in that of their names."""
-    found: list[pathlib.Path] = []
+    paths: list[pathlib.Path] = []
     for source in sources:
         path = pathlib.Path(source)
         files = path.iterdir() if path.is_dir() else [path] if path.exists() else glob.glob(os.fspath(source))
-        own = sorted(each for each in map(pathlib.Path, files) if each.suffix in STREAMED_ENDINGS or not path.is_dir())
-        if not own:
+        here = sorted(file for file in map(pathlib.Path, files) if file.suffix in STREAMED_ENDINGS or not path.is_dir())
+        if not here:
             raise FileNotFoundError(f"there is no file {os.fspath(source)!r}")
-        found += own
+        paths += here
     seen = set[str]()
-    for path in found:
+    for path in paths:
         if path.suffix not in STREAMED_ENDINGS:
             raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(STREAMED_ENDINGS)}")
         if os.path.realpath(path) in seen:
             raise ValueError(f"records would count twice: {path.name} is given twice")
         seen.add(os.path.realpath(path))
-    return found
+    return paths
 
 
 def holds_sketch(path: pathlib.Path) -> bool:

@@ -80,9 +80,9 @@ class CsvFile:
                 count = "several columns" if name in self.names else "no column"
                 if self.private:
                     raise FileError(f"{self.path} has {count} {name!r}; its first line must hold the columns' names")
-                known = ", ".join(other or "(one without a name)" for other in self.names)
+                present = ", ".join(other or "(one without a name)" for other in self.names)
                 meant = "" if name in self.names else guess(name, self.names)
-                raise FileError(f"{self.path} has {count} {name!r}{meant}; its columns are {known}")
+                raise FileError(f"{self.path} has {count} {name!r}{meant}; its columns are {present}")
             if names.count(name) > 1:
                 raise FileError(f"column {name!r} of {self.path} is given twice")
         return names
