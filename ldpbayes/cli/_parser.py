@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from ldpbayes import __version__
 from ldpbayes.cli._inputs import FORMAT_PREFIX, PARAMETER_PREFIX, BadInput, option, parameter, parameters_of
 from ldpbayes.data.readers import formats
+from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -22,13 +23,14 @@ EXIT_CODES = """exit codes:
      domain of the estimator, or a model is not calibrated
 """
 
-FAMILY_OPTIONS = {  # parameters of families
+FAMILY_OPTIONS = {
     "lower": "lower bound to which records were clamped; of rows one for each column, as 0,0,18",
     "upper": "upper bound to which records were clamped",
-    "trials": "number of trials, for --family binomial",
-    "categories": "number of categories, for --family multinomial",
-    "scale": "known standard deviation, for --family gaussian_mean",
-    "concentration": "known shape, for --family gamma_rate",
+}
+FAMILY_OPTIONS |= {
+    field: f"{text}, for --family {name}"
+    for name, family in FAMILIES.items()
+    for field, text in family.option_help.items()
 }
 MECHANISMS = {  # as `ldpbayes mechanisms` describes them; it lists those of other packages without a description
     "additive": "Noise of any law on a clipped number, on columns of a row, or on a statistic of many records.",

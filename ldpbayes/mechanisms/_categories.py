@@ -61,11 +61,10 @@ class PureProtocol(Categories):
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget in nats, positive: one number, or one number for each record. An infinite budget means that
-        records are not perturbed.
+        Privacy budget in nats, positive: one number, or one for each record. Under an infinite budget, records are not
+        perturbed.
     categories : int
-        Number of categories, at least 2. Records are the codes 0, ..., categories − 1. Other records raise a
-        ValueError.
+        Number of categories, at least 2. Records are the codes 0, ..., categories − 1; others raise a ValueError.
     """
 
     epsilon: Array = ruled(ABOVE_0)
@@ -86,36 +85,24 @@ class PureProtocol(Categories):
 
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return True if the released value `z` supports the category `x`, which means that x is in the set S(z).
-
-        The codes `x` may be integers or floats. The result has the broadcast shape of `x` and the batch shape of `z`.
+        """Return whether the released value `z` supports the category `x`, in the broadcast shape of `x`
+        and the batch of `z`.
         """
 
     @abc.abstractmethod
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Return log p(z | x) for the categories x that `z` supports. It is equal for all these categories.
-
-        The result has the batch shape of the released values `z`.
-        """
+        """Return log p(z | x) for the categories x that `z` supports, where it is equal, in the batch shape of `z`."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:
-        """Return 1 for each category that `z` supports, and 0 for each other category.
-
-        The result has the batch shape of `z` and a new last axis of length `categories`.
-        """
+        """Return 1 for each category that `z` supports and 0 for others: the batch shape of `z`, then (categories,)."""
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Return an array (N, m) of integers with one row for each of the N released values `z`.
-
-        Two released values have equal rows only if they support the same categories. A sketch (a compressed release)
-        stores only one of several released values with equal rows.
-        """
         return np.asarray(z).reshape(len(z), -1)
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -235,13 +222,8 @@ def row_sums(z: Array) -> Array:
 class RandomizedResponse(_EvenProtocol):
     """Randomized response: release the true category with probability p, and each other category with probability q.
 
-    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q. The mechanism for two categories is from
-    [Warner]. The mechanism for more categories is from [KBR]. A released value z supports only the category z.
-
-    Parameters
-    ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories (default: 2), as in `PureProtocol`.
+    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q ([Warner] for two categories, [KBR] for more). A
+    released value z supports only the category z. Default: two categories. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -255,9 +237,8 @@ class RandomizedResponse(_EvenProtocol):
     _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released code for each record.
-
-        The released codes have the dtype of `x` if this dtype can represent all codes. Otherwise, they are integers.
+        """Draw a released code for each record, in the dtype of `x` if this can represent all
+        codes, else as integers.
         """
         codes, dtype = self._codes(x), jnp.asarray(x).dtype
         if jnp.issubdtype(dtype, jnp.floating):
@@ -325,16 +306,11 @@ class _UnaryEncoding(BitVectorProtocol):
 
 @registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
-    """Optimal unary encoding (OUE): release one perturbed bit for each category.
+    """Optimal unary encoding (OUE): release one perturbed bit for each category ([WBLJ] sec. 4.2).
 
-    The bit of the true category is 1 with probability p = 1/2. The bit of each other category is 1 with probability
-    q = 1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. See [WBLJ] sec. 4.2. In [KJKH] eq. 9, the
-    letter q stands for our p, and the letter p stands for our 1 − q.
-
-    Parameters
-    ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, as in `PureProtocol`.
+    The bit of the true category is 1 with probability p = 1/2, and the bit of each other category with probability
+    q = 1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. In [KJKH] eq. 9, the letter q stands for our
+    p, and the letter p stands for our 1 − q. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -347,16 +323,11 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("symmetric_unary_encoding")
 class SymmetricUnaryEncoding(_UnaryEncoding):
-    """Symmetric unary encoding (SUE): release one bit for each category, after random flips.
+    """Symmetric unary encoding (SUE): release one bit for each category, after random flips ([WBLJ] sec. 4.2).
 
-    Before the flips, the bit of the true category is 1, and all other bits are 0. Each bit is flipped with probability
-    q = 1 / (exp(epsilon / 2) + 1), and kept with probability p = 1 − q. SUE is from [WBLJ] sec. 4.2. It equals the
-    permanent response of basic RAPPOR in [EPK], with f = 2 q.
-
-    Parameters
-    ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, as in `PureProtocol`.
+    Before the flips, only the bit of the true category is 1. Each bit is flipped with probability
+    q = 1 / (exp(epsilon / 2) + 1). This is the permanent response of basic RAPPOR in [EPK], with f = 2 q.
+    `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -371,17 +342,14 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """Subset selection: release a random set of w categories ([YB]; [WHNWXY]).
 
-    A set that contains the true category is exp(epsilon) times as probable as a set that does not contain it.
+    A set with the true category is exp(epsilon) times as probable as a set without it. Under an infinite budget, the
+    set always has it. `PureProtocol` describes epsilon and categories.
 
     Parameters
     ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, as in `PureProtocol`. With an infinite budget, the set always
-        contains the true category.
     subset_size : int, optional
         Number w of categories in a set, from 1 to categories − 1. It is required if epsilon is an array. Default:
-        categories / (exp(epsilon) + 1), rounded up or down. The direction is chosen for the smaller variance of
-        estimated frequencies.
+        categories / (exp(epsilon) + 1), rounded so that estimated frequencies have the smaller variance.
 
     Examples
     --------
@@ -452,20 +420,13 @@ class _SizedSubset(constraints.multinomial):
 class HadamardResponse(_EvenProtocol):
     """Hadamard response: release the number of a column of a Hadamard matrix ([ASZ] Algorithm 1).
 
-    Every category has its own row of the matrix, with a 1 in half of the columns. The mechanism prefers the columns in
-    which the row of the true category has a 1. They are exp(epsilon) times as probable as the other columns.
-
-    A released value z is the number of a column, 0, ..., K − 1, where K is the smallest power of two above the number
-    of categories. The row of category x has a 1 in column z if the binary numbers x + 1 and z share an even number of
-    ones. Then z supports x.
+    Every category has its own row of the matrix, with a 1 in half of the columns. The columns in which the row of the
+    true category has a 1 are exp(epsilon) times as probable as the others. A released value z is the number of a
+    column, 0, ..., K − 1, where K is the smallest power of two above the number of categories. The row of category x
+    has a 1 in column z if the binary numbers x + 1 and z share an even number of ones. Then z supports x.
 
     The mechanism is for small budgets. For epsilon well above 1, `SubsetSelection` and `LocalHashing` are more precise.
-
-    Parameters
-    ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, as in `PureProtocol`. With an infinite budget, the row of the
-        true category always has a 1 in the released column.
+    `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -516,21 +477,17 @@ MAX_RANGE = 1 << 31
 
 @registered_dataclass("local_hashing")
 class LocalHashing(_EvenProtocol):
-    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
+    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash ([WBLJ] sec.
+    4.3).
 
     Randomized response perturbs the hash. With ``hash_range=2``, the mechanism is binary local hashing (BLH). With the
-    default `hash_range`, it is optimal local hashing (OLH). Both are from [WBLJ], sec. 4.3.
-
-    A released value is a pair (seed, hash). It supports the categories that have this hash under this seed. The
-    guarantee is for two categories that have different hashes under the seed, the worst case.
-
-    The hash is xxHash32 of the decimal digits of the category's code, modulo g, as in the package pure-ldp.
+    default `hash_range`, it is optimal local hashing (OLH). A released value is a pair (seed, hash). It supports the
+    categories that have this hash under this seed. The guarantee is for two categories with different hashes, the worst
+    case. The hash is xxHash32 of the decimal digits of the category's code, modulo g, as in the package pure-ldp.
+    `PureProtocol` describes epsilon and categories (here at most 10^7).
 
     Parameters
     ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, at most 10^7, as in `PureProtocol`. With an infinite budget,
-        the hash is not perturbed.
     hash_range : int, optional
         Number g of different hashes, at least 2. It is required if epsilon is an array or infinite. Default:
         exp(epsilon) rounded to an integer, plus 1.
@@ -643,16 +600,14 @@ def _rotate(bits: jax.Array, by: int) -> jax.Array:
 class TransitionMatrix(Categories):
     """Any mechanism for categories, given by its matrix of probabilities p(z | x).
 
-    The guarantee is for the two categories x that are easiest to distinguish. Some outputs z may be possible for one
-    category and impossible for the other category. Such an output reveals the category. Then epsilon is infinite at
-    delta = 0. Epsilon is finite if delta is at least the probability of such outputs.
+    The guarantee is for the two categories that are easiest to distinguish. An output that is possible for one of them
+    only reveals the category: epsilon is then infinite, unless delta is at least the probability of such outputs.
 
     Parameters
     ----------
     matrix : array_like (k, m)
-        Probabilities p(z | x), with one row for each category x = 0, ..., k − 1 and one column for each output z = 0,
-        ..., m − 1. There are k ≥ 2 rows. All records have the same matrix. If a row does not sum to one, up to 1e-9, a
-        ValueError is raised.
+        Probabilities p(z | x), with a row for each category x = 0, ..., k − 1 and a column for each output z = 0, ...,
+        m − 1, for k ≥ 2. All records have the same matrix. Rows must sum to one, up to 1e-9.
     """
 
     matrix: Array

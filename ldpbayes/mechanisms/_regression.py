@@ -87,21 +87,19 @@ class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a bounded response y ([KJKH] sec. 3.2.3 and 12.1).
 
     Gaussian noise is (epsilon, delta)-private if its standard deviation is at least the sensitivity divided by a number
-    μ. This μ is computed exactly from epsilon and delta. The attribute `unit_standard_deviation` is 1/μ.
-
-    The noise has standard deviation 2 `response_bound`/(μ √c) in the response and 2 `radius`/(μ √(1 − c)) in each
-    covariate, where c is `split`. Less noise is not enough, because two records may differ by 2 `radius` in x and also
-    by 2 `response_bound` in y.
+    μ, computed exactly from epsilon and delta. The attribute `unit_standard_deviation` is 1/μ. The noise has standard
+    deviation 2 `response_bound`/(μ √c) in the response and 2 `radius`/(μ √(1 − c)) in each covariate, where c is
+    `split`. Less noise is not enough, because two records may differ by 2 `radius` in x and also by 2 `response_bound`
+    in y.
 
     Parameters
     ----------
     epsilon, delta : array_like
         Privacy target: epsilon in nats, positive and finite, and delta in (0, 1). Each is one number, or one number for
         each record. JAX tracers raise a ValueError, because NumPy computes the noise.
-    radius : float
-        Largest Euclidean norm of the covariates of a record, in their unit. Choose it without looking at the data.
-    response_bound : float
-        Largest absolute value of a response, in its unit. Choose it without looking at the data.
+    radius, response_bound : float
+        Largest Euclidean norm of the covariates of a record, and largest absolute value of a response, in their units.
+        Choose them without looking at the data.
     columns : int or sequence of str
         Number or names of the columns of a row (x, y). The response is the last column.
     split : float
@@ -148,9 +146,8 @@ class LinearRecordsMechanism(_Regression, Additive):
         return jnp.concatenate([projected(part[..., :-1], self.radius), y], axis=-1)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Add noise to records `x`, for simulation only.
-
-        Records beyond `radius` or `response_bound` raise a ValueError, unless ``clip`` is True.
+        """Add noise to records `x`, for simulation. Records beyond the bounds raise a ValueError
+        unless ``clip`` is True.
         """
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
@@ -164,9 +161,8 @@ class LinearRecordsMechanism(_Regression, Additive):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for two records that differ in one column.
-
-        There is a guarantee for the response and a guarantee for a covariate. The result is the weaker of the two.
+        """The guarantee for two records that differ in one column: the weaker one of the response
+        and of a covariate.
         """
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
         tradeoff = GaussianTradeoff((share / self.unit_standard_deviation)[()])
@@ -178,22 +174,17 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, and randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
     The label gets the budget `split` · epsilon. The covariates get the least noise for which label and covariates
-    together are (epsilon, delta)-private. The attribute `standard_deviation` is the standard deviation of this noise.
-
-    [KJKH] needs more noise, because it adds a budget (1 − `split`) · epsilon for the covariates, as if the worst cases
-    of label and covariates occurred together.
+    together are (epsilon, delta)-private, of the attribute `standard_deviation`. [KJKH] needs more noise, because it
+    adds a budget (1 − `split`) · epsilon for the covariates, as if the worst cases of both occurred together.
 
     Parameters
     ----------
     epsilon, delta : float
         Privacy target: epsilon in nats, positive and finite, and delta in (0, 1).
-    radius, columns
-        Largest Euclidean norm of the covariates, and the columns of a row, as in `LinearRecordsMechanism`. The label is
-        the last column.
+    radius, columns, clip
+        As in `LinearRecordsMechanism`. The label is the last column.
     split : float
         Share of epsilon that the label gets, strictly between 0 and 1. Default: 0.5.
-    clip : bool
-        True to clip covariates beyond `radius`. Default: False. Such covariates then raise a ValueError.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -226,10 +217,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return array_of(z)[..., None][..., :0]
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released row for each record `x`, for simulation only.
-
-        Labels 0 and 1 (or −1 and 1) are released as 0 and 1. Raises ValueError for other labels.
-        """
+        """Draw a released row for each record, for simulation. Labels 0 and 1 (or −1 and 1) are released as 0 and 1."""
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, (y > 0).astype(covariates.dtype)[..., None]], axis=-1))
 
@@ -245,7 +233,6 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return projected(rows[..., :-1], self.radius) if self.clip else rows[..., :-1]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x): the log density of the covariates plus the log probability of the label."""
         z, x = jnp.asarray(z), jnp.asarray(x)
         noise = self._noise.log_prob(z[..., :-1] - self._clipped(x))
         return noise + self._label.log_prob(z[..., -1], x[..., -1])
@@ -259,16 +246,12 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The exact guarantee for two records that differ in all covariates and in the label."""
         tradeoff = GaussianWithResponseTradeoff(2 * self.radius / self.standard_deviation, self.response_epsilon)
         return Guarantee(tradeoff, stated_delta=self.delta)
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for two records that differ in one column.
-
-        There is a guarantee for the label and a guarantee for a covariate. The result is the weaker of the two.
-        """
+        """The guarantee for two records that differ in one column: the weaker one of the label and of a covariate."""
         covariate = GaussianTradeoff(2 * self.radius / self.standard_deviation)
         tradeoff = WorstTradeoff([covariate, self._label.guarantee.tradeoff])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
@@ -288,14 +271,10 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
 @dataclasses.dataclass(frozen=True)
 class StatisticsMechanism(_Regression, Additive):
-    """Base of mechanisms that add Gaussian noise to statistics of a record (x, y), or to the sum of these statistics.
+    """Base of mechanisms that add Gaussian noise to statistics of a record (x, y), or to their sum over records.
 
-    `LinearStatisticsMechanism` describes all parameters:
-
-    - privacy target: ``epsilon``, in nats, and ``delta``, a probability;
-    - records: ``radius``, ``response_bound``, ``columns`` and ``clip``;
-    - statistics: ``ratios`` and ``off_diagonal``;
-    - sums: ``trust_model`` and ``count``, the number of records.
+    `LinearStatisticsMechanism` describes the parameters ``epsilon``, ``delta``, ``radius``, ``response_bound``,
+    ``columns``, ``ratios``, ``off_diagonal``, ``trust_model``, ``count`` and ``clip``.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -331,20 +310,18 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]
-        """Largest distance between the statistics of two records, in the unit of a squared covariate.
-
-        `ldpbayes.privacy.linear_sensitivity` and `ldpbayes.privacy.logistic_sensitivity` define this distance.
+        """Largest distance between the statistics of two records, in the unit of a squared covariate
+        (`ldpbayes.privacy.linear_sensitivity`, `ldpbayes.privacy.logistic_sensitivity`).
         """
         if self._labels:
             return logistic_sensitivity(self.covariates, self.radius, self.ratios)
         return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
 
     def statistics(self, rows: Array) -> Array:
-        """Return the statistics of each record, before noise is added.
+        """Return the statistics (*batch, m) of records `rows` (*batch, columns), before noise is added.
 
-        `rows` are records (*batch, columns), whose last column is the response. The result is an array (*batch, m) of m
-        statistics. In logistic regression, labels other than 0 and 1 (or −1 and 1) raise a ValueError. Records beyond
-        the bounds raise a ValueError, unless ``clip`` is True.
+        Labels other than 0 and 1 (or −1 and 1) raise a ValueError, and records beyond the bounds unless ``clip`` is
+        True.
         """
         x, y = self._parts(rows)
         y = y[..., None]
@@ -385,14 +362,12 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee for two records whose statistics are as far apart as possible."""
         tradeoff = GaussianTradeoff(self.sensitivity / self.standard_deviation)
         return Guarantee(tradeoff, trust_model=self.trust_model, stated_delta=self.delta)
 
     attribute_guarantee = guarantee  # one attribute may change all statistics
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons why the released `values` are nearly impossible for any records within the bounds."""
         if self.trust_model == "central" and self.count is None:
             return []
         n = 1.0 if self.count is None else float(self.count)
@@ -421,14 +396,11 @@ class StatisticsMechanism(_Regression, Additive):
 class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
-    Here x_j and x_k are two covariates (j < k), and the parameter `off_diagonal` gives the factor s. In the local
-    model, every record gets noise. A released value is then t with noise, or the sum of `count` such values. In the
-    central model, a released value is a sum to which noise was added once. The method `randomize` takes the result of
-    the method `statistics`, or sums of such results.
-
-    The noise is the least Gaussian noise for the exact sensitivity (`ldpbayes.privacy.linear_sensitivity`). The
-    attribute `standard_deviation` is the standard deviation of the noise in the first statistic of a record (in the
-    central model, of the sum).
+    Here x_j and x_k are two covariates (j < k). In the local model, a released value is t with noise, or the sum of
+    `count` such values. In the central model, it is a sum to which noise was added once. The method `randomize` takes
+    the result of the method `statistics`, or sums of such results. The noise is the least Gaussian noise for the exact
+    sensitivity (`ldpbayes.privacy.linear_sensitivity`). The attribute `standard_deviation` is that of the first
+    statistic of a record (in the central model, of the sum).
 
     Parameters
     ----------
@@ -454,14 +426,11 @@ class LinearStatisticsMechanism(StatisticsMechanism):
 class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 
-    Here x_j and x_k are two covariates (j < k), and the parameter `off_diagonal` gives the factor s. A logistic
-    log-likelihood that is expanded to second order depends on the data only through these statistics ([HAB]). Labels
-    are 0 and 1, or −1 and 1. `ldpbayes.privacy.logistic_sensitivity` computes the sensitivity.
+    A logistic log-likelihood that is expanded to second order depends on the data only through these statistics
+    ([HAB]). Labels are 0 and 1, or −1 and 1. `LinearStatisticsMechanism` describes the other parameters.
 
     Parameters
     ----------
-    epsilon, delta, radius, columns, off_diagonal, trust_model, count, clip
-        As in `LinearStatisticsMechanism`: epsilon in nats, radius in the unit of the covariates, count in records.
     ratios : sequence of float
         Ratio of the standard deviations of the noise in two blocks: products of covariates, and covariates times label.
         Default: R² : R, where R is `radius`.

@@ -128,10 +128,8 @@ class Columnwise(Mechanism):
     record_shape = property(attrgetter("event_shape"), doc="Shape of one record: () for a number.")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
-        """Return released values as an array, like `Mechanism.validated`.
-
-        The columns of a data frame are read by their names. Raises ValueError if the names differ from the names of the
-        mechanism.
+        """Return released values as an array, like `Mechanism.validated`. The columns of a data frame are read by their
+        names, which must be those of the mechanism.
         """
         is_frame = column_names(values) is not None  # else names of columns, perhaps many, are not needed
         return super().validated(self._columns.in_order(values) if is_frame else values)
@@ -139,9 +137,7 @@ class Columnwise(Mechanism):
 
 class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     """Base of additive mechanisms: z = clip(x, lower, upper) + noise in the perturbed columns, and z = x in the others.
-
-    Subclasses have the names by which such mechanisms are created and written to files. Arrays of bounds are kept in
-    the order of the columns of a row.
+    Arrays of bounds are kept in the order of the columns of a row.
     """
 
     lower: Array
@@ -230,10 +226,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return lower, upper
 
     def at_bounds(self, z: ArrayLike) -> tuple[Array, Array]:
-        """Return, for each released value, True if it is at the lower bound, and True if it is at the upper bound.
-
-        Values are compared up to single precision.
-        """
+        """Return whether each released value is at the lower bound, and at the upper bound, up to single precision."""
         values = array_of(z)
         values = values if values.dtype.kind == "f" else values.astype(float)
 
@@ -283,17 +276,13 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def perturbing(self) -> "Additive":
-        """The mechanism for the records that get noise. It differs from this mechanism if some records get no noise."""
+        """The mechanism for the records that get noise, if some get none; else the mechanism itself."""
         if not self.omits_noise:
             return self
         fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Clip records `x` and add noise, for simulation only. `key` is a JAX random key.
-
-        Do not use this method for real data, because floating-point noise does not hide them ([Mironov]).
-        """
         x = self._columns.in_order(x)
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
@@ -309,10 +298,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return z.astype(dtype) if self.noise.discrete else z
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x): the log density (for discrete noise, the log probability) in the perturbed columns.
-
-        The result is −inf if another column of `z` and `x` differs. Under discrete noise, it is also −inf if `z` is not
-        a whole number. If noise may be omitted, the law of z has a unit mass at clip(x).
+        """Return log p(z | x) in the perturbed columns: −inf if another column of `z` and `x` differs, or if `z` is not
+        whole under discrete noise. If noise may be omitted, the law of z has a unit mass at clip(x).
         """
         z, x = jnp.asarray(z), jnp.asarray(x)
         dtype = jnp.result_type(z, x, float)
@@ -407,10 +394,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return values
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons if too many or too few numbers of a perturbed column are beyond the bounds.
-
-        The method is for noise with a variance, whose law has one shape for all records. For other noise, the result
-        is empty.
+        """Return reasons if too many or too few numbers of a perturbed column are beyond the bounds, under noise with a
+        variance whose law has one shape for all records; else nothing.
         """
         one_shape = self._law.symmetric and not any(map(np.ndim, jax.tree.leaves(self._law)[1:]))
         if not (self.bounded and one_shape) or self.noise.discrete:
@@ -440,17 +425,15 @@ class AdditiveMechanism(Additive):
         The law of the noise: a law of `ldpbayes.noise`, or your own law. Its scale is in the unit of the data.
     lower, upper : array_like, optional
         Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data. For
-        rows: one number, or an array with one bound for each perturbed column, in the order of `perturbed`. Default: no
-        bounds.
+        rows: one number, or one bound for each perturbed column, in the order of `perturbed`. Default: no bounds.
     columns : int or sequence of str, optional
         Number or names of the columns of a row. Default: a record is one number.
     perturbed : sequence of int or str, optional
-        Positions or names of the columns that get noise. Other columns are released without noise. Default: all
-        columns.
+        Positions or names of the columns that get noise; others are released without noise. Default: all columns.
     sensitivity : float, optional
-        For a statistic of many records: the largest change of the statistic if one record changes, in the unit of the
-        statistic. A change in several columns is measured by the norm `Noise.norm` of the noise. ``math.inf`` is for
-        records without bounds, which have no guarantee. Give either bounds or `sensitivity`.
+        For a statistic of many records: its largest change if one record changes, in its unit. A change in several
+        columns is measured by the norm `Noise.norm` of the noise. ``math.inf`` is for records without bounds, which
+        have no guarantee. Give either bounds or `sensitivity`.
     """
 
     noise: Noise

@@ -49,8 +49,8 @@ def implausible_numbers(
 
 def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]:
     """However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t,
-    and correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice
-    the tail probability at half of their distance, since the tail is convex.
+    and below the lower one likewise. Wherever x is, z lies outside the bounds with at least twice the tail probability
+    at half of their distance, since the tail is convex.
     """
     ends = ["" if np.ndim(bound) else f" {float(bound):g}" for bound in law[:2]]
     law = tuple(np.reshape(part, -1) for part in law)
@@ -115,10 +115,6 @@ def implausible_counts(
 def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> str:
     """Whether repeated values (N,) of cells with these codes differ by "more" or "less" than their noise, whatever the
     cells are, with probability below `LEVEL`; else "".
-
-    Two values differ by t or more only if one noise is beyond its share of t, and by no more than t with at most the
-    probability that one noise is within t of 0, where its law peaks. Of such p-values of disjoint pairs, Fisher's
-    statistic is at most chi-square. Rounded values are on a grid, at most as wide as the least difference of two.
     """
     cells = np.where(np.isnan(values), np.nan, cells)  # of missing values last, and equal to no other
     order = np.argsort(cells, kind="stable")
@@ -128,6 +124,9 @@ def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> 
     law = jax.tree.map(lambda leaf: np.broadcast_to(leaf, values.shape)[pairs], noise)
     distance, grid = np.abs(np.subtract(*values[pairs])), min(np.diff(np.unique(values[pairs])), default=0.0)
     deviations = law.standard_deviation
+    # Two values differ by t or more only if one noise is beyond its share of t, and by no more than t with at most the
+    # probability that one noise is within t of 0, where its law peaks. Of such p-values of disjoint pairs, Fisher's
+    # statistic is at most chi-square. Rounded values are on a grid, at most as wide as the least difference of two.
     share = np.stack([np.maximum(distance - grid, 0) / deviations.sum(axis=0)] * 2)
     more = np.where(distance > 0, np.minimum((2 * 0.5 ** law.depth(share)).sum(axis=0), 1), 1)
     less = (1 - 2 * 0.5 ** law.depth((distance + grid) / deviations)).min(axis=0)

@@ -31,8 +31,8 @@ class Mechanism(Called, abc.ABC):
     """Base of all mechanisms: a record x is released as a value z with the conditional density p(z | x).
 
     To write your own mechanism, decorate a subclass with ``@register("name")`` above
-    ``@dataclasses.dataclass(frozen=True)``. Let ``__post_init__`` of the subclass check the fields with the method
-    `_check`. JAX copies a mechanism without this check, because the fields of a copy may be tracers or other objects.
+    ``@dataclasses.dataclass(frozen=True)``. Its ``__post_init__`` checks the fields by `_check`. JAX copies a mechanism
+    without this check, because the fields of a copy may be tracers or other objects.
 
     The attributes below are class variables, fields or properties. ``@register`` raises a TypeError for a class that
     lacks a method or an attribute which has no default.
@@ -86,18 +86,16 @@ class Mechanism(Called, abc.ABC):
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released value z for each record `x` that a model has drawn.
-
-        Unlike `randomize`, this method also accepts records that cannot exist in real data.
+        """Draw a released value for each record `x` of a model, like `randomize`, also for
+        records that cannot exist.
         """
         return self.randomize(key, x)
 
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x), in the broadcast shape and the dtype of `z` and `x`.
+        """Return log p(z | x), in the broadcast shape and the dtype of `z` and `x`; records need not be clipped before.
 
-        The record `x` need not be clipped before. The result is a log density if `support` is continuous, and a log
-        probability if `support` is discrete.
+        The result is a log density if `support` is continuous, and a log probability if `support` is discrete.
         """
 
     @property
@@ -121,25 +119,20 @@ class Mechanism(Called, abc.ABC):
         return type(self).__mro__
 
     def possible_values(self, most: int) -> np.ndarray | None:
-        """Return all values that may be released, as an array (N, *event_shape).
-
-        The result is None if there are more than `most` values, or if they are not listed.
-        """
+        """Return all values that may be released (N, *event_shape); None if there are more than `most`, or no list."""
         return None
 
     @abc.abstractmethod
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance of the released value z given the record `x`.
 
-        Both have the broadcast batch shape of `x` and the parameters, followed by `event_shape`, the shape of one
-        released value.
+        Both have the broadcast shape of `x` and the parameters, followed by `event_shape`.
         """
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Return a corrected value for each released value `z`.
+        """Return a value for each released value `z` whose mean, given the record, is the clipped record.
 
-        Given the record, the mean of the corrected value is the clipped record. Raises ValueError if the mechanism does
-        not allow such a correction.
+        Raises ValueError if the mechanism does not allow such a correction.
         """
         raise ValueError(f"{type(self).__name__} has no unbiased values: their mean is not linear in the record")
 
@@ -188,9 +181,8 @@ class Mechanism(Called, abc.ABC):
     def validated_batch(self, values: ArrayLike, keep: ArrayLike = True) -> tuple["Mechanism", np.ndarray] | None:
         """Return the mechanism of selected released values, and these values after the check `validated`.
 
-        `values` may have any batch shape. Values are selected where `keep` is True, which broadcasts with the batch.
-        The returned values are flattened, and the returned mechanism has their parameters. The result is None if JAX
-        traces an argument, or if no value is selected.
+        `values` may have any batch shape. Values are selected where `keep` is True, which broadcasts with the batch,
+        and are flattened. The result is None if JAX traces an argument, or if no value is selected.
         """
         if not is_concrete(values, keep, self):
             return None
@@ -209,8 +201,7 @@ class Mechanism(Called, abc.ABC):
     def of_records(self, shape: tuple[int, ...], rows: Array = slice(None)) -> "Mechanism":
         """Return the mechanism of some of the records.
 
-        Arrays with one parameter for each record are broadcast to `shape` and flattened. Then `rows` selects their
-        entries. Default: all.
+        Parameters of records are broadcast to `shape` and flattened. Then `rows` selects their entries (default: all).
         """
         return self._map_personal(lambda leaf: np.broadcast_to(leaf, shape).ravel()[rows])
 
@@ -225,18 +216,12 @@ class Mechanism(Called, abc.ABC):
         return bool(np.ndim(leaf)) and not any(getattr(key, "name", None) in self._shared for key in path)
 
     def personal_parameters(self) -> list[Array]:
-        """Return the arrays that have one parameter for each record, such as personal budgets.
-
-        Arrays over columns or bins are not among them.
-        """
+        """Return the arrays that have one parameter for each record, such as personal budgets. Others are over bins."""
         leaves = jax.tree_util.tree_leaves_with_path(self)
         return [leaf for path, leaf in leaves if self._is_personal(path, leaf)]
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons why released `values` are nearly impossible (probability below 1e-12).
-
-        Default: an empty list.
-        """
+        """Return reasons why released `values` are nearly impossible (probability below 1e-12). Default: none."""
         return []
 
     def spec(self) -> dict[str, Any]:
@@ -272,10 +257,9 @@ class NumericMechanism(Mechanism):
 
     @abc.abstractmethod
     def breakpoints(self, z: ArrayLike) -> Array:
-        """Return the m records x at which p(z | x) is not smooth in x, for each released value `z`.
+        """Return the m records x at which p(z | x) is not smooth in x, for each released value: ``z.shape + (m,)``.
 
-        The result has the shape ``z.shape + (m,)``. If m is 0, return ``z[..., None][..., :0]``. NumPy arrays give
-        NumPy arrays, and JAX arrays give JAX arrays.
+        If m is 0, return ``z[..., None][..., :0]``. NumPy arrays give NumPy arrays, and JAX arrays give JAX arrays.
         """
 
     #: Points z at which p(z | theta) may have a kink or a jump, for any law of x. Sketches cut panels there.
@@ -300,8 +284,7 @@ class DiscreteMechanism(Mechanism):
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         """Return an array (N, m) of integers with one row for each of the N released values `z`.
 
-        Two released values have equal rows only if log p(z | x) is equal for every record x. A sketch (a compressed
-        release) stores only one of several released values with equal rows.
+        Two values have equal rows only if log p(z | x) is equal for every record x. A sketch stores only one of them.
         """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -370,10 +353,8 @@ class PiecewiseConstant(Mechanism):
 
     @abc.abstractmethod
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return the steps of p(z | x) as a function of x: cuts (*z, m), and levels (*z, m + 1) between the cuts.
-
-        p(z | x) is levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. The cuts are in ascending order, and two of
-        them may be equal. NumPy arrays give NumPy arrays, and JAX arrays give JAX arrays.
+        """Steps of p(z | x) as a function of x: cuts (*z, m), ascending, and levels (*z, m + 1). The density is
+        levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. NumPy arrays give NumPy arrays, JAX arrays JAX arrays.
         """
 
     def breakpoints(self, z: ArrayLike) -> Array:

@@ -19,14 +19,8 @@ def register(name: str) -> Callable[[_M], _M]:
     """Class decorator that registers your own mechanism under a `name`, and makes the class a JAX pytree.
 
     The name stands for the class in `Mechanism.spec`, in release files and on the command line. The class must be a
-    frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`.
-
-    Raises
-    ------
-    TypeError
-        The class is not such a dataclass, or lacks a method or a trait; or the name is not a string.
-    ValueError
-        The name belongs to another mechanism.
+    frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`, with all methods and attributes that these
+    bases ask for, else a TypeError says what is missing. Raises ValueError if the name belongs to another mechanism.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
@@ -73,10 +67,11 @@ def mechanism_class(name: str) -> type[Mechanism]:
 
 
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
-    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}``.
+    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}``, as `Mechanism.spec` has
+    it.
 
-    `Mechanism.spec` makes such a dict. `spec` has the name of the mechanism under ``"mechanism"``, and the arguments of
-    its class, with arrays as lists. Raises ValueError if the name or the arguments are wrong.
+    `spec` has the name of the mechanism, and the arguments of its class, with arrays as lists. Raises ValueError if the
+    name or the arguments are wrong.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')

@@ -33,9 +33,9 @@ def _slack(z: jax.Array) -> jax.Array:
 class Reported(NumericMechanism, DiscreteMechanism):
     """Base of reporting rules. A rule says what is printed if an additive mechanism has released the number z.
 
-    If z is printed unchanged, the likelihood of a printed value is the density of z. Otherwise, the likelihood is the
-    probability of all numbers z that are printed as this value. NaN is a missing value. A rule uses only the released
-    number, not the record. Therefore the guarantee of the mechanism does not change.
+    If z is printed unchanged, the likelihood of a printed value is the density of z, else the probability of all
+    numbers that are printed as this value. NaN is a missing value. A rule uses only the released number, not the
+    record. Therefore the guarantee of the mechanism does not change.
 
     Parameters
     ----------
@@ -85,10 +85,9 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return z
 
     def interval(self, z: Any) -> tuple[Any, Any]:
-        """Return the least and the largest number that can have been released if `z` was printed.
+        """Return the least and the largest number that `innermost` can have released if `z` was printed.
 
-        The mechanism without rules, `innermost`, releases the number. An end is infinite if there is no limit. If `z`
-        cannot be printed, the result is (∞, −∞).
+        An end is infinite if there is no limit. If `z` cannot be printed, the result is (∞, −∞).
         """
         z = array_of(z)
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
@@ -105,10 +104,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
 
     def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
-        """Return the log-likelihood of printed values `z`, from two functions `at` and `between`.
-
-        ``at(number)`` is the log-likelihood of a released number. ``between(low, high)`` is the log probability that
-        the released number is in an interval.
+        """Return the log-likelihood of printed values `z`, from that of a released number, ``at(number)``, and the log
+        probability ``between(low, high)`` that the released number is in an interval.
         """
         low, high = self.interval(z)
         xp = np if is_concrete(low, high) else jnp
@@ -121,10 +118,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return jnp.where(point | proper, result, jnp.where(anything, 0.0, -jnp.inf))
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x) of printed values `z` for records `x`.
-
-        The result is a log density if z was printed unchanged and the noise is continuous. Otherwise, it is a log
-        probability. For a value that is missing for unrelated reasons (`Incomplete`), the result is 0.
+        """Return log p(z | x) of printed values `z`: a log density if z was printed unchanged and the noise is
+        continuous, else a log probability; 0 for a value that is missing for unrelated reasons (`Incomplete`).
         """
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
@@ -133,15 +128,10 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return self.by_intervals(z, own, lambda low, high: between(low - clipped, high - clipped))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw released numbers for the records `x`, and return what is printed.
-
-        The result has floating-point numbers if some values can be NaN.
-        """
         z = self.mechanism.randomize(key, x)
         return self._applied(floating(z) if self.may_be_missing else z)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Raise ValueError, because mean and variance of printed values have no formula. Simulate them instead."""
         raise ValueError(f"{type(self).__name__} has no formula for the moments of printed values; simulate them")
 
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -197,8 +187,8 @@ class Withheld(Reported):
 
     Parameters
     ----------
-    mechanism : Mechanism
-        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    mechanism
+        As in `Floored`.
     threshold : array_like
         The least number that is printed, in the unit of the data: one number, or one number for each value.
     """
@@ -217,14 +207,12 @@ class Withheld(Reported):
 
 @registered_dataclass("rounded")
 class Rounded(Reported):
-    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z.
-
-    If two multiples are equally near, the larger one is printed.
+    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z, of two the larger one.
 
     Parameters
     ----------
-    mechanism : Mechanism
-        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    mechanism
+        As in `Floored`.
     unit : array_like
         The unit of rounding, positive, in the unit of the data: one number, or one number for each value.
     """
@@ -246,13 +234,8 @@ class Rounded(Reported):
 class Incomplete(Reported):
     """Some released numbers are missing and printed as NaN, for reasons that are unrelated to the numbers.
 
-    Missing values do not change the likelihood. Simulated values are never missing.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Additive mechanism that releases the number z, or another rule around such a mechanism. The inner mechanism must
-        not print NaN.
+    Missing values do not change the likelihood. Simulated values are never missing. The inner `mechanism`, which
+    `Floored` describes, must not print NaN.
     """
 
     silent = True

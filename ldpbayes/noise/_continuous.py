@@ -65,10 +65,8 @@ class Laplace(_LaplaceColumns):
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs whose columns differ by `distance`.
-
-        The curve is exact if the inputs differ in one column. If they differ in several columns, the result is a lower
-        bound, slightly below the exact curve. The bound is the curve of randomized response with an equal epsilon.
+        """Return the trade-off curve of two inputs whose columns differ by `distance`: exact if they differ in one
+        column, else the slightly lower curve of randomized response with an equal epsilon.
         """
         with np.errstate(divide="ignore"):
             budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
@@ -81,7 +79,7 @@ class Laplace(_LaplaceColumns):
 class SymmetricLaplace(_LaplaceColumns):
     """Symmetric Laplace noise in d columns, uncorrelated but dependent between columns ([LCQ] sec. 3.2; [KKP]).
 
-    The law SL_d(λ² I) is the law of λ √W X, where W   Exp(1) and X   N(0, I) are independent. In one column, the noise
+    The law SL_d(λ² I) is the law of λ √W X, where W ~ Exp(1) and X ~ N(0, I) are independent. In one column, the noise
     is Laplace noise of scale λ/√2.
 
     Parameters
@@ -224,7 +222,6 @@ class Omitted(Noise):
 
     @property
     def variance(self) -> Array:
-        """Variance of the amount that is added in one column. It is 0 for records without noise."""
         return (1 - jnp.asarray(self.chance)) * jnp.asarray(self.noise.standard_deviation) ** 2
 
     def depth(self, distance: np.ndarray) -> np.ndarray:
@@ -233,9 +230,7 @@ class Omitted(Noise):
 
 @pytree_dataclass
 class ZeroInflated(Omitted):
-    """Continuous noise that is omitted for a record with probability δ ([LCQ] Definition 3.1).
-
-    If the noise is symmetric Laplace noise, [LCQ] calls this law ZIL(δ, λ² I).
+    """Continuous noise that is omitted for a record with probability δ ([LCQ] Definition 3.1, there ZIL(δ, λ² I)).
 
     Parameters
     ----------
@@ -256,9 +251,8 @@ class ZeroInflated(Omitted):
         return jnp.where(without[..., None], 0.0, self.noise.sample(keys[1], shape, dtype))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs that differ by `distance` ([LCQ] Theorem 3.3).
-
-        The curve is below the curve of `noise`, because some records get no noise.
+        """Return the trade-off curve of two inputs that differ by `distance`, below that of `noise`
+        ([LCQ] Theorem 3.3).
         """
         return ZeroInflatedTradeoff(self.noise.tradeoff(distance), self.probability)
 
@@ -272,8 +266,8 @@ class WithPublicRecords(Omitted):
 
     Parameters
     ----------
-    noise : Noise
-        Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
+    noise
+        As in `ZeroInflated`.
     """
 
     chance = 0.0  # only public records, of scale 0, get no noise

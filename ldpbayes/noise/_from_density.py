@@ -107,8 +107,8 @@ class FromDensity(Noise):
     Parameters
     ----------
     log_density : callable
-        Log density of noise/scale, an elementwise JAX function. It is −inf where the density is zero. The density must
-        integrate to one and, if it has a variance, have mean zero, both up to 1e-6. Otherwise a ValueError is raised.
+        Log density of noise/scale, an elementwise JAX function, −inf where the density is zero. The density must
+        integrate to one and, if it has a variance, have mean zero, both up to 1e-6; else a ValueError is raised.
         Define the function only once, because each new function is compiled.
     scale : array_like
         Scale in the unit of the data, positive and finite: one number, or one number for each record. Default: 1.
@@ -141,7 +141,6 @@ class FromDensity(Noise):
         self._law  # noqa: B018  # a function that is no density is refused
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw noise by inversion of the tabulated distribution function."""
         law, keys, middle = self._law, jax.random.split(key), PANELS
         above = jax.random.uniform(keys[0], shape, dtype) < law.above[middle]
         share = jnp.exp(-jax.random.exponential(keys[1], shape, dtype))
@@ -164,9 +163,8 @@ class FromDensity(Noise):
         return -np.log2(np.maximum(tail, np.finfo(float).tiny))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of the worst two inputs that differ by `distance` or less, by integration.
-
-        If records have different scales or distances, the result is below all of their curves.
+        """Return the curve of the worst two inputs that differ by `distance` or less, by integration; if records have
+        different scales or distances, a curve below all of theirs.
         """
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
         curves = [_curve(self.log_density, self.breaks, each) for each in _worst(self.log_density, self.breaks, apart)]

@@ -22,11 +22,9 @@ class Noise(abc.ABC):
 
     To write your own law, decorate a subclass with ``@ldpbayes.noise.pytree`` above
     ``@dataclasses.dataclass(frozen=True)``. Each parameter is one number, or one number for each record, in the unit of
-    the data.
-
-    The last axis of drawn noise and of the arguments of densities is for the columns of a row, even if there is only
-    one column. The attributes below are class variables, fields or properties. Attributes that are lengths are in the
-    unit of the data.
+    the data, as are attributes that are lengths. The last axis of drawn noise and of the arguments of densities is for
+    the columns of a row, even if there is only one column. The attributes below are class variables, fields or
+    properties; a class that lacks one without a default raises a TypeError when it is defined.
     """
 
     discrete: ClassVar[bool] = False  #: True if the noise takes integer values only.
@@ -75,13 +73,13 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Return the log density at `value`, an array (*batch, columns), summed over the columns.
+        """Return the log density at `value` (*batch, columns), summed over the columns: an array (*batch).
 
-        The result is an array (*batch). For discrete noise, it is a log probability.
+        For discrete noise, it is a log probability.
         """
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return `log_prob`. For discrete noise, use the formula of `log_prob` also at values that are not integers.
+        """Return `log_prob`; for discrete noise its formula, also at values that are not integers.
 
         The likelihood needs this extension if a model treats the record as a real number.
         """
@@ -90,18 +88,14 @@ class Noise(abc.ABC):
     def log_tail(self, distance: jax.Array) -> jax.Array:
         """Return log P(noise in one column ≥ distance), for distances ≥ 0 in an array (*batch).
 
-        For discrete noise, the probability is the sum of the formula of the law at distance, distance + 1, and so on.
-        The distance may then be any real number. Reporting rules need this method, and assume that the noise is
-        symmetric.
+        For discrete noise, this is the sum of the formula of the law at distance, distance + 1, ..., for any real
+        distance. Reporting rules need this method, and assume that the noise is symmetric.
         """
         name = type(self).__name__
         raise ValueError(f"{name} has no log_tail, the log of P(noise ≥ distance), which reporting rules and cdf need")
 
     def log_interval(self, low: Array, high: Array) -> jax.Array:
-        """Return log P(low ≤ noise in one column ≤ high), as an array (*batch), for −∞ ≤ low ≤ high ≤ ∞.
-
-        The result is accurate in both tails.
-        """
+        """Return log P(low ≤ noise in one column ≤ high), accurate in both tails, for −∞ ≤ low ≤ high ≤ ∞ (*batch)."""
         flip, step = jnp.add(low, high) < 0, 1.0 if self.discrete else 0.0
         near, far = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
         aside = near >= 0
@@ -125,8 +119,7 @@ class Noise(abc.ABC):
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
         """Return the trade-off curve of the two most distinguishable inputs at a distance of at most `sensitivity`.
 
-        The distance over `columns` columns is measured in the norm that the attribute `norm` states. By default, the
-        two inputs differ in the first column only.
+        The distance over `columns` columns is in the norm `norm`. Default: the inputs differ in the first column only.
         """
         return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
 
@@ -145,8 +138,8 @@ class Noise(abc.ABC):
     def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
         """Return the points x where the density of the noise z − clip(x) is not smooth, as an array (*z.shape, m).
 
-        Default: z − `kinks`. Only points between the bounds `lower` and `upper` matter. The bounds are None if there
-        are no bounds. The result is a NumPy array if `z` is one.
+        Default: z − `kinks`. Only points between the bounds `lower` and `upper` matter, which are None if there are
+        none. The result is a NumPy array if `z` is one.
         """
         at, kinks = z[..., None], self.kinks
         if not kinks:
@@ -156,14 +149,13 @@ class Noise(abc.ABC):
         return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
-        """Return further points z where the density of released numbers may bend or jump, besides `lower` and `upper`.
-
-        Default: none.
+        """Return further points z, besides `lower` and `upper`, where released densities may bend or
+        jump (default: none).
         """
         return np.empty(0)
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
-        """Raise ValueError if this law of noise cannot be used for the records. By default, all records are allowed.
+        """Raise ValueError if this law cannot be used for the records. By default, all records are allowed.
 
         `lower` and `upper` are the bounds of the records, or None for a statistic. `numbers` is True if records are
         numbers that all get noise.

@@ -1,9 +1,8 @@
 """Privacy guarantees: what a mechanism guarantees, what several releases guarantee together, and how much noise is
 needed.
 
-A trade-off curve describes the best test between two inputs of a mechanism. For every rate of false alarms, the curve
-gives the smallest possible rate of missed detections. A `Guarantee` is such a curve, together with the unit that it
-protects and the people who must be trusted. This folder needs only NumPy and SciPy.
+A `Guarantee` is a trade-off curve, which describes the best test between two inputs of a mechanism, together with the
+unit that it protects and the people who must be trusted. This folder needs only NumPy and SciPy.
 """
 
 from ldpbayes.privacy._composition import compose, shuffled

@@ -31,16 +31,16 @@ CHUNK = 1 << 20  # deltas of many personal budgets that are computed at a time
 def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     """Return the guarantee of several releases together, if one person may be in all of them.
 
-    The guarantee is exact for Gaussian noise. It is also exact at delta = 0 for pure budgets, which add up. For other
-    noise, the package dp-accounting composes the privacy loss distributions, with errors in the safe direction only
-    ([DGKKM]). Therefore computed epsilons and deltas are never too small. Deltas below 1e-12 are not accurate. If
-    budgets are personal, the result is for the largest budget.
+    It is exact for Gaussian noise, and at delta = 0 for pure budgets, which add up. For other noise, the package
+    dp-accounting composes the privacy loss distributions, with errors in the safe direction only ([DGKKM]): epsilons
+    and deltas are never too small. Deltas below 1e-12 are not accurate. If budgets are personal, the result is for the
+    largest budget.
 
     Parameters
     ----------
     *parts : Guarantee, Mechanism, Release or Sketch
         The releases. They must have the same unit (record, attribute or label), the same trust model and the same
-        public columns. Otherwise a ValueError is raised. If one person may have several reports in a release (its
+        public columns, else a ValueError is raised. If one person may have several reports in a release (its
         attribute ``times``), each report counts.
     delta : float, optional
         The delta in (0, 1) that `Guarantee.statement` quotes. Default: the largest delta of the parts, or the default
@@ -49,7 +49,7 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     Returns
     -------
     Guarantee
-        The guarantee of all releases together. Its attribute ``times`` is the total number of reports of a person.
+        Its attribute ``times`` is the total number of reports of a person.
 
     Raises
     ------
@@ -97,9 +97,8 @@ def _guarantee(part: Any) -> tuple[Guarantee, int]:
 
 
 def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
-    """Return the curve of tests that see all releases, from their curves and their numbers of repetitions.
-
-    The curves of Gaussian noise are joined to one curve.
+    """The curve of tests that see all releases, from their curves and numbers of repetitions;
+    Gaussian curves are one.
     """
     if len(curves) == 1 == curves[0][1]:
         return curves[0][0]
@@ -179,9 +178,8 @@ def _range(curve: Tradeoff) -> float:
 
 
 def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
-    """The pessimistic privacy loss distribution of a symmetric curve: dp-accounting's, between points of a grid.
-
-    Where delta is linear in exp(epsilon) to rounding, points are left out: their probability would be rounding errors.
+    """The pessimistic privacy loss distribution of a symmetric curve: dp-accounting's, between points of a grid,
+    without those where delta is linear in exp(epsilon) to rounding, whose probability would be rounding errors.
     """
     from dp_accounting.pld import pld_pmf
 
@@ -212,9 +210,9 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
     Parameters
     ----------
     local : Guarantee, Mechanism or Release
-        The local guarantee of the whole report of each person, with a pure budget ε. Other reports do not hide a
-        person, and a ValueError is raised, if reports have public columns, may be missing or differ in their budgets,
-        bounds or other parameters, or if the guarantee is of an attribute or a label only.
+        The local guarantee of the whole report of each person, with a pure budget ε. A ValueError is raised if other
+        reports do not hide a person: if reports have public columns, may be missing or differ in their budgets, bounds
+        or other parameters, or if the guarantee is of an attribute or a label only.
     count : int
         Number of persons whose reports are made by the mechanism, without persons who may report something else.
     delta : float
@@ -256,7 +254,7 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShuffledTradeoff(SymmetricTradeoff):
     """Two laws of shuffled reports under a local budget: with A ~ Bin(count − 1, exp(−budget)) clones, the person's own
-    report is the first of two symbols with probability q = 1/(1 + exp(−budget)) or 1 − q, and a clone's with 1/2
+    report is the first of two symbols with probability 1/(1 + exp(−budget)) or one less that, and a clone's with 1/2
     ([FMT] Theorem 3.1 and appendix E). The number of first symbols tells the laws apart.
     """
 

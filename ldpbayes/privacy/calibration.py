@@ -23,15 +23,15 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the least standard deviation of (epsilon, delta)-differentially private Gaussian noise ([BW] Theorem 8).
 
-    The noise has a delta of at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
+    Its delta is at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
 
     Parameters
     ----------
     epsilon, delta : array_like
         Privacy target: epsilon in nats, positive, and delta in (0, 1).
     sensitivity : array_like
-        Largest Euclidean distance between the numbers of two neighbouring inputs. The result has the same unit.
-        Default: 1.
+        Largest Euclidean distance between the numbers of two neighbouring inputs, in the unit of the result. Default:
+        1.
     """
     epsilon, delta = np.broadcast_arrays(checked("epsilon", epsilon, *POSITIVE), checked("delta", delta, *INSIDE_0_1))
     sensitivity = checked("sensitivity", sensitivity, *POSITIVE)
@@ -64,10 +64,8 @@ def _largest_log_mu(
 
 
 class ZILParameters(NamedTuple):
-    """Result of `zil_parameters`: the parameters of zero-inflated Laplace noise.
-
-    `zero_probability` is the probability that a record gets no noise. `scale` is the standard deviation of the noise.
-    `distance` is the largest distance between two inputs, divided by the scale. `tradeoff` is the trade-off curve.
+    """Result of `zil_parameters`: zero-inflated Laplace noise with the probability that a record gets no noise, the
+    standard deviation, the largest distance of two inputs divided by it, and the trade-off curve.
     """
 
     zero_probability: float
@@ -87,9 +85,8 @@ def zil_parameters(
 ) -> ZILParameters:
     """Return the least scale for which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
 
-    The scale is the largest distance between two neighbouring inputs, divided by a number c′. If two inputs are at most
-    c′ scales apart, the noise is (epsilon, delta)-private for them, but not if they are farther apart. The method is
-    from [LCQ] Theorem 3.3.
+    The scale is the largest distance between two neighbouring inputs, divided by the largest number c′ of scales for
+    which two inputs c′ scales apart are (epsilon, delta)-private ([LCQ] Theorem 3.3).
 
     Parameters
     ----------
@@ -108,8 +105,7 @@ def zil_parameters(
     Returns
     -------
     ZILParameters
-        ``zero_probability``; ``scale``, the standard deviation in the unit of the data; ``distance``, which is c′; and
-        ``tradeoff``, the trade-off curve.
+        ``zero_probability``, ``scale`` in the unit of the data, ``distance`` c′, and the ``tradeoff``.
     """
     epsilon, delta = checked("epsilon", epsilon, *ONE_POSITIVE), checked("delta", delta, *ONE_INSIDE_0_1)
     zero_probability = checked("zero_probability", zero_probability, *ONE_INSIDE_0_1)
@@ -154,8 +150,8 @@ def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianWithResponseTradeoff(LogTradeoff):
     """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer: the
-    product of both curves ([DRS] Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is
-    ±`response_epsilon`, so that of both is a mixture of two normal laws, of which the best tests are thresholds.
+    product of both curves ([DRS] Theorem 3.2). The log likelihood ratio is a mixture of two normal laws,
+    ±`response_epsilon` apart; the best tests are thresholds of it.
     """
 
     mu: Array = ruled(POSITIVE)
@@ -197,16 +193,8 @@ class GaussianWithResponseTradeoff(LogTradeoff):
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
-    """Return the largest `mu` for which Gaussian noise and a randomized response are (epsilon, delta)-private together.
-
-    Here `mu` is the sensitivity divided by the standard deviation of the noise. Arguments broadcast.
-
-    Parameters
-    ----------
-    epsilon, delta : array_like
-        Privacy target of noise and response together: epsilon in nats, and delta in (0, 1).
-    response_epsilon : array_like
-        Budget of the randomized response in nats, positive and below epsilon.
+    """The largest `mu`, sensitivity over standard deviation, for which Gaussian noise and a randomized response of a
+    budget below epsilon are (epsilon, delta)-private together. Arguments broadcast.
     """
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)
@@ -232,9 +220,8 @@ def linear_sensitivity(
 
     The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, x_j·y and y². They get Gaussian noise of standard
     deviation σ₁ (for x_j² and x_j·x_k), σ₂ (for x_j·y) and σ₃ (for y²). In the Euclidean distance, differences in x_j·y
-    are multiplied by σ₁/σ₂, and differences in y² by σ₁/σ₃. The result Δ is the same without the factor √2.
-
-    Two records are at most as distinguishable as two normal laws of variance 1 whose means differ by Δ/σ₁.
+    are multiplied by σ₁/σ₂, and differences in y² by σ₁/σ₃. The result Δ is the same without the factor √2. Two records
+    are at most as distinguishable as two normal laws of variance 1 whose means differ by Δ/σ₁.
 
     Parameters
     ----------
@@ -254,14 +241,9 @@ def linear_sensitivity(
 def linear_sensitivity_bound(
     radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Return the bound of [KJKH] Lemma 3.1 on `linear_sensitivity`, for comparison with the paper.
+    """Return the bound √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²) of [KJKH] Lemma 3.1 on `linear_sensitivity`.
 
-    The bound is √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²).
-
-    Parameters
-    ----------
-    radius, response_bound, ratios
-        R, q, and the ratios σ₁ : σ₂ : σ₃, as in `linear_sensitivity`.
+    `linear_sensitivity` describes the parameters: `radius` R, `response_bound` q, and the `ratios` σ₁ : σ₂ : σ₃.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)
@@ -271,16 +253,9 @@ def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, fl
     """Return the largest distance between the statistics of two records in logistic regression, in the unit of x².
 
     The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, and x_j·y with y in {−1, 1}. `linear_sensitivity`
-    defines the distance, σ₁ and σ₂. For two covariates or more, there are two cases:
-
-    - If σ₁/σ₂ is at most √2·R, the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2). [KJKH] Lemma 13.1 states this distance
-      times σ₂/σ₁.
-    - For larger σ₁/σ₂, the distance is 2Rσ₁/σ₂.
-
-    Parameters
-    ----------
-    covariates, radius, ratios
-        Number of covariates, largest norm R of x, and ratio σ₁ : σ₂, as in `linear_sensitivity`.
+    defines the distance, and the parameters `covariates`, `radius` R and `ratios` σ₁ : σ₂. For two covariates or more,
+    the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2) if σ₁/σ₂ is at most √2·R ([KJKH] Lemma 13.1 states it times σ₂/σ₁),
+    and 2Rσ₁/σ₂ for larger σ₁/σ₂.
     """
     covariates = at_least(1, "covariates", covariates)
     (product,) = _weights(radius, 1.0, ratios, 2)

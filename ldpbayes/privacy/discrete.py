@@ -73,13 +73,8 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
     """Trade-off curve of discrete Gaussian noise: laws P(k) ∝ exp(−k²/(2 scale²)) whose centres differ by an integer.
 
     The curve is linear between vertices. Every vertex belongs to a test that rejects if the released value is at least
-    an integer m. With T(m) = P(noise ≥ m), this test has level T(m) and type II error T(distance + 1 − m). This is
-    [CKS] Theorem 7.
-
-    Parameters
-    ----------
-    scale, distance : array_like
-        Scale of the noise, and distance of the centres, a positive integer, both in the unit of the data.
+    an integer m. With T(m) = P(noise ≥ m), this test has level T(m) and type II error T(distance + 1 − m) ([CKS]
+    Theorem 7). `DiscreteLaplaceTradeoff` describes `scale` and `distance`.
     """
 
     def repeated(self, times: int) -> ParametricTradeoff | None:
@@ -241,10 +236,9 @@ BEYOND = 1e-140  # ... and this added to every power: more than the exp(−26²/
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
-    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column. Where
-    scale and distance are small, it is the exact curve, the hull over all integer vectors between the rows. Else it is
-    that of normal rows, just below: up to a factor of 1 ± 2 exp(−2π²τ²), lost in rounding for τ² about 2, the noise is
-    normal with variance σ² − τ², then rounded at random, with discrete Gaussian weights of variance τ².
+    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column: where
+    scale and distance are small, the exact curve, the hull over all integer vectors between the rows; else that of
+    normal rows, just below (`_normal_rows`).
     """
 
     scale: Array = ruled(WHOLE_SCALE)
@@ -264,7 +258,10 @@ def _rows_curve(scale: float, squared: int, columns: int) -> ParametricTradeoff:
 
 
 def _normal_rows(scale: float, squared: int, columns: int) -> GaussianTradeoff | None:
-    """A curve just below that of rows so far apart, under noise of this scale or larger in each column."""
+    """A curve just below that of rows so far apart, under noise of this scale σ or larger in each column. Up to a
+    factor of 1 ± 2 exp(−2π²τ²), lost in rounding for τ² about 2, the noise is normal with variance σ² − τ², then
+    rounded at random, with discrete Gaussian weights of variance τ².
+    """
     # σ² − τ², with a τ² at which 4 exp(−2π²τ²), summed over the columns that may differ, is 2^-53
     variance = scale**2 - math.log(min(columns, squared) * 2.0**55) / (2 * math.pi**2)
     return GaussianTradeoff(math.sqrt(squared / variance)) if variance > 0 else None

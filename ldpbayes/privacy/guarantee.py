@@ -29,12 +29,10 @@ class Guarantee:
     trust_model : {"local", "central"}
         "local": each value is perturbed before anybody else sees it (default). "central": a trusted curator adds noise.
     stated_delta : array_like, optional
-        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, and 1e-6 otherwise.
-        If records are released without noise with some probability, the default is this probability, rounded up to four
-        decimals.
+        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, else 1e-6; or the
+        probability that a record is released without noise, rounded up to four decimals.
     exposed : tuple of str
-        Columns that are released without noise. Neighbouring inputs are equal in these columns, and nothing protects
-        them. Default: none.
+        Columns that are released without noise, which nothing protects. Neighbouring inputs are equal in them.
     times : int
         Number of reports of one person. Neighbouring inputs may differ in all of these reports. Default: 1.
     assumption : str
@@ -69,8 +67,8 @@ class Guarantee:
         """Return the guarantee for a person with `times` reports, where each report has this guarantee.
 
         The result is exact for Gaussian noise and for randomized response with two answers, and nearly so for discrete
-        Gaussian noise. Otherwise, it is a weaker guarantee, computed from `stated_pair` for the largest personal
-        budget. A pure budget ε becomes `times` · ε.
+        Gaussian noise. Otherwise, it is a weaker guarantee, from `stated_pair` of the largest personal budget: a pure
+        budget ε becomes `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
         if times > 1 and (known := curve.repeated(times)):
@@ -96,8 +94,8 @@ class Guarantee:
     def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
         """Return the guarantee in sentences. Numbers are rounded up to four digits, percentages to three.
 
-        The sentences quote one pair of epsilon and delta. Give `epsilon` in nats or `delta` to choose the pair.
-        Default: the pair for `stated_delta`.
+        The sentences quote the pair of epsilon and delta for `epsilon` in nats, or for `delta`. Default: for
+        `stated_delta`.
         """
         pair: Any = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         pair = pair if delta is None else (self.epsilon(delta), delta)

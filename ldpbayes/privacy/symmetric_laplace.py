@@ -26,9 +26,8 @@ NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymmetricLaplaceTradeoff(SeparateTradeoff):
-    """Trade-off curve of symmetric Laplace noise: two laws SL_d(I) whose centres are at a distance c ([LCQ] eq. 3.2).
-
-    [LCQ] calls this curve T_{d,c}.
+    """Trade-off curve T_{d,c} of symmetric Laplace noise: two laws SL_d(I) whose centres are at a distance c ([LCQ] eq.
+    3.2).
 
     Parameters
     ----------

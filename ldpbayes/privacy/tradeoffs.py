@@ -35,23 +35,20 @@ class Tradeoff(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
-        """Return the smallest rate of missed detections (type II error) of a test with a rate `alpha` of false alarms.
-
-        `alpha` is in [0, 1].
+        """Return the smallest rate of missed detections (type II error) of a test with a rate
+        `alpha` of false alarms.
         """
 
     @abc.abstractmethod
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Return the smallest delta for which (epsilon, delta)-differential privacy holds.
-
-        `epsilon` is at least 0, in nats.
+        """Return the smallest delta for which (epsilon, delta)-differential privacy holds, for
+        `epsilon` ≥ 0 in nats.
         """
 
     @abc.abstractmethod
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Return the smallest epsilon, in nats, for which (epsilon, delta)-differential privacy holds, given `delta`.
-
-        `delta` is in [0, 1]. The result is infinite if no finite epsilon is large enough.
+        """Return the smallest epsilon, in nats, for which (epsilon, delta)-differential privacy holds;
+        it may be infinite.
         """
 
 
@@ -122,8 +119,8 @@ class LogTradeoff(ParametricTradeoff):
 class LaplaceTradeoff(ParametricTradeoff):
     """Trade-off curve of Laplace noise: two Laplace laws of scale 1 whose centres differ by `budget` ([DMNS]; [DRS]).
 
-    The curve is a function of the rate α of false alarms. It has three pieces: a line of slope −exp(budget), the
-    hyperbola exp(−budget)/(4 α), and a line of slope −exp(−budget).
+    As a function of the rate α of false alarms, it has three pieces: a line of slope −exp(budget), the hyperbola
+    exp(−budget)/(4 α), and a line of slope −exp(−budget).
 
     Parameters
     ----------
@@ -149,10 +146,10 @@ class LaplaceTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureProtocolTradeoff(ParametricTradeoff):
-    """Trade-off curve of randomized response and similar mechanisms, which has three linear pieces.
+    """Trade-off curve of randomized response and similar mechanisms: three lines of slopes −exp(budget), −1,
+    −exp(−budget).
 
-    The pieces have the slopes −exp(budget), −1 and −exp(−budget), because the likelihood ratio of two categories is
-    exp(budget), 1 or exp(−budget).
+    The likelihood ratio of two categories is exp(budget), 1 or exp(−budget).
 
     Parameters
     ----------
@@ -261,8 +258,8 @@ class FiniteTradeoff(Polygon):
 
     For two laws, the best tests reject for the outputs with the largest likelihood ratio (Neyman-Pearson). The points
     (level, power) of these tests are the corners of a concave polygon. The concave hull of the polygons of all pairs
-    gives delta(epsilon) of the worst pair exactly. It also gives the largest convex curve below the curves of all pairs
-    ([DRS] sec. 2.4). Two mixtures of the laws are never easier to distinguish than the worst pair.
+    gives delta(epsilon) of the worst pair exactly, and the largest convex curve below the curves of all pairs ([DRS]
+    sec. 2.4). Two mixtures of the laws are never easier to distinguish than the worst pair.
 
     Parameters
     ----------
@@ -321,8 +318,7 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
 class ZeroInflatedTradeoff(ParametricTradeoff):
     """Trade-off curve of noise that is omitted with probability δ ([LCQ] eq. 3.3 and Theorem 3.3).
 
-    Let T be the curve of the noise. At a rate α of false alarms, the curve is (1 − δ) T(α/(1 − δ)) for α up to 1 − δ,
-    and 0 for larger α.
+    At a rate α of false alarms, it is (1 − δ) T(α/(1 − δ)) for α up to 1 − δ, and 0 for larger α.
 
     Parameters
     ----------
@@ -349,9 +345,8 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     """Return the trade-off curve f_{ε,δ}. No (epsilon, delta)-differentially private mechanism has a lower curve.
 
-    At a rate α of false alarms, the curve is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem
-    2.4). It is the exact curve of a mechanism that releases the true answer with probability δ, and uses randomized
-    response between two answers otherwise.
+    At a rate α of false alarms, it is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4):
+    the exact curve of a mechanism that releases the true answer with probability δ, and else uses randomized response.
 
     Parameters
     ----------
@@ -365,10 +360,9 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
 
 
 def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
-    """Return a lower bound for the curve of `times` (epsilon, delta)-differentially private mechanisms together.
-
-    This is the curve of as many answers to one question under randomized response, if each answer is also revealed with
-    probability δ ([KOV] Theorem 3.3).
+    """A lower bound for the curve of `times` (epsilon, delta)-differentially private mechanisms together: that of as
+    many answers to one question under randomized response, if each is also revealed with probability δ ([KOV] Theorem
+    3.3).
     """
     away = composed_delta(delta, times)
     epsilon = float(epsilon)  # whose products overflow without a warning
@@ -401,7 +395,6 @@ class SymmetricTradeoff(Tradeoff):
         return 1 - alpha
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        """The highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""
         smallest = self._at_most(np.asarray(checked("alpha", alpha, *PROBABILITY)))
         alpha = np.broadcast_to(alpha, smallest.shape)
 
