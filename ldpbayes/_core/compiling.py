@@ -95,8 +95,8 @@ def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path 
 
 def _delete_old(folder: pathlib.Path, files: int = 1000, size: int = 1 << 30) -> None:
     """Delete JAX's entries, those longest unused first, until at most `files` of `size` bytes together are left."""
-    # JAX would do so itself (jax_compilation_cache_max_size), but only with another package (filelock), and in a folder
-    # where each name that ends like that of an entry is one. Some versions write a second file for the time of use.
+    # JAX would do so itself (jax_compilation_cache_max_size), but it then lists and locks the folder for every entry
+    # that it reads, and takes all files whose names end like that of an entry for its own.
     entries = [path for path in folder.iterdir() if CACHE_ENTRY.search(path.name) and path.is_file()]
     kept = 0
     for number, path in enumerate(sorted(entries, key=lambda path: -path.stat().st_atime)):

@@ -25,8 +25,7 @@ from ldpbayes.data.readers import format_of
 from ldpbayes.data.readers.csv import CSV_ENDINGS, CsvFile, FileError
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
-from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
-from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
@@ -182,7 +181,7 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         columns_of_file = f"{path} has the columns {', '.join(table.names)}"
         raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} for each record; {columns_of_file}")
     words = "; name the words for categories with --levels, as in --levels no,yes"
-    hint = words if hasattr(mechanism, "categories") else ""
+    hint = words if mechanism.of_categories else ""
     values = np.stack([table.numbers(name, args.levels, hint) for name in columns], axis=-1)
     values = values if mechanism.event_shape else values[:, 0]
     with naming(path):
@@ -268,7 +267,7 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
         fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}
     values |= {"levels": args.levels} if args.levels else {}
-    if issubclass(cls, Categories):
+    if cls.of_categories:
         fields["levels"] = False
     if "categories" in fields:
         values = ({"categories": len(args.levels)} if args.levels else {}) | values
@@ -414,9 +413,9 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
     release, mechanism = named.release, cast(Any, named.release.mechanism)
     if isinstance(mechanism, StatisticsMechanism) or isinstance(release, Sketch):
         return release  # models of statistics sum its values
-    one_budget, noise = mechanism.batch_shape == (), mechanism.noise if isinstance(mechanism, Additive) else None
     if mechanism.record_shape:
-        has_sketch = model in MOMENT_MODELS and one_budget and isinstance(noise, (Gaussian, IndependentGaussian))
+        normal = mechanism.batch_shape == () and isinstance(mechanism.noise, (Gaussian, IndependentGaussian))
+        has_sketch = model in MOMENT_MODELS and normal
     else:
         few = len(budgets_of(mechanism, release.count)[1]) <= MOST_BUDGETS
         has_sketch = mechanism.support.is_discrete or (few and mechanism.released_range is not None)
@@ -430,7 +429,7 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
 def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
     """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
     mechanism = first.release.mechanism
-    count = mechanism.categories if isinstance(mechanism, Categories) else 0
+    count = mechanism.categories if mechanism.of_categories else 0
     if getattr(mechanism.support, "upper_bound", None) != count - 1:  # released codes, which have words, are others
         levels = ()
     levels = levels or (first.release.about or {}).get("levels", ())

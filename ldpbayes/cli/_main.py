@@ -35,7 +35,7 @@ from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
-from ldpbayes.mechanisms import Categories, mechanism_names
+from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.plots import plot_calibration, plot_density, plot_design
 from ldpbayes.tables import true_table
@@ -166,7 +166,7 @@ def _fit(args: argparse.Namespace) -> int:
         releases = [inputs.Named("--add", "", added)] if added else releases
         mechanism, (factory, kind, _) = releases[0].release.mechanism, inputs.traits_of(model)
         if args.plot is not None:
-            others = several or mechanism.record_shape or isinstance(mechanism, Categories)
+            others = several or mechanism.record_shape or mechanism.of_categories
             if others or kind != "numbers":
                 raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):

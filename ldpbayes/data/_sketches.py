@@ -14,10 +14,9 @@ from ldpbayes._core.archive import load_arrays, reading, save_arrays, whole_file
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.printing import Holding, shown
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
-from ldpbayes._core.tabular import is_missing, levels_in_order
+from ldpbayes._core.tabular import entries_of, is_missing, levels_in_order
 from ldpbayes._core.tracing import array_of
 from ldpbayes.mechanisms import mechanism_from_spec
-from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.polynomial import Polynomial
@@ -208,8 +207,7 @@ class Groups(Sequence):
 
 def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
     """Codes (n,) of groups, and their levels in order, by the names of an axis; integers are codes, without levels."""
-    # An array made of a list would have NaN as a word.
-    words = [] if getattr(by, "ndim", 1) != 1 else by.tolist() if hasattr(by, "tolist") else [*by]
+    words = entries_of(by) if getattr(by, "ndim", 1) == 1 else []
     distinct, order = dict.fromkeys(words), levels_in_order(by)
     integers = order is None and all(map(is_integer, distinct))
     if len(words) != n or (integers and min(distinct) < 0):
@@ -242,8 +240,7 @@ class MomentSketch(Sketch):
 
         Raises ValueError if the noise of `mechanism` is not Gaussian, or if the records have different budgets.
         """
-        noise = mechanism.noise if isinstance(mechanism, Additive) else None
-        if not isinstance(noise, (Gaussian, IndependentGaussian)) or not hasattr(mechanism, "lower"):
+        if not isinstance(mechanism.noise, (Gaussian, IndependentGaussian)) or mechanism.innermost is not mechanism:
             raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
         if mechanism.batch_shape != ():
             raise ValueError("a sketch of rows needs one budget for all; sketch the rows of each budget separately")

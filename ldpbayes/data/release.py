@@ -17,7 +17,7 @@ from ldpbayes._core.archive import blocks_of, read_arrays, reading, save_arrays,
 from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
-from ldpbayes._core.tabular import is_missing
+from ldpbayes._core.tabular import entries_of, is_missing
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
@@ -118,7 +118,7 @@ class Release(Holding):
             shape, hint = self.mechanism.batch_shape, "give one budget, or one for each record"
             raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {count} records: {hint}")
         if persons is not None:
-            counts = Counter(persons.tolist() if hasattr(persons, "tolist") else persons)
+            counts = Counter(entries_of(persons))
             if self.times is not None or counts.total() != count or any(map(is_missing, counts)):
                 raise ValueError(f"persons must have one person for each of the {count} values; do not give times")
             object.__setattr__(self, "times", max(counts.values()))
