@@ -18,10 +18,10 @@ from numpy.lib import format as numpy_format
 
 from ldpbayes._core.checks import ArgumentError
 
-BLOCK = 1 << 20  # rows of an array with one digest, so that a large file can be checked in parts
-DIGEST = ', "digest": '  # begins the last entry of a signed text
+ROWS_PER_DIGEST = 1 << 20  # rows of an array with one digest, so that a large file can be checked in parts
+DIGEST_ENTRY = ', "digest": '  # begins the last entry of a signed text
 FREELY_UNPACKED_BYTES = 1 << 28  # that any file may unpack to
-MOST_GROWTH = 200  # bytes unpacked from a stored one, in larger files: noise of 1/50 bit a value
+MOST_UNPACKED_PER_BYTE = 200  # bytes unpacked from a stored one, in larger files: noise of 1/50 bit a value
 
 
 @contextlib.contextmanager
@@ -67,12 +67,12 @@ def reading(path: str | os.PathLike, problem: str = "") -> Iterator[BinaryIO]:
 
 
 def blocks_of(**arrays: Any) -> list[str]:
-    """A line with name, type, shape and SHA-256 of each `BLOCK` rows of arrays."""
+    """A line with name, type, shape and SHA-256 of each `ROWS_PER_DIGEST` rows of arrays."""
     lines = []
     for name, array in sorted(arrays.items()):
         array = np.ascontiguousarray(array)
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        for rows in (array[start : start + BLOCK] for start in range(0, len(array), BLOCK)):
+        for rows in (array[start : start + ROWS_PER_DIGEST] for start in range(0, len(array), ROWS_PER_DIGEST)):
             digest = hashlib.sha256(rows.view(np.uint8)).hexdigest()  # type: ignore[arg-type]
             lines.append(f"{name} {rows.dtype.str} {rows.shape} {digest}")
     return lines
@@ -81,7 +81,7 @@ def blocks_of(**arrays: Any) -> list[str]:
 def signed(text: str, blocks: list[str]) -> str:
     """A JSON object as text, with one more entry at its end: the digest of the text and of blocks of arrays."""
     digest = hashlib.sha256("\n".join([text[:-1], *blocks]).encode()).hexdigest()
-    return f'{text[:-1]}{DIGEST}"{digest}"}}'
+    return f'{text[:-1]}{DIGEST_ENTRY}"{digest}"}}'
 
 
 def verified(text: str, blocks: Callable[[], list[str]]) -> Any:
@@ -91,7 +91,7 @@ def verified(text: str, blocks: Callable[[], list[str]]) -> Any:
     except ValueError as error:
         raise ValueError(f"its description is not JSON: {error}") from None
     stated = isinstance(header, dict) and header.pop("digest", None) is not None
-    if stated and text != signed(text.rpartition(DIGEST)[0] + "}", blocks()):
+    if stated and text != signed(text.rpartition(DIGEST_ENTRY)[0] + "}", blocks()):
         raise ValueError("its content does not agree with its digest: it is damaged, or another program changed it")
     return header
 
@@ -136,7 +136,7 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
 
 def refuse_growth(stored: int, unpacked: int) -> None:
     """ValueError if a file claims to unpack to much more than it is long, as no file of noisy values does."""
-    if unpacked > max(FREELY_UNPACKED_BYTES, MOST_GROWTH * stored):
+    if unpacked > max(FREELY_UNPACKED_BYTES, MOST_UNPACKED_PER_BYTE * stored):
         raise ValueError(f"its {stored:,} bytes claim to unpack to {unpacked:,}")
 
 

@@ -16,8 +16,8 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 
 # Packages whose lines would tell a user nothing: ours, and those through which it calls itself.
-_INSIDE = {"ldpbayes", "numpyro", "jax", "contextlib", "functools", "dataclasses"}
-_LARGEST = 2**63 - 1  # that an array of integers holds
+_PACKAGES_PASSED_OVER = {"ldpbayes", "numpyro", "jax", "contextlib", "functools", "dataclasses"}
+_LARGEST_INT64 = 2**63 - 1  # that an array of integers holds
 LARGEST_CODE = 2**31 - 1  # of codes and columns: that JAX's default integers hold
 
 Rule: TypeAlias = tuple[str, Callable[[np.ndarray], Any]]
@@ -77,7 +77,7 @@ class ArgumentError(ValueError):
 def warn(message: str | Warning, category: type[Warning] = LdpBayesWarning) -> None:
     """Warn, with the line outside the package that led here."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES_PASSED_OVER:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
@@ -129,14 +129,14 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def at_least(least: int, name: str, value: Any, most: int = _LARGEST) -> int:
+def at_least(least: int, name: str, value: Any, most: int = _LARGEST_INT64) -> int:
     """Return an integer argument, or raise `ArgumentError` unless least <= value <= most."""
     try:
         number = least - 1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
         number = least - 1
     if not least <= number <= most:
-        unlimited = number < least and most in (_LARGEST, LARGEST_CODE)
+        unlimited = number < least and most in (_LARGEST_INT64, LARGEST_CODE)
         span = f"of at least {least}" if unlimited else f"from {least} to {most}"
         raise ArgumentError(name, f"an integer {span}", repr(value))
     return number
@@ -169,9 +169,9 @@ def unmasked(values: Any) -> Any:
     return values
 
 
-def guess(word: str, known: Iterable[str]) -> str:
+def guess(word: str, words: Iterable[str]) -> str:
     """The known word that was probably meant, to stand behind an unknown one; empty where nothing is close."""
-    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(word, known, 1))
+    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(word, words, 1))
 
 
 def missing(need: str, extra: str) -> str:

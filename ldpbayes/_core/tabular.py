@@ -169,6 +169,11 @@ def values_of(data: Any) -> np.ndarray:
     return array
 
 
+def entries_of(data: Any) -> list:
+    """Entries of a series, an array or a sequence; of a list as they are, since an array would have NaN as a word."""
+    return [*data] if isinstance(data, (list, tuple)) else values_of(data).tolist()
+
+
 def levels_in_order(data: Any) -> tuple | None:
     """The levels of a categorical series, which have an order of their own; None for other data."""
     series = _series(data)

@@ -20,31 +20,30 @@ from ldpbayes import Release, Sketch
 from ldpbayes._core.checks import ArgumentError, guess, require
 from ldpbayes._core.tabular import Table as Features
 from ldpbayes._core.tabular import column, columns_of
-from ldpbayes.data.panel_sketch import MOST_PARTS, budgets_of
+from ldpbayes.data.panel_sketch import MOST_BUDGETS, budgets_of
 from ldpbayes.data.readers import format_of
-from ldpbayes.data.readers.csv import CSV, CsvFile, FileError
+from ldpbayes.data.readers.csv import CSV_ENDINGS, CsvFile, FileError
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
-from ldpbayes.mechanisms import Categories, Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
-from ldpbayes.mechanisms.additive import Additive
+from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
-FILES = (".npz", ".parquet")
-TYPED = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
-FORMATTED = "format's "  # begins the names under which arguments have options of formats of tables
+RELEASE_ENDINGS = (".npz", ".parquet")
+PARAMETER_PREFIX = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
+FORMAT_PREFIX = "format's "  # begins the names under which arguments have options of formats of tables
 SPREADS = ("scale", "standard_deviation", "variance")  # of noise: a number or a column
 FRAME_OPTIONS = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "threshold")
-COLUMN = "@"  # stands before the name of a column with a parameter's values, one a record
-MOMENTS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
-AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}  # of ``theta`` in categories
-GROUPED = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
+COLUMN_PREFIX = "@"  # stands before the name of a column with a parameter's values, one a record
+MOMENT_MODELS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
+THETA_AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}
+GROUP_PLATES = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
 # sites that the summary leaves out: coordinates of the sampler, and a density, of which it shows functionals
-INNER = {"regional_histograms": {"logits"}, "smooth_density": {"coefficients", "log_density", "odds"}}
+INNER_SITES = {"regional_histograms": {"logits"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 
 
 # Mechanisms with which [KJKH] studies calibration: Figures 1, 11 and 10.
-SETTINGS: dict[str, dict[str, Any]] = {
+CALIBRATED_MECHANISMS: dict[str, dict[str, Any]] = {
     "clipped_gaussian": {"mechanism": "laplace", "lower": -5, "upper": 5},
     "clipped_exponential": {"mechanism": "laplace", "lower": 0, "upper": 5},
     "oue_histogram": {"mechanism": "optimal_unary_encoding", "categories": 6},
@@ -99,8 +98,8 @@ def check_options(subject: str, values: Mapping[str, Any], parameters: Mapping[s
     lacking = [option(name) for name, needed in parameters.items() if needed and name not in values]
     for problem, names in (("has no", beyond), ("needs", lacking)):
         if names:
-            known = ", ".join(map(option, parameters)) or "none"
-            raise BadInput(f"{subject} {problem} {', '.join(names)}; its options are {known}")
+            possible = ", ".join(map(option, parameters)) or "none"
+            raise BadInput(f"{subject} {problem} {', '.join(names)}; its options are {possible}")
 
 
 class Named(NamedTuple):
@@ -114,14 +113,14 @@ class Named(NamedTuple):
 def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Named]:
     """What the arguments name; BadInput for files of sketches where these do not serve."""
     parameters = _typed(args)
-    options = [f"--{own}" for own in ("mechanism", "column", "levels", "by", "times", "persons") if getattr(args, own)]
-    options += map(option, parameters)
-    if options and not any(path.suffix in CSV for path in args.release):
+    describing = ("mechanism", "column", "levels", "by", "times", "persons")
+    options = [option(name) for name in (*(name for name in describing if getattr(args, name)), *parameters)]
+    if options and not any(path.suffix in CSV_ENDINGS for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
         raise BadInput(f"{', '.join(options)}: only for .csv files; {args.release[0]} states its own mechanism")
     releases: list[Named] = []
     for path in args.release:
-        if path.suffix in CSV:
+        if path.suffix in CSV_ENDINGS:
             releases += _load_csv(path, args, parameters)
         else:
             releases.append(Named(str(path), path.stem, _load_file(path)))
@@ -131,7 +130,7 @@ def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Name
 
 
 def _load_file(path: pathlib.Path) -> Release | Sketch:
-    if path.suffix not in FILES:
+    if path.suffix not in RELEASE_ENDINGS:
         raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")
     try:
         return Sketch.load(path) if holds_sketch(path) else Release.load(path)
@@ -147,9 +146,9 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         example = "--mechanism laplace --epsilon 1 --lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
         raise BadInput(f"{path}: name the mechanism that released it and its parameters, such as {example}")
     personal = {
-        name: table.columns([value.removeprefix(COLUMN)])[0]
+        name: table.columns([value.removeprefix(COLUMN_PREFIX)])[0]
         for name, value in parameters.items()
-        if isinstance(value, str) and value.startswith(COLUMN)
+        if isinstance(value, str) and value.startswith(COLUMN_PREFIX)
     }
     by, persons = (table.columns([name] if name else []) for name in (args.by, args.persons))
     others = [name for name in table.names if name not in {*personal.values(), *by, *persons}]
@@ -179,10 +178,10 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     if len(columns) != math.prod(mechanism.event_shape):
         count = f"{math.prod(mechanism.event_shape)} numbers" if mechanism.event_shape else "one number"
         need = f"--column names {len(columns)} columns" if args.column else "--column is needed"
-        known = f"{path} has the columns {', '.join(table.names)}"
-        raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} for each record; {known}")
+        columns_of_file = f"{path} has the columns {', '.join(table.names)}"
+        raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} for each record; {columns_of_file}")
     words = "; name the words for categories with --levels, as in --levels no,yes"
-    hint = words if hasattr(mechanism, "categories") else ""
+    hint = words if mechanism.of_categories else ""
     values = np.stack([table.numbers(name, args.levels, hint) for name in columns], axis=-1)
     values = values if mechanism.event_shape else values[:, 0]
     with naming(path):
@@ -196,7 +195,11 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
 
 def _typed(args: argparse.Namespace) -> dict[str, Any]:
     """Parameters of mechanisms among the arguments."""
-    return {name.removeprefix(TYPED): value for name, value in vars(args).items() if name.startswith(TYPED)}
+    return _prefixed(args, PARAMETER_PREFIX)
+
+
+def _prefixed(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in vars(args).items() if name.startswith(prefix)}
 
 
 def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
@@ -218,38 +221,40 @@ def stated_mechanism(args: argparse.Namespace, columns: list[str]) -> Mechanism:
 
 def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, Mechanism]:
     """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has. By
-    default that of a model's `SETTINGS`.
+    default that of a model's `CALIBRATED_MECHANISMS`.
     """
-    typed, found = {name: value for name, value in _typed(args).items() if value is not None}, dict[str, Mechanism]()
+    typed = {name: value for name, value in _typed(args).items() if value is not None}
+    mechanisms = dict[str, Mechanism]()
     if not args.mechanism:
-        if model not in SETTINGS:
-            raise BadInput(f"--mechanism is needed: {model} has no default mechanism (only {', '.join(SETTINGS)})")
-        typed = SETTINGS[model] | typed
+        if model not in CALIBRATED_MECHANISMS:
+            only = ", ".join(CALIBRATED_MECHANISMS)
+            raise BadInput(f"--mechanism is needed: {model} has no default mechanism (only {only})")
+        typed = CALIBRATED_MECHANISMS[model] | typed
     named = args.mechanism or [typed.pop("mechanism")]
     budgets, unused = typed.pop("epsilon", None), {*typed}
     for name in named:
         fields = parameters_of(_mechanism_class(name))
         unused -= fields.keys()
-        own = {key: value for key, value in typed.items() if key in fields}
+        common_options = {key: value for key, value in typed.items() if key in fields}
         several = "epsilon" in fields and budgets is not None
         for epsilon in np.ravel(budgets).tolist() if several else [None]:
-            values = own | ({"epsilon": epsilon} if several else {})
+            values = common_options | ({"epsilon": epsilon} if several else {})
             check_options(f"--mechanism {name}", values, fields)
             with naming(f"--mechanism {name}", values):
-                made = mechanism_from_spec({"mechanism": name} | values)
-                found[f"{name} {epsilon:g}" if several else name] = made
+                mechanism = mechanism_from_spec({"mechanism": name} | values)
+            mechanisms[f"{name} {epsilon:g}" if several else name] = mechanism
     if unused:
         raise BadInput(f"none of the mechanisms has an option {', '.join(map(option, sorted(unused)))}")
-    return found
+    return mechanisms
 
 
 def _mechanism_class(name: str) -> Any:
     try:
         return mechanism_class(name)
     except ValueError:
-        known = mechanism_names()
-        meant = f"{name!r}{guess(name, known)}"
-        raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(known)}") from None
+        names = mechanism_names()
+        meant = f"{name!r}{guess(name, names)}"
+        raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
 
 
 def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
@@ -262,7 +267,7 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
         fields["column"] = fields.pop("columns")
         values |= {"column": args.column} if args.column else {}
     values |= {"levels": args.levels} if args.levels else {}
-    if issubclass(cls, Categories):
+    if cls.of_categories:
         fields["levels"] = False
     if "categories" in fields:
         values = ({"categories": len(args.levels)} if args.levels else {}) | values
@@ -288,7 +293,7 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
             raise BadInput(f"{option(name)} must be {allowed}, got {spread}")
     public = {name for ratio in args.ratio for name in ratio}
     columns_in_use = [*spreads["scale"], *spreads["standard_deviation"], *spreads["variance"], *sorted(public)]
-    of_format = {name.removeprefix(FORMATTED): text for name, text in vars(args).items() if name.startswith(FORMATTED)}
+    of_format = _prefixed(args, FORMAT_PREFIX)
     options = {name: getattr(args, name) for name in FRAME_OPTIONS if getattr(args, name) is not None}
     tables, columns = dict[str, ldp.NoisyTable](), dict[str, np.ndarray]()
     with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format"}):
@@ -311,7 +316,7 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
 def load_features(args: argparse.Namespace) -> Features:
     """Features (n, d) in a ``.csv`` file, with or without names, an ``.npy`` file, or columns of the release's file."""
     path = args.features
-    if path.suffix in (*CSV, ".npy") and not path.is_file():
+    if path.suffix in (*CSV_ENDINGS, ".npy") and not path.is_file():
         raise BadInput(f"--features: no file {path}")
     if path.suffix == ".npy":
         try:
@@ -321,10 +326,10 @@ def load_features(args: argparse.Namespace) -> Features:
         if matrix.ndim != 2 or not matrix.size:
             raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not one row for each label")
         return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
-    if path.suffix in CSV:
+    if path.suffix in CSV_ENDINGS:
         table = CsvFile(path, headless=True)
         names = table.columns(table.names)
-    elif len(args.release) == 1 and args.release[0].suffix in CSV:
+    elif len(args.release) == 1 and args.release[0].suffix in CSV_ENDINGS:
         table = CsvFile(args.release[0])
         names = table.columns([str(path)])
     else:
@@ -339,7 +344,7 @@ def load_features(args: argparse.Namespace) -> Features:
 def load_frame(args: argparse.Namespace) -> Any:
     """The data frame of a formula: of --features, or of the .csv file of the release."""
     path = args.features or args.release[0]
-    if path.suffix not in CSV:
+    if path.suffix not in CSV_ENDINGS:
         raise BadInput(f"--formula takes its columns from a .csv RELEASE, or from --features FILE.csv; got {path}")
     require("formula", "formulaic", "pandas")
     import pandas as pd
@@ -356,8 +361,8 @@ def load_model(name: str, *arguments: Any) -> Callable:
             return getattr(ldp.models, name)(*arguments)
     path = pathlib.Path(name)
     if path.suffix != ".py":
-        known = f"{', '.join(ldp.models.__all__)}, or a Python file (.py)"
-        raise BadInput(f"no model {name!r}{guess(name, ldp.models.__all__)}; --model must be one of {known}")
+        models = f"{', '.join(ldp.models.__all__)}, or a Python file (.py)"
+        raise BadInput(f"no model {name!r}{guess(name, ldp.models.__all__)}; --model must be one of {models}")
     if not path.is_file():
         raise BadInput(f"--model: no file {path}")
     spec = importlib.util.spec_from_file_location("ldpbayes_user_model", path)
@@ -403,11 +408,11 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
     release, mechanism = named.release, cast(Any, named.release.mechanism)
     if isinstance(mechanism, StatisticsMechanism) or isinstance(release, Sketch):
         return release  # models of statistics sum its values
-    one_budget, noise = mechanism.batch_shape == (), mechanism.noise if isinstance(mechanism, Additive) else None
     if mechanism.record_shape:
-        has_sketch = model in MOMENTS and one_budget and isinstance(noise, (Gaussian, IndependentGaussian))
+        normal = mechanism.batch_shape == () and isinstance(mechanism.noise, (Gaussian, IndependentGaussian))
+        has_sketch = model in MOMENT_MODELS and normal
     else:
-        few = len(budgets_of(mechanism, release.count)[1]) <= MOST_PARTS
+        few = len(budgets_of(mechanism, release.count)[1]) <= MOST_BUDGETS
         has_sketch = mechanism.support.is_discrete or (few and mechanism.released_range is not None)
     if has_sketch:
         with naming(named.name):
@@ -419,10 +424,10 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
 def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:
     """Options ``dims`` and ``coords`` of `ldpbayes.fit`: the first categories are called as the `levels`."""
     mechanism = first.release.mechanism
-    count = mechanism.categories if isinstance(mechanism, Categories) else 0
+    count = mechanism.categories if mechanism.of_categories else 0
     if getattr(mechanism.support, "upper_bound", None) != count - 1:  # released codes, which have words, are others
         levels = ()
     levels = levels or (first.release.about or {}).get("levels", ())
     names = [*levels, *map(str, range(len(levels), count))][:count]
-    axes = AXES.get(model, ()) if levels else ()
+    axes = THETA_AXES.get(model, ()) if levels else ()
     return {"dims": {"theta": axes}, "coords": {"category": names}} if axes else {}

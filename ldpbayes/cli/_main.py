@@ -36,7 +36,7 @@ from ldpbayes.inference.model import traits_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
-from ldpbayes.mechanisms import Categories, mechanism_names
+from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.plots import plot_calibration, plot_density, plot_design
 from ldpbayes.tables import true_table
@@ -48,9 +48,9 @@ ADVICE = {  # on options of `fit`, as the command line spells them
     "max_tree_depth": "raise --max-tree-depth",
     "dense_mass": "or try --dense-mass if parameters are correlated",
 }
-WRITERS = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
-UNLIKELY = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
-LINES = 8  # of notes on releases that are printed
+WRITER_PACKAGES = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
+LEAST_P_VALUE = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
+MOST_NOTES = 8  # of notes on releases that are printed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,10 +143,10 @@ def _fit(args: argparse.Namespace) -> int:
     if files > 1 and args.add == bool(args.by):
         raise BadInput(f"{files} RELEASEs need --by file (each is a group) or --add (all are parts of one release)")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
-    if args.model in inputs.GROUPED and (args.add or not several):
+    if args.model in inputs.GROUP_PLATES and (args.add or not several):
         raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
-    if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
-        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"
+    if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUP_PLATES:
+        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUP_PLATES)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
 
     def say(text: str) -> None:
@@ -159,7 +159,7 @@ def _fit(args: argparse.Namespace) -> int:
         role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
         say(f"{files} files, {role}") if files > 1 else None
         say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
-        facts = [each.release.about or {} for each in releases]
+        facts = [named.release.about or {} for named in releases]
         stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
         say(few(stated)) if stated else None
         with naming("--add"):
@@ -167,21 +167,21 @@ def _fit(args: argparse.Namespace) -> int:
         releases = [inputs.Named("--add", "", added)] if added else releases
         mechanism, factory = releases[0].release.mechanism, traits_of(model).name
         if args.plot is not None:
-            others = several or mechanism.record_shape or isinstance(mechanism, Categories)
+            others = several or mechanism.record_shape or mechanism.of_categories
             if others or traits_of(model).kind != "numbers":
                 raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):
                 bounds = SmoothFamily.of(mechanism)[:2]
         with naming("--same-people"):
-            said = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
-        say(few(f"  {line}" for line in said.splitlines()))
+            statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
+        say(few(f"  {line}" for line in statement.splitlines()))
         whole = args.no_sketch or args.features or frame
-        data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
+        data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
         if notes:
             say(notes[0])
         words = tuple(release.word for release in releases)
         words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
-        groups = ldp.data.Groups(data, {inputs.GROUPED.get(args.model, "group"): words})
+        groups = ldp.data.Groups(data, {inputs.GROUP_PLATES.get(args.model, "group"): words})
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
@@ -191,7 +191,7 @@ def _fit(args: argparse.Namespace) -> int:
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)
         say("")
-        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(factory, ())]
+        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER_SITES.get(factory, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             display(summary_table(result, shown))
             if factory == "smooth_density":
@@ -229,8 +229,8 @@ def _picture(result: Any, model: Any, release: ldp.Release, low: float, high: fl
 def few(lines: Iterable[str]) -> str:
     """The first lines, and how many others there are."""
     texts = list(lines)
-    beyond = len(texts) - LINES
-    return "\n".join(texts[:LINES] + [f"... and {beyond:,} more"] * (beyond > 0))
+    beyond = len(texts) - MOST_NOTES
+    return "\n".join(texts[:MOST_NOTES] + [f"... and {beyond:,} more"] * (beyond > 0))
 
 
 @command(
@@ -308,9 +308,8 @@ def _regress(args: argparse.Namespace) -> int:
     """,
 )
 def _release(args: argparse.Namespace) -> int:
-    _check_out(
-        args.out, args.out.suffix if args.out.suffix in inputs.FILES else ".npz", "releases end in .npz or .parquet"
-    )
+    ending = args.out.suffix if args.out.suffix in inputs.RELEASE_ENDINGS else ".npz"
+    _check_out(args.out, ending, "releases end in .npz or .parquet")
     try:
         with whole_file(args.out, new=True) as file:
             mechanism, data = inputs.load_private(args)
@@ -322,8 +321,8 @@ def _release(args: argparse.Namespace) -> int:
     except FileExistsError:
         raise BadInput(f"--out {args.out} exists, and is not overwritten") from None
     display(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
-    known = "the mechanism, who drew them, and the names of the column and its levels"
-    display(f"wrote {args.out}: {len(release):,} released values, {known}, and nothing else")
+    facts = "the mechanism, who drew them, and the names of the column and its levels"
+    display(f"wrote {args.out}: {len(release):,} released values, {facts}, and nothing else")
     return DOUBTFUL if messages else OK
 
 
@@ -343,27 +342,27 @@ def _table(args: argparse.Namespace) -> int:
     with _plain_warnings() as messages:
         warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
         tables, values = inputs.load_tables(args)
-        known = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
+        reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
         with naming(args.table):
-            parts = {name: table[known[name]] for name, table in tables.items()}
+            parts = {name: table[reported[name]] for name, table in tables.items()}
             posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
-        draws = {name: np.tile(each, (args.samples if name in tables else 1, 1)) for name, each in values.items()}
+        draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
         for name in tables:
-            draws[name][:, known[name]] = posterior[name].values[0]
+            draws[name][:, reported[name]] = posterior[name].values[0]
         for over, by in args.ratio:
             for part in (values, draws):  # without a positive denominator there is no ratio
                 part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
         table, rows = next(iter(tables.values())), list[tuple]()
-        display(*(f"{name}: {each!r}" for name, each in tables.items()), promises([*tables.values()]), sep="\n")
+        display("\n".join([*(f"{name}: {part!r}" for name, part in tables.items()), promises([*tables.values()])]))
         display(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
         for name in [*tables, *map("/".join, args.ratio)]:
             levels = estimates.tail_probabilities(args.level, "both")
             low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
-            own = {"value": values[name], "mean": np.nanmean(draws[name], axis=0), "sd": np.nanstd(draws[name], axis=0)}
-            own |= {"lower": low, "upper": high}
-            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(own, ",.6g")))
-            rows += zip(*table.keys.values(), itertools.repeat(name), *own.values())
-    rows.insert(0, (*table.keys, "quantity", *own))
+            columns = {"value": values[name], "mean": np.nanmean(draws[name], axis=0)}
+            columns |= {"sd": np.nanstd(draws[name], axis=0), "lower": low, "upper": high}
+            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(columns, ",.6g")))
+            rows += zip(*table.keys.values(), itertools.repeat(name), *columns.values())
+    rows.insert(0, (*table.keys, "quantity", *columns))
     _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
     return DOUBTFUL if messages else OK
 
@@ -378,7 +377,7 @@ def _table(args: argparse.Namespace) -> int:
 )
 def _sketch(args: argparse.Namespace) -> int:
     _check_out(args.out, ".npz", "sketches are NumPy files")
-    args.column = [name for each in args.column or () for name in each.split(",")]
+    args.column = [name for text in args.column or () for name in text.split(",")]
     with naming("sketch"), _plain_warnings() as messages:
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
@@ -402,9 +401,9 @@ def _sketch(args: argparse.Namespace) -> int:
 )
 def _design(args: argparse.Namespace) -> int:
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
-    known = [name for name in dir(dist) if name[0].isupper()]
-    if args.law not in known:
-        meant = f"{args.law!r}{guess(args.law, known)}"
+    laws = [name for name in dir(dist) if name[0].isupper()]
+    if args.law not in laws:
+        meant = f"{args.law!r}{guess(args.law, laws)}"
         raise BadInput(f"--law must be a NumPyro distribution, such as Normal; got {meant}")
     law: Any = getattr(dist, args.law)
     mechanisms = inputs.planned_mechanisms(args)
@@ -466,7 +465,7 @@ def _calibrate(args: argparse.Namespace) -> int:
             plot_calibration(study, ax=ax).set_title(label)
         _write_picture(args.plot, figure)
     p_values = [p for study in studies.values() for p in study.p_values.values()]
-    return DOUBTFUL if min(p_values) < UNLIKELY / len(p_values) else OK
+    return DOUBTFUL if min(p_values) < LEAST_P_VALUE / len(p_values) else OK
 
 
 @command(
@@ -505,7 +504,7 @@ def _models(args: argparse.Namespace) -> int:
         factory = getattr(ldp.models, name)
         needed = [parameter for parameter, required in inputs.parameters_of(factory).items() if required]
         # a formula, or features of one column, where they are needed
-        model = factory(*("y ~ x" if each == "formula" else np.zeros((1, 1)) for each in needed))
+        model = factory(*("y ~ x" if parameter == "formula" else np.zeros((1, 1)) for parameter in needed))
         priors = ", ".join(f"{name}={text}" for name, text in model.shown.items() if name not in needed)
         takes = f"Takes {'one release for each group, of' if model.groups else 'a release of'} {model.kind}."
         rows.append({"name": name, "priors": priors, "description": MODELS[name], "takes": takes})
@@ -519,7 +518,7 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = 
         return
     if path.suffix != suffix:
         raise BadInput(f"{option} {path}: {form}; give the name of a file that ends in {suffix}")
-    require("demo", *WRITERS.get(suffix, ()))
+    require("demo", *WRITER_PACKAGES.get(suffix, ()))
     if path.is_dir():
         raise BadInput(f"{option} {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():
@@ -540,9 +539,9 @@ def _write_picture(path: pathlib.Path, figure: Any, say: Callable = display) -> 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
-    given = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
-    given |= {"dense_mass": args.dense_mass or None}  # any of these makes `fit` run chains
-    return options | {name: option for name, option in given.items() if option is not None}
+    sampler = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
+    sampler |= {"dense_mass": args.dense_mass or None}  # any of these makes `fit` run chains
+    return options | {name: option for name, option in sampler.items() if option is not None}
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable, Set
 from typing import Any, NamedTuple, NoReturn
 
 from ldpbayes import __version__
-from ldpbayes.cli._inputs import FORMATTED, TYPED, BadInput, option, parameter, parameters_of
+from ldpbayes.cli._inputs import FORMAT_PREFIX, PARAMETER_PREFIX, BadInput, option, parameter, parameters_of
 from ldpbayes.data.readers import formats
 from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import mechanism_names
@@ -79,7 +79,7 @@ MODELS = {  # as `ldpbayes models` describes them
     "smooth_density": "Model of numbers or counts whose law has no parametric family: a smooth density.",
     "warner": "Model of yes-or-no answers: the share of true answers yes.",
 }
-LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
+LABEL_LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
 FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"
 
 
@@ -214,7 +214,7 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
     _add_csv_options(regress)
     _add(regress, "--features", "FILE", FEATURES_HELP, pathlib.Path, required=True)
     law = "distribution of a label given its predictor (default: normal)"
-    regress.add_argument("--law", help=law, default="normal", choices=LAWS)
+    regress.add_argument("--law", help=law, default="normal", choices=LABEL_LAWS)
     _add(regress, "--penalty", "X", "prior precision of a slope (default: the most probable one)", float)
     _add_switch(regress, "--no-intercept", "without an intercept: the predictor is 0 if all features are 0")
     _add(regress, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
@@ -236,11 +236,11 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     read = formats()
     names = f"{', '.join(read)} (default: by the ending of TABLE); options of a format are typed as --query"
     _add(table, "--format", "NAME", f"format of TABLE: {names}", choices=read)
-    own_options = {name: each for entry in read.values() for name, each in entry.options.items()}
-    for name, each in own_options.items():
+    own_options = {name: parameter_entry for entry in read.values() for name, parameter_entry in entry.options.items()}
+    for name, parameter_entry in own_options.items():
         hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-        kind = str if each.annotation is str else parameter
-        table.add_argument(option(name), dest=FORMATTED + name, type=kind, **hidden)
+        kind = str if parameter_entry.annotation is str else parameter
+        table.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **hidden)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in ("scale", "standard_deviation", "variance"):
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
@@ -290,7 +290,8 @@ def _add_calibrate_options(calibrate: argparse.ArgumentParser) -> None:
     mechanisms = "one or several mechanisms; their parameters are options (default: that of [KJKH], if there is one)"
     _add(calibrate, "--mechanism", "NAME,...", mechanisms, _names, ())
     _add_parameters(calibrate, {"epsilon"})
-    _add(calibrate, "--epsilon", "X", "privacy budgets, one study for each", float, nargs="+", dest=f"{TYPED}epsilon")
+    budgets = {"nargs": "+", "dest": f"{PARAMETER_PREFIX}epsilon"}
+    _add(calibrate, "--epsilon", "X", "privacy budgets, one study for each", float, **budgets)
     _add(calibrate, "--people", "N", "number of records of a release (default: 5000)", _integer(1), 5000)
     _add(calibrate, "--repeats", "N", "number of releases to simulate and analyse (default: 200)", _integer(1), 200)
     _add(calibrate, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
@@ -310,8 +311,8 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
         + ("them), one for all records." if private else "them); @NAME reads one for each record from a column."),
     )
     column = "column of the values; for rows several in order, x1,x2,y" + " (default: the only column)" * (not private)
-    made = "mechanism that adds the noise" if private else "mechanism that released the values"
-    _add(group, "--mechanism", "NAME", made, required=private)
+    help_text = "mechanism that adds the noise" if private else "mechanism that released the values"
+    _add(group, "--mechanism", "NAME", help_text, required=private)
     _add(group, "--column", "NAME", column, action="append", required=private)
     _add(group, "--levels", "A,B,...", "words in the column that stand for the categories 0, 1, ...", _words, ())
     _add(group, "--times", "N", "largest number of values about one person (default: 1)", _integer(1))
@@ -325,9 +326,9 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
 def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:
     """Parameters of all mechanisms as options, which the help leaves out."""
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}
+    names = {name for mechanism in mechanism_names() for name in parameters_of(mechanism_class(mechanism))}
     for name in sorted(names - without - {"mechanism"}):  # a rule's own mechanism is no option
-        group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
+        group.add_argument(option(name), dest=PARAMETER_PREFIX + name, type=parameter, **hidden)
 
 
 def _kind(allowed: str, parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], Any]:

@@ -18,7 +18,6 @@ def read_measurements(
     geocodes: str = "",
     *,
     axes: Mapping[str, Sequence[Any]] | None = None,
-    noise: str = "discrete_gaussian",
     **options: Any,
 ) -> NoisyTable:
     """Read the noisy counts of one query (a cross table) from a noisy measurement file of the U.S. Census Bureau.
@@ -41,18 +40,11 @@ def read_measurements(
         For each axis of the query that has more than one entry, its name and the labels of its entries, such as
         ``{"sex": ["male", "female"]}``. Default: the names are ``axis_0``, ``axis_1``, ..., and the labels are 0, 1,
         ...
-    noise : str
-        The law of the noise, as in `NoisyTable.from_frame`. Default: "discrete_gaussian".
     **options
-        Further options of `NoisyTable.from_frame`, for example ``privacy``.
-
-    Returns
-    -------
-    NoisyTable
-        The table, with one cell for each noisy count.
+        Options of `NoisyTable.from_frame`, for example ``privacy``, or ``noise`` (default: "discrete_gaussian").
     """
     columns, stated = read_answers(path, query=query, geocodes=geocodes, axes=axes)
-    return NoisyTable.from_frame(columns, **{**stated, "noise": noise, **options})
+    return NoisyTable.from_frame(columns, **{**stated, **options})
 
 
 @reader("census")
@@ -75,8 +67,8 @@ def read_answers(
     wanted = (pc.field("query_name") == query) & pc.starts_with(pc.field("geocode"), geocodes)
     rows = data.to_table(["geocode", "query_shape", "value", "variance"], filter=wanted)
     if not rows.num_rows:
-        known = sorted({name for batch in data.to_batches(["query_name"]) for name in pc.unique(batch[0]).to_pylist()})
-        raise ValueError(f"no query {query!r} for geocodes {geocodes!r} in {path}: the file has {', '.join(known)}")
+        names = sorted({name for batch in data.to_batches(["query_name"]) for name in pc.unique(batch[0]).to_pylist()})
+        raise ValueError(f"no query {query!r} for geocodes {geocodes!r} in {path}: the file has {', '.join(names)}")
     shapes = {tuple(shape) for shape in rows["query_shape"].to_pylist()}
     size, lengths = math.prod(min(shapes)), pc.unique(pc.list_value_length(rows["value"])).to_pylist()
     shape = [places for places in min(shapes) if places > 1]

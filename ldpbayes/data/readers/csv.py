@@ -14,12 +14,12 @@ import numpy as np
 from ldpbayes._core.checks import guess
 from ldpbayes.data.readers import Contents, reader
 
-CSV = (".csv", ".tsv")
+CSV_ENDINGS = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
-MISSING = {"", "na", "n/a", "nan", "null", "none", "."}
-QUOTED = '"[^"]*"'
-HEAD = 1 << 20  # characters of a file that tell how its cells are divided
-ROW = f'([^"\r\n]*(?:{QUOTED}[^"\r\n]*)*)'
+MISSING_WORDS = {"", "na", "n/a", "nan", "null", "none", "."}
+QUOTED_PATTERN = '"[^"]*"'
+HEAD_CHARACTERS = 1 << 20  # characters of a file that tell how its cells are divided
+ROW_PATTERN = f'([^"\r\n]*(?:{QUOTED_PATTERN}[^"\r\n]*)*)'
 
 
 class FileError(ValueError):
@@ -41,7 +41,7 @@ class CsvFile:
             raise FileError(f"{path} is not text in UTF-8{place}") from None
         self.delimiter = self._dividing()
         self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
-        numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING for name in self.names)
+        numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING_WORDS for name in self.names)
         if not any(self.names) or (numbers and not headless):
             problem = "holds numbers" if any(self.names) else "is empty"
             raise FileError(f"{path}: the first line must be the names of the columns, but it {problem}")
@@ -51,8 +51,8 @@ class CsvFile:
 
     def _dividing(self) -> str:
         """The character that divides the first two rows alike; FileError if several do."""
-        rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", self._text[:HEAD])
-        first, second = (re.sub(QUOTED, "", row) for row in rows.groups()) if rows else ("", "")
+        rows = re.match(f"{ROW_PATTERN}(?:\r\n|\r|\n)?{ROW_PATTERN}", self._text[:HEAD_CHARACTERS])
+        first, second = (re.sub(QUOTED_PATTERN, "", row) for row in rows.groups()) if rows else ("", "")
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
         fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
         if len(fitting) > 1:
@@ -80,9 +80,9 @@ class CsvFile:
                 count = "several columns" if name in self.names else "no column"
                 if self.private:
                     raise FileError(f"{self.path} has {count} {name!r}; its first line must hold the columns' names")
-                known = ", ".join(other or "(one without a name)" for other in self.names)
+                present = ", ".join(other or "(one without a name)" for other in self.names)
                 meant = "" if name in self.names else guess(name, self.names)
-                raise FileError(f"{self.path} has {count} {name!r}{meant}; its columns are {known}")
+                raise FileError(f"{self.path} has {count} {name!r}{meant}; its columns are {present}")
             if names.count(name) > 1:
                 raise FileError(f"column {name!r} of {self.path} is given twice")
         return names
@@ -123,21 +123,21 @@ class CsvFile:
         return np.array([cell.strip() for cell in self._cells[name]])
 
     def holds_numbers(self, name: str) -> bool:
-        return all(cell.strip().lower() in MISSING or not math.isnan(_number(cell)) for cell in self._cells[name])
+        return all(cell.strip().lower() in MISSING_WORDS or not math.isnan(_number(cell)) for cell in self._cells[name])
 
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "", gaps: bool = False) -> np.ndarray:
         """Values of a column; `levels` are words for 0, 1, ..., `hint` ends the message on others; NaN for `gaps`."""
         codes = {level: float(code) for code, level in enumerate(levels)}
         cells = self._cells[name]
         values = np.array([codes.get(cell.strip(), math.nan) if codes else _number(cell) for cell in cells])
-        allowed = [gaps and cell.strip().lower() in MISSING for cell in cells]
+        allowed = [gaps and cell.strip().lower() in MISSING_WORDS for cell in cells]
         wrong = np.flatnonzero(np.isnan(values) & ~np.array(allowed))
         if not len(wrong):
             return values
         if self.private:
             kind = f"one of the levels {', '.join(codes)}" if codes else "a number"
             raise FileError(f"{self.path}: some cells of column {name!r} are missing, or are not {kind}")
-        self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING])
+        self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING_WORDS])
         text = cells[wrong[0]].strip()
         problem = f"which is not one of the levels {', '.join(codes)}" if codes else f"which is not a number{hint}"
         if not codes and not math.isnan(_number(text.replace(",", "."))):
@@ -150,7 +150,7 @@ class CsvFile:
             raise FileError(f"{self.path}: {count}, the first in line {self.lines[records[0]]}")
 
 
-@reader("csv", *CSV)
+@reader("csv", *CSV_ENDINGS)
 def read_columns(path: str | os.PathLike, keys: Sequence[str], numbers: Sequence[str]) -> Contents:
     """Columns of words and of numbers, NaN in empty cells; without `numbers` all columns, as their cells are."""
     file = CsvFile(pathlib.Path(path))

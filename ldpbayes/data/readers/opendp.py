@@ -18,11 +18,11 @@ from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 
 __all__ = ["read_mechanism", "read_table"]
 
-LAWS: dict[Any, Any] = {"Integer Laplace": DiscreteLaplace, "Integer Gaussian": DiscreteGaussian}
-LAWS |= {"Float Laplace": Laplace, "Float Gaussian": Gaussian}
-RESTATED = {"make_pureDP_to_zCDP", "make_zCDP_to_approxDP", "make_fix_delta", "make_approximate"}
+OPENDP_NOISES: dict[Any, Any] = {"Integer Laplace": DiscreteLaplace, "Integer Gaussian": DiscreteGaussian}
+OPENDP_NOISES |= {"Float Laplace": Laplace, "Float Gaussian": Gaussian}
+RESTATING_FUNCTIONS = {"make_pureDP_to_zCDP", "make_zCDP_to_approxDP", "make_fix_delta", "make_approximate"}
 """Measurements that state the privacy of another one in other terms."""
-FINEST = 1e-6  # of the scale: on a grid as fine as this, noise on floats is continuous
+FINE_GRID_PER_SCALE = 1e-6  # of the scale: on a grid as fine as this, noise on floats is continuous
 
 
 def read_table(
@@ -33,8 +33,6 @@ def read_table(
     *,
     cells: Any = None,
     signed: bool | None = None,
-    sensitivity: float | None = None,
-    privacy: str | None = None,
     **options: Any,
 ) -> NoisyTable:
     """Read a noisy table from a data frame that an OpenDP query released.
@@ -49,10 +47,8 @@ def read_table(
 
     Parameters
     ----------
-    released : data frame, dict of columns, or path
-        The released data: ``query.release().collect()``, or a CSV or Parquet file of them.
-    summary : data frame, dict of columns, or path
-        The summary of this query: ``query.summarize()``.
+    released, summary : data frame, dict of columns, or path of a CSV or Parquet file
+        The released data, ``query.release().collect()``, and the summary of this query, ``query.summarize()``.
     value : str
         Name of a released column of counts or sums. Raises ValueError for quantiles, and for means, which are ratios of
         two noisy numbers. Instead of a mean, query ``sum`` and ``len``, and divide the posterior draws of the two
@@ -66,23 +62,11 @@ def read_table(
     signed : bool, optional
         True if negative numbers can be released. Default: True unless the column has an unsigned type. Give this
         argument if the column comes from a CSV file, which does not store the type.
-    sensitivity : float, optional
-        The largest change of a value before noise if one person changes, in the unit of the values. Default: unknown.
-        The table then states no privacy guarantee.
-    privacy : str, optional
-        The privacy statement of the publisher, as text. Default: none.
     **options
-        Further options of `NoisyTable.from_frame`: ``neighbours`` and ``times``, with which the guarantee is of the
-        whole table.
-
-    Returns
-    -------
-    NoisyTable
-        The table, with its mechanism: the noise, and the reporting rule if there is one.
+        Options of `NoisyTable.from_frame`: ``sensitivity``, ``privacy``, ``neighbours`` and ``times``.
     """
-    own: Any = {"summary": summary, "cells": cells, "signed": signed}
-    columns, stated = read_released(released, [] if keys is None else keys, [value], **own)
-    return NoisyTable.from_frame(columns, **stated, sensitivity=sensitivity, privacy=privacy, **options)
+    columns, stated = read_released(released, keys or [], [value], summary=summary, cells=cells, signed=signed)
+    return NoisyTable.from_frame(columns, **stated, **options)
 
 
 @reader("opendp")
@@ -100,16 +84,16 @@ def read_released(
     columns, rows = _columns(released, keys), _rows(_columns(summary))
     matches = [row for row in rows if row["column"] == value]
     if not matches:
-        known = [row["column"] for row in rows]
-        raise ValueError(f"the summary has no column {value!r}{guess(value, known)}; it has {', '.join(known)}")
+        names = [row["column"] for row in rows]
+        raise ValueError(f"the summary has no column {value!r}{guess(value, names)}; it has {', '.join(names)}")
     if len(matches) > 1:
         parts = " and ".join(row["aggregate"] for row in matches)
         advice = "query each of them as a separate column, and combine their posterior draws"
         raise ValueError(f"column {value!r} is computed from several noisy numbers ({parts}): {advice}")
     query = matches[0]
-    if query["distribution"] not in LAWS:
-        raise ArgumentError(f"noise of column {value!r}", f"one of {', '.join(LAWS)}", query["distribution"])
-    values, law = column(columns, value), LAWS[query["distribution"]]
+    if query["distribution"] not in OPENDP_NOISES:
+        raise ArgumentError(f"noise of column {value!r}", f"one of {', '.join(OPENDP_NOISES)}", query["distribution"])
+    values, law = column(columns, value), OPENDP_NOISES[query["distribution"]]
     names = keys or [name for name in columns if name not in {row["column"] for row in rows}]
     if signed is None and law.discrete and values.dtype.kind not in "iu":
         why = "which does not show if negative numbers are possible: give signed=True or signed=False"
@@ -156,11 +140,6 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         bits. The result is then a `SymmetricUnaryEncoding`. Default: the result is the `RandomizedResponse` of a single
         bit. OpenDP before version 0.15.0 did not randomize the last bit (issue 2707).
 
-    Returns
-    -------
-    Mechanism
-        The mechanism of ldpbayes with the same noise or the same probabilities of answers.
-
     Raises
     ------
     ImportError
@@ -175,7 +154,7 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         return dp.deserialize(json.dumps(json_part))
 
     part = json.loads(measurement if isinstance(measurement, str) else dp.serialize(measurement))
-    while part.get("__function__") in RESTATED | {"make_chain_mt"}:
+    while part.get("__function__") in RESTATING_FUNCTIONS | {"make_chain_mt"}:
         arguments = part["__kwargs__"]
         if d_in is not None and "transformation0" in arguments:
             d_in = rebuilt(arguments["transformation0"]).map(d_in)
@@ -192,11 +171,11 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         raise ValueError(f"measurement must be made by {allowed}, got {name}; for data frames use read_table")
     kind, scale, k = str(rebuilt(arguments["input_domain"]).carrier_type), arguments["scale"], arguments["k"]
     number = re.fullmatch(r"(?:Vec<)?([iuf])(?:\d+|size)>?", kind)
-    if number is None or (k is not None and 2.0**k > FINEST * scale):
+    if number is None or (k is not None and 2.0**k > FINE_GRID_PER_SCALE * scale):
         grid = "" if k is None else f" on a grid of 2^{k}"
-        allowed = f"integers, or floats on a grid finer than {FINEST:g} scales"
+        allowed = f"integers, or floats on a grid finer than {FINE_GRID_PER_SCALE:g} scales"
         raise ValueError(f"measurement must take {allowed}, got {kind}{grid}")
-    law = LAWS[f"{'Float' if number[1] == 'f' else 'Integer'} {name.removeprefix('make_').capitalize()}"]
+    law = OPENDP_NOISES[f"{'Float' if number[1] == 'f' else 'Integer'} {name.removeprefix('make_').capitalize()}"]
     mechanism = AdditiveMechanism(law(scale), sensitivity=math.inf if d_in is None else float(d_in))
     return Floored(mechanism) if number[1] == "u" else mechanism
 
@@ -207,7 +186,7 @@ def _rows(summary: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     columns = {name: column(summary, name).tolist() for name in names}
     columns["threshold"] = np.asarray(summary.get("threshold", [None] * len(columns["scale"]))).tolist()
     rows = zip(*columns.values(), strict=True)
-    return [{name: None if is_missing(each) else each for name, each in zip(columns, row, strict=True)} for row in rows]
+    return [{n: None if is_missing(entry) else entry for n, entry in zip(columns, row, strict=True)} for row in rows]
 
 
 def _columns(source: Any, words: Sequence[str] = ()) -> dict[str, np.ndarray]:
@@ -217,7 +196,7 @@ def _columns(source: Any, words: Sequence[str] = ()) -> dict[str, np.ndarray]:
 
 
 def _tuples(labels: dict[str, np.ndarray]) -> list[tuple]:
-    return [*zip(*(each.tolist() for each in labels.values()), strict=True)]
+    return [*zip(*(column_labels.tolist() for column_labels in labels.values()), strict=True)]
 
 
 def _log_odds(probability: float) -> float:
