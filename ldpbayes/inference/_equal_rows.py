@@ -15,14 +15,15 @@ from jax.flatten_util import ravel_pytree
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.pytrees import unchecked
+from ldpbayes._core.tabular import Table
 from ldpbayes._core.types import Array, Key, Message, Model, Params
 from ldpbayes.data import Release
-from ldpbayes.data.frames import Table
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, Site, given, log_likelihood_shape, sites_of
-from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.laws.families import unexpanded
+from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.mechanisms import NumericMechanism
 
 MIN_RECORDS = 500  # from which on a step of a chain takes so long that the comparison pays

@@ -28,8 +28,8 @@ from ldpbayes.inference.density import Density, Site, density_of, given, sites_o
 from ldpbayes.inference.integrated import AS_LONG
 from ldpbayes.inference.result import smoothed_weights
 from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
-from ldpbayes.likelihood.nodes import ExpandedLaw
-from ldpbayes.likelihood.privatized import unwrapped
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.likelihood.privatized import ExpandedLaw
 from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes
 

@@ -8,13 +8,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
+from ldpbayes.laws.families import density_breaks
 from ldpbayes.learning._labels import checked_bounds, checked_features
 from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
 from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
-from ldpbayes.likelihood.latent import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
 
@@ -62,7 +63,7 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
 
         If `mechanism` is None, the labels were released by the mechanism that was given to the constructor.
         """
-        if hasattr(X, "columns"):  # scikit-learn refuses text without advice
+        if column_names(X) is not None:  # scikit-learn refuses text without advice
             checked_features(X)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
         checked_bounds(self.bounds)

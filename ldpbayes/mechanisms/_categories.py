@@ -24,7 +24,7 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, drawn_columns, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass
-from ldpbayes.numerics.arrays import CHUNK, by_rows
+from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, checked_laws
@@ -214,7 +214,7 @@ def row_sums(z: Array) -> Array:
         return z.sum(axis=-1, dtype=np.int32)
     # XLA is slow to add integers along rows; a product in single precision is exact up to 2^24
     width, ones = z.shape[-1], jnp.ones(z.shape[-1], jnp.float32)
-    rows = by_rows(lambda part: (part != 0).astype(jnp.float32) @ ones, CHUNK // width)
+    rows = by_rows(lambda part: (part != 0).astype(jnp.float32) @ ones, CACHE_SIZE // width)
     return rows(z.reshape(-1, width)).reshape(z.shape[:-1])
 
 

@@ -14,7 +14,7 @@ from ldpbayes._core.checks import ABOVE_0, is_integer
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
-from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
+from ldpbayes.numerics.radial_law import DROP_NATS, LEAST_U, radial_law
 from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ParametricTradeoff, PureProtocolTradeoff, SeparateTradeoff
 
 UNDERFLOW_DISTANCE = 2000.0  # distance at which both errors underflow
@@ -93,11 +93,11 @@ class _Tests(ParametricTradeoff):
             return np.stack([1 - cap, cap])
 
         inside, outside = law.integrate(near, far, ring)
-        power = np.logaddexp(law.integrate(near - DROP, near, np.ones_like), inside)
+        power = np.logaddexp(law.integrate(near - DROP_NATS, near, np.ones_like), inside)
         miss = np.logaddexp(outside, law.integrate(far, np.full_like(far, np.inf), np.ones_like))
         # power and type II error add up to one, and the smaller is more precise
         power, miss = np.where(power < miss, (power, _log_rest(power)), (_log_rest(miss), miss))
-        reached = near > SMALL + 1e-6
+        reached = near > LEAST_U + 1e-6
         return np.where(reached, level, -np.inf), np.where(reached, power, -np.inf), np.where(reached, miss, 0.0)
 
     @functools.cached_property
@@ -105,7 +105,7 @@ class _Tests(ParametricTradeoff):
         """The largest log threshold: the log density ratio next to the second centre, in the limit unbounded."""
         if self.dimension == math.inf:
             return math.inf
-        ends = radial_law(int(self.dimension)).log_density(np.array([SMALL, math.log(self.distance)]))
+        ends = radial_law(int(self.dimension)).log_density(np.array([LEAST_U, math.log(self.distance)]))
         return float(ends[0] - ends[1])
 
     @functools.cached_property

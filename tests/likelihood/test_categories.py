@@ -17,9 +17,9 @@ from scipy.linalg import hadamard
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch
+from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.likelihood.closed_forms import categories as _categories
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.likelihood.nodes import law_of_nodes
 from tests.programs import randomize
 from tests.protocols import PROTOCOLS
 
@@ -170,7 +170,7 @@ def test_chunks_change_nothing(make, monkeypatch):
         return squares(theta), jax.value_and_grad(mass)(laws), hessian(theta)
 
     whole = jax.jit(functions)(theta, laws)
-    monkeypatch.setattr(_categories, "CHUNK", 6 * 100)
+    monkeypatch.setattr(_categories, "CACHE_SIZE", 6 * 100)
     chunked = jax.jit(lambda *arguments: functions(*arguments))(theta, laws)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(chunked), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)
