@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 import ldpbayes.noise
-from ldpbayes._core.checks import FINITE_NUMBERS, checked, kind_in_words, refuse, unmasked, whole_numbers_up_to
+from ldpbayes._core.checks import FINITE_NUMBERS, checked, ends_of, kind_in_words, refuse, unmasked, whole_numbers_up_to
 from ldpbayes._core.printing import Called, shown_fields
 from ldpbayes._core.pytrees import checked_field, equal
 from ldpbayes._core.tracing import array_of, floating, is_concrete
@@ -168,12 +168,6 @@ class Mechanism(Called, abc.ABC):
         values = f"a row of {math.prod(self.event_shape)} numbers" if self.event_shape else "one number"
         return f"{type(self).__name__} releases {values} for each record"
 
-    @property
-    def _support_bounds(self) -> tuple[Array, Array]:
-        """Least and largest value, infinite where the `support` has no bound."""
-        support = self.support
-        return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
-
     @abc.abstractmethod
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """`validated` for finite values of the right shape."""
@@ -269,7 +263,7 @@ class NumericMechanism(Mechanism):
     period: Array = None
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        low, high = self._support_bounds
+        low, high = ends_of(self.support)
         if is_concrete(low, high):
             interval = f"numbers from {np.min(low):g} to {np.max(high):g}"
             bad = (values < low) | (values > high)
@@ -288,12 +282,12 @@ class DiscreteMechanism(Mechanism):
         """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        return checked_integers(values, type(self).__name__, *self._support_bounds)
+        return checked_integers(values, type(self).__name__, *ends_of(self.support))
 
     def possible_values(self, most: int) -> np.ndarray | None:
         if self.event_shape or not self.support.is_discrete:
             return None
-        low, high = self._support_bounds
+        low, high = ends_of(self.support)
         return np.arange(int(low), int(high) + 1) if high - low < most else None
 
 
