@@ -194,11 +194,7 @@ def thresholds(mechanism: Any, epsilon: float) -> tuple[int, int]:
     """Of a budget, in parts of 2^64: the probability that an answer does not support the record's own code (for unary
     encodings, that its own bit is 0); and, for unary encodings, that another bit is 1.
     """
-    odds = Fraction(ANSWERS[type(mechanism)][1](mechanism))
-    if isinstance(mechanism, SymmetricUnaryEncoding):  # two codes differ in two bits, which tell them apart alike
-        return (flip_threshold(odds, epsilon / 2),) * 2
-    t = flip_threshold(odds, epsilon)
-    return (PROBABILITY_PARTS // 2, t) if isinstance(mechanism, OptimalUnaryEncoding) else (t, 0)
+    return ANSWERS[type(mechanism)][1](mechanism, epsilon)
 
 
 def answers(mechanism: Any, x: np.ndarray) -> tuple[np.ndarray, str]:
@@ -245,14 +241,19 @@ def _seed_and_hash(mechanism: LocalHashing, x: np.ndarray, flip: np.ndarray, _: 
     return np.stack([seed, _flipped(code, flip, mechanism.hash_range)], axis=-1)
 
 
-# How each class is drawn, and its odds (`flip_threshold`); not those of others derived from these classes.
+def _by_odds(odds: Callable[[Any], Any]) -> Callable[[Any, float], tuple[int, int]]:
+    return lambda mechanism, epsilon: (flip_threshold(Fraction(odds(mechanism)), epsilon), 0)
+
+
+# How each class is drawn, and its thresholds; not those of others derived from these classes.
 ANSWERS: dict[type, tuple[Callable, Callable]] = {
-    HadamardResponse: (_column, lambda m: 1),
-    LocalHashing: (_seed_and_hash, lambda m: m.hash_range - 1),
-    OptimalUnaryEncoding: (_bits, lambda m: 1),
-    RandomizedResponse: (lambda m, x, flip, _: _flipped(x, flip, m.categories), lambda m: m.categories - 1),
-    SubsetSelection: (_subset, lambda m: Fraction(m.categories - m.subset_size, m.subset_size)),
-    SymmetricUnaryEncoding: (_bits, lambda m: 1),
+    HadamardResponse: (_column, _by_odds(lambda m: 1)),
+    LocalHashing: (_seed_and_hash, _by_odds(lambda m: m.hash_range - 1)),
+    OptimalUnaryEncoding: (_bits, lambda m, epsilon: (PROBABILITY_PARTS // 2, flip_threshold(Fraction(1), epsilon))),
+    RandomizedResponse: (lambda m, x, flip, _: _flipped(x, flip, m.categories), _by_odds(lambda m: m.categories - 1)),
+    SubsetSelection: (_subset, _by_odds(lambda m: Fraction(m.categories - m.subset_size, m.subset_size))),
+    # two codes differ in two bits, which tell them apart alike
+    SymmetricUnaryEncoding: (_bits, lambda m, epsilon: (flip_threshold(Fraction(1), epsilon / 2),) * 2),
 }
 
 
