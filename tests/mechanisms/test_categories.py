@@ -207,7 +207,8 @@ def test_codes_of_any_type_are_the_same_categories(make):
     for dtype, (value, density) in zip(codes, [*others, (z, log_p)], strict=True):
         same = as_integers if dtype is bool else (z, log_p)
         np.testing.assert_array_equal(value, same[0])
-        np.testing.assert_array_equal(density, same[1])
+        # in one program XLA may round equal sums differently
+        np.testing.assert_allclose(density, same[1], rtol=1e-13)
     ldp.Release(others[0][0], mechanism)
 
 
