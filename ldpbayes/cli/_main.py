@@ -31,7 +31,7 @@ from ldpbayes.data import sketch_from
 from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
-from ldpbayes.estimation.smoothing import DEFAULT_FUNCTIONALS, SmoothFamily
+from ldpbayes.estimation.smoothing import DEFAULTS, SmoothFamily
 from ldpbayes.inference.model import traits_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
@@ -197,7 +197,7 @@ def _fit(args: argparse.Namespace) -> int:
             if factory == "smooth_density":
                 family = SmoothFamily.of(mechanism)
                 positive = args.model == factory and family.lower >= 0 and not family.whole
-                kinds = DEFAULT_FUNCTIONALS | ({"gini": gini} if positive else {})
+                kinds = DEFAULTS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
                 display(f"\n{summary_table(law, [*kinds])}")
         _write(args.out, lambda file: file.write(netcdf(result)), say)

@@ -22,20 +22,20 @@ from ldpbayes.likelihood.privatized import PreparedLikelihood
 from ldpbayes.mechanisms import Categories
 from ldpbayes.mechanisms.protocol import Promise, statements
 
-DEFAULT_KNOTS = 41  # whose 40 pieces are the panels of most channels
+KNOTS = 41  # whose 40 pieces are the panels of most channels
 ROUGHNESS = 2.0  # scale of the half-normal prior of the roughness
-ODDS_PRIOR = -3.0, 1.5  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
+ATOMS = -3.0, 1.5  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
 NEWTON_STEPS = 200  # Newton steps, of which ten to thirty are taken
 NEAR_ERRORS = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
-MAX_LOG_STEP = 2.0  # the largest step of log τ²
-SETTLED = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
+LARGEST_RISE = 2.0  # the largest step of log τ²
+LAST_STEP_ERRORS = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
 LEAST_SQUARE, LARGEST_SQUARE = 1e-6, 1e6  # bounds of the squared roughness
-DEFAULT_FUNCTIONALS: dict[str, Callable[[Any], Any]] = {
+DEFAULTS: dict[str, Callable[[Any], Any]] = {
     "mean": mean,
     "sd": sd,
     "quantile": quantile(np.array([0.05, 0.25, 0.5, 0.75, 0.95])),
 }
-END_SHARE_LIMIT = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
+END_PROBABILITY = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
 
 
 @functools.lru_cache
@@ -88,7 +88,7 @@ class SmoothFamily(NamedTuple):
 
     @classmethod
     def of(
-        cls, mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = DEFAULT_KNOTS
+        cls, mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = KNOTS
     ) -> "SmoothFamily":
         """Return the family of laws of the records of a mechanism, on its clipping bounds or a wider interval.
 
@@ -135,7 +135,7 @@ class SmoothFamily(NamedTuple):
         if not fit.converged:
             problem = f"the search for the most likely density has not converged after {NEWTON_STEPS} steps"
             warn(problem, EstimationWarning)
-        if fit.at_ends.max() > END_SHARE_LIMIT:
+        if fit.at_ends.max() > END_PROBABILITY:
             end = ("lower", "upper")[np.argmax(fit.at_ends)]
             problem = f"{fit.at_ends.max():.1%} of the records are at the {end} end of [{self.lower:g}, {self.upper:g}]"
             advice = "the values say little about the law between the ends; choose other bounds"
@@ -151,8 +151,8 @@ class SmoothFamily(NamedTuple):
 def prior_of(roughness: float, knots: int, outside: bool) -> tuple[np.ndarray, np.ndarray]:
     """Prior means and precisions (p,) of the coefficients, of which the last two are log odds of atoms, if any."""
     size = knots + 1 if outside else knots - 1
-    means = np.append(np.zeros(knots - 1), [ODDS_PRIOR[0]] * 2)[:size]
-    return means, np.append(np.full(knots - 1, 1 / roughness**2), np.full(2, 1 / ODDS_PRIOR[1] ** 2))[:size]
+    means = np.append(np.zeros(knots - 1), [ATOMS[0]] * 2)[:size]
+    return means, np.append(np.full(knots - 1, 1 / roughness**2), np.full(2, 1 / ATOMS[1] ** 2))[:size]
 
 
 def _roughness_at(coefficients: np.ndarray, covariance: np.ndarray, square: float) -> tuple[float, float]:
@@ -219,8 +219,8 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
         covariance = np.linalg.inv(here[2] + np.diag(precisions))
         slope_of_roughness, bend = _roughness_at(theta[own], covariance[own, own], square)
         moved = np.max(np.abs(move) / np.sqrt(np.diagonal(covariance)))
-        rise = np.clip(slope_of_roughness / bend, -MAX_LOG_STEP, MAX_LOG_STEP) if moved < NEAR_ERRORS else 0.0
-        converged = moved < SETTLED and abs(rise) < 2 * SETTLED
+        rise = np.clip(slope_of_roughness / bend, -LARGEST_RISE, LARGEST_RISE) if moved < NEAR_ERRORS else 0.0
+        converged = moved < LAST_STEP_ERRORS and abs(rise) < 2 * LAST_STEP_ERRORS
         square = float(np.clip(square * np.exp(rise), LEAST_SQUARE, LARGEST_SQUARE))
         _, precisions = prior_of(np.sqrt(square), family.knots, outside)
         if converged:
@@ -297,7 +297,7 @@ def estimate_density(
     lower: float | None = None,
     upper: float | None = None,
     *,
-    knots: int = DEFAULT_KNOTS,
+    knots: int = KNOTS,
     outside: bool = False,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> DensityEstimate:
@@ -356,5 +356,5 @@ def estimate_density(
     nothing, found = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, family)
     estimate = DensityEstimate(law, float(fit.roughness), *nothing, found, data.promises)
     # the quantiles of whole numbers do not move with the coefficients, but at jumps
-    defaults = {name: DEFAULT_FUNCTIONALS[name] for name in ("mean", "sd")} if family.whole else DEFAULT_FUNCTIONALS
+    defaults = {name: DEFAULTS[name] for name in ("mean", "sd")} if family.whole else DEFAULTS
     return estimate.of(defaults if functionals is None else functionals)
