@@ -21,7 +21,7 @@ FLOORS = [
     {"data"},
     {"likelihood"},
     {"inference", "estimation"},
-    {"bootstrap", "learning", "opendp", "secure", "tables"},
+    {"bootstrap", "opendp", "secure", "tables"},
     {"studies"},
     {"plots"},
     {"cli"},

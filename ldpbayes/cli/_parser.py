@@ -33,7 +33,14 @@ FAMILY_OPTIONS |= {
     for name, family in FAMILIES.items()
     for field, text in family.option_help.items()
 }
-LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
+LAWS = {
+    "bernoulli": "BernoulliLogits",
+    "laplace": "Laplace",
+    "log_normal": "LogNormal",
+    "normal": "Normal",
+    "poisson": "Poisson",
+}
+"""Laws of a label by their names on the command line: classes of NumPyro."""
 FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"
 
 

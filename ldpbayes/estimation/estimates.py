@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import ONE_INSIDE_0_1, checked
+from ldpbayes._core.checks import ONE_INSIDE_0_1, LdpBayesWarning, checked
 from ldpbayes._core.types import Array, PyTree
 
 FEW = 6  # parameters that a line shows; the others are counted
 NAME_WIDTH = 9  # least width of the column of names in a table
+
+
+class EstimationWarning(LdpBayesWarning):
+    """Warning that an estimate may be wrong, for example because a search has not converged."""
 
 
 class Contrast(NamedTuple):

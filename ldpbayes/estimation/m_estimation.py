@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
+from ldpbayes._core.checks import at_least, warn
 from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, correction_from, settled_for
 from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of
-from ldpbayes.estimation.estimates import Estimate, names_of
+from ldpbayes.estimation.estimates import Estimate, EstimationWarning, names_of
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise, statements
@@ -28,12 +28,6 @@ WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over th
 LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimate of the original spread is an accident
 NAIVE_ROUNDS = 6  # at most, of a naive estimate followed by the units there
 APART = 1e-3  # of the parameters' units: two minima nearer than that are one
-
-
-class EstimationWarning(LdpBayesWarning):
-    """Warning that an estimate may be wrong, for example because a search has not converged. The message gives the
-    reason.
-    """
 
 
 def m_estimate(

@@ -14,8 +14,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import warn_of_repeats
-from ldpbayes.estimation.estimates import Estimate
-from ldpbayes.estimation.m_estimation import EstimationWarning
+from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.laws.functionals import mean, names_of_values, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.privatized import PreparedLikelihood

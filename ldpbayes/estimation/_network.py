@@ -12,8 +12,9 @@ from ldpbayes._core.checks import NOT_NEGATIVE, at_least, require, warn
 from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
-from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._objectives import LearningWarning, Objective, label_spread, plausible_labels
+from ldpbayes.estimation import _labels as labels
+from ldpbayes.estimation._objectives import Objective, label_spread, plausible_labels
+from ldpbayes.estimation.estimates import EstimationWarning
 from ldpbayes.mechanisms import Mechanism
 
 RATE = 1e-3  # of Adam, by default
@@ -234,8 +235,8 @@ def network_fit(
 ) -> NetworkPredictor:
     """Train a fully connected network on released labels, in single precision.
 
-    The result is a `NetworkPredictor`. If the law of labels has a scale, the scale is learned with the network. A
-    LearningWarning is issued if the loss is not finite at the end. The function needs optax (the extra ``learning``).
+    The result is a `NetworkPredictor`. If the law of labels has a scale, the scale is learned with the network. An
+    EstimationWarning is issued if the loss is not finite at the end. The function needs optax (the extra ``learning``).
 
     Parameters
     ----------
@@ -261,6 +262,6 @@ def network_fit(
     trained, losses = jax.tree.map(np.asarray, (trained, losses))
     if not np.isfinite(losses[-1]):
         problem = "the loss is not finite at the end of the training: use a lower learning rate, or standardise=True"
-        warn(problem, LearningWarning)
+        warn(problem, EstimationWarning)
     privacy = labels.privacy_of(release)
     return NetworkPredictor(network, objective, trained, losses, len(release), privacy, names, centre, unit)
