@@ -22,9 +22,9 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated
 from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 
-DRAWS = 16  # default draws of the analyst's own noise for each record
-LEGENDRE, LAGUERRE = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral
-PIECES = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scales of the Laplace noise
+DEFAULT_DRAWS = 16  # default draws of the analyst's own noise for each record
+LEGENDRE_NODES, LAGUERRE_NODES = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral
+PIECE_ENDS = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scales of the Laplace noise
 
 Bounds = tuple[Array, Array] | None  # arrays over the perturbed columns
 Support = Bounds | str  # numbers too, or "bounds": a mechanism's
@@ -242,7 +242,7 @@ class EvidenceCorrection:
         `weights` is an array (N,) with one weight for each record.
         """
         terms = [[dataclasses.replace(t, weights=t.weights * weights) for t in c.terms] for c in self.criteria]
-        return EvidenceCorrection(tuple(Corrected(tuple(each)) for each in terms), self.controls * weights[:, None])
+        return EvidenceCorrection(tuple(Corrected(tuple(parts)) for parts in terms), self.controls * weights[:, None])
 
 
 @pytree_dataclass(eq=False)
@@ -333,7 +333,7 @@ class DoublyRandom(AveragedCorrection):
         column. The numerical integrals are split at these values. Default: none.
     """
 
-    draws: int | Literal["exact"] = static(default=DRAWS)
+    draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
     support: Support = BOUNDS
     cuts: tuple[float, ...] = static(default=())
 
@@ -418,7 +418,7 @@ class SymmetricLaplaceCorrection(AveragedCorrection):
         unit of the column. Default: none.
     """
 
-    draws: int | Literal["exact"] = static(default=DRAWS)
+    draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
     cuts: tuple[float, ...] = static(default=())
 
     name: ClassVar[str] = "sl"
@@ -529,8 +529,8 @@ def settled_for(mechanism: Additive, method: Correction) -> Correction:
     """The method settled for a mechanism; ValueError, with the methods that would do, if it is not for its noise."""
     if method.takes(mechanism.noise, mechanism.dimension):
         return method.settled(mechanism)
-    known = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own Correction"
-    raise ValueError(f"method {method.name!r} is not for {type(mechanism).__name__}; use {known}")
+    others = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own Correction"
+    raise ValueError(f"method {method.name!r} is not for {type(mechanism).__name__}; use {others}")
 
 
 def methods_for(mechanism: Additive) -> list[Correction]:
@@ -589,7 +589,7 @@ def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Arr
     doubly random corrections of the indicators of lying beyond a bound, the mean over S a Laplace tail.
     """
     part = jnp.asarray(rows)[:, mechanism.index]
-    delta, deviation = (each.T for each in chance_and_deviation(mechanism, part))
+    delta, deviation = (number.T for number in chance_and_deviation(mechanism, part))
     lower, upper = (jnp.asarray(bound, part.dtype) for bound in support)
     rate = math.sqrt(2) / jnp.where(deviation > 0, jnp.sqrt(delta) * deviation, jnp.inf)
     excess = jnp.concatenate([lower - part, part - upper], axis=1)
@@ -644,18 +644,18 @@ def _quadrature_points(
     """
     scale = deviation / math.sqrt(2)
     safe = jnp.where(scale > 0, scale, 1.0)
-    edges = jnp.stack([z + piece * scale for piece in PIECES] + [jnp.full_like(z, cut) for cut in cuts])
+    edges = jnp.stack([z + piece * scale for piece in PIECE_ENDS] + [jnp.full_like(z, cut) for cut in cuts])
     if support is not None:
         lower, upper = (jnp.full((1, *z.shape), bound, z.dtype) for bound in support)
         edges = jnp.concatenate([lower, jnp.clip(edges, lower, upper), upper])
     edges = jnp.sort(edges, axis=0)
     low, high = edges[:-1, None], edges[1:, None]
-    t, w = (jnp.asarray(rule)[:, None] for rule in np.polynomial.legendre.leggauss(LEGENDRE))
+    t, w = (jnp.asarray(rule)[:, None] for rule in np.polynomial.legendre.leggauss(LEGENDRE_NODES))
     u = low + (high - low) * ((1 + t) / 2)
     density = jnp.exp(-jnp.abs(u - z) / safe) / (2 * safe)
     nodes, weights = ([part.reshape(-1, len(z))] for part in (u, (high - low) * (w / 2) * density))
     if support is None:
-        s, v = (jnp.asarray(rule)[:, None] for rule in np.polynomial.laguerre.laggauss(LAGUERRE))
+        s, v = (jnp.asarray(rule)[:, None] for rule in np.polynomial.laguerre.laggauss(LAGUERRE_NODES))
         for edge, sign in ((edges[0], -1), (edges[-1], 1)):
             nodes.append(edge + sign * safe * s)
             weights.append(0.5 * v * jnp.exp(-jnp.abs(edge - z) / safe))

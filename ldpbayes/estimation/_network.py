@@ -17,8 +17,8 @@ from ldpbayes.estimation._objectives import Objective, label_spread, plausible_l
 from ldpbayes.estimation.estimates import EstimationWarning
 from ldpbayes.mechanisms import Mechanism
 
-RATE = 1e-3  # of Adam, by default
-DECAY = 0.1  # factor of the rate after half of the epochs
+LEARNING_RATE = 1e-3  # of Adam, by default
+RATE_DECAY = 0.1  # factor of the rate after half of the epochs
 
 
 class TrainedNetwork(NamedTuple):
@@ -145,7 +145,7 @@ def train_network(
     start = network.start(objective, start_key, features, values, mechanism)
     precision, optimiser = objective.scale_prior(values, mechanism)[1], network.optimiser
     if optimiser is None:
-        schedule = optax.piecewise_constant_schedule(RATE, {steps * max(network.epochs // 2, 1): DECAY})
+        schedule = optax.piecewise_constant_schedule(LEARNING_RATE, {steps * max(network.epochs // 2, 1): RATE_DECAY})
         optimiser = optax.adam(schedule)
     params = {"layers": start.layers, "log_scale": start.log_scale}
     decayed = {"layers": True, "log_scale": False}  # the scale is no weight
@@ -153,8 +153,10 @@ def train_network(
 
     def loss(params: dict[str, Any], index: jax.Array, weights: jax.Array) -> jax.Array:
         prediction, scale = network.predictor(start._replace(**params), features[index])
-        own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index] if jnp.shape(leaf) == (count,) else leaf, mechanism)
-        losses = objective.loss(prediction, jnp.broadcast_to(scale, prediction.shape), values[index], own)
+        mechanisms = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf)[index] if jnp.shape(leaf) == (count,) else leaf, mechanism
+        )
+        losses = objective.loss(prediction, jnp.broadcast_to(scale, prediction.shape), values[index], mechanisms)
         distance = params["log_scale"] - start.log_scale
         return jnp.sum(weights * losses) / jnp.sum(weights) + 0.5 * precision * distance**2 / count
 

@@ -24,10 +24,10 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
 
-WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width
-LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimate of the original spread is an accident
+SMOOTHING_WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width
+LEAST_SPREAD_SHARE = 0.1  # share of the released residuals' spread: a smaller estimate is an accident
 NAIVE_ROUNDS = 6  # at most, of a naive estimate followed by the units there
-APART = 1e-3  # of the parameters' units: two minima nearer than that are one
+APART_UNITS = 1e-3  # of the parameters' units: two minima nearer than that are one
 
 
 def m_estimate(
@@ -295,7 +295,7 @@ class Estimator:
             return minimum.theta, minimum
 
         # Rounded off over a large width, a user's loss may have another minimum far from the start.
-        before = WIDTHS if self.units is None else WIDTHS[-1:]
+        before = SMOOTHING_WIDTHS if self.units is None else SMOOTHING_WIDTHS[-1:]
         widths = jnp.asarray((*before, _final_width(evidence.criteria[0].count)), start.dtype)
         minima = jax.lax.scan(follow, start, widths)[1]
         last = jax.tree.map(lambda leaf: leaf[-1], minima)
@@ -378,7 +378,7 @@ class Estimator:
             # The unit is the spread of released residuals; the criterion's value tells the spread of the original ones.
             # Without truncation to the support it tells little, and may even be negative.
             spread = jnp.mean(criterion.values(self.loss, theta, self.mechanism.index)) / self.loss.value_of_normal
-            unit = jnp.clip(spread, LEAST_SPREAD * unit, unit)
+            unit = jnp.clip(spread, LEAST_SPREAD_SHARE * unit, unit)
         return self.loss.smoothed(wide * unit)
 
 
@@ -502,10 +502,10 @@ class Solver:
         if self.starts > 1:
             others = estimator.space.sample(keys[1], (self.starts - 1,), len(first), first.dtype)
             starts = np.concatenate([starts, others])
-        known, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
+        evidence_before, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
         promises += records.promises or (Promise(estimator.mechanism),)
         warn_of_repeats(promises)
-        evidence, ends, solution = _run(estimator, keys[0], jnp.asarray(records.rows), starts, known)
+        evidence, ends, solution = _run(estimator, keys[0], jnp.asarray(records.rows), starts, evidence_before)
         estimate = jax.tree.map(np.asarray, self.unravel(solution.theta))
         result = MEstimationResult(
             method=self.method.name,
@@ -553,7 +553,7 @@ def _distinct_minima(ends: Minimum, units: np.ndarray | None) -> list[tuple[np.n
     with np.errstate(divide="ignore", invalid="ignore"):
         # moves that change the criterion by its size, in a quadratic approximation
         moves = np.sqrt(np.abs(values[:, None] / np.diagonal(hessians, axis1=1, axis2=2)))
-    near = APART * (moves if units is None else units) + 1e-9 * np.abs(thetas)
+    near = APART_UNITS * (moves if units is None else units) + 1e-9 * np.abs(thetas)
     minima: list[tuple[np.ndarray, float]] = []
     for i in np.argsort(values):
         if np.isfinite(values[i]) and all(np.any(np.abs(thetas[i] - theta) > near[i]) for theta, _ in minima):
