@@ -172,10 +172,7 @@ class Penalty(abc.ABC):
 
     @abc.abstractmethod
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        """Return the penalty that the rule chooses.
-
-        `criterion` is the sum of losses without a penalty. Fits start at the parameters `start` (p,).
-        """
+        """Return the penalty, for a sum of losses without a penalty (`criterion`) and a start (p,) of fits."""
 
     def weighed(self, criterion: Criterion, start: np.ndarray) -> tuple[float, "list[Node]"]:
         """The penalty, and the nodes of a posterior of penalties and scales, if the rule has one."""

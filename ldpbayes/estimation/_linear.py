@@ -51,24 +51,16 @@ class LinearPredictor(Estimate):
     ratio test accepts, where the likelihood does not include the prior of the scale. The interval begins at 0 if the
     labels do not distinguish a small scale from 0.
 
-    Attributes
-    ----------
-    names, params : list of str, array (p,)
-        Names and values of the intercept (if any), the coefficients, and the scale (if any), in the units of features
-        and labels.
-    covariance : array (p, p)
-        Covariance of the estimated parameters. For `MarginalLikelihood` and a given penalty, it is the inverse of the
-        sum of the observed information and the information of the prior. With `Evidence`, it is the covariance of the
-        posterior over all penalties and scales. For squared errors, it is from the sandwich formula. It is NaN if the
-        labels do not identify the parameters.
-    count : int
-        Number of released labels in the fit.
-    objective, loss : Objective, float
-        The objective whose losses were minimised, and the sum of these losses without the penalty.
-    penalty : float
-        The penalty that was used, as `linear_fit` describes; with `Evidence`, the most probable penalty.
-    converged, steps : bool, int
-        True if the minimisation converged, and the number of its steps.
+    The parameters are the intercept (if any), the coefficients, and the scale (if any), in the units of features and
+    labels. For `MarginalLikelihood` and a given penalty, their covariance is the inverse of the observed information
+    together with that of the prior; with `Evidence`, the covariance of the posterior over all penalties and scales; for
+    squared errors, it is from the sandwich formula. It is NaN if the labels do not identify the parameters. `Estimate`
+    describes the attributes and methods that all estimates have. Further attributes are:
+
+    - ``count``: the number of released labels;
+    - ``objective``, ``loss``: the objective, and the sum of its losses without the penalty;
+    - ``penalty``: the penalty that was used; with `Evidence`, the most probable penalty;
+    - ``converged``, ``steps``: True if the minimisation converged, and the number of its steps.
     """
 
     names: list[str]
@@ -115,8 +107,7 @@ class LinearPredictor(Estimate):
         If ``bounds`` are given, labels are clipped to these bounds, which are usually the bounds of the mechanism.
 
         If ``interval`` is a probability, such as 0.95, the result is a `Prediction` with intervals of this probability.
-        The interval of a label is NaN if its law has no cdf. Raises ValueError for intervals if the objective has no
-        law of labels.
+        The interval of a label is NaN if its law has no cdf. Raises ValueError if the objective has no law of labels.
         """
         matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
         prediction, ends = self.intercept + matrix @ self.coefficients, labels.checked_bounds(bounds)

@@ -46,7 +46,7 @@ def m_estimate(
     """Estimate the parameter that minimises the mean loss of the original records, if only released records are known.
 
     The function minimises the mean of a corrected loss: a function of a released record that has the same expectation
-    as the loss of the original record.
+    as the loss of the original record. The result is an `MEstimationResult`.
 
     Parameters
     ----------
@@ -86,11 +86,6 @@ def m_estimate(
         space. The lowest minimum is the estimate. Default: 1.
     seed : int
         Random seed of the random starts, and of the further noise that the method draws. Default: 0.
-
-    Returns
-    -------
-    MEstimationResult
-        The estimate with standard errors, intervals and a summary.
 
     Warns
     -----
@@ -231,19 +226,16 @@ class Estimator:
     estimate.
 
     Use it for simulations with many estimates. An estimator is a pytree. Therefore a compiled function also works for
-    other numbers in ``mechanism`` and ``space``. Raises ValueError if the method is not valid for the noise of the
-    mechanism.
+    other numbers in ``mechanism`` and ``space``. Raises ValueError if there are too few records for the parameters, or
+    if the method is not valid for the noise of the mechanism.
 
     Parameters
     ----------
     loss : Loss
         A loss whose parameter is a vector (p,), and whose columns are given by their positions.
-    mechanism : AdditiveMechanism
-        The mechanism of the records.
-    method : Correction
-        The correction of the loss for the noise, such as ``DoublyRandom(draws=4)``.
-    space : Box or Ball
-        The set of parameters in which the minimum is searched.
+    mechanism, method, space : AdditiveMechanism, Correction, Box or Ball
+        The mechanism of the records, the correction of the loss for its noise, such as ``DoublyRandom(draws=4)``, and
+        the set of parameters in which the minimum is searched.
     everywhere : bool
         True (default) if the loss is also finite outside the support (the region that contains all original records).
     units : array (p,), optional
@@ -266,25 +258,20 @@ class Estimator:
         object.__setattr__(self, "method", settled_for(self.mechanism, self.method))
 
     def __call__(self, key: Key, rows: Array, start: Array) -> Solution:
-        """Return the estimate from released records (N, columns) and a start (p,).
-
-        For `Oracle`, give original records. `key` is a random key, for the noise that the method adds.
-        """
+        """Return the estimate from records (N, columns) and a start (p,); `key` is for noise that the method adds."""
         return self.fit(self.evidence(key, rows), start)
 
     def evidence(self, key: Key, rows: Array) -> EvidenceCorrection:
-        """Return the corrected losses of released rows (N, columns). `key` is for the further noise of the method."""
+        """Return the corrected losses of records (N, columns)."""
         return self.method.evidence(self.loss, self.mechanism, jnp.asarray(rows), key, everywhere=self.everywhere)
 
     def fit(self, evidence: EvidenceCorrection, start: Array) -> Solution:
-        """Return the estimate, given the result of `evidence` and a start (p,). JAX can trace this method."""
+        """Return the estimate, given the result of `evidence` and a start (p,)."""
         return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
 
     def minimum(self, evidence: EvidenceCorrection, start: Array) -> Minimum:
-        """Return a minimum of the first corrected loss in `evidence`. The search begins at `start` (p,).
-
-        If the loss has kinks, it is replaced by a smooth loss, which approximates it better and better during the
-        search.
+        """Return a minimum of the first corrected loss in `evidence`, from a start (p,). A loss with kinks is replaced
+        by a smooth loss, which approximates it better and better during the search.
         """
         unit = self._unit(evidence)
         if unit is None:
@@ -302,10 +289,7 @@ class Estimator:
         return last._replace(iterations=jnp.sum(minima.iterations))
 
     def finish(self, evidence: EvidenceCorrection, minimum: Minimum) -> Solution:
-        """Return the estimate with its covariance matrix, given the results of `evidence` and `minimum`.
-
-        Raises ValueError if there are too few records for the number of parameters.
-        """
+        """Return the estimate with its covariance matrix, given the results of `evidence` and `minimum`."""
         criterion, index = evidence.criteria[0], self.mechanism.index
         spent = len(minimum.theta) * len(evidence.criteria) + evidence.controls.shape[1]
         if criterion.count <= spent:
