@@ -22,7 +22,7 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated
 from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 
-DEFAULT_DRAWS = 16  # of the analyst's own noise for each record
+DEFAULT_DRAWS = 16  # default draws of the analyst's own noise for each record
 LEGENDRE_NODES, LAGUERRE_NODES = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral
 PIECE_ENDS = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scales of the Laplace noise
 
@@ -204,7 +204,7 @@ class EvidenceCorrection:
     def weighted(self, weights: jax.Array) -> "EvidenceCorrection":
         """Return an object whose corrected losses and controls are multiplied by `weights` (N,) of the records."""
         terms = [[dataclasses.replace(t, weights=t.weights * weights) for t in c.terms] for c in self.criteria]
-        return EvidenceCorrection(tuple(Corrected(tuple(part)) for part in terms), self.controls * weights[:, None])
+        return EvidenceCorrection(tuple(Corrected(tuple(parts)) for parts in terms), self.controls * weights[:, None])
 
 
 @pytree_dataclass(eq=False)
@@ -480,8 +480,8 @@ def settled_for(mechanism: Additive, method: Correction) -> Correction:
     """The method settled for a mechanism; ValueError, with the methods that would do, if it is not for its noise."""
     if method.takes(mechanism.noise, mechanism.dimension):
         return method.settled(mechanism)
-    valid = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own Correction"
-    raise ValueError(f"method {method.name!r} is not for {type(mechanism).__name__}; use {valid}")
+    others = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own Correction"
+    raise ValueError(f"method {method.name!r} is not for {type(mechanism).__name__}; use {others}")
 
 
 def methods_for(mechanism: Additive) -> list[Correction]:
@@ -540,7 +540,7 @@ def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Arr
     doubly random corrections of the indicators of lying beyond a bound, the mean over S a Laplace tail.
     """
     part = jnp.asarray(rows)[:, mechanism.index]
-    delta, deviation = (column.T for column in chance_and_deviation(mechanism, part))
+    delta, deviation = (number.T for number in chance_and_deviation(mechanism, part))
     lower, upper = (jnp.asarray(bound, part.dtype) for bound in support)
     rate = math.sqrt(2) / jnp.where(deviation > 0, jnp.sqrt(delta) * deviation, jnp.inf)
     excess = jnp.concatenate([lower - part, part - upper], axis=1)

@@ -134,10 +134,10 @@ class Criterion:
 
     def in_units_of_data(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Parameters (p,) in the units of features and labels, and their Jacobian (p, p) in those of the criterion."""
-        jacobian, own = np.eye(len(theta)), self.coefficients
-        jacobian[own, own] /= self.unit
+        jacobian, slopes = np.eye(len(theta)), self.coefficients
+        jacobian[slopes, slopes] /= self.unit
         if self.intercept:
-            jacobian[0, own] = -self.centre / self.unit
+            jacobian[0, slopes] = -self.centre / self.unit
         params = jacobian @ theta
         if self.objective.scaled:
             params[-1] = jacobian[-1, -1] = np.exp(theta[-1])
@@ -172,10 +172,11 @@ class Penalty(abc.ABC):
 
     @abc.abstractmethod
     def chosen(self, criterion: Criterion, start: np.ndarray) -> float:
-        """Return the penalty that the rule chooses.
+        """Return the penalty, for a sum of losses without a penalty (`criterion`) and a start (p,) of fits."""
 
-        `criterion` is the sum of losses without a penalty. Fits start at the parameters `start` (p,).
-        """
+    def weighed(self, criterion: Criterion, start: np.ndarray) -> tuple[float, "list[Node]"]:
+        """The penalty, and the nodes of a posterior of penalties and scales, if the rule has one."""
+        return self.chosen(criterion, start), []
 
     def _penalties(self, criterion: Criterion, start: np.ndarray) -> list[float]:
         """The grid, in the unit of the penalty, descending; none if all features are constant."""
@@ -275,7 +276,6 @@ class Evidence(Penalty):
         return self.weighed(criterion, start)[0]
 
     def weighed(self, criterion: Criterion, start: np.ndarray) -> tuple[float, list[Node]]:
-        """The most probable penalty, and the nodes of a posterior of penalties and scales."""
         penalties = self._penalties(criterion, start)
         if not penalties:
             return 0.0, []

@@ -43,8 +43,7 @@ class LabelRelease:
     def guarantee(self) -> Guarantee:
         """The guarantee of all releases together: pure differential privacy (δ = 0) with the sum of their ε.
 
-        If the labels were released only once, the trade-off curve is exact. If they were released twice, the curve is a
-        lower bound, which holds for every pair of mechanisms with these ε.
+        For two releases, the trade-off curve is a lower bound, which holds for every pair of mechanisms with these ε.
         """
         if self.prior_release is None:
             return self.release.guarantee
@@ -128,10 +127,9 @@ def release_labels(
 
 
 def label_prior(release: Release, *, deconvolved: bool = True, width: float | None = None) -> Histogram:
-    """Estimate the law (probability distribution) of labels from released labels, as a histogram.
+    """Estimate the law (probability distribution) of labels from released labels, as a `Histogram`.
 
-    The function uses only the released labels, and not the original labels. Therefore it needs no further privacy
-    budget.
+    It uses only released labels, and therefore needs no further privacy budget.
 
     Parameters
     ----------
@@ -144,13 +142,7 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
         describes the released labels, including their noise ([LH], Algorithm 3).
     width : float, optional
         Only for ``deconvolved=False``: the width of the bins, in the unit of the labels. The first and the last bin are
-        narrower. Default: the standard deviation of the released labels. Raises ValueError if all released labels are
-        equal.
-
-    Returns
-    -------
-    Histogram
-        The estimated law: a density that is constant in each bin.
+        narrower. Default: the standard deviation of the released labels.
     """
     if not isinstance(release, Release):
         raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")

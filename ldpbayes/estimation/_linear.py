@@ -18,7 +18,6 @@ from ldpbayes.estimation._criterion import (
     Criterion,
     CrossValidation,
     Evidence,
-    Node,
     Penalty,
     Rows,
     held,
@@ -36,7 +35,7 @@ from ldpbayes.estimation._objectives import (
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, Minimum, minimise_on_host
 
-CHUNK_ROWS = 1 << 15  # labels at a time, since some hundred numbers are held of each
+LABELS_AT_A_TIME = 1 << 15  # labels at a time, since some hundred numbers are held of each
 CHUNKED_NATS = 1e-6  # tolerance for several chunks: the estimate is then off by 1.4e-3 of its standard errors
 START_CONSTANTS = 9  # constant predictions between the bounds, of which the best is where a fit starts
 START_INFORMATION = 1e-2  # share of the largest information at any constant: a fit starts at none with less
@@ -52,24 +51,16 @@ class LinearPredictor(Estimate):
     ratio test accepts, where the likelihood does not include the prior of the scale. The interval begins at 0 if the
     labels do not distinguish a small scale from 0.
 
-    Attributes
-    ----------
-    names, params : list of str, array (p,)
-        Names and values of the intercept (if any), the coefficients, and the scale (if any), in the units of features
-        and labels.
-    covariance : array (p, p)
-        Covariance of the estimated parameters. For `MarginalLikelihood` and a given penalty, it is the inverse of the
-        sum of the observed information and the information of the prior. With `Evidence`, it is the covariance of the
-        posterior over all penalties and scales. For squared errors, it is from the sandwich formula. It is NaN if the
-        labels do not identify the parameters.
-    count : int
-        Number of released labels in the fit.
-    objective, loss : Objective, float
-        The objective whose losses were minimised, and the sum of these losses without the penalty.
-    penalty : float
-        The penalty that was used, as `linear_fit` describes; with `Evidence`, the most probable penalty.
-    converged, steps : bool, int
-        True if the minimisation converged, and the number of its steps.
+    The parameters are the intercept (if any), the coefficients, and the scale (if any), in the units of features and
+    labels. For `MarginalLikelihood` and a given penalty, their covariance is the inverse of the observed information
+    together with that of the prior; with `Evidence`, the covariance of the posterior over all penalties and scales; for
+    squared errors, it is from the sandwich formula. It is NaN if the labels do not identify the parameters. `Estimate`
+    describes the attributes and methods that all estimates have. Further attributes are:
+
+    - ``count``: the number of released labels;
+    - ``objective``, ``loss``: the objective, and the sum of its losses without the penalty;
+    - ``penalty``: the penalty that was used; with `Evidence`, the most probable penalty;
+    - ``converged``, ``steps``: True if the minimisation converged, and the number of its steps.
     """
 
     names: list[str]
@@ -116,8 +107,7 @@ class LinearPredictor(Estimate):
         If ``bounds`` are given, labels are clipped to these bounds, which are usually the bounds of the mechanism.
 
         If ``interval`` is a probability, such as 0.95, the result is a `Prediction` with intervals of this probability.
-        The interval of a label is NaN if its law has no cdf. Raises ValueError for intervals if the objective has no
-        law of labels.
+        The interval of a label is NaN if its law has no cdf. Raises ValueError if the objective has no law of labels.
         """
         matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
         prediction, ends = self.intercept + matrix @ self.coefficients, labels.checked_bounds(bounds)
@@ -197,11 +187,7 @@ def linear_fit(
         criterion, sample = _criteria(matrix, release, objective, bool(intercept))
         chunked = sample is not criterion
         starts = _starts(sample)
-        nodes: list[Node] = []
-        if isinstance(penalty, Evidence):
-            strength, nodes = penalty.weighed(sample, starts[0])
-        else:
-            strength = penalty.chosen(sample, starts[0]) if isinstance(penalty, Penalty) else penalty
+        strength, nodes = penalty.weighed(sample, starts[0]) if isinstance(penalty, Penalty) else (penalty, [])
         criterion, sample = criterion.penalised(strength), sample.penalised(strength)
         start = min(starts, key=lambda theta: np.nan_to_num(sample(theta).value, nan=np.inf))
         if chunked:
@@ -210,12 +196,12 @@ def linear_fit(
         identified = _identified(minimum.at.hessian)
         profile = _scale_profile(criterion, minimum) if identified and objective.scaled else None
     loss = float(minimum.at.value - criterion.prior(minimum.theta)[0])
-    theta, own = minimum.theta, np.full((len(minimum.theta),) * 2, np.nan)
+    theta, covariance = minimum.theta, np.full((len(minimum.theta),) * 2, np.nan)
     if identified:  # a penalty and the scale's prior count as information
         inverse = np.linalg.inv(minimum.at.hessian)
-        own = inverse if objective.likelihood else inverse @ minimum.at.spread @ inverse.T
+        covariance = inverse if objective.likelihood else inverse @ minimum.at.spread @ inverse.T
         if nodes and not chunked:
-            theta, own = mixture(nodes)
+            theta, covariance = mixture(nodes)
             with jax.enable_x64(True):
                 loss = float(criterion.losses(theta).value)
     else:
@@ -227,7 +213,7 @@ def linear_fit(
     return LinearPredictor(
         names=["intercept"] * criterion.intercept + names + ["scale"] * objective.scaled,
         params=params,
-        covariance=jacobian @ own @ jacobian.T,
+        covariance=jacobian @ covariance @ jacobian.T,
         count=len(release),
         objective=objective,
         penalty=strength,
@@ -262,14 +248,14 @@ def _criteria(
         values = np.asarray(release.values)[index]
         return Rows(design, values, inside.astype(float), mechanism.of_records((count,), index))
 
-    size = min(count, CHUNK_ROWS)
+    size = min(count, LABELS_AT_A_TIME)
     chunks = tuple(rows(np.arange(start, start + size)) for start in range(0, count, size))
     scale, precision = objective.scale_prior(release.values, mechanism)
     spec = json.dumps(mechanism.spec()) if objective.counts and not mechanism.batch_shape else None
     criterion = Criterion(objective, chunks, centre, unit, intercept, float(scale), precision, spec)
     if len(chunks) == 1:
         return criterion, criterion
-    index = np.random.default_rng(0).choice(count, CHUNK_ROWS, replace=False)
+    index = np.random.default_rng(0).choice(count, LABELS_AT_A_TIME, replace=False)
     return criterion, dataclasses.replace(criterion, chunks=(rows(index),))
 
 

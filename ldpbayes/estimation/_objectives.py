@@ -70,10 +70,7 @@ class Objective(abc.ABC):
 
     @property
     def counts(self) -> bool:
-        """True if the original labels are whole numbers.
-
-        The likelihood then sums over whole numbers between bounds. JAX must know these bounds before compilation.
-        """
+        """True if the original labels are whole numbers, whose bounds JAX must know before compilation."""
         return False
 
     @abc.abstractmethod
@@ -90,10 +87,7 @@ class Objective(abc.ABC):
         return label_spread(values, mechanism), 0.0
 
     def mean(self, prediction: Array, scale: Array, bounds: Bounds | None = None) -> Array:
-        """Return the expected labels (n,), given the predictions (n,) and the scale.
-
-        If `bounds` are given, all results are between them, as in `LinearPredictor.predict`.
-        """
+        """Return the expected labels (n,) for predictions (n,) and a scale; clipped to `bounds`, if these are given."""
         return prediction if bounds is None else jnp.clip(prediction, *bounds)
 
 
@@ -228,11 +222,10 @@ BISECTIONS = 60  # of an interval that is at most twice as far from 0 as its end
 
 
 class Prediction(NamedTuple):
-    """Predictions of m labels. Each attribute is an array (m,), in the unit of the labels.
+    """Predictions of m labels: arrays (m,), in the unit of the labels.
 
-    ``mean`` is the expected label. Its confidence interval is from ``mean_lower`` to ``mean_upper``. The prediction
-    interval of a new original label is from ``label_lower`` to ``label_upper``. ``label_sd`` is the standard deviation
-    of the new label.
+    ``mean`` is the expected label, with the confidence interval from ``mean_lower`` to ``mean_upper``. ``label_lower``,
+    ``label_upper`` and ``label_sd`` are the prediction interval and the standard deviation of a new original label.
     """
 
     mean: np.ndarray

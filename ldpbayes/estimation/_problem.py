@@ -24,18 +24,16 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.numerics.arrays import snapped
 
-SAMPLED_RECORDS = 256  # records at which a loss is examined
-TRIED_LENGTHS = 2.0 ** np.arange(-64, 65)  # moves of a parameter that are tried
+SAMPLE_RECORDS = 256  # records at which a loss is examined
+MOVE_LENGTHS = 2.0 ** np.arange(-64, 65)  # moves of a parameter that are tried
 BENT_SHARE = 0.5  # share of the predicted change by which a linear approximation fails after a move of one unit
 ROUNDING_SHARE = 2.0**-40  # share of the values and slopes that is taken for rounding error
 
-KINK_PANELS, KINK_NODES = 16, 3  # panels of a line at each level of a search for kinks, Gauss nodes in a panel
-KINK_LEVELS = 5  # so that the last panel is a millionth of the line
-UNEXPLAINED_FACTOR = (
-    2.0  # times the largest change that the derivatives sampled in a panel explain; a jump misses all of it
-)
-LINE_ROUNDING = 1e-9  # against the largest derivatives on the line
-LARGEST_ROUNDING = 1e-13  # against those on any line: a tail that ends in rounding to zero ends in steps
+LINE_PANELS, PANEL_NODES = 16, 3  # panels of a line at each level of a search for kinks, Gauss nodes in each panel
+ZOOM_LEVELS = 5  # so that the last panel is a millionth of the line
+UNEXPLAINED_RATIO = 2.0  # times the change that the derivatives sampled in a panel explain; a jump misses all of it
+ROUNDING_ON_A_LINE = 1e-9  # against the largest derivatives on the line
+ROUNDING_ON_ANY_LINE = 1e-13  # against those on any line: a tail that ends in rounding to zero ends in steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Records:
 
     def sample(self) -> np.ndarray:
         """Rows (256, columns) drawn with a fixed seed and brought into the support."""
-        return self.inside(self.rows[np.random.default_rng(1).integers(len(self.rows), size=SAMPLED_RECORDS)])
+        return self.inside(self.rows[np.random.default_rng(1).integers(len(self.rows), size=SAMPLE_RECORDS)])
 
 
 def records_of(release: Release | ArrayLike, method: Correction) -> Records:
@@ -120,7 +118,7 @@ def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
             return loss.values(rows, theta + length * direction)
 
         here, slope = jax.jvp(moved, (0.0,), (1.0,))
-        lengths = jnp.asarray(TRIED_LENGTHS)
+        lengths = jnp.asarray(MOVE_LENGTHS)
         missed = jax.lax.map(lambda length: size(moved(length) - here - length * slope), lengths)
         rounding = ROUNDING_SHARE * (size(here) + jnp.abs(theta @ direction) * size(slope))
         share = jnp.where(missed <= rounding, 0.0, missed / (lengths * size(slope)))
@@ -245,10 +243,10 @@ def _with_known_smoothness(
 def _lines(start: np.ndarray, records: Records, units: np.ndarray, everywhere: bool) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of lines along which records, in their perturbed columns, and parameters change."""
     rng = np.random.default_rng(0)
-    rows = records.rows[rng.integers(len(records.rows), size=(2, SAMPLED_RECORDS))]
+    rows = records.rows[rng.integers(len(records.rows), size=(2, SAMPLE_RECORDS))]
     exact = np.setdiff1d(np.arange(rows.shape[-1]), records.mechanism.index)
     rows[1][:, exact] = rows[0][:, exact]
-    thetas = start + units * rng.normal(size=(2, SAMPLED_RECORDS, len(start)))
+    thetas = start + units * rng.normal(size=(2, SAMPLE_RECORDS, len(start)))
     return rows if everywhere else records.inside(rows), thetas
 
 
@@ -263,9 +261,9 @@ def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
     Each line is searched by zooming in, in double precision, always to the panel where most of a change is not the
     derivative's integral. At a jump that part stays, while a curve, however steep, straightens; so units do not matter.
     """
-    t, w = np.polynomial.legendre.leggauss(KINK_NODES)
-    edges = np.arange(KINK_PANELS + 1) / KINK_PANELS
-    nodes = (edges[:-1, None] + (1 + t) / (2 * KINK_PANELS)).ravel()
+    t, w = np.polynomial.legendre.leggauss(PANEL_NODES)
+    edges = np.arange(LINE_PANELS + 1) / LINE_PANELS
+    nodes = (edges[:-1, None] + (1 + t) / (2 * LINE_PANELS)).ravel()
 
     def along(rows: jax.Array, thetas: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         def value(s: jax.Array) -> jax.Array:
@@ -277,14 +275,14 @@ def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
             def zoom(place: Array, width: Array) -> tuple[Array, tuple]:
                 at = jnp.stack(derivatives(place + width * jnp.asarray(np.concatenate([edges, nodes]))))
                 at = jnp.where(jnp.isfinite(at), at, 0.0)
-                ends, slopes = at[k, : KINK_PANELS + 1], at[k + 1, KINK_PANELS + 1 :].reshape(KINK_PANELS, KINK_NODES)
-                missing = jnp.abs(jnp.diff(ends) - slopes @ w * width / (2 * KINK_PANELS))
+                ends, slopes = at[k, : LINE_PANELS + 1], at[k + 1, LINE_PANELS + 1 :].reshape(LINE_PANELS, PANEL_NODES)
+                missing = jnp.abs(jnp.diff(ends) - slopes @ w * width / (2 * LINE_PANELS))
                 worst = jnp.argmax(missing)
                 steepest = jnp.maximum(jnp.max(jnp.abs(slopes[worst])), jnp.max(jnp.abs(at[k + 1, worst + edge])))
                 sizes = jnp.max(jnp.abs(at), axis=1)
-                return place + width * worst / KINK_PANELS, (missing[worst], steepest * width / KINK_PANELS, sizes)
+                return place + width * worst / LINE_PANELS, (missing[worst], steepest * width / LINE_PANELS, sizes)
 
-            _, (missing, change, sizes) = jax.lax.scan(zoom, 0.0, float(KINK_PANELS) ** -np.arange(KINK_LEVELS))
+            _, (missing, change, sizes) = jax.lax.scan(zoom, 0.0, float(LINE_PANELS) ** -np.arange(ZOOM_LEVELS))
             return missing[-1], change[-1], jnp.max(sizes, axis=0)
 
         missing, change, sizes = jax.vmap(zoomed)(jnp.arange(order))
@@ -295,5 +293,6 @@ def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
     edge = jnp.arange(2)
     missing, change, sizes = jax.vmap(along, (1, 1))(rows, thetas)
     return jnp.any(
-        missing > UNEXPLAINED_FACTOR * change + LINE_ROUNDING * sizes + LARGEST_ROUNDING * jnp.max(sizes, axis=0)
+        missing
+        > UNEXPLAINED_RATIO * change + ROUNDING_ON_A_LINE * sizes + ROUNDING_ON_ANY_LINE * jnp.max(sizes, axis=0)
     )

@@ -19,8 +19,8 @@ from ldpbayes.laws.families import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
 
-NEGLIGIBLE_NOISE = 1e-6  # share of the labels' deviation: noise of labels that were not randomized
-SMOOTHING = 0.3  # share of a mean's standard error: noise that gives a kinked density a curvature, and moves no fit
+NEGLIGIBLE_SHARE = 1e-6  # share of the labels' deviation: noise of labels that were not randomized
+SMOOTHING_SHARE = 0.3  # share of a mean's standard error: noise that gives a kinked density a curvature
 
 
 class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -75,7 +75,7 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         objective = MarginalLikelihood() if self.objective is None else self.objective
         if mechanism is None:  # one without a guarantee, for labels as they are
             labels = np.asarray(y, float)
-            noise = Gaussian(NEGLIGIBLE_NOISE * (float(labels.std()) or 1.0))
+            noise = Gaussian(NEGLIGIBLE_SHARE * (float(labels.std()) or 1.0))
             mechanism = AdditiveMechanism(noise, sensitivity=np.inf)
             objective = _likelihood(objective, labels) if isinstance(objective, MarginalLikelihood) else objective
         features, release = np.asarray(X, float), Release(y, mechanism)
@@ -128,6 +128,6 @@ def _likelihood(objective: MarginalLikelihood, labels: np.ndarray) -> Likelihood
     noise = None
     if density_breaks(law) is not None:
         width = float(np.ptp(labels)) or 1.0
-        scale = SMOOTHING * (float(labels.std()) or 1.0) / np.sqrt(len(labels))
+        scale = SMOOTHING_SHARE * (float(labels.std()) or 1.0) / np.sqrt(len(labels))
         noise = (scale, float(labels.min()) - width, float(labels.max()) + width)
     return Likelihood(objective.law, objective.scale, objective.deviation, noise)

@@ -24,17 +24,17 @@ from ldpbayes.mechanisms.protocol import Promise, statements
 KNOTS = 41  # whose 40 pieces are the panels of most channels
 ROUGHNESS = 2.0  # scale of the half-normal prior of the roughness
 ATOMS = -3.0, 1.5  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
-STEPS = 200  # Newton steps, of which ten to thirty are taken
-NEAR = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
-FAR = 2.0  # the largest step of log τ²
-SMALL = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
-LEAST, MOST = 1e-6, 1e6  # bounds of the squared roughness
+NEWTON_STEPS = 200  # Newton steps, of which ten to thirty are taken
+NEAR_ERRORS = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
+LARGEST_RISE = 2.0  # the largest step of log τ²
+LAST_STEP_ERRORS = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
+LEAST_SQUARE, LARGEST_SQUARE = 1e-6, 1e6  # bounds of the squared roughness
 DEFAULTS: dict[str, Callable[[Any], Any]] = {
     "mean": mean,
     "sd": sd,
     "quantile": quantile(np.array([0.05, 0.25, 0.5, 0.75, 0.95])),
 }
-AT_A_BOUND = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
+END_PROBABILITY = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
 
 
 @functools.lru_cache
@@ -115,9 +115,9 @@ def log_likelihood_at(theta: Array, likelihood: PreparedLikelihood, shape: Shape
     values, scores = log_prob(theta), jax.jacfwd(log_prob)(theta)
     weighted = scores.T * likelihood.weights
     slope, information = jnp.sum(weighted, axis=1), weighted @ scores
-    own, odds = theta[: shape.knots - 1], theta[shape.knots - 1 :]
+    coefficients, odds = theta[: shape.knots - 1], theta[shape.knots - 1 :]
     if len(odds):  # where few records are at a bound, their scores say less than the second derivatives
-        bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(own, odds)))(odds)
+        bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(coefficients, odds)))(odds)
         places = np.arange(shape.knots - 1, shape.knots + 1)
         information = information.at[places, places].max(-jnp.diagonal(bends))
     law = law_of(theta, shape)
@@ -131,15 +131,15 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Pe
     """
 
     def at(theta: np.ndarray) -> list[np.ndarray]:
-        return [np.asarray(each) for each in log_likelihood_at(theta, likelihood, shape)]
+        return [np.asarray(part) for part in log_likelihood_at(theta, likelihood, shape)]
 
-    own = slice(shape.knots - 1)  # coefficients of the basis
+    basis = slice(shape.knots - 1)
     square, damping, converged = 1.0, 0.0, False
     theta, precisions = means, _ = prior_of(1.0, shape.knots, outside)
     here = at(theta)
     if not np.isfinite(here[0]):
         raise ValueError("some records at a bound were released without noise: in Python, give outside=True")
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         value, slope, information, _ = here
         curvature = information + np.diag(precisions)
         pull = slope - precisions * (theta - means)
@@ -151,18 +151,18 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Pe
             continue
         theta, here, damping = theta + move, there, 0.1 * damping
         covariance = np.linalg.inv(here[2] + np.diag(precisions))
-        slope_of_roughness, bend = _roughness_at(theta[own], covariance[own, own], square)
+        slope_of_roughness, bend = _roughness_at(theta[basis], covariance[basis, basis], square)
         moved = np.max(np.abs(move) / np.sqrt(np.diagonal(covariance)))
-        rise = np.clip(slope_of_roughness / bend, -FAR, FAR) if moved < NEAR else 0.0
-        converged = moved < SMALL and abs(rise) < 2 * SMALL
-        square = float(np.clip(square * np.exp(rise), LEAST, MOST))
+        rise = np.clip(slope_of_roughness / bend, -LARGEST_RISE, LARGEST_RISE) if moved < NEAR_ERRORS else 0.0
+        converged = moved < LAST_STEP_ERRORS and abs(rise) < 2 * LAST_STEP_ERRORS
+        square = float(np.clip(square * np.exp(rise), LEAST_SQUARE, LARGEST_SQUARE))
         _, precisions = prior_of(np.sqrt(square), shape.knots, outside)
         if converged:
             break
     _, _, information, at_ends = here
     covariance = np.linalg.inv(information + np.diag(precisions))
-    drift = covariance[:, own] @ (precisions * theta)[own]  # of the mode, by log τ²
-    covariance += 2 / _roughness_at(theta[own], covariance[own, own], square)[1] * np.outer(drift, drift)
+    drift = covariance[:, basis] @ (precisions * theta)[basis]  # of the mode, by log τ²
+    covariance += 2 / _roughness_at(theta[basis], covariance[basis, basis], square)[1] * np.outer(drift, drift)
     return Penalised(theta, np.sqrt(square), information, covariance, at_ends, converged)
 
 
@@ -210,8 +210,8 @@ class DensityEstimate(Estimate):
             coefficients, covariance, shape = self._fit
             values, slopes = _values(coefficients, shape, tuple(functionals.values()))
         names = names_of_values(functionals, values)
-        slopes = np.concatenate([np.reshape(each, (-1, len(coefficients))) for each in slopes])
-        params = np.concatenate([np.ravel(each) for each in values])
+        slopes = np.concatenate([np.reshape(slope, (-1, len(coefficients))) for slope in slopes])
+        params = np.concatenate([np.ravel(value) for value in values])
         return dataclasses.replace(self, params=params, covariance=slopes @ covariance @ slopes.T, names=names)
 
 
@@ -284,8 +284,8 @@ def estimate_density(
     warn_of_repeats(data.promises)
     with jax.enable_x64(True):
         law = law_of(jnp.asarray(fit.coefficients), shape)
-    nothing, found = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, shape)
-    estimate = DensityEstimate(law, float(fit.roughness), *nothing, found, data.promises)
+    nothing, mode = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, shape)
+    estimate = DensityEstimate(law, float(fit.roughness), *nothing, mode, data.promises)
     # the quantiles of whole numbers do not move with the coefficients, but at jumps
     defaults = {name: DEFAULTS[name] for name in ("mean", "sd")} if shape.whole else DEFAULTS
     return estimate.of(defaults if functionals is None else functionals)
@@ -304,8 +304,8 @@ def fitted(
         likelihood = PreparedLikelihood.of(data, law_of(np.zeros(shape.knots - 1), shape))
         fit = penalised(likelihood, outside, shape)
     if not fit.converged:
-        warn(f"the search for the most likely density has not converged after {STEPS} steps", EstimationWarning)
-    if fit.at_ends.max() > AT_A_BOUND:
+        warn(f"the search for the most likely density has not converged after {NEWTON_STEPS} steps", EstimationWarning)
+    if fit.at_ends.max() > END_PROBABILITY:
         end = ("lower", "upper")[np.argmax(fit.at_ends)]
         problem = f"{fit.at_ends.max():.1%} of the records are at the {end} end of [{shape.lower:g}, {shape.upper:g}]"
         warn(f"{problem}: the values say little about the law between the ends; choose other bounds", EstimationWarning)

@@ -192,7 +192,7 @@ def test_labels_in_chunks_with_one_budget_each_are_those_in_one_piece_with_one_f
     x, options = features[:, 0], {"objective": MarginalLikelihood(dist.BernoulliLogits), "penalty": 1.0}
     z = randomized_answers(x, 2.0, seed=1)
     whole = linear_fit(features, ldp.Release(z, ldp.RandomizedResponse(2.0)), **options)
-    monkeypatch.setattr(module, "CHUNK_ROWS", 150)
+    monkeypatch.setattr(module, "LABELS_AT_A_TIME", 150)
     fit = linear_fit(features, ldp.Release(z, ldp.RandomizedResponse(np.full(COUNT, 2.0))), **options)
     # a step that promises 1e-6 nats moves a parameter by 1.4e-3 standard errors at most
     assert np.all(np.abs(fit.params - whole.params) < 1.5e-3 * whole.standard_error)
