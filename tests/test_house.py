@@ -21,7 +21,7 @@ FLOORS = [
     {"data"},
     {"likelihood"},
     {"inference", "estimation"},
-    {"bootstrap", "learning", "secure", "tables"},
+    {"bootstrap", "secure", "tables"},
     {"studies"},
     {"plots"},
     {"cli"},

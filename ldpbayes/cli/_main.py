@@ -26,7 +26,7 @@ from ldpbayes._core.checks import guess, is_integer, require
 from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._inputs import BadInput, naming
-from ldpbayes.cli._parser import FAMILY_OPTIONS, MECHANISMS, MODELS, command, parser
+from ldpbayes.cli._parser import FAMILY_OPTIONS, LABEL_LAWS, MECHANISMS, MODELS, command, parser
 from ldpbayes.data import sketch_from
 from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
@@ -288,9 +288,9 @@ def _regress(args: argparse.Namespace) -> int:
         ((name, _, release),) = inputs.load_releases(args)
         features, intercept = inputs.load_features(args), not args.no_intercept
         with naming(name):
-            objective = ldp.learning.MarginalLikelihood(getattr(ldp.learning, f"{args.law}_labels"))
+            objective = ldp.estimation.MarginalLikelihood(getattr(dist, LABEL_LAWS[args.law]))
             options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
-            predictor = ldp.learning.linear_fit(features, release, **options)
+            predictor = ldp.estimation.linear_fit(features, release, **options)
             table = predictor.summary(args.level)
         display(f"{table}\n{predictor.privacy}")
     columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)

@@ -22,7 +22,7 @@ from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import Likelihood, likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
-CHUNK = 1 << 20  # entries of the rows of a product that are held at a time
+CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -139,13 +139,13 @@ def _exact_counts(data: Release | Sketch) -> CountSketch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:
-    """The linear estimate; given a frequency θ, its variance is θ own + (1 − θ) other + θ (1 − θ) sampling."""
+    """The linear estimate; given a frequency θ, its variance is θ holders + (1 − θ) others + θ (1 − θ) sampling."""
 
     sketch: CountSketch
     estimate: np.ndarray
     slope: np.ndarray  # change of the estimate by a record of each value
-    own: float  # by the perturbation of records that have the category
-    other: float  # by that of records that have not
+    holders: float  # by the perturbation of records that have the category
+    others: float  # by that of records that have not
     sampling: float
 
     @classmethod
@@ -157,17 +157,17 @@ class Linear:
         counts = np.asarray(sketch.weights)
         slope = precision / gain / np.sum(counts * precision)
         estimate = np.asarray(_supporters(sketch, counts * slope)) - np.sum(counts * slope * q)
-        variances = (np.sum(counts * slope**2 * each) for each in (p * (1 - p), q * (1 - q), gain**2))
+        variances = (np.sum(counts * slope**2 * part) for part in (p * (1 - p), q * (1 - q), gain**2))
         return cls(sketch, estimate, slope, *variances)
 
     def variance(self, theta: Array) -> Array:
-        return theta * self.own + (1 - theta) * self.other + theta * (1 - theta) * self.sampling
+        return theta * self.holders + (1 - theta) * self.others + theta * (1 - theta) * self.sampling
 
     def end(self, z: float) -> np.ndarray:
         """The frequencies that are z of *their* standard deviations away from the estimate, the furthest of several."""
         lead = 1 + z**2 * self.sampling
-        middle = self.estimate + z**2 * (self.own - self.other + self.sampling) / 2
-        root = np.sqrt(np.maximum(middle**2 - lead * (self.estimate**2 - z**2 * self.other), 0.0))
+        middle = self.estimate + z**2 * (self.holders - self.others + self.sampling) / 2
+        root = np.sqrt(np.maximum(middle**2 - lead * (self.estimate**2 - z**2 * self.others), 0.0))
         # Below 0 and above 1 the variance is constant, so that every estimate has an end.
         below, above = (self.estimate + z * np.sqrt(self.variance(theta)) for theta in (0.0, 1.0))
         end = (middle + np.sign(z) * root) / lead
@@ -337,7 +337,7 @@ def _squares(sketch: CountSketch, extra: Array, low: Array, basis: Array, weight
 def _products(sketch: CountSketch, extra: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
     """Σ_i r_i r_iᵀ (categories, categories) of rows r_i = low_i @ basis + extra_i 1[k ∈ S(z_i)], in chunks."""
     n, d = len(sketch.nodes), sketch.mechanism.categories
-    rows = min(n, max(1, CHUNK // d))
+    rows = min(n, max(1, CHUNK_ENTRIES // d))
 
     def add(total: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
         part, low_here, extra_here = (

@@ -14,8 +14,7 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import warn_of_repeats
-from ldpbayes.estimation.estimates import Estimate
-from ldpbayes.estimation.m_estimation import EstimationWarning
+from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.laws.functionals import mean, names_of_values, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.privatized import PreparedLikelihood
@@ -181,9 +180,9 @@ def log_likelihood_at(
     values, scores = log_prob(theta), jax.jacfwd(log_prob)(theta)
     weighted = scores.T * likelihood.weights
     slope, information = jnp.sum(weighted, axis=1), weighted @ scores
-    own, odds = theta[: family.knots - 1], theta[family.knots - 1 :]
+    coefficients, odds = theta[: family.knots - 1], theta[family.knots - 1 :]
     if len(odds):  # where few records are at a bound, their scores say less than the second derivatives
-        bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(own, odds)))(odds)
+        bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(coefficients, odds)))(odds)
         places = np.arange(family.knots - 1, family.knots + 1)
         information = information.at[places, places].max(-jnp.diagonal(bends))
     law = family.law(theta)
@@ -197,9 +196,9 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
     """
 
     def at(theta: np.ndarray) -> list[np.ndarray]:
-        return [np.asarray(each) for each in log_likelihood_at(theta, likelihood, family)]
+        return [np.asarray(part) for part in log_likelihood_at(theta, likelihood, family)]
 
-    own = slice(family.knots - 1)  # coefficients of the basis
+    basis = slice(family.knots - 1)
     square, damping, converged = 1.0, 0.0, False
     theta, precisions = means, _ = prior_of(1.0, family.knots, outside)
     here = at(theta)
@@ -217,7 +216,7 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
             continue
         theta, here, damping = theta + move, there, 0.1 * damping
         covariance = np.linalg.inv(here[2] + np.diag(precisions))
-        slope_of_roughness, bend = _roughness_at(theta[own], covariance[own, own], square)
+        slope_of_roughness, bend = _roughness_at(theta[basis], covariance[basis, basis], square)
         moved = np.max(np.abs(move) / np.sqrt(np.diagonal(covariance)))
         rise = np.clip(slope_of_roughness / bend, -LARGEST_RISE, LARGEST_RISE) if moved < NEAR_ERRORS else 0.0
         converged = moved < LAST_STEP_ERRORS and abs(rise) < 2 * LAST_STEP_ERRORS
@@ -227,8 +226,8 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
             break
     _, _, information, at_ends = here
     covariance = np.linalg.inv(information + np.diag(precisions))
-    drift = covariance[:, own] @ (precisions * theta)[own]  # of the mode, by log τ²
-    covariance += 2 / _roughness_at(theta[own], covariance[own, own], square)[1] * np.outer(drift, drift)
+    drift = covariance[:, basis] @ (precisions * theta)[basis]  # of the mode, by log τ²
+    covariance += 2 / _roughness_at(theta[basis], covariance[basis, basis], square)[1] * np.outer(drift, drift)
     return Penalised(theta, np.sqrt(square), information, covariance, at_ends, converged)
 
 
@@ -276,8 +275,8 @@ class DensityEstimate(Estimate):
             coefficients, covariance, family = self._fit
             values, slopes = _values(coefficients, family, tuple(functionals.values()))
         names = names_of_values(functionals, values)
-        slopes = np.concatenate([np.reshape(each, (-1, len(coefficients))) for each in slopes])
-        params = np.concatenate([np.ravel(each) for each in values])
+        slopes = np.concatenate([np.reshape(slope, (-1, len(coefficients))) for slope in slopes])
+        params = np.concatenate([np.ravel(value) for value in values])
         return dataclasses.replace(self, params=params, covariance=slopes @ covariance @ slopes.T, names=names)
 
 
@@ -353,8 +352,8 @@ def estimate_density(
     warn_of_repeats(data.promises)
     with jax.enable_x64(True):
         law = family.law(jnp.asarray(fit.coefficients))
-    nothing, found = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, family)
-    estimate = DensityEstimate(law, float(fit.roughness), *nothing, found, data.promises)
+    nothing, mode = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, family)
+    estimate = DensityEstimate(law, float(fit.roughness), *nothing, mode, data.promises)
     # the quantiles of whole numbers do not move with the coefficients, but at jumps
     defaults = {name: DEFAULTS[name] for name in ("mean", "sd")} if family.whole else DEFAULTS
     return estimate.of(defaults if functionals is None else functionals)
