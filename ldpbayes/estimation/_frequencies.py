@@ -95,13 +95,11 @@ def frequencies(
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
     max_iterations = at_least(1, "max_iterations", max_iterations)
-    if isinstance(sketch.mechanism, TransitionMatrix) and method in _LINEAR:
-        return _by_inverse(sketch, method)
     with jax.enable_x64(True):
         nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
         sketch = dataclasses.replace(sketch, nodes=nodes, weights=weights)
         if method in _LINEAR:
-            return _LINEAR[method](Linear.of(sketch), method, alpha)
+            return _LINEAR[method](sketch, method, alpha)
         return _maximum_likelihood(sketch, tolerance, max_iterations)
 
 
@@ -257,42 +255,43 @@ class FrequencyEstimate(Estimate):
         return table(self._title + some, [self.names[code] for code in shown], cells(columns))
 
 
-def _unbiased(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
+def _unbiased(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
+    if isinstance(sketch.mechanism, TransitionMatrix):
+        return _by_inverse(sketch, method)
+    linear = Linear.of(sketch)
     error = np.sqrt(linear.variance(np.clip(linear.estimate, 0, 1)))
-    return FrequencyEstimate(method, linear.sketch.promises, linear.estimate, error, _linear=linear)
+    return FrequencyEstimate(method, sketch.promises, linear.estimate, error, _linear=linear)
 
 
-def _base_cut(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
+def _base_cut(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
+    if isinstance(sketch.mechanism, TransitionMatrix):
+        others = " or ".join(name for name in _LINEAR if name != method)
+        raise ValueError(f"method {method!r} needs a pure protocol; for a matrix use {others}")
+    linear = Linear.of(sketch)
     threshold = -special.ndtri(alpha / len(linear.estimate)) * np.sqrt(linear.variance(0.0))
-    kept = np.where(linear.estimate < threshold, 0.0, linear.estimate)
-    return FrequencyEstimate(method, linear.sketch.promises, kept)
+    return FrequencyEstimate(method, sketch.promises, np.where(linear.estimate < threshold, 0.0, linear.estimate))
 
 
-def _projected(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
-    return FrequencyEstimate(method, linear.sketch.promises, nearest_probabilities(linear.estimate, np))
+def _projected(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
+    unbiased = _unbiased(sketch, method, alpha).estimate
+    return FrequencyEstimate(method, sketch.promises, nearest_probabilities(unbiased, np))
 
 
 def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
-    """The linear estimates under a matrix, with the variance under the closest point of the simplex."""
+    """The unbiased estimate under a matrix, with the variance under the closest point of the simplex."""
     mechanism: Any = sketch.mechanism
-    matrix, count = mechanism.matrix, sketch.weights.sum()
-    with_errors = _BY_INVERSE.get(method)
-    if with_errors is None:
-        raise ValueError(f"method {method!r} needs a pure protocol; for a matrix use {' or '.join(_BY_INVERSE)}")
-    even = matrix.mean(axis=0)
+    matrix, weights = mechanism.matrix, np.asarray(sketch.weights)
+    even, count = matrix.mean(axis=0), weights.sum()
     scaled = matrix / np.where(even > 0, even, 1.0)
     inverse = np.linalg.solve(scaled @ matrix.T, scaled)
-    estimate = inverse @ np.bincount(sketch.nodes, sketch.weights / count, matrix.shape[1])
+    estimate = inverse @ np.bincount(sketch.nodes, weights / count, matrix.shape[1])
     nearest = nearest_probabilities(estimate, np)
-    if not with_errors:
-        return FrequencyEstimate(method, sketch.promises, nearest)
     covariance = ((inverse * (nearest @ matrix)) @ inverse.T - np.outer(nearest, nearest)) / count
     error = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     return FrequencyEstimate(method, sketch.promises, estimate, error, _matrix=covariance)
 
 
 _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}
-_BY_INVERSE = {"unbiased": True, "norm_sub": False, "projection": False}  # of a matrix: whether there are errors
 _METHODS = (*_LINEAR, "mle")
 
 
