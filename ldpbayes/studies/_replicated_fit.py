@@ -11,10 +11,10 @@ from numpyro.infer import NUTS
 
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import CountSketch, MixedSketch, MomentSketch, PanelSketch, TotalSketch
+from ldpbayes.inference.approximations.integral import Integrated
+from ldpbayes.inference.approximations.panels import COARSE_ERROR_NATS, Certificate, coarser
 from ldpbayes.inference.chains import Bar, Chains, Positions
 from ldpbayes.inference.density import Density, sites_of
-from ldpbayes.inference.integrated import Integrated
-from ldpbayes.inference.surrogates import COARSE_TOLERANCE, Certificate, coarser
 from ldpbayes.numerics.cubature import ImproperDensity, NotIntegrable
 
 
@@ -95,7 +95,7 @@ class ReplicatedFit:
         certificate, failures = Certificate(Density(self._model, (coarse[0],), {}), own, chains.example), []
         for i, pair in enumerate(zip(coarse, sketches, strict=True)):
             draws = {name: values[i : i + 1] for name, values in positions.items()}
-            if certificate.error(draws, [[sketch] for sketch in pair]) > COARSE_TOLERANCE:
+            if certificate.error(draws, [[sketch] for sketch in pair]) > COARSE_ERROR_NATS:
                 failures.append(i)
         if failures:
             exact = [(sketches[i],) for i in failures]
