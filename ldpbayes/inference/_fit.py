@@ -13,16 +13,16 @@ import numpy as np
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import ExpandedSketch, Release, Sketch
+from ldpbayes.inference._generated import generator, log_likelihoods, released, replicates
+from ldpbayes.inference._sampler import Sampler, largest_depth
 from ldpbayes.inference.approximations import surrogate_of
 from ldpbayes.inference.approximations.polynomial import Expansion
 from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning, sample
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
-from ldpbayes.inference.generated import generator, log_likelihoods, released, replicates
 from ldpbayes.inference.model import check_call
 from ldpbayes.inference.problem import problem_of
 from ldpbayes.inference.result import ConvergenceWarning, advice, convergence_problems, inference_data
-from ldpbayes.inference.sampler import Sampler, largest_depth
 from ldpbayes.numerics.arrays import evenly_spaced
 
 NARROW_LAW = (
@@ -67,9 +67,10 @@ def fit(
     seed : int
         Random seed. Default: 0. Equal calls with the same versions of the libraries give equal results.
     sampler : Sampler, optional
-        How the posterior is sampled: the numbers of draws and chains, the kernel, and its options. Each field of
-        `Sampler` can also be given here by its name, such as ``num_samples=500``, and then replaces the field of
-        ``sampler``.
+        How the posterior is sampled. `Sampler` describes its fields: ``kernel``, ``num_warmup``, ``num_samples``,
+        ``num_chains``, ``chain_method``, ``init_strategy``, ``target_accept_prob``, ``max_tree_depth``, ``dense_mass``
+        and ``progress_bar``. Each of them can also be given here by its name, such as ``num_samples=500``, and then
+        replaces the field of ``sampler``.
     expand : bool or Expansion, optional
         Whether a polynomial replaces the sum of the log-likelihoods of the records. This is faster for many records.
 

@@ -15,8 +15,8 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.checks import ONE_INSIDE_0_1, checked
 from ldpbayes._core.types import Array, Key, Message, Model, Params
 from ldpbayes.data import Groups
+from ldpbayes.inference._generated import generator
 from ldpbayes.inference.density import Site, density_of, given, sample_sites, sites_of
-from ldpbayes.inference.generated import generator
 from ldpbayes.inference.model import model_of, releases_in, with_plans
 from ldpbayes.inference.result import dataset, inference_data, labels
 from ldpbayes.likelihood.families import CATEGORICAL

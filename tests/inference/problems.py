@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from ldpbayes.inference.approximations import expanded, polynomial
+from ldpbayes.inference.approximations import _expanded, polynomial
 from ldpbayes.inference.approximations.surrogates import sample
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.density import Density, sites_of
@@ -28,6 +28,6 @@ def outcome(propose, kernel, problem, **numbers):
     """Draws of what is proposed for a problem; `GivenUp` if the records would be sampled."""
     sampling = Sampling(kernel, jax.random.key(0), **numbers)
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
-        for module in (expanded, polynomial):
+        for module in (_expanded, polynomial):
             patch.setattr(module, "instead_of_expansion", given_up)
         return sample(propose(problem, sampling))

@@ -16,8 +16,8 @@ from numpyro.infer import init_to_uniform
 
 import ldpbayes as ldp
 from ldpbayes.inference import compiled_programs as _programs
-from ldpbayes.inference.approximations import equal_rows
-from ldpbayes.inference.approximations.equal_rows import distinct_rows, equal_rows_once
+from ldpbayes.inference.approximations import _equal_rows
+from ldpbayes.inference.approximations._equal_rows import distinct_rows, equal_rows_once
 from ldpbayes.inference.density import density_of, sites_of
 from ldpbayes.inference.problem import Problem
 
@@ -253,7 +253,7 @@ def fitted():
 
 @pytest.mark.slow
 def test_a_fit_has_all_that_a_fit_of_the_records_has(fitted, monkeypatch):
-    monkeypatch.setattr(equal_rows, "equal_rows_once", lambda *_: None)
+    monkeypatch.setattr(_equal_rows, "equal_rows_once", lambda *_: None)
     records = quiet_fit(survey, REGION, AGE, RELEASE, coords={"region": list("abcdefghijkl")}, **EXTRAS)
     assert said(fitted) == {"ran": "equal rows counted once", "rows": 72, "records": N} and said(records) is None
     for group in ("posterior", "sample_stats", "observed_data", "posterior_predictive", "log_likelihood"):

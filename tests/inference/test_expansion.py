@@ -17,8 +17,8 @@ from numpyro.infer import NUTS
 import ldpbayes as ldp
 from ldpbayes.inference import compiled_programs as _programs
 from ldpbayes.inference import result as _reweight
-from ldpbayes.inference.approximations import expanded, polynomial
-from ldpbayes.inference.approximations.cut import NoExpansion, cut_model
+from ldpbayes.inference.approximations import _expanded, polynomial
+from ldpbayes.inference.approximations._cut import NoExpansion, cut_model
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.result import resample, smoothed_weights
 from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, regional_histograms, warner
@@ -190,7 +190,7 @@ def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkey
 @pytest.mark.slow
 def test_an_expansion_that_is_not_exact_enough_is_reweighted(monkeypatch, exact):
     monkeypatch.setattr(polynomial, "ORDERS", (3,))
-    monkeypatch.setattr(expanded, "NEGLIGIBLE_SD", 1e-6)
+    monkeypatch.setattr(_expanded, "NEGLIGIBLE_SD", 1e-6)
     result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True)
     said = report(result)
     assert said["ran"] == "expansion, reweighted" and said["pareto_k"] < 0.7
@@ -291,7 +291,7 @@ def test_a_share_of_zero_is_no_matter():
 @pytest.fixture
 def uneven(monkeypatch):
     """Every expansion needs weights, and none are even enough."""
-    monkeypatch.setattr(expanded, "NEGLIGIBLE_SD", 0.0)
+    monkeypatch.setattr(_expanded, "NEGLIGIBLE_SD", 0.0)
     monkeypatch.setattr(polynomial, "MAX_ROUNDS", 2)  # of which one is at the draws of the other
     monkeypatch.setattr(_reweight, "MAX_PARETO_K", -5.0)
 
@@ -309,7 +309,7 @@ def test_what_cannot_be_reweighted_is_no_posterior(x64, uneven, fitted):
 
 
 def test_draws_that_lack_a_tail_are_no_posterior(x64, monkeypatch, fitted):
-    monkeypatch.setattr(expanded, "TAIL_TOLERANCE", -1.0)  # any tail is too much
+    monkeypatch.setattr(_expanded, "TAIL_TOLERANCE", -1.0)  # any tail is too much
     assert "tail that no draw reaches" in _given_up(logistic, ldp.Release(Z, RR), X)[0]
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
-from ldpbayes.inference.approximations.equal_rows import sketched_releases
+from ldpbayes.inference.approximations._equal_rows import sketched_releases
 from ldpbayes.inference.density import density_of, sites_of
 from ldpbayes.inference.problem import Problem
 

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.inference.approximations import tables as _tabulated
+from ldpbayes.inference.approximations import _tables as _tabulated
 from ldpbayes.inference.approximations.surrogates import Report
 from ldpbayes.inference.density import density_of
 from ldpbayes.inference.problem import Problem

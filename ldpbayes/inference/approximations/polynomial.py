@@ -17,12 +17,12 @@ from numpyro.infer import init_to_uniform
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
-from ldpbayes.inference.approximations.cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, NoExpansion, cut_model
-from ldpbayes.inference.approximations.expanded import HOPELESS_SD, MODERATE_SD, NEGLIGIBLE_SD, Expanded
-from ldpbayes.inference.approximations.integral import AS_LONG
-from ldpbayes.inference.approximations.mode import Mode, find_mode
+from ldpbayes.inference.approximations._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, NoExpansion, cut_model
+from ldpbayes.inference.approximations._expanded import HOPELESS_SD, MODERATE_SD, NEGLIGIBLE_SD, Expanded
+from ldpbayes.inference.approximations._integral import AS_LONG
+from ldpbayes.inference.approximations._mode import Mode, find_mode
+from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
-from ldpbayes.inference.approximations.rays import TAIL_TOLERANCE, straight_rays, tail_errors
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, flat_rows
 from ldpbayes.inference.compiled_programs import program_of, trace

@@ -1,5 +1,6 @@
 """The loop that samples a surrogate, compares it with its reference at the draws, and refines or replaces it."""
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,15 @@ import numpy as np
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Key, Params
-from ldpbayes.inference.approximations.integral import Integrated
-from ldpbayes.inference.chains import Sampling
+from ldpbayes.inference.approximations._integral import Integrated
+from ldpbayes.inference.chains import Bar, Sampling
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
 from ldpbayes.inference.result import Weights, arviz, resample
 from ldpbayes.numerics.cubature import RINGS, ImproperDensity, NotIntegrable
+
+SMALLEST_NUMBER = 1e-290  # draws below are at the end of the range of numbers
+MAX_SHARE_AT_THE_END = 0.01  # share of such draws
 
 
 class ExpansionWarning(LdpBayesWarning):
@@ -118,9 +122,22 @@ class Surrogate:
         options = {"rings": self.rings, "coarse": self.rings < RINGS}
         return Integrated(lambda _: self.density, seeds, self.sampling.num_samples, **options)
 
+    def progress(self, integrated: bool) -> contextlib.AbstractContextManager[Bar | None]:
+        return self.sampling.bar(self.advice, integrated)
+
     def prepare(self, chains: Any) -> None:
         """Keep the chains, and let what compares be compiled while they are."""
         self.chains = chains
+
+    def check_range(self, samples: Params) -> None:
+        """ValueError if draws of unconstrained parameters are where numbers in double precision end."""
+        for name, values in samples.items():
+            edge = ~np.isfinite(values) | (np.abs(values) < SMALLEST_NUMBER) | (np.abs(values - 1) < 2**-52)
+            varying = np.ptp(values, axis=(0, 1)) > 1e-6 * np.max(np.abs(values), axis=(0, 1))  # others are fixed
+            share = np.max(np.mean(edge, axis=(0, 1)) * varying, initial=0.0)
+            if share > MAX_SHARE_AT_THE_END:
+                where = f"{share:.0%} of the draws of {name!r} are 0, 1 or infinite, up to rounding"
+                raise ValueError(f"the posterior is improper, or nearly: {where}. Give every parameter a proper prior.")
 
     def judge(self, positions: Params, final: bool = True) -> "Surrogate | Report":
         """A report, or what is sampled instead if draws (chains, draws, ...) of a run, or its warm-up, do not serve."""
@@ -141,7 +158,7 @@ def sample(surrogate: Surrogate) -> Draws:
             chains = surrogate.positions(integrated)
             surrogate.prepare(chains)
             arviz()  # imported while the programs are being compiled
-            with sampling.bar(surrogate.advice, integrated) as bar:
+            with surrogate.progress(integrated) as bar:
                 settled = chains.warm_up(bar)
                 if sampling.num_warmup >= surrogate.least_warmup or (integrated and surrogate.least_warmup < np.inf):
                     verdict = surrogate.judge(settled, final=False)
@@ -160,7 +177,7 @@ def sample(surrogate: Surrogate) -> Draws:
             verdict = surrogate.judge(positions)
     samples, facts = chains.constrained(positions), {"ran": "chains", "why": why}
     if integrated:
-        _check_range({name: samples[name] for name in positions})
+        surrogate.check_range({name: samples[name] for name in positions})
         facts = chains.facts | {"log_evidence": chains.facts["log_evidence"] + verdict.log_ratio}
         facts["log_evidence_error"] = facts["total_variation"] + float(np.nan_to_num(verdict.error_nats))
     if verdict.weights is not None:
@@ -172,17 +189,3 @@ def sample(surrogate: Surrogate) -> Draws:
         warn(verdict.doubt, ExpansionWarning)
     reports = [report for report in (*surrogate.reports, verdict) if report.entries()]
     return Draws(samples, statistics, surrogate.problem, surrogate.density, reports, facts)
-
-
-SMALLEST, MAX_EDGE = 1e-290, 0.01  # size of a number, and share of draws, at the end of the range of numbers
-
-
-def _check_range(samples: Params) -> None:
-    """ValueError if draws of unconstrained parameters are where numbers in double precision end."""
-    for name, values in samples.items():
-        edge = ~np.isfinite(values) | (np.abs(values) < SMALLEST) | (np.abs(values - 1) < 2**-52)
-        varying = np.ptp(values, axis=(0, 1)) > 1e-6 * np.max(np.abs(values), axis=(0, 1))  # others are fixed
-        share = np.max(np.mean(edge, axis=(0, 1)) * varying, initial=0.0)
-        if share > MAX_EDGE:
-            where = f"{share:.0%} of the draws of {name!r} are 0, 1 or infinite, up to rounding"
-            raise ValueError(f"the posterior is improper, or nearly: {where}. Give every parameter a proper prior.")

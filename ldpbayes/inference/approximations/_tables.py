@@ -23,7 +23,7 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Params, PyTree
-from ldpbayes.inference.approximations.cut import WORTHWHILE_RECORDS
+from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import scipy
 
-from ldpbayes.inference.approximations.cut import NoExpansion
+from ldpbayes.inference.approximations._cut import NoExpansion
 
 GRADIENT_TOLERANCE = 0.05  # of the potential: the mode of a standard normal posterior is then off by a twentieth
 MAX_ITERATIONS = 500  # of a search

@@ -9,8 +9,8 @@ from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.types import Array, Params
 from ldpbayes.data import ExpandedSketch
+from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, follow_rays, tail_errors
 from ldpbayes.inference.approximations.panels import instead_of_expansion
-from ldpbayes.inference.approximations.rays import TAIL_TOLERANCE, follow_rays, tail_errors
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, flat_rows
 from ldpbayes.inference.compiled_programs import program_of
