@@ -38,7 +38,7 @@ class Problem:
     sites: dict[str, Site]
     expand: bool | None  # whether a polynomial is requested in place of the records; None if where it saves time
     expansion: Any  # the `Expansion` to use, or None
-    axes: tuple = ((), ())  # `labels` of the result
+    axes: tuple[Params, Params, Params] = ({}, {}, {})  # `labels` of the result
     attrs: Params = field(default_factory=dict)  # of the result: the promises, and what predictions need
     fewer: Params = field(default_factory=dict)  # what stands in place of all records, if their rows are fewer here
 

@@ -34,7 +34,7 @@ class Expanded(Surrogate):
     """A surrogate with a smooth likelihood in the place of the records', by which its draws can be reweighted."""
 
     rings = 1  # further out a polynomial is wrong, and may rise
-    least_warmup = CHECKED_DRAWS
+    least_warmup = float(CHECKED_DRAWS)
 
     def report(self) -> Report:
         """What is sampled, and after how many passes over the records."""

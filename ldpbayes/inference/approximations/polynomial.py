@@ -441,9 +441,9 @@ def _begun(problem: Problem, sampling: Sampling, split: SplitModel, expansion: E
         if expansion is not None:
             return _begun(problem, sampling, split)
         return instead_of_expansion(problem, sampling, str(reason), split.report())
+    if expansion is None:
+        around_mode = split.expansion(split.coordinates(split.normal_draws(mode)))
+        return ExpandedRecords(problem, sampling, split, around_mode, mode)
     if of_shards:
         return ExpandedShards(problem, sampling, split, expansion, mode)
-    if expansion is not None:
-        return ExpandedRecords(problem, sampling, split, expansion, mode, given=True)
-    expansion = split.expansion(split.coordinates(split.normal_draws(mode)))
-    return ExpandedRecords(problem, sampling, split, expansion, mode)
+    return ExpandedRecords(problem, sampling, split, expansion, mode, given=True)

@@ -78,12 +78,12 @@ class Replicates(Surrogate):
         """Numbers of the data sets whose coarse sketches err too much at their draws."""
         if self.exact is None or self.exact[0] is self.sources[0][0]:
             return np.array([], int)
-        densities = [Density(self.problem.density.model, (one,), {}) for one in (self.sources[0][0], self.exact[0])]
-        certificate = Certificate(*densities, self.chains.example)
+        coarse, fine = (Density(self.problem.density.model, (one,), {}) for one in (self.sources[0][0], self.exact[0]))
+        certificate = Certificate(coarse, fine, self.chains.example)
         errors = []
-        for i, ((coarse,), exact) in enumerate(zip(self.sources, self.exact, strict=True)):
+        for i, ((judged,), exact) in enumerate(zip(self.sources, self.exact, strict=True)):
             draws = {name: values[i : i + 1] for name, values in positions.items()}
-            errors.append(certificate.error(draws, [[coarse], [exact]]))
+            errors.append(certificate.error(draws, [[judged], [exact]]))
         return np.flatnonzero(np.array(errors) > COARSE_ERROR_NATS)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +103,7 @@ class Surrogate:
     sampling: Sampling
     reports: tuple[Report, ...] = dataclasses.field(default=(), kw_only=True)  # of what was sampled before
 
-    least_warmup = np.inf  # iterations from which on the warm-up is compared with the reference, too
+    least_warmup = math.inf  # iterations from which on the warm-up is compared with the reference, too
     advice = ""  # what is faster
     rings = RINGS  # of cells around the mode, within which the density stands for that of the posterior
 
@@ -119,8 +120,8 @@ class Surrogate:
         if not integrated:
             return self.sampling.chains(self.density)
         seeds = [(self.sampling.seed, chain) for chain in range(self.sampling.num_chains)]
-        options = {"rings": self.rings, "coarse": self.rings < RINGS}
-        return Integrated(lambda _: self.density, seeds, self.sampling.num_samples, **options)
+        count, coarse = self.sampling.num_samples, self.rings < RINGS
+        return Integrated(lambda _: self.density, seeds, count, rings=self.rings, coarse=coarse)
 
     def progress(self, integrated: bool) -> contextlib.AbstractContextManager[Bar | None]:
         return self.sampling.bar(self.advice, integrated)
