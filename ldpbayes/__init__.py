@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # editors and type checkers see all names; others are importe
     from ldpbayes import bootstrap as bootstrap
     from ldpbayes import data as data
     from ldpbayes import estimation as estimation
-    from ldpbayes import functionals as functionals
     from ldpbayes import inference as inference
     from ldpbayes import learning as learning
     from ldpbayes import likelihood as likelihood
@@ -37,6 +36,7 @@ if TYPE_CHECKING:  # editors and type checkers see all names; others are importe
     from ldpbayes.data import NoisyTable, Release, Sketch
     from ldpbayes.estimation import frequencies, losses, m_estimate
     from ldpbayes.inference import expand, fit, observe, observe_jointly, predict, privatize
+    from ldpbayes.laws import functionals as functionals
     from ldpbayes.likelihood import Privatized
     from ldpbayes.mechanisms import (
         DiscreteGaussianMechanism,
@@ -96,7 +96,7 @@ _HOMES = ("_core.checks", "_core.compiling", "mechanisms", "data", "likelihood",
 
 def __getattr__(name: str) -> Any:
     if name in _FOLDERS:
-        return importlib.import_module(f"ldpbayes.{name}")
+        return importlib.import_module("ldpbayes.laws.functionals" if name == "functionals" else f"ldpbayes.{name}")
     for home in _HOMES if name in __all__ else ():
         module = importlib.import_module(f"ldpbayes.{home}")
         if hasattr(module, name):

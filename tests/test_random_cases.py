@@ -21,7 +21,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.nodes import law_of_nodes
+from ldpbayes.likelihood import law_of_nodes
 from tests.brute_force import log_marginal, log_row_marginal
 
 # some values are so far out that no records explain them

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import math
 import operator
 import sys
 import warnings
@@ -9,8 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpyro.distributions import constraints
 
 from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import Array
 
 # Packages whose lines would tell a user nothing: ours, and those through which it calls itself.
 _INSIDE = {"ldpbayes", "numpyro", "jax", "contextlib", "functools", "dataclasses"}
@@ -161,3 +164,10 @@ def require(extra: str, *modules: str) -> None:
     absent = [name for name in modules if importlib.util.find_spec(name) is None]
     if absent:
         raise ImportError(missing(f"this needs {' and '.join(absent)}", extra))
+
+
+def ends_of(constraint: Any) -> tuple[Array, Array]:
+    """Lower and upper end of a univariate support or domain, possibly traced, or ±inf, from its NumPyro constraint."""
+    if constraint is constraints.boolean:
+        return 0.0, 1.0
+    return getattr(constraint, "lower_bound", -math.inf), getattr(constraint, "upper_bound", math.inf)

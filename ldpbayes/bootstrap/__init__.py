@@ -12,36 +12,18 @@ from ldpbayes.bootstrap._bootstrap import (
     PrivateEstimator,
     parametric_bootstrap,
 )
-from ldpbayes.bootstrap._families import (
-    Bernoulli,
-    Beta,
-    Binomial,
-    Counts,
-    Exponential,
-    Gamma,
-    GammaRate,
-    Multinomial,
-    Normal,
-    NormalMean,
-    NormalVector,
-    NumberFamily,
-    OneParameterFamily,
-    ParametricFamily,
-    Poisson,
-)
 from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
 from ldpbayes.bootstrap._one_posterior_sample import OnePosteriorSampleEstimator as one_posterior_sample
 from ldpbayes.bootstrap._result import (
     BootstrapEstimate,
     BootstrapWarning,
-    Interval,
-    Percentile,
-    Pivotal,
-    Studentised,
     Transformed,
 )
-from ldpbayes.bootstrap.regression import least_squares
-from ldpbayes.bootstrap.statistics import sufficient_statistics
+from ldpbayes.bootstrap.statistics import least_squares, sufficient_statistics
+from ldpbayes.laws.counts import Bernoulli, Binomial, Counts, Multinomial, Poisson
+from ldpbayes.laws.normal import Normal, NormalMean, NormalVector
+from ldpbayes.laws.numbers import Beta, Exponential, Gamma, GammaRate
+from ldpbayes.laws.parametric import NumberFamily, OneParameterFamily, ParametricFamily
 
 __all__ = [
     "Bernoulli",
@@ -55,7 +37,6 @@ __all__ = [
     "FunctionEstimator",
     "Gamma",
     "GammaRate",
-    "Interval",
     "Matched",
     "Multinomial",
     "Normal",
@@ -65,11 +46,8 @@ __all__ = [
     "OneParameterFamily",
     "OneStep",
     "ParametricFamily",
-    "Percentile",
-    "Pivotal",
     "Poisson",
     "PrivateEstimator",
-    "Studentised",
     "Transformed",
     "least_squares",
     "m_estimator",

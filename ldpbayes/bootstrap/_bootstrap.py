@@ -21,9 +21,9 @@ from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.estimation.estimates import names_of
 
 BATCH_SIZE = 50  # replicates that run at once by default
-OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
-MAX_STEP = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
-FLAT = 1e-3  # no step in directions in which the replicates move by less than this share of the largest move
+WARNED_OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
+MOST_STEP_DEVIATIONS = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
+FLAT_RESPONSE_SHARE = 1e-3  # of the largest move of replicates: no step in directions in which they move by less
 STEP_SHARES = (1.0, 0.5, 0.25, 0.125)  # shares of such a step that are tried until one leads closer
 Simulator = Callable[[Key, PyTree], PyTree]  # from a random key and parameters to data
 Target = Callable[[PyTree], PyTree]  # of parameters
@@ -32,11 +32,9 @@ Target = Callable[[PyTree], PyTree]  # of parameters
 class Estimated(NamedTuple):
     """Parameters that `PrivateEstimator.estimate` computed from released values.
 
-    The attributes are:
-
     - ``params``: a pytree of arrays, with all parameters that are necessary to simulate data;
-    - ``standard_error`` (p,): the standard errors of the p numbers in `PrivateEstimator.target`, or None if there is no
-      formula for them;
+    - ``standard_error`` (p,): the standard errors of the p numbers in `PrivateEstimator.target`, or None without a
+      formula;
     - ``outside``: True if the released values are outside the domain of the estimator. This means that no valid
       parameters fit them, for example because the noise has made a variance negative.
     """
@@ -49,17 +47,14 @@ class Estimated(NamedTuple):
 class PrivateEstimator(abc.ABC):
     """Base class of estimators with a privacy guarantee.
 
-    Only `randomize` reads original data. Therefore the other methods use no privacy budget. A subclass must be a frozen
+    Only `randomize` reads original data. Therefore the other methods use no privacy budget. A subclass is a frozen
     dataclass with the decorator ``@ldpbayes.noise.pytree``. JAX must be able to trace `randomize`, `estimate` and
     `simulate_release`.
     """
 
     @abc.abstractmethod
     def randomize(self, key: Key, data: Array) -> PyTree:
-        """Compute released values from the records `data` (n, *event), with noise.
-
-        `privacy` states the guarantee of the released values. `key` is a random key of JAX.
-        """
+        """Compute released values from the records `data` (n, *event), with noise. `key` is a random key of JAX."""
 
     @abc.abstractmethod
     def estimate(self, values: PyTree) -> Estimated:
@@ -67,20 +62,14 @@ class PrivateEstimator(abc.ABC):
 
     @abc.abstractmethod
     def simulate_release(self, key: Key, params: PyTree) -> PyTree:
-        """Simulate data with the parameters `params`, and return the released values of the simulated data.
-
-        The result has the form of `randomize`. `key` is a random key of JAX.
-        """
+        """Simulate data with the parameters `params`, and return released values in the form of `randomize`."""
 
     def target(self, params: PyTree) -> PyTree:
         """Return the quantities that need intervals, computed from `params`. Default: all parameters."""
         return params
 
     def nearest(self, target: PyTree) -> PyTree:
-        """Return the valid values of the target quantities that are nearest to `target`.
-
-        A correction of bias can make a scale negative, for example. Default: all values are valid.
-        """
+        """Return the valid values nearest to `target`, which a correction may make negative. Default: `target`."""
         return target
 
     def unconstrained(self, params: PyTree) -> jax.Array:
@@ -88,17 +77,11 @@ class PrivateEstimator(abc.ABC):
         return ravel_pytree(params)[0]
 
     def constrained(self, vector: Array, like: PyTree) -> PyTree:
-        """Transform a vector of `unconstrained` back to parameters.
-
-        `like` are parameters with the desired names and shapes.
-        """
+        """Transform a vector of `unconstrained` back to parameters, with the names and shapes of `like`."""
         return ravel_pytree(like)[1](vector)
 
     def release_values(self, release: Release | PyTree) -> PyTree:
-        """Return the released values in `release`, in the form that `estimate` needs.
-
-        Raises ValueError if the release was not made by this estimator.
-        """
+        """Return the values in `release` for `estimate`. Raises ValueError if this estimator did not make them."""
         return jax.tree.map(jnp.asarray, release)
 
     @property
@@ -139,9 +122,7 @@ class FunctionEstimator(PrivateEstimator):
     def simulate_release(self, key: Key, params: PyTree) -> PyTree:
         raise ValueError("an estimator that is a function needs simulator=, a function (key, parameters) -> data")
 
-    @property
-    def privacy(self) -> str:
-        return self.statement
+    privacy = property(lambda self: self.statement)
 
 
 class Replicates(NamedTuple):
@@ -184,11 +165,11 @@ class Replication:
             else:
                 keys = jax.random.split(key)
                 values = estimator.randomize(keys[1], self.simulator(keys[0], params))
-            found, error, outside = estimator.estimate(values)
-            reported = ravel_pytree(self.report(found))[0]
+            params_of_replicate, error, outside = estimator.estimate(values)
+            reported = ravel_pytree(self.report(params_of_replicate))[0]
             # an error by a formula is that of the estimator's own target
             error = error if self.target is None else None
-            return Replicates(estimator.unconstrained(found), reported, error, outside)
+            return Replicates(estimator.unconstrained(params_of_replicate), reported, error, outside)
 
         draws = len(self.keys)
         batches = -(-draws // self.batch_size)
@@ -213,9 +194,9 @@ def _mean(array: Array) -> np.ndarray:
 class OneStep:
     """Bias correction in one step: the estimated bias is subtracted from the estimate ([FWS] sec. 3.1).
 
-    The corrected estimate is 2τ̂ − mean(τ*). Here τ̂ is the estimate, and τ* are its replicates: estimates from data
-    that were simulated with the estimated parameters. The correction removes the bias if the bias depends little on the
-    parameters. If the corrected estimate is invalid, such as a negative scale, the nearest valid estimate is used.
+    The corrected estimate is 2τ̂ − mean(τ*), for the estimate τ̂ and its replicates τ*: estimates from data that were
+    simulated with the estimated parameters. The correction removes the bias if the bias depends little on the
+    parameters. Instead of an invalid corrected estimate, such as a negative scale, the nearest valid estimate is used.
     """
 
     def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
@@ -234,10 +215,9 @@ class OneStep:
 class Matched:
     """Bias correction that searches for parameters such that the mean of the replicates equals the estimate.
 
-    A replicate is an estimate from simulated data. The search is the simulated method of moments ([GMR]). Then
-    `Matched` computes the derivative of the mean of the replicates with respect to the parameters. It multiplies the
-    deviations of the replicates from their mean by the inverse of this derivative. This gives the replicates of the
-    corrected estimate.
+    A replicate is an estimate from simulated data. The search is the simulated method of moments ([GMR]). The
+    deviations of the replicates from their mean are then multiplied by the inverse of the derivative of this mean with
+    respect to the parameters. This gives the replicates of the corrected estimate.
 
     If many records are clamped, the estimate may depend little on the parameters. The intervals of `Matched` are then
     wide enough, but the intervals of `OneStep` and of the uncorrected estimate are too short. If the estimator is your
@@ -280,13 +260,13 @@ class Matched:
             # at an edge, and on a simplex, parameters move by less or in another direction than the step
             moved = np.stack([(up[0] - down[0]) / unit for up, down in ends], axis=1)
             slopes = np.stack([distance(up[1]) - distance(down[1]) for up, down in ends], axis=1)
-            return np.linalg.pinv(slopes @ np.linalg.pinv(moved, rcond=1e-9), rcond=FLAT)
+            return np.linalg.pinv(slopes @ np.linalg.pinv(moved, rcond=1e-9), rcond=FLAT_RESPONSE_SHARE)
 
         gap = distance(replicates)
         for _ in range(self.steps):
             if np.abs(gap).max() <= self.tolerance:
                 break
-            step = np.clip(inverse_response(here) @ gap, -MAX_STEP, MAX_STEP)
+            step = np.clip(inverse_response(here) @ gap, -MOST_STEP_DEVIATIONS, MOST_STEP_DEVIATIONS)
             for share in STEP_SHARES:
                 ahead, ahead_replicates = evaluate(here - share * unit * step)
                 ahead_gap = distance(ahead_replicates)
@@ -332,36 +312,35 @@ def parametric_bootstrap(
     ----------
     estimator : PrivateEstimator or callable
         A private estimator, such as the result of `sufficient_statistics`. Or your own JAX function (key, data) →
-        parameters, which clamps the data, adds noise and computes the estimate. The data must be an argument. A
-        ValueError is raised if the function contains another array with one row for each record. If such an array is
-        public, pass ``FunctionEstimator(function)``.
+        parameters, which clamps the data, adds noise and computes the estimate. A ValueError is raised if the
+        function contains another array with one row for each record. If such an array is public, pass
+        ``FunctionEstimator(function)``.
     release : Release or pytree of arrays
         The release from which the estimate is computed. If the estimator is your own function: its result for the
         original data.
     simulator : callable, optional
-        A function (random key, parameters) → simulated data, in the form that the estimator takes. `simulator_of` makes
-        one from a NumPyro model. Your own function needs a simulator. By default, other estimators use their own
-        simulator.
+        A function (random key, parameters) → simulated data, in the form that the estimator takes. `simulator_of`
+        makes one from a NumPyro model. Your own function needs a simulator. Default: that of the estimator.
     draws : int
         Number of replicates, one for each simulated data set. Default: 1000.
     seed : int
         Random seed. Default: 0.
     target : callable, optional
-        A function from the parameters to the quantities that need intervals, a pytree of arrays. Default: the method
-        ``target`` of the estimator.
+        A function from the parameters to the quantities that need intervals, a pytree of arrays. Default: the
+        method ``target`` of the estimator.
     correction : OneStep or Matched, optional
-        The correction of the bias of the estimate. If clamping or noise causes a large bias, use `Matched()`. Default:
-        no correction.
-    kind : str or Interval
+        The correction of the bias of the estimate. If clamping or noise causes a large bias, use `Matched()`.
+        Default: no correction.
+    kind : str or callable
         The kind of the intervals, as in `BootstrapEstimate.interval`. Default: "percentile".
     batch_size : int
-        Number of data sets that are simulated at the same time. A smaller number needs less memory, and gives the same
-        results. Default: 50.
+        Number of data sets that are simulated at the same time. A smaller number needs less memory, and gives the
+        same results. Default: 50.
 
     Returns
     -------
     BootstrapEstimate
-        The estimate with its intervals and replicates (the estimates from simulated data).
+        The estimate with its intervals and replicates.
 
     Raises
     ------
@@ -371,8 +350,8 @@ def parametric_bootstrap(
     Warns
     -----
     BootstrapWarning
-        If the release, or more than a tenth of the simulated releases, is outside the domain of the estimator: no valid
-        parameters fit it. For example, the noise has made a variance negative. Also if some replicates are not finite.
+        If the release, or more than a tenth of the simulated releases, is outside the domain of the estimator: no
+        valid parameters fit it. Also if some replicates are not finite.
     RepeatedAnswersWarning
         Several values may be about one person, but simulated records are independent.
 
@@ -423,7 +402,7 @@ def _warn(outside: bool, share: float, targets: np.ndarray) -> None:
     problems, lost = [], int((~np.isfinite(targets)).any(axis=1).sum())
     if outside:
         problems.append("the release is outside the domain of the estimator: the noise is too large for these records")
-    elif share > OUTSIDE_SHARE:
+    elif share > WARNED_OUTSIDE_SHARE:
         problems.append(f"{share:.0%} of the replicates are outside the domain of the estimator, and were moved inside")
     if lost:
         problems.append(f"{lost} replicates are not finite, and are left out of the intervals")

@@ -14,6 +14,7 @@ from numpyro.handlers import seed as seeded
 from numpyro.handlers import uncondition
 from numpyro.infer import init_to_median
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator, Simulator, check_simulator, estimated
@@ -23,13 +24,12 @@ from ldpbayes.estimation import Correction, m_estimate
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.estimation.m_estimation import Estimator
 from ldpbayes.inference.density import Density, given, sites_of
-from ldpbayes.likelihood.families import ends_of
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.minimise import Box, minimise, value_gradient_hessian
 
-LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
+REAL_LINE_REACH = 1e6  # how far a parameter on the whole line may move from the start, in units of one plus its size
 FREE_REACH = 12.0  # how far another's unconstrained value may: a factor of 160,000 of a positive parameter
-TOLERANCE = 3e-5  # the last step changes the log-likelihood by 1e-9 of its size, far less than a standard error would
+LIKELIHOOD_STEP_TOLERANCE = 3e-5  # the last step changes the log-likelihood by 1e-9 of its size: far below an error
 
 
 class RecordsEstimator(PrivateEstimator):
@@ -44,16 +44,14 @@ class RecordsEstimator(PrivateEstimator):
             raise ValueError(f"the estimator is for a Release of {self.count} records, got {kind}")
         return jnp.asarray(values_released_by(self.mechanism, release))
 
-    @property
-    def privacy(self) -> str:
-        return self.mechanism.guarantee.statement()
+    privacy = property(lambda self: self.mechanism.guarantee.statement())
 
 
 @pytree_dataclass
 class LossEstimator(RecordsEstimator):
-    """An M-estimator from a release, with a simulator (key, parameters) → original records. Minimisations start at
-    ``start`` (p,). Values are rows with a key of the analyst's own noise: ``key`` for the release itself, others for
-    replicates. ``unravel`` takes a flat parameter to the form of the loss.
+    """An M-estimator of a release, from ``start`` (p,), with a simulator (key, parameters) → original records. Values
+    are rows with a ``key`` of the noise that the analyst adds. ``unravel`` takes a flat parameter to the form of the
+    loss.
     """
 
     estimator: Estimator
@@ -63,13 +61,11 @@ class LossEstimator(RecordsEstimator):
     simulator: Simulator = static()
     unravel: Callable[[Array], PyTree] = static()
 
-    @property
-    def mechanism(self) -> Mechanism:  # type: ignore[override]
-        return self.estimator.mechanism
+    mechanism = property(lambda self: self.estimator.mechanism)
 
     def randomize(self, key: Key, data: Array) -> tuple[jax.Array, Key]:
-        noise, own = jax.random.split(key)
-        return _rows(self.mechanism.simulate(noise, data)), own
+        noise, own_key = jax.random.split(key)
+        return _rows(self.mechanism.simulate(noise, data)), own_key
 
     def estimate(self, values: tuple[jax.Array, Key]) -> Estimated:
         """Standard errors by the sandwich formula; outside if not converged, or on the parameter space's boundary."""
@@ -135,9 +131,7 @@ def m_estimator(
 
 @pytree_dataclass
 class MaximumLikelihoodEstimator(RecordsEstimator):
-    """Maximum likelihood of the latent sites of a model of one release, whose priors play no role; it is searched for
-    from ``start``, a value of each site, among unconstrained values in ``space``.
-    """
+    """Maximum likelihood of the latent sites of a model of one release, from ``start`` on, inside ``space``."""
 
     model: Model = static()
     mechanism: Mechanism
@@ -164,7 +158,7 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
             return -self.density(values).log_likelihood(self.constrained(vector))
 
         space, derivatives = self.space, functools.partial(value_gradient_hessian, objective)
-        minimum = minimise(derivatives, self.unconstrained(self.start), space, tolerance=TOLERANCE)
+        minimum = minimise(derivatives, self.unconstrained(self.start), space, tolerance=LIKELIHOOD_STEP_TOLERANCE)
         params = self.constrained(minimum.theta)
         slope = jax.jacfwd(lambda vector: ravel_pytree(self.target(self.constrained(vector)))[0])(minimum.theta)
         inverse = jnp.linalg.inv(minimum.at.hessian)
@@ -183,7 +177,7 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
         density = self.density()
         sites = density.trace(given(density.model, self.start))
         supports = {name: sites[name]["fn"].support for name in target}
-        ends = {name: ends_of(getattr(each, "base_constraint", each)) for name, each in supports.items()}
+        ends = {name: ends_of(getattr(support, "base_constraint", support)) for name, support in supports.items()}
         return {name: jnp.clip(value, *ends[name]) for name, value in target.items()}
 
     def unconstrained(self, params: Params) -> jax.Array:
@@ -248,7 +242,7 @@ def _search_space(free: Params, start: Params) -> Box:
     reach = {}
     for name, leaf in free.items():
         on_line = np.array_equal(leaf, start[name])
-        reach[name] = LINE_REACH * (1 + jnp.abs(leaf)) if on_line else jnp.full_like(leaf, FREE_REACH)
+        reach[name] = REAL_LINE_REACH * (1 + jnp.abs(leaf)) if on_line else jnp.full_like(leaf, FREE_REACH)
     centre, around = ravel_pytree(free)[0], ravel_pytree(reach)[0]
     return Box(np.asarray(centre - around), np.asarray(centre + around))
 

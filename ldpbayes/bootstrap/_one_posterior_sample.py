@@ -17,24 +17,18 @@ from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_POSITIVE, Rule, checke
 from ldpbayes._core.pytrees import checked_field, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated
-from ldpbayes.bootstrap._families import (
-    Bernoulli,
-    Binomial,
-    Exponential,
-    GammaRate,
-    NormalMean,
-    ParametricFamily,
-    Poisson,
-    check_bounds,
-)
 from ldpbayes.bootstrap.statistics import FamilyEstimator
+from ldpbayes.laws.counts import Bernoulli, Binomial, Poisson
+from ldpbayes.laws.normal import NormalMean
+from ldpbayes.laws.numbers import Exponential, GammaRate
+from ldpbayes.laws.parametric import ParametricFamily, check_bounds
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
 Pair = tuple[Array, Array]  # the two numbers of a conjugate law
-CELLS = 64  # of the table of a density, half of them on either side of the mode
-DEPTH = 40.0  # of the log density below its largest value, where the table ends: less than a double's last digit
-NEWTON_STEPS = 30  # down to that depth; any number leaves the table wide enough
-HALVINGS = 36  # of a cell
+DENSITY_CELLS = 64  # of the table of a density, half of them on either side of the mode
+TABLE_DEPTH_NATS = 40.0  # below the largest log density, where the table ends: less than a double's last digit
+DEPTH_NEWTON_STEPS = 30  # down to that depth; any number leaves the table wide enough
+CELL_HALVINGS = 36  # of a cell
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,7 +90,7 @@ NORMAL = Conjugate(
     mode=lambda pair: jnp.asarray(pair[0]),
     excess=lambda pair, at, step: pair[1] * step * (at - pair[0] + step / 2),
 )
-CONJUGATES = {
+CONJUGATES: dict[Any, Conjugate] = {
     Bernoulli: BETA,
     Binomial: BETA,
     Exponential: GAMMA,
@@ -123,18 +117,22 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
         def nearer(_: int, step: jax.Array) -> jax.Array:
             # the excess is convex, so that Newton's steps from outside stay outside
             depth, slope = jax.jvp(excess, (step,), (jnp.ones_like(step),))
-            return jnp.where(depth > DEPTH, step - (depth - DEPTH) / jnp.where(depth > DEPTH, slope, 1.0), step)
+            return jnp.where(
+                depth > TABLE_DEPTH_NATS,
+                step - (depth - TABLE_DEPTH_NATS) / jnp.where(depth > TABLE_DEPTH_NATS, slope, 1.0),
+                step,
+            )
 
-        return lax.fori_loop(0, NEWTON_STEPS, nearer, edge)
+        return lax.fori_loop(0, DEPTH_NEWTON_STEPS, nearer, edge)
 
     left, right = reach(low - mode), reach(high - mode)
-    s = np.linspace(-1.0, 1.0, 2 * CELLS + 1)
+    s = np.linspace(-1.0, 1.0, 2 * DENSITY_CELLS + 1)
     steps = jnp.where(s < 0, left, right) * s**2
     density = jnp.exp(-excess(steps)) * jnp.where(s < 0, -left, right) * np.abs(s)
     start, middle, end = density[:-1:2], density[1::2], density[2::2]
     below = jnp.cumsum((start + 4 * middle + end) / 6)
     mass_below = jax.random.uniform(key, (), below.dtype) * below[-1]
-    cell = jnp.minimum(jnp.sum(below <= mass_below), CELLS - 1)
+    cell = jnp.minimum(jnp.sum(below <= mass_below), DENSITY_CELLS - 1)
     a, b, c = (part[cell] for part in (start, middle, end))
     rest = mass_below - jnp.where(cell > 0, below[cell - 1], 0.0)
 
@@ -144,8 +142,8 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
         mass = t * (a + t * ((4 * b - 3 * a - c) / 2 + t * (2 * a - 4 * b + 2 * c) / 3))
         return jnp.where(mass < rest, t, near), jnp.where(mass < rest, far, t)
 
-    near, far = lax.fori_loop(0, HALVINGS, halve, (jnp.zeros_like(rest), jnp.ones_like(rest)))
-    place = (cell + (near + far) / 2) * (2 / CELLS) - 1
+    near, far = lax.fori_loop(0, CELL_HALVINGS, halve, (jnp.zeros_like(rest), jnp.ones_like(rest)))
+    place = (cell + (near + far) / 2) * (2 / DENSITY_CELLS) - 1
     step = jnp.where(place < 0, left, right) * place**2
     return jnp.clip(bijection(mode + step), lower, upper)
 
@@ -154,10 +152,10 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
 class OnePosteriorSampleEstimator(FamilyEstimator):
     """Private estimator that releases one draw from a posterior as the estimate ([WFS]).
 
-    The estimator is for families with one parameter θ. The prior of θ is uniform on the range from ``lower`` to
-    ``upper``. The log-likelihood is multiplied by a number ρ ≤ 1 (tempering), so that one draw from the posterior
-    satisfies the privacy budget. This is an exponential mechanism. If ρ = 1, the draw uses less than the budget ε, and
-    `privacy` states the smaller budget.
+    The estimator is for families with one parameter θ, whose prior is uniform on the range from ``lower`` to ``upper``.
+    The log-likelihood is multiplied by a number ρ ≤ 1 (tempering), so that one draw satisfies the privacy budget. This
+    is an exponential mechanism. If ρ = 1, the draw uses less than the budget ε, and `privacy` states the smaller
+    budget.
 
     Parameters
     ----------
@@ -176,16 +174,11 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     draw has the density f(θ | S) ∝ exp(ρ (η(θ) S − n A(θ))) on the range of θ. Here ρ = min(1, ε/(w (max η − min η))),
     where w is the distance between the bounds of the records, and max and min are over the range of θ.
 
-    Let S and S' be the sums of two data sets that differ in one record. The logarithm of the ratio of their densities
-    is
-
-        log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') − log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'.
-
-    The second term is the logarithm of a mean of exponentials. It lies between the smallest and the largest exponent.
-    Therefore the absolute value of the log ratio is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε.
-
-    In general, no larger ρ satisfies the budget. For large n, the log ratio can come close to ρ w (max η − min η). This
-    happens if all records are at one bound, and the expected record is between the bounds for every θ in the range.
+    Let S and S' be the sums of two data sets that differ in one record. Then log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') −
+    log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'. The second term is the logarithm of a mean of exponentials, between the
+    smallest and the largest exponent. Therefore the absolute value of the log ratio is at most ρ |S − S'| (max η − min
+    η) ≤ ρ w (max η − min η) ≤ ε. For large n, it can come close to this bound, so that in general no larger ρ satisfies
+    the budget: all records are at one bound, and the expected record is between the bounds for every θ in the range.
     """
 
     family: ParametricFamily
@@ -204,9 +197,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
         allowed, inside = self._law.allowed
         check_bounds(self, allowed, lambda a: (a.ndim == 0) & inside(a))
 
-    @property
-    def _law(self) -> Conjugate:
-        return CONJUGATES[type(self.family)]
+    _law = property(lambda self: CONJUGATES[type(self.family)])
 
     @property
     def _largest_ratio(self) -> Array:
@@ -220,11 +211,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
         return jnp.minimum(1.0, self.epsilon / self._largest_ratio)
 
     def posterior(self, total: Array) -> Pair:
-        """Return the two parameters of the conjugate posterior, given that `total` is the sum of the clamped records.
-
-        The log-likelihood is multiplied by `temper`. The released estimate is a draw from this posterior between
-        ``lower`` and ``upper``.
-        """
+        """The two parameters of the tempered posterior, if `total` is the sum of the clamped records."""
         return self._law.posterior(self.temper, total, self.count, self.family)
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
@@ -252,6 +239,4 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
             spent = float(self.temper * self._largest_ratio)
         return Guarantee(approximate_tradeoff(spent), trust_model="central")
 
-    @property
-    def privacy(self) -> str:
-        return self.guarantee.statement()
+    privacy = property(lambda self: self.guarantee.statement())

@@ -1,6 +1,5 @@
 """A private estimate with its replicates, and intervals from these, one class a kind ([FWS] Table 1; [ET])."""
 
-import abc
 import dataclasses
 import functools
 import math
@@ -16,22 +15,15 @@ from ldpbayes.estimation.estimates import Estimate, cells, tail_probabilities
 if TYPE_CHECKING:
     import xarray
 
-FAR = 1e300  # stands for infinity on a transformed scale: a quantile between two infinite numbers would be NaN
+STANDS_FOR_INFINITY = 1e300  # on a transformed scale: a quantile between two infinite numbers would be NaN
+
+
+Interval = Callable[["BootstrapEstimate", float], np.ndarray]
+"""From an estimate with replicates to the ends (p,) below which p true parameters are with a probability in (0, 1)."""
 
 
 class BootstrapWarning(LdpBayesWarning):
     """Warning that a bootstrap estimate should be checked before it is used. The message states the reason."""
-
-
-class Interval(abc.ABC):
-    """Base class of rules that compute the ends of a confidence interval from the replicates of the bootstrap."""
-
-    @abc.abstractmethod
-    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
-        """Return the ends (p,) below which each of p true parameters is with the given probability.
-
-        `result` is the estimate with its replicates. `probability` is strictly between 0 and 1.
-        """
 
 
 def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
@@ -39,48 +31,29 @@ def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
     return np.nanquantile(draws, probability, axis=0, method="weibull")
 
 
-@dataclasses.dataclass(frozen=True)
-class Percentile(Interval):
-    """Percentile interval of Efron: its ends are quantiles of the replicates (estimates from simulated data)."""
-
-    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
-        return quantile(result.draws, probability)
+def _percentile(result: "BootstrapEstimate", probability: float) -> np.ndarray:
+    """Efron's interval: its ends are quantiles of the replicates."""
+    return quantile(result.draws, probability)
 
 
-@dataclasses.dataclass(frozen=True)
-class Pivotal(Interval):
-    """Pivotal interval, also called basic interval.
-
-    The end below which the parameter is with probability P is 2τ̂ − q(1 − P). Here τ̂ is the estimate, and q(p) is the
-    p-quantile of the replicates (estimates from simulated data). The rule assumes that the law of estimate minus truth
-    equals the law of replicate minus estimate.
-    """
-
-    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
-        return 2 * result.params - quantile(result.draws, 1 - probability)
+def _pivotal(result: "BootstrapEstimate", probability: float) -> np.ndarray:
+    """2τ̂ − q(1 − P), as if estimate minus truth had the law of replicate minus estimate; q are quantiles of these."""
+    return 2 * result.params - quantile(result.draws, 1 - probability)
 
 
-@dataclasses.dataclass(frozen=True)
-class Studentised(Interval):
-    """Pivotal interval in which all errors are divided by standard errors.
-
-    The end below which the parameter is with probability P is τ̂ − ŝ t(1 − P). Here τ̂ is the estimate, with the
-    standard error ŝ. A replicate τ* (an estimate from simulated data) has the standard error ŝ*. t(p) is the p-quantile
-    of (τ* − τ̂)/ŝ*.
-    """
-
-    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
-        error, errors = result.formula_error, result.draws_error
-        if error is None or errors is None:
-            need = "a studentised interval needs a formula for standard errors, which this estimator lacks"
-            raise ValueError(f"{need}; use the kind pivotal or percentile")
-        with np.errstate(divide="ignore", invalid="ignore"):
-            t = (result.draws - result.params) / errors
-        return result.params - error * quantile(t, 1 - probability)
+def _studentised(result: "BootstrapEstimate", probability: float) -> np.ndarray:
+    """τ̂ − ŝ t(1 − P), where t are quantiles of (τ* − τ̂)/ŝ*, and ŝ and ŝ* the errors of estimate and replicate."""
+    error, errors = result.formula_error, result.draws_error
+    if error is None or errors is None:
+        need = "a studentised interval needs a formula for standard errors, which this estimator lacks"
+        raise ValueError(f"{need}; use the kind pivotal or percentile")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = (result.draws - result.params) / errors
+    return result.params - error * quantile(t, 1 - probability)
 
 
 @dataclasses.dataclass(frozen=True)
-class Transformed(Interval):
+class Transformed:
     """Pivotal interval on a transformed scale, such as the logarithmic scale. The ends are transformed back.
 
     Parameters
@@ -94,28 +67,37 @@ class Transformed(Interval):
     forward: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default_factory=lambda: np.log)
     inverse: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default_factory=lambda: np.exp)
 
-    def end(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
+    def __call__(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
             estimate, draws = self.forward(result.params), self.forward(result.draws)
         if not np.isfinite(estimate).all():
             raise ValueError(f"the estimate {result.params} has no value on the transformed scale")
         # a replicate outside the scale's domain, such as a negative one, is as far away as can be
         undefined = np.isnan(draws) & ~np.isnan(result.draws)
-        draws = np.where(undefined, np.where(result.draws < result.params, -FAR, FAR), draws)
+        draws = np.where(
+            undefined, np.where(result.draws < result.params, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY), draws
+        )
         with np.errstate(over="ignore"):
-            return self.inverse(2 * estimate - quantile(np.clip(draws, -FAR, FAR), 1 - probability))
+            return self.inverse(
+                2 * estimate - quantile(np.clip(draws, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY), 1 - probability)
+            )
 
 
-KINDS = {"percentile": Percentile(), "pivotal": Pivotal(), "studentised": Studentised(), "log": Transformed()}
+INTERVALS: dict[str, Interval] = {
+    "percentile": _percentile,
+    "pivotal": _pivotal,
+    "studentised": _studentised,
+    "log": Transformed(),
+}
 
 
 def interval_kind(kind: str | Interval) -> Interval:
-    """An interval itself, or the interval of a name; ValueError for an unknown name."""
-    if isinstance(kind, Interval):
+    """The rule of a name, or a rule itself; ValueError for an unknown name."""
+    if callable(kind):
         return kind
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, or an Interval such as Transformed(), got {kind!r}")
-    return KINDS[kind]
+    if kind not in INTERVALS:
+        raise ValueError(f"kind must be one of {', '.join(INTERVALS)}, or a rule such as Transformed(), got {kind!r}")
+    return INTERVALS[kind]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -176,10 +158,12 @@ class BootstrapEstimate(Estimate):
         `Estimate.interval` describes `level` (default: 0.95) and `side`. The default of `kind` is the attribute
         ``kind`` of this estimate. Possible kinds are:
 
-        - ``"percentile"`` and ``"pivotal"``, as in `Percentile` and `Pivotal`;
-        - ``"studentised"``, if the estimator has standard errors;
+        - ``"percentile"``: the ends are quantiles q of the replicates τ* (estimates from simulated data);
+        - ``"pivotal"``: the end below which the parameter is with probability P is 2τ̂ − q(1 − P) for the estimate τ̂.
+          The law of estimate minus truth is assumed to equal the law of replicate minus estimate;
+        - ``"studentised"``: pivotal with errors divided by standard errors, if the estimator has a formula for these;
         - ``"log"``: pivotal on the logarithmic scale;
-        - an `Interval`, such as ``Transformed(forward, inverse)``.
+        - ``Transformed(forward, inverse)``, or your own function of a `BootstrapEstimate` and P that returns the ends.
 
         Raises ValueError if there are too few replicates for the level.
         """
@@ -193,10 +177,10 @@ class BootstrapEstimate(Estimate):
         return super().interval(level, side=side)
 
     def _quantile(self, probability: float) -> np.ndarray:
-        return interval_kind(self.kind).end(self, probability)
+        return interval_kind(self.kind)(self, probability)
 
     def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
-        """Return a table of the estimates as text, with intervals. `interval` describes `level` and `kind`."""
+        """Return a table of the estimates as text, with intervals as of `interval`, of a `level` and a `kind`."""
         return Estimate.summary(self if kind is None else dataclasses.replace(self, kind=kind), level)
 
     @property

@@ -31,8 +31,9 @@ from ldpbayes.data import sketch_from
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
-from ldpbayes.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.inference.result import netcdf, summary_table
+from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
+from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import Categories, mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 from ldpbayes.plots import plot_calibration, plot_density, plot_design
@@ -44,20 +45,6 @@ ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-ma
 WRITERS = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
 UNLIKELY = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
 LINES = 8  # of notes on releases that are printed
-FAMILIES = {
-    "bernoulli": "Bernoulli",
-    "beta": "Beta",
-    "binomial": "Binomial",
-    "exponential": "Exponential",
-    "gamma": "Gamma",
-    "gamma_rate": "GammaRate",
-    "gaussian": "Normal",
-    "gaussian_mean": "NormalMean",
-    "multinomial": "Multinomial",
-    "multivariate_normal": "NormalVector",
-    "poisson": "Poisson",
-    "least_squares": "NormalVector",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -266,18 +253,19 @@ def _bootstrap(args: argparse.Namespace) -> int:
 
 
 def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.PrivateEstimator":
-    from ldpbayes.bootstrap import regression, statistics
+    from ldpbayes.bootstrap import statistics
 
-    if args.family not in FAMILIES:
-        raise BadInput(f"--family must be one of {', '.join(FAMILIES)}, got {args.family!r}")
+    families: dict[str, Any] = dict(sorted(FAMILIES.items())) | {"least_squares": ldp.bootstrap.NormalVector}
+    if args.family not in families:
+        raise BadInput(f"--family must be one of {', '.join(families)}, got {args.family!r}")
     values: dict[str, Any] = {name: getattr(args, name) for name in FAMILY_OPTIONS if getattr(args, name) is not None}
     least_squares, intercept = args.family == "least_squares", not args.no_intercept
     if least_squares:
         values = {"lower": None, "upper": None} | values  # refused with the reason why both are needed
-    family = getattr(ldp.bootstrap, FAMILIES[args.family])
+    family = families[args.family]
     inputs.check_options(f"--family {args.family}", values, inputs.parameters_of(family))
     if least_squares:
-        return regression.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)
+        return statistics.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)
     return statistics.SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
 
 

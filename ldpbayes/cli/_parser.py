@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from ldpbayes import __version__
 from ldpbayes.cli._csv import BadInput
 from ldpbayes.cli._inputs import TYPED, option, parameter, parameters_of
+from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
 
@@ -23,13 +24,14 @@ EXIT_CODES = """exit codes:
      domain of the estimator, or a model is not calibrated
 """
 
-FAMILY_OPTIONS = {  # parameters of families
+FAMILY_OPTIONS = {
     "lower": "lower bound to which records were clamped; of rows one for each column, as 0,0,18",
     "upper": "upper bound to which records were clamped",
-    "trials": "number of trials, for --family binomial",
-    "categories": "number of categories, for --family multinomial",
-    "scale": "known standard deviation, for --family gaussian_mean",
-    "concentration": "known shape, for --family gamma_rate",
+}
+FAMILY_OPTIONS |= {
+    field: f"{text}, for --family {name}"
+    for name, family in FAMILIES.items()
+    for field, text in family.option_help.items()
 }
 LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
 FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"

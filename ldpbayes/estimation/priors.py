@@ -5,7 +5,7 @@ import numpy as np
 from ldpbayes._core.checks import POSITIVE, at_least, checked
 from ldpbayes.data import Release
 from ldpbayes.estimation.smoothing import estimate_density, shape_of
-from ldpbayes.functionals import cdf
+from ldpbayes.laws.functionals import cdf
 from ldpbayes.mechanisms import NumericMechanism
 from ldpbayes.mechanisms.design import Histogram
 

@@ -9,17 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ldpbayes._core.checks import at_least, warn
+from ldpbayes._core.checks import at_least, ends_of, warn
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning
-from ldpbayes.functionals import mean, names_of_values, quantile, sd
+from ldpbayes.laws.functionals import mean, names_of_values, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
-from ldpbayes.likelihood.families import ends_of
-from ldpbayes.likelihood.nodes import PreparedLikelihood
+from ldpbayes.likelihood.privatized import PreparedLikelihood
 from ldpbayes.mechanisms import Categories
 from ldpbayes.mechanisms.protocol import Promise, statements
 

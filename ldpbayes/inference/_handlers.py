@@ -19,8 +19,9 @@ from ldpbayes._core.types import Array, Message, Model
 from ldpbayes.data import ExpandedSketch, Groups, MixedSketch, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.data.release import doubts_about
+from ldpbayes.laws.compound import law_of_records, unwrapped
 from ldpbayes.likelihood import law_of_nodes
-from ldpbayes.likelihood.privatized import law_of_records, privatized_law, unwrapped
+from ldpbayes.likelihood.privatized import privatized_law
 from ldpbayes.likelihood.registry import is_own
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive

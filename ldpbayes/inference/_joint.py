@@ -9,13 +9,14 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.primitives import Messenger
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message
 from ldpbayes.data import CountSketch, Release, Sketch
 from ldpbayes.inference._handlers import joined_release, kind_of, observe
-from ldpbayes.likelihood.families import CATEGORICAL, ends_of
-from ldpbayes.likelihood.mixtures import MixtureOverClasses, log_prob_by_class
-from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.laws.compound import MixtureOverClasses, unwrapped
+from ldpbayes.laws.families import CATEGORICAL
+from ldpbayes.likelihood.privatized import Privatized, log_prob_by_class
 from ldpbayes.mechanisms import Categories
 from ldpbayes.numerics.special import log_or_nothing
 

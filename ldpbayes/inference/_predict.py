@@ -19,8 +19,9 @@ from ldpbayes.inference._generated import generator
 from ldpbayes.inference.density import Site, density_of, given, sample_sites, sites_of
 from ldpbayes.inference.model import model_of, releases_in, with_plans
 from ldpbayes.inference.result import dataset, inference_data, labels
-from ldpbayes.likelihood.families import CATEGORICAL
-from ldpbayes.likelihood.privatized import Grouped, Privatized, of_unwrapped, unwrapped
+from ldpbayes.laws.compound import Grouped, of_unwrapped, unwrapped
+from ldpbayes.laws.families import CATEGORICAL
+from ldpbayes.likelihood.privatized import Privatized
 
 KINDS = ("original", "mean", "released")
 OfLaw: TypeAlias = Callable[[Any], Any]  # a function of a NumPyro law that returns an array

@@ -21,9 +21,9 @@ from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference._handlers import check_site
 from ldpbayes.inference.compiled_programs import inputs_in_use
-from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.latent import known_breaks
-from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.laws.families import known_breaks, unexpanded
+from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.mechanisms import Mechanism, NumericMechanism
 
 RUNNING = threading.RLock()  # held while a model runs, because all threads share NumPyro's stack of handlers

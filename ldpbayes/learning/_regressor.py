@@ -10,11 +10,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
+from ldpbayes.laws.families import density_breaks
 from ldpbayes.learning._labels import checked_bounds, checked_features
 from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
 from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
 from ldpbayes.learning._objectives import MarginalLikelihood, Objective
-from ldpbayes.likelihood.latent import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
 

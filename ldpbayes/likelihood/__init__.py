@@ -3,7 +3,8 @@
 The integral is exact if a closed form is known. Otherwise, it is computed by quadrature.
 """
 
-from ldpbayes.likelihood._smooth_density import SmoothDensity, SmoothMass
+from ldpbayes.laws.families import Family, register_family
+from ldpbayes.laws.smooth_density import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.closed_forms._regressions import (
     ChebyshevExpansion,
     RegressionRows,
@@ -12,9 +13,7 @@ from ldpbayes.likelihood.closed_forms._regressions import (
     linear_statistics,
     logistic_statistics,
 )
-from ldpbayes.likelihood.families import Family, register_family
-from ldpbayes.likelihood.nodes import law_of_nodes
-from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.likelihood.privatized import Privatized, law_of_nodes
 from ldpbayes.likelihood.registry import register_closed_form
 
 __all__ = [

@@ -17,16 +17,16 @@ from numpy.polynomial.legendre import leggauss
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule
-from ldpbayes.likelihood.families import aligned
-from ldpbayes.likelihood.latent import QUADRATURE_ORDER, Latent, latent_nodes
+from ldpbayes.laws.families import NODES_PER_PANEL, aligned
+from ldpbayes.likelihood.latent import Latent, latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
 INTEGRATION_ORDER = 12  # between kinks p(z | x) varies by a factor e at most over a panel: exact to rounding
-MAX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant
-BUILD_ROOM = 3  # while it is built, the matrix takes this many times its own room
-CHUNK = 1 << 22  # entries of the largest temporary while the matrix is built
-PAIRS = 1 << 14  # pairs of x and z whose densities are computed at once
+MOST_MATRIX_ENTRIES = 1 << 27  # 1 GiB in double precision; a traced function carries them as a constant
+BUILD_COPIES = 3  # while it is built, the matrix takes this many times its own room
+BUILD_ENTRIES_AT_ONCE = 1 << 22  # entries of the largest temporary while the matrix is built
+PAIRS_AT_ONCE = 1 << 14  # pairs of x and z whose densities are computed at once
 
 
 @pytree_dataclass(eq=False)
@@ -79,7 +79,7 @@ def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panel
     event = mechanism.event_shape
     shape = np.broadcast_shapes(jnp.shape(z)[: jnp.ndim(z) - len(event)], grid.nodes.shape[1:], mechanism.batch_shape)
     concrete = is_concrete(z, mechanism, grid.nodes)
-    if n * math.prod(shape) * (1 if concrete else BUILD_ROOM) > MAX_ENTRIES:
+    if n * math.prod(shape) * (1 if concrete else BUILD_COPIES) > MOST_MATRIX_ENTRIES:
         # a sketch passes `panels`, and would not be helped by being sketched
         instead = "release.sketch()" if panels is None else "the release itself instead of a sketch"
         size = f"a channel of {n} nodes for values of shape {shape} would need more than 1 GiB"
@@ -97,7 +97,7 @@ def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panel
         # then lie next to each other
         order: Literal["F", "C"] = "F" if len(base.batch_shape) < len(shape) else "C"
         matrix, log_scale = np.empty((n, *shape), order=order), np.empty(shape)
-        width = max(1, CHUNK // (n * BUILD_ROOM * math.prod(shape[:-1])))
+        width = max(1, BUILD_ENTRIES_AT_ONCE // (n * BUILD_COPIES * math.prod(shape[:-1])))
         for start in range(0, shape[-1], width):
             part = slice(start, start + width)
             values = z[(..., part, *(slice(None),) * len(event))]
@@ -158,10 +158,10 @@ class _Kernel:
         # Values of all shapes are computed by one program, so that it is compiled once.
         pairs = np.stack(np.broadcast_arrays(self.z, x))
         flat, logs = pairs.reshape(2, -1), np.empty(pairs[0].size)
-        for start in range(0, len(logs), PAIRS):
-            part = flat[:, start : start + PAIRS]
-            padded = np.pad(part, ((0, 0), (0, PAIRS - part.shape[1])), mode="edge")
-            logs[start : start + PAIRS] = np.asarray(_log_prob(self.mechanism, *padded))[: part.shape[1]]
+        for start in range(0, len(logs), PAIRS_AT_ONCE):
+            part = flat[:, start : start + PAIRS_AT_ONCE]
+            padded = np.pad(part, ((0, 0), (0, PAIRS_AT_ONCE - part.shape[1])), mode="edge")
+            logs[start : start + PAIRS_AT_ONCE] = np.asarray(_log_prob(self.mechanism, *padded))[: part.shape[1]]
         return logs.reshape(pairs.shape[1:])
 
     @functools.cached_property
@@ -181,10 +181,10 @@ class _Kernel:
         # every panel by one Gauss rule whose nodes all released values share ...
         t, w = leggauss(INTEGRATION_ORDER)
         panels, batch = len(left), log_values.shape[2:]
-        legendre = np.polynomial.legendre.legvander(t, QUADRATURE_ORDER - 1)
-        basis = (legendre @ lagrange_from_legendre(QUADRATURE_ORDER)).T * w
+        legendre = np.polynomial.legendre.legvander(t, NODES_PER_PANEL - 1)
+        basis = (legendre @ lagrange_from_legendre(NODES_PER_PANEL)).T * w
         values = self.xp.exp(log_values - log_scale).reshape((panels, INTEGRATION_ORDER, -1))
-        integrals = self.xp.matmul(basis, values).reshape((panels, QUADRATURE_ORDER) + batch)
+        integrals = self.xp.matmul(basis, values).reshape((panels, NODES_PER_PANEL) + batch)
         inside = 0.5 * (right - left)[:, None] * integrals
         # ... then those that a kink cuts again, piece by piece
         for holder in holders:
@@ -203,7 +203,7 @@ class _Kernel:
         local = (2 * x - start - stop) / xp.where(stop > start, stop - start, 1.0)
         previous, current = xp.ones_like(local), local
         moments = [values.sum(axis=(0, 1)), (values * current).sum(axis=(0, 1))]
-        for n in range(1, QUADRATURE_ORDER - 1):
+        for n in range(1, NODES_PER_PANEL - 1):
             previous, current = current, ((2 * n + 1) * local * current - n * previous) / (n + 1)
             moments.append((values * current).sum(axis=(0, 1)))
-        return xp.tensordot(lagrange_from_legendre(QUADRATURE_ORDER).T, xp.stack(moments), axes=(1, 0))
+        return xp.tensordot(lagrange_from_legendre(NODES_PER_PANEL).T, xp.stack(moments), axes=(1, 0))

@@ -10,92 +10,45 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpy.polynomial.legendre import leggauss
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood import families
-from ldpbayes.likelihood.families import aligned, ends_of, is_infinite
-from ldpbayes.mechanisms import Categories, Mechanism
-from ldpbayes.numerics.special import log_sum
+from ldpbayes.laws import families
+from ldpbayes.laws.families import (
+    GRADES,
+    NODES_PER_PANEL,
+    aligned,
+    cut_panels,
+    density_breaks,
+    family_of,
+    graded_breaks,
+    graded_points,
+    is_infinite,
+    is_narrow,
+    known_breaks,
+    log_mass_outside,
+    log_prob_on_support,
+    panel_nodes,
+)
+from ldpbayes.mechanisms import Mechanism
+from ldpbayes.numerics.special import log_or_nothing, log_sum
 
-PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
-QUADRATURE_ORDER = 8
+LEAST_PANELS = 40  # with 8 nodes each, a normal of σ = 5 % of the range is exact to 1e-9 nats over 10⁶ records
 MOST_COUNTS = 1 << 24  # that are added up
-NARROW = 0.5  # of a panel: the standard deviation of a normal law below which its integral errs by over 1e-9 nats
-VERY_NARROW = 0.2  # the same for 1e-3 nats in 20,000 records together, if ε is at most 8 and p(z | x) has no jumps
-MERGED = 1e-6  # of the range: an edge nearer to a break than that is left out for it
+VERY_NARROW_PANEL_SHARE = 0.2  # then over 1e-3 nats in 20,000 records, if ε is at most 8 and p(z | x) has no jumps
+MERGED_EDGE_SHARE = 1e-6  # of the range: an edge nearer to a break than that is left out for it
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
-REACH = 8.0  # widths from its centre beyond which a normal law has nothing
-# Distances from a centre in widths of a law, up to 10⁶ of them: a panel between two resolves a density that falls like
-# a normal law, exponentially or, where panels double, like a power. Of a Cauchy law 6e-7 lie further out.
-GRADES = 0.5 * np.concatenate([1.5 ** np.arange(8), 1.5**7 * 2.0 ** np.arange(1, 18)])
-GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
-
-
-def density_breaks(base: dist.Distribution) -> jax.Array | None:
-    """Points (m, *batch), in order, at which a continuous density is not smooth, besides the ends of its support."""
-    known = known_breaks(base)
-    if known is not None:  # the compiler would sort them, once for each law of a batch
-        return jnp.broadcast_to(aligned(known, 1 + len(base.batch_shape)), (len(known), *base.batch_shape))
-    points = [jnp.broadcast_to(point, base.batch_shape) for point in families.family_of(base).breaks()]
-    return jnp.sort(jnp.stack(points), axis=0) if points else None
-
-
-def known_breaks(base: dist.Distribution) -> np.ndarray | None:
-    """Breaks (m,) in order, if they are numbers that are known before tracing."""
-    breaks = families.family_of(base).breaks()
-    return np.sort(breaks) if breaks and is_concrete(*breaks) and not any(map(np.ndim, breaks)) else None
-
-
-def graded_points(base: dist.Distribution, grades: np.ndarray = GRADES) -> list[jax.Array]:
-    """Points (m, *batch) ever closer to the centres of the law, for a density too narrow for fixed panels."""
-    points = []
-    for pair in families.family_of(base).centres():
-        centre, width = (jnp.broadcast_to(part, base.batch_shape) for part in jax.lax.stop_gradient(pair))
-        known = jnp.isfinite(centre) & jnp.isfinite(width)
-        distances = aligned(grades, 1 + len(base.batch_shape)) * jnp.where(known, width, 0.0)
-        points.append(jnp.where(known, centre + distances, -jnp.inf))
-    return points
-
-
-def graded_breaks(base: dist.Distribution) -> jax.Array | None:
-    """`density_breaks` and `graded_points` in order."""
-    own = density_breaks(base)
-    points = [*([] if own is None else [own]), *graded_points(base)]
-    return jnp.sort(jnp.concatenate(points), axis=0) if points else None
-
-
-def is_narrow(base: dist.Distribution, edges: Array, share: float = NARROW) -> jax.Array:
-    """Whether the law (or one of a batch) is narrower at a centre than this share of the panel there."""
-    edges, narrow = aligned(edges, max(1 + len(base.batch_shape), jnp.ndim(edges))), [jnp.array(False)]
-    for centre, width in families.family_of(base).centres():
-        near = (centre + REACH * width > edges[0]) & (centre - REACH * width < edges[-1])
-        here = jnp.clip(centre, edges[0], edges[-1])
-        panel = jnp.where((edges[:-1] <= here) & (here <= edges[1:]), edges[1:] - edges[:-1], 0.0).max(axis=0)
-        narrow.append(jnp.any(near & (width < share * panel)))
-    return jnp.any(jnp.stack(narrow))
-
-
-def cut_panels(edges: Array, breaks: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Left and right ends (2 m, *batch) of pieces, some without width, of the panels between edges (panels + 1, *batch)
-    that hold ascending breaks (m, *batch), those beyond moved to an edge; and the panels (panels, *batch) without any.
-    """
-    rank = max(jnp.ndim(edges), breaks.ndim)
-    edges, breaks = aligned(edges, rank), aligned(breaks, rank)
-    batch = jnp.broadcast_shapes(edges.shape[1:], breaks.shape[1:])
-    edges, breaks = (jnp.broadcast_to(array, (len(array), *batch)) for array in (edges, breaks))
-    # no maximum or minimum: where they tie, as with a break on an edge, they would halve the gradient
-    breaks = jnp.where(breaks < edges[0], edges[0], jnp.where(breaks > edges[-1], edges[-1], breaks))
-    index = jnp.sum(edges[1:-1] <= breaks[:, None], axis=1)
-    repeated = index[1:] == index[:-1]  # in the panel of the break before
-    first, last = (jnp.take_along_axis(side, index, axis=0) for side in (edges[:-1], edges[1:]))
-    left = jnp.concatenate([first[:1], jnp.where(repeated, breaks[:-1], first[1:])])
-    right = jnp.concatenate([jnp.where(repeated, breaks[:-1], last[:-1]), last[-1:]])
-    number = np.arange(len(edges) - 1).reshape((-1,) + (1,) * (rank - 1))
-    whole = jnp.all(number != index[:, None], axis=0)
-    return jnp.concatenate([left, breaks]), jnp.concatenate([breaks, right]), whole
+# Without every other one of those that double: a panel between two still resolves a power of the distance.
+SPARSE_GRADES = np.concatenate([GRADES[:17:2], GRADES[17:34], GRADES[34::2]])
+TOWARDS_BREAKS = 0.25 ** np.arange(1, 19)  # distances from a break of the law, in ranges
+TOWARDS_BREAKS = np.concatenate([-TOWARDS_BREAKS, TOWARDS_BREAKS])
+CHEAP_VALUES_PER_LAW = 4  # up to so many, this takes no longer than the matrix of a channel
+PANELS_BESIDE_CENTRES = 8  # panels beside those around the centres of the law
+CHEAP_VALUES = 64  # values for which the time does not matter
+JUMP_NATS = 1e-6  # nats by which p(z | x) changes at a kink that is a jump
+NODES_AT_ONCE = 1 << 23  # nodes of all values that are evaluated at once
 
 
 @pytree_dataclass(eq=False)
@@ -122,19 +75,19 @@ class Latent:
         nodes, volume = panel_nodes(left, right)
         # a piece without width has no mass but a derivative, for which its nodes must be on its own side of the jump
         info = jnp.finfo(nodes.dtype)
-        count = QUADRATURE_ORDER * len(cuts)
+        count = NODES_PER_PANEL * len(cuts)
         ends = jnp.concatenate([right[: len(cuts)], left[len(cuts) :]])
         off = info.eps * jnp.abs(ends) + info.tiny
-        before, after = (jnp.repeat(end, QUADRATURE_ORDER, axis=0) for end in (ends - off, ends + off))
+        before, after = (jnp.repeat(end, NODES_PER_PANEL, axis=0) for end in (ends - off, ends + off))
         nodes = jnp.concatenate([jnp.minimum(nodes[:count], before[:count]), jnp.maximum(nodes[count:], after[count:])])
         fixed = aligned(self.nodes, left.ndim), aligned(self.volume, left.ndim)
-        own, weights = (jnp.broadcast_to(part, (len(part), *left.shape[1:])) for part in fixed)
-        nodes, volume = jnp.concatenate([own, nodes]), jnp.concatenate([weights[:-2], volume, weights[-2:]])
+        kept, weights = (jnp.broadcast_to(part, (len(part), *left.shape[1:])) for part in fixed)
+        nodes, volume = jnp.concatenate([kept, nodes]), jnp.concatenate([weights[:-2], volume, weights[-2:]])
         return replace(self, nodes=nodes, volume=volume, pieces=(left, right, whole))
 
     def density(self, base: dist.Distribution) -> jax.Array:
-        """Density (or mass) at the nodes and mass at both ends, (n + 2, *base.batch_shape), normalised on these points:
-        where they do not resolve the base, the mass is on the nearest one.
+        """Density (or mass) at nodes and ends (n + 2, *batch), normalised on these: where unresolved, all is on the
+        nearest one.
         """
         log_density = self._log_points(base)
         # the shift only keeps exp() in range and cancels, so it needs no gradient
@@ -149,7 +102,7 @@ class Latent:
         if self.pieces is not None:
             left, _, whole = self.pieces
             counts = jnp.concatenate([whole, jnp.ones(left.shape, bool)])
-            inside = jnp.where(aligned(jnp.repeat(counts, QUADRATURE_ORDER, axis=0), inside.ndim), inside, -jnp.inf)
+            inside = jnp.where(aligned(jnp.repeat(counts, NODES_PER_PANEL, axis=0), inside.ndim), inside, -jnp.inf)
         if self.edges is None:
             ends = families.log_mass_beyond(base, self.nodes, self.open_ends, inside)
         else:
@@ -179,12 +132,12 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
     low, high = _known_ends(base)
     lower, upper = ends_of(mechanism.domain)
     if takes_integers and not discrete:
-        takes = "categories" if isinstance(mechanism, Categories) else "whole numbers"
+        takes = "categories" if mechanism.of_categories else "whole numbers"
         raise ValueError(f"{kind} takes {takes}, but the base {law} is continuous")
     if takes_integers and not mechanism.clips and is_concrete(lower, upper):
         least, most = float(np.min(lower)), float(np.max(upper))
         if not (low >= least and high <= most):
-            hint = "" if isinstance(mechanism, Categories) else "; if it clips other values, define clips = True"
+            hint = "" if mechanism.of_categories else "; if it clips other values, define clips = True"
             support = f"[{low:g}, {high:g}]{hint}"
             raise ValueError(f"{kind} takes values {least:g}..{most:g}, but the base {law} has support {support}")
     if is_infinite(lower) or is_infinite(upper):
@@ -197,9 +150,11 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
             raise ValueError(f"a {law} has {high - low + 1:.0f} values, but a sum can have at most {MOST_COUNTS}")
 
 
-def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = None, least: int = PANELS) -> Latent:
-    """The nodes for a univariate base: 8 a panel inside the bounds, or all counts; ValueError as of `check_nodes`. By
-    default there are `least` panels, or more if the noise is narrow.
+def latent_nodes(
+    base: dist.Distribution, mechanism: Any, panels: int | None = None, least: int = LEAST_PANELS
+) -> Latent:
+    """Nodes for a univariate base: 8 a panel inside the bounds (`least` panels, more if the noise is narrow), or all
+    counts.
     """
     check_nodes(base, mechanism)
     if base.support.is_discrete:
@@ -233,19 +188,11 @@ def latent_nodes(base: dist.Distribution, mechanism: Any, panels: int | None = N
     edges = xp.concatenate([start + span * from_start.reshape(column), stop - span * from_stop.reshape(column)])
     if breaks is not None:
         inside = breaks[(breaks > start) & (breaks < stop)]
-        apart = np.abs(edges[1:-1, None] - inside).min(axis=1, initial=np.inf) > span * MERGED
+        apart = np.abs(edges[1:-1, None] - inside).min(axis=1, initial=np.inf) > span * MERGED_EDGE_SHARE
         edges = np.sort(np.concatenate([edges[:1], edges[1:-1][apart], inside, edges[-1:]]))
     nodes, volume = panel_nodes(edges[:-1], edges[1:])
     volume = xp.concatenate([volume, xp.ones((2, *np.shape(span)))])
     return Latent(nodes, (start, stop), volume, edges, (below, above), breaks_at_edges=breaks is not None)
-
-
-def panel_nodes(left: Array, right: Array) -> tuple[Array, Array]:
-    """Nodes of panels (panels, *batch) and their weights, each of shape (8 panels, *batch)."""
-    t, w = (array.reshape((-1,) + (1,) * (left.ndim - 1)) for array in leggauss(QUADRATURE_ORDER))
-    half = 0.5 * (right - left)[:, None]
-    flat = (-1, *left.shape[1:])
-    return (left[:, None] + half * (1 + t)).reshape(flat), (half * w).reshape(flat)
 
 
 def _known_ends(base: dist.Distribution) -> tuple[float, float]:
@@ -288,3 +235,82 @@ def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array)
     with jax.ensure_compile_time_eval() if is_concrete(z, mechanism) else contextlib.nullcontext():
         kernel = _log_prob(mechanism, z, places)
     return log_sum(aligned(masses, rank) + kernel, axis=0)
+
+
+def is_needed(base: dist.Distribution, mechanism: Any, z: Array) -> bool:
+    """Whether nodes must follow the law, or may at no cost, as far as is known before tracing."""
+    values = math.prod(np.broadcast_shapes(np.shape(z), base.batch_shape, mechanism.batch_shape))
+    if values <= max(CHEAP_VALUES, CHEAP_VALUES_PER_LAW * math.prod(base.batch_shape)) or not is_concrete(z, mechanism):
+        return True
+    with jax.ensure_compile_time_eval():
+        if _has_jumps(mechanism, np.asarray(z)):
+            return True
+        edges = latent_nodes(base, mechanism).edges
+        # a channel whose panels are only known now would be computed anew each time
+        return not is_concrete(edges) or (is_concrete(base) and bool(is_narrow(base, edges)))
+
+
+def _has_jumps(mechanism: Any, z: np.ndarray) -> bool:
+    """Whether p(z | x) jumps at a kink, as it does under uniform noise."""
+    kinks = np.moveaxis(np.asarray(mechanism.breakpoints(z)), -1, 0)
+    off = 1e-9 * (np.abs(kinks) + 1e-3 * np.abs(mechanism.resolution))
+    before, after = (np.asarray(mechanism.log_prob(z, kinks + side * off)) for side in (-1, 1))
+    with np.errstate(invalid="ignore"):
+        return bool(np.any((before != after) & ~(np.abs(before - after) < JUMP_NATS)))
+
+
+def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
+    """Log density of released values by panels cut at centres and breaks of the law and kinks of p(z | ·): all terms
+    positive.
+    """
+    edges = latent_nodes(
+        base, mechanism, least=PANELS_BESIDE_CENTRES if family_of(base).centres() else LEAST_PANELS
+    ).edges
+    kinks, breaks = jnp.moveaxis(jnp.asarray(mechanism.breakpoints(z)), -1, 0), density_breaks(base)
+    shape = jnp.broadcast_shapes(jnp.shape(z), base.batch_shape, mechanism.batch_shape)
+    parts = [jnp.asarray(edges), kinks, *graded_points(base, SPARSE_GRADES)]
+    if breaks is not None:
+        # The density may be singular at a break. Breaks, which move with parameters, come last: sorting keeps them
+        # behind edges that they equal.
+        distances = TOWARDS_BREAKS.reshape(-1, *[1] * breaks.ndim) * (edges[-1] - edges[0])
+        places = jax.lax.stop_gradient(breaks) + distances
+        parts += [places.reshape(-1, *places.shape[2:]), breaks]
+    parts = [aligned(part, 1 + len(shape)) for part in parts]
+    first, last = parts[0][0], parts[0][-1]
+    # no minimum or maximum: they halve the gradient where a break is on a bound
+    cuts = [jnp.where(part > first, jnp.where(part < last, part, last), first) for part in parts]
+    points = jnp.sort(jnp.concatenate([jnp.broadcast_to(part, (len(part), *shape)) for part in cuts]), axis=0)
+    if breaks is None and is_concrete(z, mechanism, edges):  # ends of the support may move with parameters
+        points = jax.lax.stop_gradient(points)  # only the integrand depends on parameters
+
+    def logs(x: Array) -> Array:
+        return log_prob_on_support(base, x) + mechanism.log_prob(z, x)
+
+    ends = jnp.stack([first, last])
+    outside = aligned(log_mass_outside(base, edges[0], edges[-1]), 1 + len(shape)) + mechanism.log_prob(z, ends)
+    return _log_integral(logs, points, outside)
+
+
+def _log_integral(logs: Callable[[Array], Array], points: Array, outside: Array) -> jax.Array:
+    """Log of the integral between points (n, *batch) of a function with these logs, and masses with logs `outside`."""
+
+    def part(sides: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, weights = panel_nodes(*sides)
+        # A panel without width has a derivative if a break is on an edge, for which its nodes are before the break. So
+        # weights are not taken as logs.
+        left, right = (jnp.repeat(side, NODES_PER_PANEL, axis=0) for side in sides)
+        off = jnp.finfo(x.dtype).eps * jnp.abs(x) + jnp.finfo(x.dtype).tiny
+        values = logs(jnp.minimum(jnp.maximum(x, left + off), right - off))
+        highest = jnp.maximum(jax.lax.stop_gradient(values).max(axis=0), jnp.finfo(values.dtype).min)
+        # Weights are not taken as logs: a panel without width has a derivative, if a break of the law is on an edge.
+        return highest, jnp.sum(jnp.exp(values - highest) * weights, axis=0)
+
+    sides, groups = (points[:-1], points[1:]), -(-NODES_PER_PANEL * points.size // NODES_AT_ONCE)
+    if groups > 1:
+        padded = (jnp.pad(side, [(0, -len(side) % groups), *[(0, 0)] * (side.ndim - 1)], mode="edge") for side in sides)
+        highest, totals = jax.lax.map(jax.checkpoint(part), tuple(s.reshape(groups, -1, *s.shape[1:]) for s in padded))
+    else:
+        highest, totals = (array[None] for array in part(sides))
+    largest = jnp.maximum(highest.max(axis=0), jax.lax.stop_gradient(outside).max(axis=0))
+    total = jnp.sum(jnp.exp(highest - largest) * totals, axis=0) + jnp.sum(jnp.exp(outside - largest), axis=0)
+    return largest + log_or_nothing(total)

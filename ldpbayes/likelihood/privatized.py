@@ -1,7 +1,7 @@
-"""The class `Privatized`: the law of a released value, as a NumPyro distribution."""
+"""`Privatized`: the law of a released value, as a NumPyro distribution; and the laws of the nodes of sketches."""
 
 import functools
-from collections.abc import Callable
+import math
 from typing import Any
 
 import jax
@@ -9,22 +9,35 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax
+from numpyro.distributions import constraints
 
-from ldpbayes._core.pytrees import unchecked
-from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.pytrees import pytree_dataclass, unchecked
+from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, Key
+from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, MomentSketch, PanelSketch, Release, Sketch
+from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
+from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
+from ldpbayes.laws.families import family_of, is_narrow, unexpanded
 from ldpbayes.likelihood._channel import build_channel
-from ldpbayes.likelihood._quadrature import integrated, is_needed
-from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.latent import VERY_NARROW, check_nodes, is_narrow, latent_nodes, log_sum_over_counts
-from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
+from ldpbayes.likelihood.closed_forms.categories import category_probabilities
+from ldpbayes.likelihood.latent import (
+    VERY_NARROW_PANEL_SHARE,
+    check_nodes,
+    integrated,
+    is_needed,
+    latent_nodes,
+    log_sum_over_counts,
+)
+from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.reporting import Floored
 from ldpbayes.numerics.arrays import distinct
+from ldpbayes.numerics.special import log_sum
 
-WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 # the methods that admit these ways
 BY_CLOSED_FORM, BY_CHANNEL, BY_QUADRATURE = ("auto", "closed_form"), ("auto", "channel"), ("auto", "quadrature")
+MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
+COUNT_INSTEAD = "use release.sketch(expand=False), which counts released values"
 
 
 class Privatized(dist.Distribution):
@@ -103,7 +116,7 @@ class Privatized(dist.Distribution):
         return closed_form(self._law, self.mechanism) if self.method in BY_CLOSED_FORM else None
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Simulate released values: draw records x from ``base_dist``, and then let the mechanism release them as z."""
+        """Simulate released values of records that are drawn from ``base_dist``."""
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.simulate(z_key, x)
@@ -112,10 +125,7 @@ class Privatized(dist.Distribution):
         self.mechanism.validated_batch(value)
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        """Return the log density (*batch) of released values (*batch, *event_shape).
-
-        Raises ValueError for values that the mechanism cannot release.
-        """
+        """Return the log density (*batch) of `value` (*batch, *event_shape). ValueError if it cannot be released."""
         if self._validate_args:
             self._validate_sample(value)
         form = self._closed_form() or functools.partial(_by_numbers, method=self.method, panels=self.panels)
@@ -124,7 +134,9 @@ class Privatized(dist.Distribution):
         one_law = self._law.batch_shape == () and self._unclipped and not self.event_shape
         one_law = one_law and len(batch_shape) == 1 and mechanism.batch_shape in ((), batch_shape)
         if one_law and is_concrete(value, mechanism):  # equal cells of a table count once
-            columns = [np.broadcast_to(each, batch_shape) for each in (value, *mechanism.personal_parameters())]
+            columns = [
+                np.broadcast_to(parameter, batch_shape) for parameter in (value, *mechanism.personal_parameters())
+            ]
             first, of_cells = distinct(np.stack(columns, axis=-1).astype(float))
             if 2 * len(first) < len(of_cells):
                 first = np.resize(first, 1 << (len(first) - 1).bit_length())  # few sizes are compiled
@@ -142,13 +154,13 @@ class Privatized(dist.Distribution):
     @property
     def is_narrow(self) -> jax.Array:
         """Whether the law of records is narrow beside the panels of a channel, which then cannot be exact."""
-        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW)
+        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW_PANEL_SHARE)
 
     def cdf(self, value: Any) -> jax.Array:
         """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
 
-        The noise must be additive. Reporting rules, such as "print 0 for negative numbers", are allowed. Other
-        mechanisms raise TypeError. If records are counts and the mechanism has no bounds, JAX must not trace `value`.
+        The noise must be additive (with reporting rules or not): other mechanisms raise TypeError. If records are
+        counts and the mechanism has no bounds, JAX must not trace `value`.
         """
         mechanism: Any = self.mechanism
         if mechanism.noise is None or mechanism.record_shape or mechanism.has_atoms:
@@ -218,85 +230,125 @@ def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **opti
     return inner.to_event(distribution.reinterpreted_batch_ndims)
 
 
-def unwrapped(distribution: dist.Distribution) -> tuple[Any, Array]:
-    """The distribution inside expansions, masks and events, and the masks together, which broadcast with its batch."""
-    if not isinstance(distribution, WRAPPERS):
-        return distribution, True
-    law, keep = unwrapped(distribution.base_dist)
-    mask = getattr(distribution, "_mask", None)
-    if mask is not None:
-        mask = np.asarray(mask) if is_concrete(mask) else mask  # jnp would make a tracer of it while another is traced
-        # a mask of events is one of everything in them
-        keep = keep & mask.reshape(mask.shape + (1,) * (distribution.event_dim - law.event_dim))
-    return law, keep
+class ExpandedLaw(dist.Distribution):
+    """All records of an `ExpandedSketch` as one event, their number; `theta` (*sketch.law_shape, d) are the shares."""
 
+    pytree_data_fields = ("theta", "polynomial")
+    support = constraints.nonnegative
 
-class Grouped(dist.Distribution):
-    """Records of several groups: record i follows law ``groups[i]`` (N,) of a univariate law of batch shape (G,)."""
-
-    pytree_data_fields = ("base_dist", "groups")
-    support = property(lambda self: self.base_dist.support)
-
-    def __init__(self, base_dist: dist.Distribution, groups: Any, *, validate_args: bool | None = None) -> None:
-        self.base_dist, self.groups = base_dist, groups
-        super().__init__(jnp.shape(groups), (), validate_args=validate_args)
-
-    def _own(self, of_all_laws: jax.Array) -> jax.Array:
-        """A record's own entry in rows (*batch, N, G)."""
-        return jnp.take_along_axis(of_all_laws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
-
-    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        return self._own(self.base_dist.sample(key, (*sample_shape, self.batch_shape[0])))
+    def __init__(self, base_dist: dist.Distribution, sketch: ExpandedSketch) -> None:
+        if is_own(base_dist, sketch.mechanism):
+            pair = f"{type(base_dist).__name__} under {type(sketch.mechanism).__name__}"
+            raise ValueError(f"your closed form for {pair} is not used by an expansion; {COUNT_INSTEAD}")
+        self.theta, self.polynomial = category_probabilities(base_dist, sketch.mechanism), sketch.polynomial
+        self.sketch = sketch  # lost where the law is taken apart as a pytree
+        super().__init__()
 
     def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        if jnp.shape(value)[-1:] == self.batch_shape:
-            return self._own(self.base_dist.log_prob(jnp.asarray(value)[..., None]))
-        return self.base_dist.log_prob(value)[..., jnp.asarray(self.groups)]
+        return jnp.sum(self.polynomial(self.theta))
+
+    def expand(self, batch_shape: tuple[int, ...]) -> "ExpandedLaw":
+        if tuple(batch_shape):
+            problem = f"an expansion must be one site, but plates or masks give it shape {batch_shape}"
+            raise ValueError(f"{problem}; {COUNT_INSTEAD}")
+        return self
 
 
-def of_unwrapped(function: Callable[[Any], Array], law: dist.Distribution) -> jax.Array:
-    """``function`` (*batch, ...) of the law inside expansions, masks and events, broadcast to their shape."""
-    inner, _ = unwrapped(law)
-    grouped, batch, shape = isinstance(inner, Grouped), inner.batch_shape, law.shape()
-    values = jnp.asarray(of_unwrapped(function, inner.base_dist)[inner.groups] if grouped else function(inner))
-    if values.shape[: len(batch)] != batch:
-        raise ValueError(f"a function of a law must return shape {batch}, possibly with more axes; got {values.shape}")
-    values = values.reshape((1,) * (len(shape) - len(batch)) + values.shape)
-    return jnp.broadcast_to(values, shape + values.shape[len(shape) :])
+def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
+    """Return the law of a sketch's nodes, or of all records of an expansion, if original records follow ``base_dist``.
+
+    The nodes of a sketch are the numbers that replace the released values. An expansion is a sketch of categories whose
+    log-likelihood is a polynomial. Raises ValueError for counts if some are released without noise and more than 1,024
+    whole numbers are between the bounds.
+
+    Parameters
+    ----------
+    sketch : Sketch
+        The sketch or the expansion.
+    base_dist : numpyro.distributions.Distribution
+        Law of a record, with the batch shape ``sketch.law_shape``: one law for each group of the sketch.
+    **options
+        ``method`` and ``panels`` of `Privatized`, by default chosen for the sketch. Not allowed for an expansion.
+    """
+    if isinstance(sketch, ExpandedSketch):
+        if options:
+            raise ValueError(f"{' and '.join(options)} cannot be chosen for an expansion; {COUNT_INSTEAD}")
+        return ExpandedLaw(base_dist, sketch)
+    if isinstance(sketch, CountSketch) and sketch.groups is not None:
+        base_dist = law_of_records(base_dist, sketch.groups, sketch.mechanism)
+    return Privatized(base_dist, sketch.mechanism, **_method(sketch, base_dist) | options)
 
 
-def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:
-    """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories."""
-    if mechanism is not None and mechanism.support.is_discrete and mechanism.noise is None:
-        return Grouped(law, groups)
-    own = unexpanded(law)
-    if own.batch_shape in ((), (1,)):
-        return own.expand(np.shape(groups))
-    (count,) = own.batch_shape
-    if any(np.ndim(leaf) > 1 for leaf in jax.tree.leaves(own)):
-        # An axis of another kind that is as long by chance does not fit rows of which there are twice as many.
-        twice = np.tile(np.arange(count), 2)
-        value = jnp.zeros(own.event_shape, int if own.support.is_discrete else float)
-        try:
-            fits = jax.eval_shape(lambda: _rows(own, twice, count).log_prob(value)).shape == twice.shape
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise TypeError(f"a {type(own).__name__} cannot be repeated for the records of each group")
-    return _rows(own, groups, count)
+@pytree_dataclass(eq=False)
+class PreparedLikelihood:
+    """Released numbers with weights, and the channel to them from all laws with the same support and breaks."""
+
+    mechanism: Any
+    values: Any  # (m,)
+    weights: Any  # (m,)
+    channel: Any
+
+    @classmethod
+    def of(cls, data: Any, law: dist.Distribution) -> "PreparedLikelihood":
+        """Of a release or a sketch, whose channel is built for one of the laws; errors as of `Privatized`."""
+        release = isinstance(data, Release)
+        values, weights = (data.values, np.ones(data.count)) if release else (data.occupied, data.weights)
+        options = {} if release else _method(data, law)
+        return cls.at(values, weights, data.mechanism, law, options.get("panels"))
+
+    @classmethod
+    def at(
+        cls, values: Any, weights: Any, mechanism: Any, law: dist.Distribution, panels: int | None = None
+    ) -> "PreparedLikelihood":
+        """Of released values (m,) with weights (m,); or of columns (m, parts), for a mechanism each."""
+        Privatized(law, mechanism, method="channel")
+        noisy = mechanism.perturbing if mechanism.omits_noise else mechanism
+        return cls(mechanism, values, weights.ravel(), build_channel(law, noisy, values, panels))
+
+    def log_prob(self, law: dist.Distribution) -> jax.Array:
+        """Log densities (m,) of the released numbers under a law."""
+        log_prob = for_all_records(lambda law, *_: self.channel.log_prob(law))
+        return jnp.ravel(log_prob(law, self.mechanism, self.values))
 
 
-def _rows(law: Any, rows: Array, count: int) -> Any:
-    """Rows of the arrays of a law, and of the laws that it is made from, whose first axis is as long as `count`."""
+def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
+    """How the likelihood of a sketch's nodes is computed: options of `Privatized`."""
+    if isinstance(sketch, MixedSketch):
+        choices = [_method(part, base_dist) for part in sketch.parts]
+        return max(choices, key=lambda choice: choice.get("panels", 0))
+    users_form = is_own(base_dist, sketch.mechanism)
+    if isinstance(sketch, MomentSketch) and (
+        users_form or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)
+    ):
+        kind = type(base_dist).__name__
+        moments = "first and second moments, so it is only for records that are MultivariateNormal (see linear_rows)"
+        raise ValueError(f"a sketch of rows holds {moments}; for a {kind} fit the release itself")
+    if not isinstance(sketch, PanelSketch):
+        return {}
+    if base_dist.support.is_discrete and sketch.mechanism.has_atoms:
+        between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
+        share = sketch.mechanism.unperturbed
+        if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):
+            most = f"if some are released without noise, a sketch can hold at most {MAX_ATOMS} different counts"
+            raise ValueError(f"{most}, but {between} are between the bounds; fit the release itself")
+    panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
+    # one matrix product beats any closed form of ours at a sketch's few nodes (reference/benchmarks.md), unless
+    # parameters move a kink, which cuts panels anew each time
+    formula = panels > MAX_CHANNEL_PANELS or users_form
+    formula |= bool(family_of(base_dist).breaks()) and closed_form(base_dist, sketch.mechanism) is not None
+    if isinstance(base_dist, MixtureOverClasses):  # whose laws may be narrow beside the panels
+        formula |= closed_form(base_dist.component_distribution, sketch.mechanism) is not None
+    return {"method": "auto" if formula else "channel", "panels": panels}
 
-    def own(part: Any) -> Any:
-        if isinstance(part, dist.Distribution):
-            return _rows(part, rows, count)
-        return part[rows] if np.shape(part)[:1] == (count,) else part
 
-    batch = (*np.shape(rows), *law.batch_shape[1:]) if law.batch_shape[:1] == (count,) else law.batch_shape
-    if isinstance(law, dist.ExpandedDistribution):
-        return _rows(law.base_dist, rows, count).expand(batch)
-    taken = jax.tree.map(own, law, is_leaf=lambda part: part is not law and isinstance(part, dist.Distribution))
-    taken._batch_shape = batch
-    return taken
+def log_prob_by_class(laws: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
+    """Log p(z | class), (*batch, classes), of released values whose records follow these laws (*batch, classes)."""
+    law = Privatized(laws, mechanism._map_personal(lambda leaf: leaf[..., None]), validate_args=False)
+    return law.log_prob(array_of(z)[(..., None, *[slice(None)] * len(mechanism.event_shape))])
+
+
+@register_closed_form(MixtureOverClasses, Mechanism)
+def mixture_over_classes(base: MixtureOverClasses, mechanism: Mechanism, z: Array) -> jax.Array:
+    """Each class by its own form: a channel would take every record's weights to every node."""
+    weights = jax.nn.log_softmax(base.mixing_distribution.logits)
+    return log_sum(weights + log_prob_by_class(base.component_distribution, mechanism, z))

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood import families
+from ldpbayes.laws import families
+from ldpbayes.laws.normal import normal_log_density
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -30,31 +32,29 @@ def register_closed_form(
     """Decorator that registers a closed form: a function (base, mechanism, z) → log density of released values z.
 
     ``base`` is the law of the record. The likelihood uses the function for the given classes of laws and mechanisms.
-    Functions that you register come before the functions of the package. The result of the function must have the shape
-    to which `z` and the batch of `base` broadcast. Raises ValueError if you have registered another function for the
-    same classes.
+    Functions that you register come before those of the package. The result must have the shape to which `z` and the
+    batch of `base` broadcast. Raises ValueError if you have registered another function for the same classes.
 
     Parameters
     ----------
     base_type : type or tuple of types
         NumPyro classes of the law of the records. Subclasses are included.
     kind : type or tuple of types
-        Classes of mechanisms or of noises. For a noise, the function is used for all mechanisms that add this noise. If
-        such a mechanism leaves some records without noise, the function needs to describe only the records with noise.
-        For a mechanism, the function must describe all records.
+        Classes of mechanisms or of noises. For a noise, the function is used for all mechanisms that add this
+        noise, and needs to describe only the records with noise. For a mechanism, it must describe all records.
     bounded : bool, optional
-        True: only for mechanisms that clip records to bounds. False: only for mechanisms without bounds, whose releases
-        are statistics. Default: for both. The function must then check ``mechanism.bounded``.
+        True: only for mechanisms that clip records to bounds. False: only for mechanisms without bounds, whose
+        releases are statistics. Default: for both. The function must then check ``mechanism.bounded``.
     """
-    laws, kinds = (given if isinstance(given, tuple) else (given,) for given in (base_type, kind))
-    if not all(isinstance(each, type) for each in laws + kinds):
+    laws, kinds = (part if isinstance(part, tuple) else (part,) for part in (base_type, kind))
+    if not all(isinstance(part, type) for part in laws + kinds):
         raise TypeError(f"register_closed_form takes classes, got {base_type!r} and {kind!r}")
 
     def decorate(function: ClosedForm) -> ClosedForm:
         mixed = for_all_records(function)
-        for law, each, clips in itertools.product(laws, kinds, (True, False) if bounded is None else (bounded,)):
-            form = mixed if issubclass(each, Noise) else function
-            _FORMS.add((law, each, clips), form, f"{law.__name__} under {each.__name__}")
+        for law, part, clips in itertools.product(laws, kinds, (True, False) if bounded is None else (bounded,)):
+            form = mixed if issubclass(part, Noise) else function
+            _FORMS.add((law, part, clips), form, f"{law.__name__} under {part.__name__}")
         return function
 
     return decorate
@@ -66,7 +66,7 @@ def closed_form(base: dist.Distribution, mechanism: Mechanism) -> ClosedForm | N
 
 
 def is_own(base: dist.Distribution, mechanism: Mechanism) -> bool:
-    return any(key in _FORMS.own for key in _keys(base, mechanism))
+    return any(key in _FORMS.users for key in _keys(base, mechanism))
 
 
 def _keys(base: dist.Distribution, mechanism: Mechanism) -> list[tuple[type, type, bool]]:
@@ -98,8 +98,8 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     log_share = log_or_nothing(share)
     noisy = jnp.where(share < 1, jnp.log1p(-jnp.where(share < 1, share, 0.0)), -jnp.inf) + noisy
     if mechanism.record_shape:
-        own = families.normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
-        return logsumexp(log_share + own, noisy)
+        unperturbed = normal_log_density(base, z) if isinstance(base, dist.MultivariateNormal) else base.log_prob(z)
+        return logsumexp(log_share + unperturbed, noisy)
     discrete = base.support.is_discrete
     if not (mechanism.bounded or discrete):
         return logsumexp(log_share + families.log_prob_on_support(base, jnp.asarray(z)[None])[0], noisy)
@@ -116,10 +116,10 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
         matches = [possible & (z == families.aligned(jnp.clip(grid.nodes, lower, upper), rank)), *gathered]
         batch = jnp.broadcast_shapes(*(match.shape[1:] for match in matches))
         at_node = jnp.concatenate([jnp.broadcast_to(match, (len(match), *batch)) for match in matches])
-        own = log_sum(jnp.where(at_node, families.aligned(masses, rank), -jnp.inf), axis=0)
-        return jnp.where(jnp.any(at_node, axis=0), log_share + own, noisy)
+        unperturbed = log_sum(jnp.where(at_node, families.aligned(masses, rank), -jnp.inf), axis=0)
+        return jnp.where(jnp.any(at_node, axis=0), log_share + unperturbed, noisy)
     # where ends of the support depend on parameters, the class has a property, and they are taken to be infinite
-    first, last = families.ends_of(type(families.unexpanded(base)).support)
+    first, last = ends_of(type(families.unexpanded(base)).support)
     at_lower, at_upper = at_lower & (first < lower), at_upper & (last > upper)
     inside = (z >= lower) & (z <= upper) & ~(at_lower | at_upper)
     below, above = families.log_mass_outside(base, lower, upper)
@@ -127,7 +127,9 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     # have a pole, at the number next to it
     info = jnp.finfo(jnp.result_type(z, float))
     near = (bound + side * (info.eps * jnp.abs(bound) + info.tiny) for bound, side in ((lower, 1), (upper, -1)))
-    own = families.log_prob_on_support(base, jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)[None])[0]
+    unperturbed = families.log_prob_on_support(base, jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)[None])[
+        0
+    ]
     # not logaddexp: where neither is possible, as at the atom of a public number, its derivative is NaN
-    mixed = logsumexp(noisy, jnp.where(inside, log_share + own, -jnp.inf))
+    mixed = logsumexp(noisy, jnp.where(inside, log_share + unperturbed, -jnp.inf))
     return jnp.where(at_lower, log_share + below, jnp.where(at_upper, log_share + above, mixed))

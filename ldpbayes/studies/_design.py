@@ -14,15 +14,15 @@ import numpyro.distributions as dist
 import scipy
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes._core.checks import ONE_INSIDE_0_1, ONE_POSITIVE, at_least, checked
+from ldpbayes._core.checks import ONE_INSIDE_0_1, ONE_POSITIVE, at_least, checked, ends_of
 from ldpbayes._core.types import Array
 from ldpbayes.data.panel_sketch import atom_places, panel_edges
 from ldpbayes.estimation.estimates import names_of, table
-from ldpbayes.functionals import names_of_values, quantile
-from ldpbayes.likelihood.families import ends_of
-from ldpbayes.likelihood.latent import graded_breaks, is_narrow, latent_nodes, panel_nodes
-from ldpbayes.likelihood.nodes import PreparedLikelihood
-from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.laws.families import graded_breaks, is_narrow, panel_nodes
+from ldpbayes.laws.functionals import names_of_values, quantile
+from ldpbayes.likelihood.latent import latent_nodes
+from ldpbayes.likelihood.privatized import PreparedLikelihood, Privatized
 from ldpbayes.mechanisms import Mechanism, NumericMechanism, PureProtocol
 from ldpbayes.numerics.arrays import evenly_spaced
 

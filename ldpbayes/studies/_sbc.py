@@ -25,9 +25,9 @@ from ldpbayes.inference.chains import Bar
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import RUNNING
 from ldpbayes.inference.result import data_by_group
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.laws.families import unexpanded
 from ldpbayes.likelihood import Privatized
-from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.mechanisms import StatisticsMechanism
 from ldpbayes.studies._checkpoint import Checkpoint, model_fingerprint
 from ldpbayes.studies._replicated_fit import ReplicatedFit

@@ -14,14 +14,14 @@ import numpy as np
 import numpyro.distributions as dist
 from scipy import special
 
-from ldpbayes._core.checks import at_least
+from ldpbayes._core.checks import at_least, ends_of
 from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.data import NoisyTable
 from ldpbayes.data.release import promises
 from ldpbayes.inference.density import Site
 from ldpbayes.inference.result import UNCERTAINTY, inference_data, labels
-from ldpbayes.likelihood.families import CATEGORICAL, ends_of, family_of, unexpanded
-from ldpbayes.likelihood.privatized import law_of_records
+from ldpbayes.laws.compound import law_of_records
+from ldpbayes.laws.families import CATEGORICAL, family_of, unexpanded
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.tables._known_sums import draw_given_sums, known_sums, tilted, tree_of_sums
 from ldpbayes.tables._least_squares import Workload, by_name, sample_cells

@@ -22,7 +22,6 @@ from ldpbayes.bootstrap import (
     BootstrapWarning,
     Matched,
     NormalMean,
-    Percentile,
     Poisson,
     least_squares,
     one_posterior_sample,
@@ -320,8 +319,8 @@ def _matched_trials(family, truth, count, draws, *, trials, seed):
             run = functools.partial(_replicates, estimator, keys=keys)
             replication = types.SimpleNamespace(estimator=estimator, report=estimator.target, replicates=run)
             estimate, replicates = Matched().corrected(replication, params)
-            result = types.SimpleNamespace(draws=np.asarray(replicates.target), params=estimate)
-            results.append((estimate, *(Percentile().end(result, tail) for tail in TAILS)))
+            ends = (np.nanquantile(replicates.target, tail, axis=0, method="weibull") for tail in TAILS)
+            results.append((estimate, *ends))
     return Corrected(*map(np.stack, zip(*results, strict=True)))
 
 

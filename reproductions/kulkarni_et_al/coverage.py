@@ -10,8 +10,8 @@ import numpyro
 from jax import lax
 
 from ldpbayes.data import MomentSketch, Release, ReleaseWarning, TotalSketch
+from ldpbayes.laws.compound import unwrapped
 from ldpbayes.likelihood import Privatized
-from ldpbayes.likelihood.privatized import unwrapped
 from ldpbayes.mechanisms import AdditiveMechanism, LinearRecordsMechanism, StatisticsMechanism
 from ldpbayes.noise import Gaussian
 from ldpbayes.studies import CalibrationStudy, Checkpoint, ReplicatedFit

@@ -15,7 +15,7 @@ import ldpbayes as ldp
 from ldpbayes.data import CountSketch, ExpandedSketch
 from ldpbayes.data import category_sketches as category_records
 from ldpbayes.likelihood import law_of_nodes
-from ldpbayes.likelihood.nodes import ExpandedLaw
+from ldpbayes.likelihood.privatized import ExpandedLaw
 
 pytestmark = pytest.mark.usefixtures("x64")
 

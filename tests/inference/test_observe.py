@@ -11,7 +11,7 @@ from numpyro.infer.util import log_density as uncompiled_log_density
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch
-from ldpbayes.likelihood.privatized import law_of_records, unwrapped
+from ldpbayes.laws.compound import law_of_records, unwrapped
 from ldpbayes.models import clipped_gaussian, hierarchical
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)

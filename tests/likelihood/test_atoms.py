@@ -11,7 +11,7 @@ from scipy import stats
 import ldpbayes as ldp
 from ldpbayes.inference.approximations.panels import MAX_ERROR_NATS, Certificate
 from ldpbayes.inference.density import Density
-from ldpbayes.likelihood.nodes import law_of_nodes
+from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.mechanisms.additive import Additive
 from tests.programs import constant, log_prob, randomize, value_and_grad
 

@@ -17,9 +17,9 @@ from scipy.linalg import hadamard
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch
+from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.likelihood.closed_forms import categories as _categories
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.likelihood.nodes import law_of_nodes
 from tests.programs import randomize
 from tests.protocols import PROTOCOLS
 

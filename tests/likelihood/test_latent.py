@@ -10,8 +10,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.latent import density_breaks
-from ldpbayes.likelihood.nodes import law_of_nodes
+from ldpbayes.laws.families import density_breaks
+from ldpbayes.likelihood import law_of_nodes
 
 pytestmark = pytest.mark.usefixtures("x64")
 LOWER, UPPER, PANEL = -1.0, 4.0, 5.0 / 40  # width of a panel of the fixed grid

@@ -9,7 +9,7 @@ from numpyro.distributions import constraints
 from scipy import integrate, stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood.families import log_mass_outside
+from ldpbayes.laws.families import log_mass_outside
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.likelihood.registry import with_unperturbed
 

@@ -10,8 +10,7 @@ import pytest
 from scipy import integrate, special, stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood import RegressionRows
-from ldpbayes.likelihood.nodes import law_of_nodes
+from ldpbayes.likelihood import RegressionRows, law_of_nodes
 from tests import programs
 
 pytestmark = pytest.mark.usefixtures("x64")

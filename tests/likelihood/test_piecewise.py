@@ -33,7 +33,8 @@ class Bent(PiecewiseLinear):
         return jnp.asarray(self.matrix.T)[jnp.asarray(z, int)]
 
     domain, support = constraints.interval(-0.5, 1.0), constraints.integer_interval(0, 1)
-    randomize = log_prob = moments = guarantee = None
+    randomize = log_prob = moments = guarantee = noise = None
+    bounded = True
 
     def _validated(self, values):
         return values

@@ -14,7 +14,7 @@ from scipy import integrate, special, stats
 
 import ldpbayes as ldp
 from ldpbayes.inference import LikelihoodWarning
-from ldpbayes.likelihood import _quadrature
+from ldpbayes.likelihood import latent
 from ldpbayes.mechanisms import AdditiveMechanism
 from ldpbayes.noise import FromDensity
 from tests.programs import constant, evaluate, log_prob
@@ -118,7 +118,7 @@ METHODS = ("quadrature", "closed_form")
 @pytest.mark.parametrize("room", [None, 5000])
 def test_quadrature_and_its_gradient_are_those_of_the_closed_form_whatever_the_width_and_the_place(room, monkeypatch):
     if room:
-        monkeypatch.setattr(_quadrature, "ROOM", room)  # panels are then integrated in groups
+        monkeypatch.setattr(latent, "NODES_AT_ONCE", room)  # panels are then integrated in groups
     centres = np.repeat([-30.0, -5.0, -4.999, 0.0, 0.124, 4.2, 5.01], 6)
     widths = np.tile([1e-7, 1e-3, 0.05, 0.3, 2.0, 50.0], 7)
     z = np.linspace(-30.0, 30.0, 42)

@@ -349,7 +349,7 @@ def test_logistic_rows_are_the_integral_over_covariates_and_labels(d):
 
     rng = np.random.default_rng(d)
     for mechanism in (private, known):
-        scales = np.broadcast_to(mechanism.noise.standard_deviation, (d,))
+        scales = np.broadcast_to((mechanism if mechanism is private else mechanism.noise).standard_deviation, (d,))
         flip = special.expit(-mechanism.response_epsilon) if mechanism is private else 0.0
         rows = np.column_stack([MEAN[:d] + 2 * scales * rng.normal(size=(3, d)), [0, 1, 1]])
         want = []

@@ -161,7 +161,7 @@ def test_what_needs_too_much_memory_is_advised_to_do_what_has_not_been_done():
 
 
 def test_a_closed_form_of_ones_own_is_what_observe_uses_with_a_sketch_too(monkeypatch, x64):
-    monkeypatch.setattr(_dispatch._FORMS, "own", {})
+    monkeypatch.setattr(_dispatch._FORMS, "users", {})
     mechanism = ldp.LaplaceMechanism(1.0, -5, 5)
     release = ldp.Release(np.linspace(-9.0, 9.0, 50), mechanism)
 
@@ -195,7 +195,7 @@ def test_what_no_record_is_near_to_need_not_have_a_density(monkeypatch, x64):
     # a sketch has nodes where no record is, and beyond what this noise can release
     bounded = ldp.mechanisms.AdditiveMechanism(Uniform(1.0), -2.0, 3.0)
     assert np.isfinite(slope(lambda mu: dist.Normal(mu, 1.1), ldp.Release([-2.5, 0.1, 0.4, 3.7], bounded).sketch()))
-    monkeypatch.setattr(_dispatch._FORMS, "own", {})
+    monkeypatch.setattr(_dispatch._FORMS, "users", {})
 
     @ldp.likelihood.register_closed_form(dist.Normal, ldp.noise.Laplace)
     def only_near(base, mechanism, z):

@@ -103,7 +103,7 @@ def test_a_likelihood_of_many_categories_is_the_same_by_digits(make, monkeypatch
 
     def log_likelihood(logits, z, pays):
         monkeypatch.setattr(_categories, "pays", lambda: used.append(pays) or pays)
-        monkeypatch.setattr(_categories, "BIT_CHUNK", 64 * 1_000)  # four chunks, of which two overlap
+        monkeypatch.setattr(_categories, "BITS_AT_ONCE", 64 * 1_000)  # four chunks, of which two overlap
         return ldp.Privatized(dist.Categorical(logits=logits), mechanism).log_prob(z)
 
     # masses are off by 64 x 2^-54, and p(z | theta) is at least exp(-2) of its largest: its log is off by exp(2) times

@@ -23,8 +23,9 @@ from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, Site, given, log_likelihood_shape, sites_of
 from ldpbayes.inference.problem import Problem
-from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.laws.families import unexpanded
+from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.mechanisms import NumericMechanism
 
 MIN_RECORDS = 500  # from which on a step of a chain takes so long that the comparison pays

@@ -17,8 +17,8 @@ from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import given
 from ldpbayes.inference.problem import Problem
 from ldpbayes.inference.result import smoothed_weights
-from ldpbayes.likelihood.nodes import ExpandedLaw
-from ldpbayes.likelihood.privatized import unwrapped
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.likelihood.privatized import ExpandedLaw
 from ldpbayes.numerics.arrays import evenly_spaced
 
 # Errors are the posterior's log density less the sampled one, at draws, up to a constant.

@@ -30,8 +30,9 @@ from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
 from ldpbayes.inference.density import Density, given
 from ldpbayes.inference.problem import Problem
-from ldpbayes.likelihood.families import unexpanded
-from ldpbayes.likelihood.privatized import Privatized, unwrapped
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.laws.families import unexpanded
+from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.likelihood.registry import closed_form
 from ldpbayes.numerics.arrays import distinct, evenly_spaced, width_classes
 

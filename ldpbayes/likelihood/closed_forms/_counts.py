@@ -11,10 +11,11 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax, nn
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood import families
-from ldpbayes.likelihood.families import Family, register_family
+from ldpbayes.laws import families
+from ldpbayes.laws.counts import negative_binomial_parameters
 from ldpbayes.likelihood.latent import log_sum_over_counts
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.reporting import Reported
@@ -29,104 +30,9 @@ from ldpbayes.numerics.tails import (
     poisson_tail,
 )
 
-
-@register_family(dist.BinomialProbs, dist.BetaBinomial)
-class _Counts(Family):
-    def log_mass(self, counts: Array) -> jax.Array:
-        """NumPyro's own, which has single precision for integers."""
-        return self.law.log_prob(counts.astype(float))
-
-
-@register_family(dist.BernoulliLogits, dist.BinomialLogits)
-class _LogOdds(Family):
-    def log_mass(self, counts: Array) -> jax.Array:
-        """NumPyro's own is not differentiable at log-odds of 0: its derivatives there are wrong."""
-        success, failure = nn.log_sigmoid(self.law.logits), nn.log_sigmoid(-self.law.logits)
-        if isinstance(self.law, dist.BernoulliLogits):
-            return jnp.where(counts == 1, success, failure)
-        return binomial_log_mass(counts.astype(float), self.law.total_count, success, failure)
-
-
-@register_family(dist.Poisson)
-class _Poisson(_Counts):
-    def __init__(self, law: Any) -> None:
-        """With a rate above 0 by less than rounding errors: at 0, log masses have no derivative."""
-        above = float(jnp.finfo(jnp.result_type(law.rate, float)).tiny) ** 0.5
-        super().__init__(dist.Poisson(law.rate + above, validate_args=False))
-
-    def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
-        """Where the complement is small P(X ≥ k) = λ^k/Γ(k) ∫ exp(−k v − λ exp(−v)) dv over v > 0."""
-        k, rate = nodes[-1] + 1, self.law.rate
-        complement = super().log_mass_above(nodes, log_masses)
-        log_v, log_w = (families.aligned(array, 1 + jnp.ndim(rate)) for array in families.double_exponential())
-        v = np.exp(np.minimum(log_v, 6.5))
-        log_w = np.where(log_v < 6.5, log_w - k * v, -np.inf)
-        tail = k * jnp.log(rate) - math.lgamma(k) + log_sum(log_w - rate * np.exp(-v), axis=0)
-        return jnp.where(complement > families.COMPLEMENT_SUFFICES, complement, tail)
-
-
-def _negative_binomial_parameters(law: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Concentration α, log q and log(1 − q) of a mass proportional to Γ(α + k)/k!·q^k; of a geometric law α = 1."""
-    if isinstance(law, dist.GeometricProbs):
-        return jnp.ones(()), jnp.log1p(-law.probs), jnp.log(law.probs)
-    if isinstance(law, dist.GeometricLogits):
-        return jnp.ones(()), -nn.softplus(law.logits), -nn.softplus(-law.logits)
-    if isinstance(law, dist.NegativeBinomialLogits):
-        log_q, log_1mq = -nn.softplus(-law.logits), -nn.softplus(law.logits)
-    elif isinstance(law, dist.NegativeBinomialProbs):
-        log_q, log_1mq = jnp.log(law.probs), jnp.log1p(-law.probs)
-    else:
-        log_q, log_1mq = -jnp.log1p(law.rate), -jnp.log1p(1.0 / law.rate)
-    return jnp.asarray(law.concentration, jnp.result_type(float)), log_q, log_1mq
-
-
-@register_family(dist.GammaPoisson)
-class _NegativeBinomial(Family):
-    def log_mass(self, counts: Array) -> jax.Array:
-        """Products of the ratios of neighbouring masses: JAX has NumPyro's `betaln` to 1e-6 only, and differences of
-        log-gammas lose their digits at a large concentration.
-        """
-        concentration, log_q, log_1mq = _negative_binomial_parameters(self.law)
-        ratios = jnp.log((concentration + counts[:-1]) / counts[1:]) + log_q
-        batch = jnp.broadcast_shapes(counts.shape[1:], self.law.batch_shape)
-        first = jnp.broadcast_to(concentration * log_1mq, (1, *batch))
-        return jnp.concatenate([first, first + jnp.cumsum(ratios, axis=0)])
-
-    def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
-        """Where the complement is small P(X ≥ k) = q^k/B(α, k) ∫ exp(−k v) (1 − q exp(−v))^(α − 1) dv over v > 0."""
-        complement = super().log_mass_above(nodes, log_masses)
-        k, (alpha, log_q, log_1mq) = nodes[-1] + 1, _negative_binomial_parameters(self.law)
-        column = (-1,) + (1,) * len(self.law.batch_shape)
-        # a small concentration puts weight on every scale of v above 1 − q, which needs a step that does not grow
-        log_v = np.arange(-55.0, 5.0, 0.15).reshape(column)
-        v = np.exp(log_v)
-        log_w = np.log(0.15) + log_v - k * v
-        ahead = np.arange(1, int(k)).reshape(column)
-        log_beta = -jnp.log(alpha) - jnp.sum(jnp.log1p(alpha / ahead), axis=0)
-        # 1 − q exp(−v), written so that nothing cancels when q is near 0 or near 1
-        q = jnp.exp(log_q)
-        small = jnp.log1p(-jnp.where(q < 0.5, q, 0.0) * np.exp(-v))
-        log_g = (alpha - 1.0) * jnp.where(q < 0.5, small, jnp.log(jnp.exp(log_1mq) - q * np.expm1(-v)))
-        tail = k * log_q - log_beta + log_sum(log_w + log_g, axis=0)
-        return jnp.where(complement > families.COMPLEMENT_SUFFICES, complement, tail)
-
-
-@register_family(dist.GeometricProbs, dist.GeometricLogits)
-class _Geometric(Family):
-    def cdf(self, x: Array) -> jax.Array:
-        return -jnp.expm1(self._log_above(x))
-
-    def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
-        return self._log_above(nodes[-1])
-
-    def _log_above(self, x: Array) -> jax.Array:
-        """P(X > x) = (1 − p)^(x + 1)."""
-        return (x + 1) * _negative_binomial_parameters(self.law)[1]
-
-
 TAIL_NODES = 200  # of the integral for a tail under discrete Laplace noise, which decides how many values a chunk has
-REACH = 10  # scales of Gaussian noise around the largest term: beyond are less than 1e-20 of a log-concave sum
-HALVINGS = 64  # of an interval of logarithms below 750 in length, which leaves rounding errors
+NOISE_REACH_SCALES = 10  # of Gaussian noise: further from the largest term is less than 1e-20 of a log-concave sum
+PEAK_HALVINGS = 64  # of an interval of logarithms below 750 in length, which leaves rounding errors
 
 
 class _CountLaw(NamedTuple):
@@ -168,7 +74,7 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     """A count, without bounds, with Laplace, Gaussian or such discrete noise, in a reporting rule or not."""
     law, z = families.unexpanded(base), array_of(z)
     z = z if z.dtype.kind == "f" else z.astype(float)
-    end = families.ends_of(law.support)[1]
+    end = ends_of(law.support)[1]
     binomial = isinstance(law, (dist.BinomialProbs, dist.BinomialLogits))
     binomial &= isinstance(mechanism.noise, (Gaussian, DiscreteGaussian))
     if not binomial and not (is_concrete(end) and np.any(np.isinf(end))):
@@ -183,18 +89,18 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     elif isinstance(law, dist.Poisson):
         count_law, parameters = _POISSON, [families.family_of(law).law.rate]
     elif isinstance(law, (dist.GammaPoisson, dist.GeometricProbs, dist.GeometricLogits)):
-        count_law, parameters = _NEGATIVE_BINOMIAL, [*_negative_binomial_parameters(law)]
+        count_law, parameters = _NEGATIVE_BINOMIAL, [*negative_binomial_parameters(law)]
     else:
         kinds = "use a Poisson, negative binomial or geometric law, or clip the counts"
         raise ValueError(f"the sum over an unbounded {type(law).__name__} is not available: {kinds}")
-    own = functools.partial(_sum, count_law, parameters, mechanism.noise)
+    log_sum_between = functools.partial(_sum, count_law, parameters, mechanism.noise)
     if not isinstance(mechanism, Reported):
-        log_prob = own(0, z, z)
+        log_prob = log_sum_between(0, z, z)
         return jnp.where(z == jnp.round(z), log_prob, -jnp.inf) if mechanism.noise.discrete else log_prob
     if not is_concrete(mechanism):
         raise ValueError("sums over counts need a reporting rule that JAX does not trace: do not pass it to jit")
     longest = math.ceil(mechanism.longest)
-    return mechanism.by_intervals(z, lambda at: own(0, at, at), functools.partial(own, longest))
+    return mechanism.by_intervals(z, lambda at: log_sum_between(0, at, at), functools.partial(log_sum_between, longest))
 
 
 def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array, high: Array) -> jax.Array:
@@ -212,15 +118,15 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
     if longest and is_concrete(low, high):  # what is not in an interval is not asked for
         rows = np.flatnonzero(np.broadcast_to(low < high, shape))
     widths = np.broadcast_to(width_classes(scale) if gaussian else 0.0, shape).ravel()[rows]
-    for each in np.unique(widths):  # windows are as wide as the noise of some rows needs
-        group = rows[widths == each]
+    for width_class in np.unique(widths):  # windows are as wide as the noise of some rows needs
+        group = rows[widths == width_class]
         group = np.resize(group, min(1 << (len(group) - 1).bit_length(), size))  # few sizes are compiled
         function: Any = _under_laplace, law, longest, type(noise)
         width = TAIL_NODES + longest
         if gaussian:
             widest = np.max(np.broadcast_to(scale, shape).ravel()[group])
             # where an interval takes curvature from the noise, it leaves more than a third
-            half = math.ceil((1.3 if longest else 1.0) * REACH * widest) + 2 + longest
+            half = math.ceil((1.3 if longest else 1.0) * NOISE_REACH_SCALES * widest) + 2 + longest
             width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
         values = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[group] for array in arrays))
         result = result.at[group].set(values)
@@ -270,8 +176,7 @@ def _under_gaussian(
     law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
     """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat. For a
-    negative binomial all counts up to the first window's end are summed too: near 0, where the second derivative of log
-    masses may exceed 1/k², they need not be concave.
+    negative binomial, counts up to the end of the first window are added: near 0 its log masses need not be concave.
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))
@@ -287,7 +192,7 @@ def _under_gaussian(
 
     least = jnp.full_like(stop, math.log(max(first, 1)))
     most = jnp.log(jnp.maximum(jnp.maximum(stop, law.peak(*fixed)), first) + 2.0)
-    peak = jnp.floor(jnp.exp(lax.fori_loop(0, HALVINGS, halve, (least, most))[0]))
+    peak = jnp.floor(jnp.exp(lax.fori_loop(0, PEAK_HALVINGS, halve, (least, most))[0]))
     counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
     if first:
         near = jnp.broadcast_to(np.arange(1.0 * first), (len(low), first)).astype(counts.dtype)

@@ -12,11 +12,11 @@ from jax import lax
 from jax.scipy.special import erf
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked, refuse
+from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked, ends_of, refuse
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
-from ldpbayes.likelihood.closed_forms._normal import mixing_precisions, mixing_rule, normal_rows_gaussian
-from ldpbayes.likelihood.families import ends_of, normal_log_density
+from ldpbayes.laws.normal import normal_log_density
+from ldpbayes.likelihood.closed_forms._numbers import mixing_precisions, mixing_rule, normal_rows_gaussian
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
 from ldpbayes.mechanisms.additive import Additive
@@ -25,23 +25,19 @@ from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs
 from ldpbayes.numerics.smoothed import smoothed_log
 from ldpbayes.numerics.special import log_sum
 
-WIDE = 4.5  # standard deviation of a predictor beyond which its expectations are sums over points around 0
-BINARY = np.arange(2)  # the labels 0 and 1
+WIDE_DEVIATION = 4.5  # standard deviation of a predictor beyond which its expectations are sums over points around 0
+BINARY_LABELS = np.arange(2)  # the labels 0 and 1
 MOST_LABELS = 32  # that a response may have if it is tabulated
 FEWEST_SCALES = 36  # nodes over the scale of symmetric Laplace noise, where the rest is exact to 1e-8
 
 
 class SumOfStatistics(dist.Distribution):
-    """Normal law with the mean and the covariance of a sum of statistics over independent records.
-
-    By the central limit theorem, this normal law approximates the law of the sum.
+    """Normal law of a sum of statistics over independent records, an approximation by the central limit theorem.
 
     Parameters
     ----------
-    each_mean : array (p,)
-        Mean of the p statistics of one record.
-    each_covariance : array (p, p)
-        Covariance of the p statistics of one record, which may be singular.
+    each_mean, each_covariance : array (p,) and (p, p)
+        Mean and covariance of the p statistics of one record. The covariance may be singular.
     count : array_like
         Number of records in the sum, which may be a latent variable of the model.
     """
@@ -83,8 +79,7 @@ def linear_rows(
     """Return the law of rows (x, y) of a linear regression with normal covariates x and a response y.
 
     The covariates are x ~ N(m, Σ), and the response is y | x ~ N(intercept + θᵀx, σ²), with θ = `slopes`. The law of
-    (x, y) is normal with event shape (d + 1,). Its mean is (m, intercept + θᵀm), and its covariance is [[Σ, Σθ], [θᵀΣ,
-    θᵀΣθ + σ²]].
+    (x, y) is normal with event shape (d + 1,), mean (m, intercept + θᵀm) and covariance [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]].
 
     Parameters
     ----------
@@ -93,8 +88,8 @@ def linear_rows(
     slopes : array (*batch, d)
         Coefficients of the covariates, in the unit of y for each unit of x.
     standard_deviation, intercept : array_like
-        σ, the standard deviation of y given x. And the mean of y if all covariates are 0 (default: 0). Both have the
-        unit of y.
+        σ, the standard deviation of y given x, and the mean of y if all covariates are 0 (default: 0), in the unit
+        of y.
     """
     slopes, root, sigma = jnp.asarray(slopes), covariates.scale_tril, standard_deviation
     batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(sigma), jnp.shape(intercept))
@@ -115,7 +110,7 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
     """Return the law of a sum over records of products of normal covariates x and a normal response y.
 
     The products are x_j², s x_j x_k for j < k, x_j y and y², where s is a factor. `LinearStatisticsMechanism` releases
-    such sums. The mean and the covariance of the result are exact, by Isserlis' theorem ([KJKH] supplement 13.1).
+    such sums. Mean and covariance of the result are exact, by Isserlis' theorem ([KJKH] supplement 13.1).
 
     Parameters
     ----------
@@ -153,22 +148,18 @@ def logistic_statistics(
 ) -> SumOfStatistics:
     """Return the law of a sum over records of products of normal covariates x and a logistic response y in {−1, 1}.
 
-    The products are x_j², s x_j x_k for j < k, and x_j y, where s is a factor. `LogisticStatisticsMechanism` releases
-    such sums. The mean and the covariance of the result are exact, by Stein's identity. [KJKHK] approximates the
-    sigmoid instead.
+    The products are x_j², s x_j x_k for j < k, and x_j y. `LogisticStatisticsMechanism` releases such sums. Mean and
+    covariance of the result are exact, by Stein's identity. [KJKHK] approximates the sigmoid instead.
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
         Law N(m, Σ) of the d covariates x, event shape (d,), without a batch.
-    slopes : array (d,)
-        Coefficients of the covariates, in log-odds for each unit of x.
-    intercept : float
-        The log-odds of y = 1 if all covariates are 0. Default: 0.
-    count : array_like
-        Number of records in the sum.
-    off_diagonal : {"scaled", "once"}
-        The factor s of the products x_j x_k, as in the mechanism: √2 for "scaled" (default), 1 for "once".
+    slopes, intercept : array (d,) and float
+        Coefficients of the covariates, in log-odds for each unit of x, and the log-odds of y = 1 if all covariates
+        are 0 (default: 0).
+    count, off_diagonal
+        As in `linear_statistics`.
     """
     m, covariance = covariates.loc, covariates.covariance_matrix
     a = covariance @ slopes
@@ -186,8 +177,8 @@ def logistic_statistics(
     )
     cross = factor[:, None] * (third - mean[:, None] * with_y)
     last = moment - with_y[:, None] * with_y  # y² = 1
-    each = jnp.block([[factor[:, None] * factor * second, cross], [cross.T, last]])
-    return SumOfStatistics(jnp.concatenate([factor * mean, with_y]), each, count)
+    covariance_of_one = jnp.block([[factor[:, None] * factor * second, cross], [cross.T, last]])
+    return SumOfStatistics(jnp.concatenate([factor * mean, with_y]), covariance_of_one, count)
 
 
 def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, ...]:
@@ -196,9 +187,9 @@ def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, ...]:
     """
     points = np.arange(-64, 65)
     # if σ is wide the points are around 0, beyond which g less erf(η/2), of known expectation, vanishes
-    wide = variance > WIDE**2
-    narrow = jnp.sqrt(jnp.where(wide | (variance <= 0), WIDE**2, variance))
-    far = jnp.sqrt(jnp.where(wide, variance, WIDE**2))
+    wide = variance > WIDE_DEVIATION**2
+    narrow = jnp.sqrt(jnp.where(wide | (variance <= 0), WIDE_DEVIATION**2, variance))
+    far = jnp.sqrt(jnp.where(wide, variance, WIDE_DEVIATION**2))
     t = jnp.where(wide, points / 2, mean + jnp.where(variance > 0, narrow, 0.0) * points / 8)
     around = 0.5 * jnp.exp(-jnp.square((points / 2 - mean) / far) / 2) / (far * np.sqrt(2 * np.pi))
     normal = np.exp(-np.square(points / 8) / 2)
@@ -264,19 +255,19 @@ class RegressionRows(dist.Distribution):
 
     The law is for mechanisms that add noise to all columns except the response, and for `LogisticRecordsMechanism`,
     which also perturbs the response. The likelihood integrates out the unknown original values and, under symmetric
-    Laplace noise, the random scale W of the noise.
+    Laplace noise, the random scale W of the noise. It ignores clipping: the bounds of the mechanism should contain
+    nearly all x.
 
-    For logit and probit responses, the log density is exact to 1e-8 under one condition. Every principal standard
-    deviation of the covariates (the root of an eigenvalue of C) must be at least a tenth of the standard deviation of
-    the noise. The Notes have the accuracy for extremely improbable rows. The law ignores clipping. Therefore the
-    clipping bounds of the mechanism should contain nearly all x.
+    For logit and probit responses, the log density is exact to 1e-8 if every principal standard deviation of the
+    covariates (the root of an eigenvalue of C) is at least a tenth of the standard deviation of the noise.
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
         Law N(m, C) of the covariates x, event shape (d,), batch shape ().
     response : callable
-        Function from linear predictors (an array) to the law of y, a NumPyro distribution such as ``BernoulliLogits``.
+        Function from linear predictors (an array) to the law of y, a NumPyro distribution such as
+        ``BernoulliLogits``.
     slopes : array (d,)
         Coefficients of the covariates, in the unit of the predictor for each unit of a covariate.
     intercept : array_like
@@ -284,23 +275,20 @@ class RegressionRows(dist.Distribution):
     place : int
         Position of the response in a row. Default: the last column.
     scales : int
-        Number of nodes of the integral over W, the random scale of symmetric Laplace noise. At least 36 nodes are used,
-        also with the default of 24.
+        Number of nodes of the integral over W. At least 36 nodes are used, also with the default of 24.
     nodes : int
-        Number of Gauss-Hermite nodes of the integral over the predictor. They are used only for responses with more
-        than 32 possible values, or with further parameters in their law, such as an overdispersion. Default: 7.
+        Number of Gauss-Hermite nodes of the integral over the predictor, for responses with more than 32 possible
+        values or with further parameters in their law, such as an overdispersion. Default: 7.
     expansion : ChebyshevExpansion, optional
         Polynomial that replaces the sigmoid of the response ``BernoulliLogits``, as in [KJKH]. Default: none.
 
     Notes
     -----
     Take a row whose log density is L below the largest log density, with 12 ≤ L ≤ 40. The integral over W then has a
-    relative error near 2 exp(−2π²/(L h²)), where h = (6.7 − 0.7 log s)/(scales − 1). Here s is the ratio of the
-    smallest eigenvalue of C to the variance of the noise, but at most 1. With 36 scales and s = 1/100, the error is
-    1e-5 at L = 20 and 5e-4 at L = 30. With 72 scales, it is less than 1e-7.
-
-    For L above 40, the computed densities are too small. If the response in a row has a probability below exp(−20), the
-    density of the row is exact to 1e-4.
+    relative error near 2 exp(−2π²/(L h²)), where h = (6.7 − 0.7 log s)/(scales − 1), and s is the ratio of the smallest
+    eigenvalue of C to the variance of the noise, but at most 1. With 36 scales and s = 1/100, the error is 1e-5 at L =
+    20 and 5e-4 at L = 30. With 72 scales, it is less than 1e-7. For L above 40, the computed densities are too small.
+    If the response in a row has a probability below exp(−20), the density of the row is exact to 1e-4.
     """
 
     support = constraints.real_vector
@@ -353,7 +341,7 @@ class RegressionRows(dist.Distribution):
 @register_closed_form(RegressionRows, SymmetricLaplace)
 def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under symmetric Laplace noise in all columns but the response."""
-    sigma, x, y = _checked(base, mechanism, z)
+    sigma, x, y = _checked(base, mechanism, mechanism.noise.standard_deviation, z)
     smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / sigma**2
     tiny = float(jnp.finfo(smallest.dtype).eps)
     w, log_weights = mixing_rule(max(base.scales, FEWEST_SCALES), jnp.maximum(lax.stop_gradient(smallest), tiny))
@@ -365,7 +353,7 @@ def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.
 @register_closed_form(RegressionRows, (Gaussian, IndependentGaussian))
 def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under Gaussian noise in all columns but the response."""
-    sigma, x, y = _checked(base, mechanism, z)
+    sigma, x, y = _checked(base, mechanism, mechanism.noise.standard_deviation, z)
     log_density, mean, variance = _given_covariates(base, sigma, None, x)
     return log_density + _log_mean_response(base, y, mean, variance)
 
@@ -375,7 +363,7 @@ def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMec
     """Log N(z_x) + log(q + (1 − 2q) p), p = P(y is as released | z_x) and q = 1/(1 + exp(epsilon)) that of a flip."""
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is only for responses of 0 and 1, not for {base.response!r}")
-    sigma, x, y = _checked(base, mechanism, z)
+    sigma, x, y = _checked(base, mechanism, mechanism.standard_deviation, z)
     log_density, mean, variance = _given_covariates(base, sigma, None, x)
     tiny = float(jnp.finfo(mean.dtype).tiny)
     log_p = _log_mean_response(base, y, mean, variance, floor=tiny)
@@ -384,13 +372,13 @@ def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMec
     return log_density + jnp.log(jnp.maximum(flip + (1 - 2 * flip) * p, tiny))
 
 
-def _checked(base: RegressionRows, mechanism: Any, z: Array) -> tuple[jax.Array, Array, Array]:
+def _checked(base: RegressionRows, mechanism: Any, deviation: Array, z: Array) -> tuple[jax.Array, Array, Array]:
     """Standard deviation of the noise in the covariates, a number or one a column; covariates; responses."""
     if tuple(mechanism.index) != base.index:
         wanted = f"all columns except the response, column {base.place}"
         raise ValueError(f"the mechanism must perturb {wanted}; got {mechanism}")
-    sigma = jnp.asarray(mechanism.noise.standard_deviation)
-    if sigma.ndim > int(mechanism.noise.per_column):
+    sigma = jnp.asarray(deviation)
+    if sigma.ndim > int(mechanism.noise is not None and mechanism.noise.per_column):
         raise ValueError("a regression on perturbed covariates needs one scale for all records")
     x, y = base.parts(z)
     law = base.response(jnp.zeros((1, 1)))
@@ -437,13 +425,13 @@ def _log_mean_response(base: RegressionRows, y: Array, t: Array, v: Array, floor
     if base.expansion is not None:
         p = base.expansion.mean(t, v.reshape(*v.shape, *(1,) * y.ndim))
         least = base.expansion.floor if floor is None else floor
-        return jnp.log(jnp.clip(jnp.where(y == 1, p, 1 - p), least, 1.0 - least)) + _log_in(BINARY, y)
+        return jnp.log(jnp.clip(jnp.where(y == 1, p, 1 - p), least, 1.0 - least)) + _log_in(BINARY_LABELS, y)
     flat = jnp.reshape(t, (*v.shape, -1))
     if base.response is dist.BernoulliLogits:
         # p(0 | η) = p(1 | −η): one label is enough
         flat = flat * jnp.where(y == 1, 1.0, -1.0).ravel()
         value = smoothed_log(jax.nn.log_sigmoid, 1, jnp.zeros(flat.shape[-1:], int), flat, v)
-        return value.reshape(t.shape) + _log_in(BINARY, y)
+        return value.reshape(t.shape) + _log_in(BINARY_LABELS, y)
     labels = _labels(base.response)
     if labels is not None:
 

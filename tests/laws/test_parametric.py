@@ -11,9 +11,8 @@ import pytest
 from scipy import integrate, optimize, special, stats
 
 from ldpbayes import bootstrap, mechanisms, noise
-from ldpbayes.bootstrap._clamped_sums import PointMasses, sum_of_draws, table_of_one, table_of_sum
-from ldpbayes.bootstrap._families import free_parameters
 from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
+from ldpbayes.laws.parametric import PointMasses, free_parameters, sum_of_draws, table_of_one, table_of_sum
 from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism, DiscreteLaplaceMechanism
 
 pytestmark = pytest.mark.usefixtures("x64")

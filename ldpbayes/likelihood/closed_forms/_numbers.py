@@ -16,39 +16,18 @@ import ldpbayes.noise as laws
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood.families import Family, normal_log_density, register_family
+from ldpbayes.laws.normal import normal_log_density
 from ldpbayes.likelihood.registry import closed_form, register_closed_form
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
 from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics import special
 from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked
-from ldpbayes.numerics.tails import integrated_normal_tail, normal_tails
 
-REACH = 40.0  # standard deviations beyond which a normal density, and the integral of it, is nothing: exp(-800)
+VANISHING_DEVIATIONS = 40.0  # beyond these a normal density, and its integral, is nothing: exp(-800)
 MIXING_NODES = 64  # of the mixing rule under symmetric Laplace noise
 PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
-
-
-@register_family(dist.HalfNormal)
-class _HalfNormal(Family):
-    tame = True
-
-
-@register_family(dist.Normal)
-class _Normal(Family):
-    tame = True
-
-    def tails(self, x: Array) -> jax.Array:
-        return normal_tails((x - self.law.loc) / self.law.scale)
-
-    def integrated_tail(self, edges: Array) -> jax.Array:
-        return self.law.scale * integrated_normal_tail((edges - self.law.loc) / self.law.scale)
-
-    def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
-        # both in one call: compilation time grows with the traced graph
-        loc, scale = self.law.loc, self.law.scale
-        return log_ndtr(stacked((first - loc) / scale, (loc - last) / scale))
 
 
 @register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=True)
@@ -71,17 +50,15 @@ def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -
     rate = 1.0 / mechanism.noise.resolution
     x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
     # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
-    start = stop_gradient(jnp.minimum(x, tilt)) - REACH
-    end = stop_gradient(jnp.maximum(x, -tilt)) + REACH
+    start = stop_gradient(jnp.minimum(x, tilt)) - VANISHING_DEVIATIONS
+    end = stop_gradient(jnp.maximum(x, -tilt)) + VANISHING_DEVIATIONS
     sides = log_tilted_normal(jnp.stack([start, x]), jnp.stack([x, end]), jnp.stack([tilt, -tilt]), x)
     return jnp.log(0.5 * rate) + logsumexp(*sides)
 
 
 @register_closed_form(dist.Normal, Gaussian, bounded=True)
 def normal_gaussian(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """Clipped normal data with Gaussian noise ([KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose): given
-    z, the unclipped x is normal with mean m and scale τ.
-    """
+    """Clipped normal data with Gaussian noise ([KJKH], Lemma 3.2, with the factor 2σ² that eqs. (18)-(20) lose)."""
     lower, upper, noise = mechanism.lower, mechanism.upper, mechanism.noise.standard_deviation
     total = jnp.sqrt(base.scale * base.scale + noise * noise)
     tau = base.scale * noise / total
@@ -102,10 +79,9 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
 
 @register_closed_form(dist.Normal, (laws.DiscreteLaplace, laws.DiscreteGaussian))
 def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
-    """Normal numbers, clipped or not, with discrete noise by its formula continued to real numbers (`Noise.continued`):
-    the density of like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is,
-    but for 2 exp(−2π²σ²) at most, 1 − 2 exp(−2π²s²) under Gaussian noise of scale s, and 2s·tanh(1/(2s)) = 1 − 1/(12
-    s²) + ... under Laplace noise: numbers that hardly depend on the law, so that a posterior does not see them.
+    """Normal numbers with discrete noise by its formula continued to real numbers (`Noise.continued`): the density of
+    like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is, but for 2
+    exp(−2π²σ²), 1 − 2 exp(−2π²s²) (Gaussian noise) or 2s·tanh(1/(2s)) (Laplace): a posterior does not see them.
     """
     smooth = _smooth(mechanism.noise)
     like = unchecked(AdditiveMechanism, smooth, mechanism.lower, mechanism.upper, None, None, mechanism.sensitivity)
@@ -150,8 +126,14 @@ def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.
     a, b, tilt = jnp.broadcast_arrays(a / base.scale, b / base.scale, base.scale / noise.resolution)
     step, log_c = (1.0 / noise.resolution if noise.discrete else 0.0), noise.log_tail(jnp.zeros(()))
     below, above = a > -jnp.inf, b < jnp.inf
-    first, last = jnp.where(below, a, jnp.minimum(b, 0.0) - REACH), jnp.where(above, b, jnp.maximum(a, 0.0) + REACH)
-    ends = stop_gradient(jnp.minimum(first, tilt)) - REACH, stop_gradient(jnp.maximum(last, -tilt)) + REACH
+    first, last = (
+        jnp.where(below, a, jnp.minimum(b, 0.0) - VANISHING_DEVIATIONS),
+        jnp.where(above, b, jnp.maximum(a, 0.0) + VANISHING_DEVIATIONS),
+    )
+    ends = (
+        stop_gradient(jnp.minimum(first, tilt)) - VANISHING_DEVIATIONS,
+        stop_gradient(jnp.maximum(last, -tilt)) + VANISHING_DEVIATIONS,
+    )
     left, inside, up, down, right = log_tilted_normal(
         stacked(ends[0], first, first, first, last),
         stacked(first, last, last, last, ends[1]),
@@ -235,16 +217,16 @@ def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
 
 def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """Mean (*batch, d) and covariance of columns of rows given the others, and log density of the others."""
-    own = np.array(index)
-    others = np.setdiff1d(np.arange(base.event_shape[0]), own)
+    chosen = np.array(index)
+    others = np.setdiff1d(np.arange(base.event_shape[0]), chosen)
     loc, covariance = base.loc, base.covariance_matrix
     if not len(others):
         return loc, covariance, 0.0
     rest = dist.MultivariateNormal(loc[..., others], covariance[..., others[:, None], others])
-    cross = covariance[..., own[:, None], others]
+    cross = covariance[..., chosen[:, None], others]
     gain = jnp.swapaxes(cho_solve((rest.scale_tril, True), jnp.swapaxes(cross, -1, -2)), -1, -2)
-    mean = loc[..., own] + jnp.einsum("...ij,...j->...i", gain, z[..., others] - loc[..., others])
-    inner = covariance[..., own[:, None], own] - gain @ jnp.swapaxes(cross, -1, -2)
+    mean = loc[..., chosen] + jnp.einsum("...ij,...j->...i", gain, z[..., others] - loc[..., others])
+    inner = covariance[..., chosen[:, None], chosen] - gain @ jnp.swapaxes(cross, -1, -2)
     return mean, inner, normal_log_density(rest, z[..., others])
 
 
@@ -276,3 +258,76 @@ def mixing_precisions(covariance: Array, sigma: Array, w: Array) -> tuple[jax.Ar
     inverses = solve_triangular(roots, jnp.broadcast_to(np.eye(covariance.shape[-1]), roots.shape), lower=True)
     log_roots = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
     return jnp.swapaxes(inverses, 1, 2) @ inverses, log_roots
+
+
+@register_closed_form(dist.Delta, (Additive, Reported))
+def noisy_number(base: dist.Delta, mechanism: Mechanism, z: Array) -> jax.Array:
+    """A number that is what it is, with noise."""
+    return mechanism.log_prob(z, base.v) + base.log_density
+
+
+@register_closed_form(dist.Laplace, (Laplace, SymmetricLaplace), bounded=True)
+def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Array:
+    """Clipped Laplace data with Laplace noise: log p(x | θ) p(z | x) is a broken line of x, with bends at the centre
+    and z. Between bends and bounds its exponential integrates to width · (larger end) · (1 − exp(−y))/y, y the fall.
+    """
+    rate, lower, upper = 1.0 / mechanism.noise.resolution, mechanism.lower, mechanism.upper
+    # A bend at a bound stays there: it would lose half of its derivative, and the first derivatives do not need it.
+    fixed, value = (jnp.clip(stop_gradient(point), lower, upper) for point in (base.loc, z))
+    centre = jnp.where((base.loc > lower) & (base.loc < upper), base.loc, fixed)
+    points = jnp.stack(jnp.broadcast_arrays(lower, jnp.minimum(centre, value), jnp.maximum(centre, value), upper))
+    start, stop, middle = points[:-1], points[1:], stop_gradient(0.5 * (points[:-1] + points[1:]))
+    steep, noisy = (jnp.where(middle < at, -by, by) for at, by in ((base.loc, 1 / base.scale), (z, rate)))
+    fall = steep + noisy
+    larger = jnp.where(fall > 0, start, stop)
+    exponents = -steep * (larger - base.loc) - noisy * (larger - z)
+    fall = jnp.where(fall > 0, fall, -fall)  # abs() would lose the gradient where the two scales are equal
+    shares = (stop - start) * jnp.exp(special.log_relative_expm1(fall * (stop - start))) / (2 * base.scale)
+    below = _log_tail((lower - base.loc) / base.scale) - rate * jnp.abs(z - lower)
+    above = _log_tail((base.loc - upper) / base.scale) - rate * jnp.abs(z - upper)
+    # Widths stay outside the logs: that of a piece that is empty has a derivative, and its log has none.
+    largest = stop_gradient(jnp.maximum(jnp.max(exponents, axis=0), jnp.maximum(below, above)))
+    inside = jnp.sum(shares * jnp.exp(exponents - largest), axis=0)
+    return jnp.log(0.5 * rate) + largest + jnp.log(inside + jnp.exp(below - largest) + jnp.exp(above - largest))
+
+
+def _log_tail(x: Array) -> jax.Array:
+    """Log of the Laplace law's cdf, with a derivative at the centre."""
+    return jnp.where(x < 0, x - jnp.log(2.0), jnp.log1p(-0.5 * jnp.exp(-jnp.where(x < 0, 0.0, x))))
+
+
+@register_closed_form(dist.Exponential, (Laplace, SymmetricLaplace), bounded=True)
+def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
+    """Clipped exponential data with Laplace noise ([KJKH], supplement 10.2, eqs. (29)-(30), written without a
+    singularity).
+    """
+    theta, rate = base.rate, 1.0 / mechanism.noise.resolution
+    start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper
+    stop = jnp.maximum(upper, start)  # with a negative upper bound every record is clipped to it
+    # where the two integrals meet does not matter, so it has no gradient: at a bound that of one of them would be lost
+    x = jnp.where(z < start, start, jnp.where(z > stop, stop, stop_gradient(z)))
+    before, behind, gap = x - start, stop - x, rate - theta
+    # ∫ from start to x of exp(−rate (z − s) − θ s) ds, its larger end taken out, and ∫ from x to stop, in one call
+    left = jnp.where(gap > 0, -rate * (z - x) - theta * x, -rate * (z - start) - theta * start)
+    right = -rate * (x - z) - theta * x
+    gap = jnp.where(gap > 0, gap, -gap)  # abs() would lose the gradient at the singularity
+    # exponents, widths and steps, of one shape before they are stacked: z alone may lack the axes of theta
+    parts = jnp.stack(jnp.broadcast_arrays(left, right, before, behind, gap * before, (rate + theta) * behind))
+    inside = jnp.log(theta) + parts[:2] + special.log_or_nothing(parts[2:4]) + special.log_relative_expm1(parts[4:])
+    below = special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower)
+    above = -theta * jnp.maximum(upper, 0.0) - rate * jnp.abs(z - upper)
+    return jnp.log(0.5 * rate) + special.logsumexp(below, above, *inside)
+
+
+@register_closed_form(dist.Exponential, Gaussian, bounded=True)
+def exponential_gaussian(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
+    """Exponential data, clipped at the bounds, with Gaussian noise ([KJKH], Lemma 3.2, corrected, with h linear)."""
+    theta, noise = base.rate, mechanism.noise.standard_deviation
+    start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper
+    stop = jnp.maximum(upper, start)
+    # x = z + noise·s: θ exp(−θ x) φ(s), anchored at the lower limit, where the exponential is largest
+    u, width = (start - z) / noise, (stop - start) / noise
+    interior = special.log_tilted_normal(u, u + width, -theta * noise, u) - theta * start + jnp.log(theta)
+    at_lower, at_upper = (special.log_normal(z, bound, noise) for bound in (mechanism.lower, upper))
+    below = special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) + at_lower
+    return special.logsumexp(below, -theta * jnp.maximum(upper, 0.0) + at_upper, interior)

@@ -8,8 +8,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import ldpbayes as ldp
+from ldpbayes.laws import families as _families
 from ldpbayes.likelihood import Family, register_family
-from ldpbayes.likelihood import families as _families
 
 MECHANISM = ldp.LaplaceMechanism(2.0, -1.0, 4.0)
 Z = np.array([-3.0, 0.53, 1.7, 9.0])
@@ -18,7 +18,7 @@ Z = np.array([-3.0, 0.53, 1.7, 9.0])
 @pytest.fixture(autouse=True)
 def registry(monkeypatch, x64):
     """One that is forgotten after the test."""
-    monkeypatch.setattr(_families._FAMILIES, "own", {})
+    monkeypatch.setattr(_families._FAMILIES, "users", {})
 
 
 class Peaked(dist.Distribution):

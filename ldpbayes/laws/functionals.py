@@ -15,26 +15,30 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import INSIDE_0_1, Rule, checked
+from ldpbayes._core.checks import INSIDE_0_1, Rule, checked, ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.likelihood.families import CATEGORICAL, aligned, ends_of, family_of, is_infinite, log_prob_on_support
-from ldpbayes.likelihood.latent import graded_breaks, panel_nodes
-from ldpbayes.likelihood.privatized import of_unwrapped, unwrapped
+from ldpbayes.laws.compound import of_unwrapped, unwrapped
+from ldpbayes.laws.families import (
+    CATEGORICAL,
+    aligned,
+    family_of,
+    graded_breaks,
+    is_infinite,
+    log_prob_on_support,
+    panel_nodes,
+)
 
 __all__ = ["Functional", "cdf", "density", "gini", "lorenz", "mean", "quantile", "sd", "share"]
 
 NOT_NAN: Rule = "numbers, perhaps infinite", lambda a: ~np.isnan(a)
-HALVINGS = 30  # of the distance from the mean to an end: ∫ P(X > x)² dx beyond 2³⁰ means is below 2⁻³⁰ means
-PARTS, CUTS = 9, 20  # all floating-point numbers are cut into 9 parts 20 times
+TAIL_HALVINGS = 30  # of the distance from the mean to an end: ∫ P(X > x)² dx beyond 2³⁰ means is below 2⁻³⁰ means
+BRACKET_PARTS, BRACKET_CUTS = 9, 20  # all floating-point numbers are cut into 9 parts 20 times
 
 
 @dataclass(frozen=True)
 class Functional:
-    """A functional of a law at one point or at m points, such as quantiles for m probabilities.
-
-    For a law of batch shape (*batch), the functional returns an array (*batch) for one point, or (*batch, m) for m
-    points.
+    """A functional of a law (*batch): an array (*batch) for one point, or (*batch, m) for m points, such as quantiles.
 
     Parameters
     ----------
@@ -42,10 +46,9 @@ class Functional:
         A function of a law (*batch) and an array (m, *batch) of points. It returns an array (m, *batch).
     points : tuple of float
         The points, such as the probabilities of quantiles.
-    dim : str, optional
-        Name of the last axis of the result, in xarray results. Default: None, for a single point without such an axis.
-    labels : tuple, optional
-        Labels of the m points, along the last axis of the result. Default: None, for a single point.
+    dim, labels : str and tuple, optional
+        Name of the last axis of the result, in xarray results, and the labels of the m points along it. Default:
+        None, for a single point without such an axis.
     """
 
     function: Callable[[Any, jax.Array], jax.Array]  # of a law without wrappers and points (points, *batch)
@@ -234,10 +237,12 @@ def _inverse(law: Any, q: jax.Array) -> jax.Array:
 
     def narrowed(_: Array, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         start, width = bracket
-        inner = start + width * aligned(np.arange(1, PARTS) / PARTS, 1 + q.ndim)
-        return start + width * (jnp.sum(_cdf(law, place(inner)) < q, axis=0) / PARTS), width / PARTS
+        inner = start + width * aligned(np.arange(1, BRACKET_PARTS) / BRACKET_PARTS, 1 + q.ndim)
+        return start + width * (jnp.sum(_cdf(law, place(inner)) < q, axis=0) / BRACKET_PARTS), width / BRACKET_PARTS
 
-    start, width = jax.lax.fori_loop(0, CUTS, narrowed, (jnp.full_like(q, -2 * limit), jnp.full_like(q, 4 * limit)))
+    start, width = jax.lax.fori_loop(
+        0, BRACKET_CUTS, narrowed, (jnp.full_like(q, -2 * limit), jnp.full_like(q, 4 * limit))
+    )
     x = place(start + width)
     return jnp.round(x) if law.support.is_discrete else x
 
@@ -250,7 +255,7 @@ def _integrals(law: Any, function: Callable, points: tuple = ()) -> tuple[Array,
     if law.support.is_discrete or is_infinite(low) or (is_concrete(low) and np.any(np.asarray(low) < 0)):
         raise ValueError(f"the law must be continuous and without negative numbers, got {type(law).__name__}")
     middle = jnp.broadcast_to(law.mean, law.batch_shape)
-    halvings = aligned(0.5 ** np.arange(HALVINGS + 1), 1 + middle.ndim)
+    halvings = aligned(0.5 ** np.arange(TAIL_HALVINGS + 1), 1 + middle.ndim)
     upper = low + (middle - low) / halvings if is_infinite(high) else high - (high - middle) * halvings
     last = upper[-1:] if is_infinite(high) else jnp.broadcast_to(high, upper[-1:].shape)
     graded = family_of(law).steep_points() or [low + (middle - low) * halvings, upper]

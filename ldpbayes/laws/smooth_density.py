@@ -13,19 +13,19 @@ from numpyro.util import is_prng_key
 from ldpbayes._core.checks import check_order
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
-from ldpbayes.likelihood.families import Family, aligned, register_family
+from ldpbayes.laws.families import Family, aligned, register_family
 from ldpbayes.numerics.special import log_or_nothing, stacked
 
-FEWEST = 4  # knots
+FEWEST_KNOTS = 4  # knots
 STEEP_FALLS = np.array([4.0, 14.0])  # of the log density of a steep piece, where panels of integrals end
 
 
 class SmoothDensity(dist.Distribution):
     """Density on an interval. Its logarithm is linear between equally spaced knots, and its ends may have atoms.
 
-    Let f be the function that interpolates the values f_0, ..., f_K at the knots linearly. The density is exp(f(x))/Z,
-    where Z is the integral of exp(f) over the interval. If a constant is added to all values, the density does not
-    change. With enough knots, every law on the interval is close to such a density.
+    Let f be the linear interpolation of the values f_0, ..., f_K at the knots. The density is exp(f(x))/Z, where Z is
+    the integral of exp(f) over the interval: a constant that is added to all values does not change it. With enough
+    knots, every law on the interval is close to such a density.
 
     An atom is a positive probability of an end of the interval. It stands for the records beyond this end, which a
     mechanism with these bounds clips to the end.
@@ -33,8 +33,8 @@ class SmoothDensity(dist.Distribution):
     Parameters
     ----------
     log_density : array_like (*batch, knots)
-        Finite values f of the log density at the knots, up to a common constant, at least four. The first knot is at
-        `lower`, and the last knot is at `upper`.
+        Finite values f of the log density at the knots, up to a common constant, at least four. The first knot is
+        at `lower`, and the last knot is at `upper`.
     lower, upper : float
         Ends of the interval, finite, lower < upper, in the unit of the data.
     outside : array_like (*batch, 2), optional
@@ -59,10 +59,10 @@ class SmoothDensity(dist.Distribution):
         check_order(self.lower, self.upper)
         if not np.isfinite([self.lower, self.upper]).all():
             raise ValueError(f"lower and upper must be finite, got {lower} and {upper}")
-        if np.ndim(log_density) < 1 or np.shape(log_density)[-1] < FEWEST:
-            raise ValueError(f"log_density needs at least {FEWEST} knots, got shape {np.shape(log_density)}")
-        known = is_concrete(log_density, outside)
-        xp: ArrayModule = np if known else jnp  # operations of JAX one by one would each be compiled
+        if np.ndim(log_density) < 1 or np.shape(log_density)[-1] < FEWEST_KNOTS:
+            raise ValueError(f"log_density needs at least {FEWEST_KNOTS} knots, got shape {np.shape(log_density)}")
+        concrete = is_concrete(log_density, outside)
+        xp: ArrayModule = np if concrete else jnp  # operations of JAX one by one would each be compiled
         values = xp.asarray(log_density)
         values = values.astype(jnp.result_type(values, float))
         atoms: Array = None
@@ -71,7 +71,7 @@ class SmoothDensity(dist.Distribution):
             if np.shape(outside)[-1:] != (2,):
                 raise ValueError(f"outside must be two probabilities, got shape {np.shape(outside)}")
             atoms = xp.asarray(outside, values.dtype)
-            if known and not (np.all(atoms >= 0) and np.all(np.sum(atoms, axis=-1) < 1)):
+            if concrete and not (np.all(atoms >= 0) and np.all(np.sum(atoms, axis=-1) < 1)):
                 raise ValueError(f"outside must be probabilities whose sum is below 1, got {atoms}")
             batch = np.broadcast_shapes(batch, atoms.shape[:-1])
             atoms = xp.broadcast_to(atoms, (*batch, 2))
@@ -103,7 +103,7 @@ class SmoothDensity(dist.Distribution):
         return piece, at - piece, _taken(self.log_density, piece), _taken(self.log_density, piece + 1)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the log density at `value`. It is −inf outside the interval. It does not include the atoms."""
+        """Return the log density at `value`, without the atoms: −inf outside the interval."""
         value = jnp.asarray(value)
         _, share, left, right = self._place(value)
         inside = 0.0 if self.outside is None else jnp.log(self._inside)
@@ -152,8 +152,8 @@ class SmoothDensity(dist.Distribution):
         half = 0.5 * jnp.diff(self.log_density, axis=-1)
         first, second = _tilted_moments(half)
         start = np.arange(self.log_density.shape[-1] - 1.0)
-        each = start + first if power == 1 else start**2 + 2 * start * first + second
-        inside = self._step**power * jnp.sum(self._masses * each, axis=-1)
+        of_pieces = start + first if power == 1 else start**2 + 2 * start * first + second
+        inside = self._step**power * jnp.sum(self._masses * of_pieces, axis=-1)
         above = 0.0 if self.outside is None else self.outside[..., 1] * (self.upper - self.lower) ** power
         return self._inside * inside + above
 
@@ -162,12 +162,11 @@ class SmoothDensity(dist.Distribution):
 
 
 class SmoothMass(SmoothDensity):
-    """Law of whole numbers whose log probabilities are linear between equally spaced knots.
+    """Law of whole numbers whose log probabilities are linear between equally spaced knots: `SmoothDensity` for counts.
 
-    This is `SmoothDensity` for counts. The probability of k is proportional to exp(f(k)) for k from `lower` to `upper`.
-    The function f interpolates `log_density` linearly between the knots. The probabilities in `outside` are added to
-    the probabilities of the two ends. ``args`` and ``kwargs`` are the parameters of `SmoothDensity`. Raises ValueError
-    if the ends are not whole numbers.
+    The probability of k is proportional to exp(f(k)) for k from `lower` to `upper`. The probabilities in `outside` are
+    added to the probabilities of the two ends. ``args`` and ``kwargs`` are the parameters of `SmoothDensity`. Raises
+    ValueError if the ends are not whole numbers.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -200,7 +199,6 @@ class SmoothMass(SmoothDensity):
         return jnp.where(value < self.lower, 0.0, jnp.where(value < self.upper, below, 1.0))
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the smallest count k with P(X ≤ k) ≥ q."""
         below = jnp.cumsum(self._masses, axis=-1)[..., :-1] < jnp.asarray(q)[..., None]
         return self.lower + jnp.sum(below, axis=-1)
 
@@ -219,7 +217,7 @@ class SmoothMass(SmoothDensity):
 
 
 @register_family(SmoothDensity)
-class _Smooth(Family):
+class _OfSmoothDensity(Family):
     tame = True
 
     def breaks(self) -> list[Array]:
