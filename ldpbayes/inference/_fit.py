@@ -22,7 +22,7 @@ from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.model import check_call
 from ldpbayes.inference.problem import problem_of
-from ldpbayes.inference.result import ConvergenceWarning, advice, convergence_problems, inference_data
+from ldpbayes.inference.result import ConvergenceWarning, convergence_problems, helpful_options, inference_data
 from ldpbayes.numerics.arrays import evenly_spaced
 
 NARROW_LAW = (
@@ -199,7 +199,8 @@ def fit(
     if narrow:
         warn(f"at {narrow:.0%} of posterior draws {NARROW_LAW}", LikelihoodWarning)
     if problems:
-        warn("; ".join(problems) + advice(result, largest_depth(sampling.kernel)), ConvergenceWarning)
+        options = helpful_options(result, largest_depth(sampling.kernel))
+        warn(ConvergenceWarning("; ".join(problems), options))
     return result
 
 

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import jax
 from numpyro.primitives import Messenger
 
+from ldpbayes._core.tabular import Table, arrays_of_frames
 from ldpbayes._core.types import Model as NumpyroModel
 from ldpbayes.data import Groups, Release, Sketch
-from ldpbayes.data.frames import Table, arrays_of_frames
 from ldpbayes.mechanisms import mechanism_from_spec
 
 Arguments: TypeAlias = tuple[tuple, dict[str, Any], dict[str, str]]

@@ -15,6 +15,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core.checks import FINITE, LARGEST_CODE, ONE_ABOVE_0, at_least, check_order, checked, is_integer, refuse
 from ldpbayes._core.printing import shown_fields
 from ldpbayes._core.pytrees import check_fields, optional, static, unchecked
+from ldpbayes._core.tabular import column_names, rows_of
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_numbers
@@ -66,12 +67,12 @@ class Columns:
 
     def in_order(self, frame: Any) -> Any:
         """A data frame with these columns, if they have names, in their order; anything else as it is."""
-        names = getattr(frame, "columns", None)
+        names = column_names(frame)
         if names is None or not isinstance(self.columns, tuple):
             return frame
         if set(names) != set(self.columns) or len(names) != len(self.columns):
             raise ValueError(f"the mechanism's columns are {', '.join(self.columns)}; got {', '.join(map(str, names))}")
-        return frame[list(self.columns)]
+        return rows_of(frame, self.columns)
 
 
 def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Columns, np.ndarray]:
@@ -130,7 +131,7 @@ class Columnwise(Mechanism):
         """Return released values as an array, like `Mechanism.validated`. The columns of a data frame are read by their
         names, which must be those of the mechanism.
         """
-        is_frame = getattr(values, "columns", None) is not None  # else names of columns, perhaps many, are not needed
+        is_frame = column_names(values) is not None  # else names of columns, perhaps many, are not needed
         return super().validated(self._columns.in_order(values) if is_frame else values)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from ldpbayes._core.checks import require
 from ldpbayes._core.printing import shown
+from ldpbayes._core.tabular import column_names, rows_of
 from ldpbayes.data import Release
 from ldpbayes.mechanisms import (
     AdditiveMechanism,
@@ -143,10 +144,11 @@ def _read(mechanism: Any, data: Any, clip: bool) -> np.ndarray:
 
 def _array(data: Any, columns: Any) -> np.ndarray:
     """Data as an array of doubles, a frame's `columns` in their order, if they have names."""
-    if hasattr(data, "columns") and isinstance(columns, tuple):
-        if sorted(map(str, data.columns)) != sorted(columns):
+    names = column_names(data)
+    if names is not None and isinstance(columns, tuple):
+        if sorted(map(str, names)) != sorted(columns):
             raise ValueError(f"data must have the columns {', '.join(columns)}, and no others")
-        data = data[list(columns)]
+        data = rows_of(data, columns)
     if np.ma.is_masked(data):
         raise ValueError("some records are missing")
     try:

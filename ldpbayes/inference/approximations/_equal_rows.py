@@ -15,9 +15,9 @@ from jax.flatten_util import ravel_pytree
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.pytrees import unchecked
+from ldpbayes._core.tabular import Table
 from ldpbayes._core.types import Array, Key, Message, Model, Params
 from ldpbayes.data import Release
-from ldpbayes.data.frames import Table
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.compiled_programs import program_of
