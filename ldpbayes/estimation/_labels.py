@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import FINITE_NUMBERS, POSITIVE, at_least, check_order, checked
+from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import simulated_release, warn_of_repeats
@@ -229,9 +230,10 @@ def checked_features(
         raise ValueError(f"features must have {len(fit_names)} columns, as in the fit, got {width}")
     matrix = checked("features", matrix, *FINITE_NUMBERS)
     unnamed = [f"x[{j}]" for j in range(width)]
-    if not hasattr(features, "columns"):
+    columns = column_names(features)
+    if columns is None:
         return matrix, unnamed
-    names = [name if isinstance(name, str) else f"x[{name}]" for name in features.columns]
+    names = [name if isinstance(name, str) else f"x[{name}]" for name in columns]
     if fit_names is not None and unnamed not in (names, list(fit_names)) and names != list(fit_names):
         raise ValueError(f"features must have the columns of the fit in the same order, {list(fit_names)}, got {names}")
     return matrix, names
