@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # editors and type checkers see all names; others are importe
     from ldpbayes import mechanisms as mechanisms
     from ldpbayes import models as models  # type: ignore[attr-defined]  # a folder that is installed there
     from ldpbayes import noise as noise
-    from ldpbayes import opendp as opendp
     from ldpbayes import plots as plots
     from ldpbayes import privacy as privacy
     from ldpbayes import secure as secure
@@ -33,6 +32,7 @@ if TYPE_CHECKING:  # editors and type checkers see all names; others are importe
     from ldpbayes._core.compiling import keep_compiled_code
     from ldpbayes.bootstrap import parametric_bootstrap as parametric_bootstrap
     from ldpbayes.data import NoisyTable, Release, Sketch
+    from ldpbayes.data.readers import opendp as opendp
     from ldpbayes.estimation import frequencies, losses, m_estimate
     from ldpbayes.inference import expand, fit, observe, observe_jointly, predict, privatize
     from ldpbayes.laws import functionals as functionals
@@ -95,7 +95,8 @@ _HOMES = ("_core.checks", "_core.compiling", "mechanisms", "data", "likelihood",
 
 def __getattr__(name: str) -> Any:
     if name in _FOLDERS:
-        return importlib.import_module("ldpbayes.laws.functionals" if name == "functionals" else f"ldpbayes.{name}")
+        homes = {"functionals": "laws.functionals", "opendp": "data.readers.opendp"}
+        return importlib.import_module(f"ldpbayes.{homes.get(name, name)}")
     for home in _HOMES if name in __all__ else ():
         module = importlib.import_module(f"ldpbayes.{home}")
         if hasattr(module, name):

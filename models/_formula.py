@@ -17,7 +17,7 @@ from numpyro.distributions import constraints
 from ldpbayes import Release, observe
 from ldpbayes._core.checks import guess, refuse, require
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
-from ldpbayes.data.frames import column, columns_of
+from ldpbayes._core.tabular import column, columns_of, levels_in_order
 from ldpbayes.models._pooled import Located, pooled
 
 GROUP = re.compile(r"(^|\+)\s*\(\s*1\s*\|\s*(\w+)\s*\)(?=\s*(\+|$))")  # an intercept a group, as lme4 writes it
@@ -217,8 +217,8 @@ class regression:
             if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", self.right + str(self.groups)):
                 if name == self.name:
                     raise ValueError(f"the answer is private and cannot be a column on the right; got {self.formula!r}")
-                ordered = isinstance(getattr(frame[name], "dtype", None), pd.CategoricalDtype)
-                table[name] = pd.Categorical(frame[name]) if ordered else values
+                order = levels_in_order(frame[name])
+                table[name] = values if order is None else pd.Categorical(values, categories=order)
                 refuse(table[name].isna().to_numpy(), f"column {name!r} has {{}} missing values", place="in row {0}")
         fitted = {name: ("categorical", {"categories": each}) for name, each in known.get("levels", {}).items()}
         states = {"transform_state": known.get("transforms", {}), "encoder_state": fitted, "na_action": "ignore"}

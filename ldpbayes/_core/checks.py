@@ -16,8 +16,8 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 
 # Packages whose lines would tell a user nothing: ours, and those through which it calls itself.
-_INSIDE = {"ldpbayes", "numpyro", "jax", "contextlib", "functools", "dataclasses"}
-_LARGEST = 2**63 - 1  # that an array of integers holds
+_PACKAGES_PASSED_OVER = {"ldpbayes", "numpyro", "jax", "contextlib", "functools", "dataclasses"}
+_LARGEST_INT64 = 2**63 - 1  # that an array of integers holds
 LARGEST_CODE = 2**31 - 1  # of codes and columns: that JAX's default integers hold
 
 Rule: TypeAlias = tuple[str, Callable[[np.ndarray], Any]]
@@ -54,31 +54,51 @@ class LdpBayesWarning(UserWarning):
     """
 
 
-def warn(message: str, category: type[Warning] = LdpBayesWarning) -> None:
+class ArgumentError(ValueError):
+    """A wrong argument as data: its `name`, what is `allowed`, the `value` in words, the `place` where it stands (such
+    as a file and a line), and the indices of the bad `entry` of an array. The message is made of these.
+    """
+
+    def __init__(self, name: str, allowed: str, value: str, place: str = "", entry: tuple[int, ...] = ()) -> None:
+        super().__init__(name, allowed, value, place, entry)  # which pickle passes on
+        self.name, self.allowed, self.value, self.place, self.entry = name, allowed, value, place, entry
+
+    def __str__(self) -> str:
+        place = f"{self.place}: " if self.place else ""
+        entry = f"{self.name}[{', '.join(map(str, self.entry))}] = " if self.entry else ""
+        return f"{place}{self.name} must be {self.allowed}, got {entry}{self.value}"
+
+    def at(self, place: str, name: str | None = None, entry: tuple[int, ...] | None = None) -> "ArgumentError":
+        """The error as somebody else knows it: at a place, around the one it has, and perhaps of another name."""
+        place = ", ".join(filter(None, (place, self.place)))
+        return ArgumentError(name or self.name, self.allowed, self.value, place, self.entry if entry is None else entry)
+
+
+def warn(message: str | Warning, category: type[Warning] = LdpBayesWarning) -> None:
     """Warn, with the line outside the package that led here."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES_PASSED_OVER:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
 
 def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> Any:
-    """A number as a float, an array as a read-only float64 copy, or ValueError "`name` must be `allowed`, got ...".
+    """A number as a float, an array as a read-only float64 copy, or `ArgumentError`: "name must be allowed".
     `ok` is the elementwise test of a float64 array; NaN must fail it. Empty, masked and non-numeric values raise, too.
     """
     if np.ma.is_masked(value):
-        raise ValueError(f"{name} must be {allowed}, got a masked array with {np.ma.count_masked(value)} masked values")
+        raise ArgumentError(name, allowed, f"a masked array with {np.ma.count_masked(value)} masked values")
     try:
         original = np.asarray(value)
     except ValueError:  # a ragged list
-        raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
+        raise ArgumentError(name, allowed, repr(value)) from None
     if original.dtype.kind not in "iuf" or original.size == 0:
-        raise ValueError(f"{name} must be {allowed}, got {kind_in_words(original)}")
+        raise ArgumentError(name, allowed, kind_in_words(original))
     array = np.array(original, dtype=np.float64)
     bad = np.argwhere(~np.asarray(ok(array)))
     if len(bad):
-        where = f"{name}[{', '.join(map(str, bad[0]))}] = " if array.ndim else ""
-        raise ValueError(f"{name} must be {allowed}, got {where}{original[tuple(bad[0])].item()!r}")
+        entry = tuple(bad[0].tolist())
+        raise ArgumentError(name, allowed, repr(original[entry].item()), entry=entry)
     array.setflags(write=False)
     return array if array.ndim else float(array)
 
@@ -109,16 +129,16 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def at_least(least: int, name: str, value: Any, most: int = _LARGEST) -> int:
-    """Return an integer argument, or raise ValueError unless least <= value <= most."""
+def at_least(least: int, name: str, value: Any, most: int = _LARGEST_INT64) -> int:
+    """Return an integer argument, or raise `ArgumentError` unless least <= value <= most."""
     try:
         number = least - 1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
         number = least - 1
     if not least <= number <= most:
-        unlimited = number < least and most in (_LARGEST, LARGEST_CODE)
+        unlimited = number < least and most in (_LARGEST_INT64, LARGEST_CODE)
         span = f"of at least {least}" if unlimited else f"from {least} to {most}"
-        raise ValueError(f"{name} must be an integer {span}, got {value!r}")
+        raise ArgumentError(name, f"an integer {span}", repr(value))
     return number
 
 
@@ -127,10 +147,10 @@ def check_order(lower: Any, upper: Any) -> None:
     if not is_concrete(lower, upper):
         return
     if np.any(np.less_equal(upper, lower)):
-        raise ValueError(f"lower must be below upper, got lower = {lower!r}, upper = {upper!r}")
+        raise ArgumentError("lower", "below upper", f"lower = {lower!r}, upper = {upper!r}")
     # halved, so that the check itself cannot overflow
     if np.any(np.subtract(np.divide(upper, 2), np.divide(lower, 2)) > np.finfo(float).max / 2):
-        raise ValueError(f"upper - lower must be finite, got lower = {lower!r}, upper = {upper!r}")
+        raise ArgumentError("upper - lower", "finite", f"lower = {lower!r}, upper = {upper!r}")
 
 
 def whole_numbers_up_to(name: str, values: np.ndarray, most: int) -> None:
@@ -139,7 +159,7 @@ def whole_numbers_up_to(name: str, values: np.ndarray, most: int) -> None:
         exact = int(2 / np.finfo(values.dtype).eps)
         if exact < most and (values > exact).any():
             allowed = f"integers, or floats that can represent {most}"
-            raise ValueError(f"{name} must be {allowed}, got {values.dtype}, which rounds numbers above {exact}")
+            raise ArgumentError(name, allowed, f"{values.dtype}, which rounds numbers above {exact}")
 
 
 def unmasked(values: Any) -> Any:
@@ -149,9 +169,9 @@ def unmasked(values: Any) -> Any:
     return values
 
 
-def guess(word: str, known: Iterable[str]) -> str:
+def guess(word: str, words: Iterable[str]) -> str:
     """The known word that was probably meant, to stand behind an unknown one; empty where nothing is close."""
-    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(word, known, 1))
+    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(word, words, 1))
 
 
 def missing(need: str, extra: str) -> str:

@@ -13,11 +13,11 @@ from ldpbayes._core.tracing import is_concrete
 
 # XLA's newer code generator for loops on CPUs takes twice as long to compile, and its loops are hardly faster. The
 # option is dropped where XLA no longer knows it, since that generator is then the only one.
-_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
+_COMPILER_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 # For functions that run a few times: compiling takes a quarter to a third less, and loops are hardly slower.
-_QUICK_OPTIONS = {"xla_backend_optimization_level": 1}
+_QUICK_COMPILER_OPTIONS = {"xla_backend_optimization_level": 1}
 
-ENTRY = re.compile(r"-[0-9a-f]{64}-(cache|atime)$")  # ends the names of files in which JAX keeps compiled code
+CACHE_ENTRY = re.compile(r"-[0-9a-f]{64}-(cache|atime)$")  # ends the names of files in which JAX keeps compiled code
 
 
 def compiled(lowered: jax.stages.Lowered) -> Callable:
@@ -28,7 +28,7 @@ def compiled(lowered: jax.stages.Lowered) -> Callable:
 def quick_jit(function: Callable, **options: Any) -> Callable:
     """`jax.jit`, with its options, for a function that runs a few times, such as a whole estimation."""
     plain = jax.jit(function, **options)
-    quick = jax.jit(function, compiler_options={**_OPTIONS, **_QUICK_OPTIONS}, **options)
+    quick = jax.jit(function, compiler_options={**_COMPILER_OPTIONS, **_QUICK_COMPILER_OPTIONS}, **options)
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
@@ -41,22 +41,21 @@ def quick_jit(function: Callable, **options: Any) -> Callable:
 
 def _with_known_options(with_options: Callable, without: Callable) -> Any:
     """The first one's result on CPUs whose compiler knows the options, else the second one's."""
-    if jax.default_backend() == "cpu" and _OPTIONS:
+    if jax.default_backend() == "cpu" and _COMPILER_OPTIONS:
         try:
-            return with_options(_OPTIONS)
-        except jax.errors.JaxRuntimeError as error:
-            if "No such compile option" not in str(error):
-                raise
-            _OPTIONS.clear()
+            return with_options(_COMPILER_OPTIONS)
+        except jax.errors.JaxRuntimeError:
+            result = without()  # raises again, unless the options are what this compiler does not know
+            _COMPILER_OPTIONS.clear()
+            return result
     return without()
 
 
 def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
     """Store compiled code in a folder, so that later Python processes start faster.
 
-    Without such a folder, JAX compiles every model again in each new process. With the folder, a later process reads
-    the compiled code of a model from the folder, if the data have the same shapes and types. If JAX already has a
-    folder for compiled code, the function changes nothing.
+    A later process reads the compiled code of a model from the folder, if the data have the same shapes and types. If
+    JAX already has a folder for compiled code, the function changes nothing.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ def _delete_old(folder: pathlib.Path, files: int = 1000, size: int = 1 << 30) ->
     """Delete JAX's entries, those longest unused first, until at most `files` of `size` bytes together are left."""
     # JAX would do so itself (jax_compilation_cache_max_size), but only with another package (filelock), and in a folder
     # where each name that ends like that of an entry is one. Some versions write a second file for the time of use.
-    entries = [path for path in folder.iterdir() if ENTRY.search(path.name) and path.is_file()]
+    entries = [path for path in folder.iterdir() if CACHE_ENTRY.search(path.name) and path.is_file()]
     kept = 0
     for number, path in enumerate(sorted(entries, key=lambda path: -path.stat().st_atime)):
         kept += path.stat().st_size

@@ -34,7 +34,7 @@ def shown(value: Any) -> str:
 
 def one_line(text: str) -> str:
     """Text with line breaks and all other characters that a terminal would not print as escapes."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
 
 
 def shown_fields(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -84,9 +84,9 @@ class Holding:
             counts = {name: readable(count) for name, count in self._counts().items()}
         except (AttributeError, IndexError, TypeError, ValueError):  # mapped leaves need not be arrays
             counts = {}
-        known = {name: float(count) for name, count in counts.items() if count is not None and count.size == 1}
+        numbers = {name: float(count) for name, count in counts.items() if count is not None and count.size == 1}
         # the first s of records (to simulate), nodes, groups and columns is that of the plural
-        return {name.replace("s", "", 1) if n == 1 else name: f"{n:,.12g}" for name, n in known.items()}
+        return {name.replace("s", "", 1) if n == 1 else name: f"{n:,.12g}" for name, n in numbers.items()}
 
     def __repr__(self) -> str:
         counts = [f"{number} {name}" for name, number in self._readable_counts().items()]
@@ -111,8 +111,8 @@ def _array_bytes(value: Any) -> dict[int, int]:
     if isinstance(value, (tuple, list)):
         return {name: size for part in value for name, size in _array_bytes(part).items()}
     mapped = isinstance(value, np.memmap) or isinstance(getattr(value, "base", None), np.memmap)
-    known = isinstance(value, (np.ndarray, jax.Array)) and is_concrete(value)
-    return {id(value): value.nbytes} if known and not mapped else {}
+    in_memory = isinstance(value, (np.ndarray, jax.Array)) and is_concrete(value)
+    return {id(value): value.nbytes} if in_memory and not mapped else {}
 
 
 def _in_bytes(size: float) -> str:

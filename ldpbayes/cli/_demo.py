@@ -24,9 +24,9 @@ from ldpbayes.data.release import simulated_release
 from ldpbayes.inference.result import netcdf
 from ldpbayes.plots import plot_intervals, plot_release, plot_shares
 
-EPSILONS = (0.5, 1.0, 2.0)
-VISITS = LaplaceMechanism(epsilon=1.0, lower=0, upper=20)
-TOP = 20  # visits: the last count stands for this many or more
+AFFAIR_EPSILONS = (0.5, 1.0, 2.0)
+VISITS_MECHANISM = LaplaceMechanism(epsilon=1.0, lower=0, upper=20)
+TOP_VISITS = 20  # visits: the last count stands for this many or more
 ANALYSES = ("naive", "noise-aware", "non-private")
 BETA_DRAWS = 4000
 
@@ -47,7 +47,7 @@ def run(out: pathlib.Path, **options: Any) -> list[Any]:
     keys = jax.random.split(jax.random.key(options["seed"]))
     options["progress_bar"] = False
     shares, posteriors = analysed_affairs(affairs, keys[0], **options)
-    release = simulated_release(keys[1], visits.astype(float), VISITS)
+    release = simulated_release(keys[1], visits.astype(float), VISITS_MECHANISM)
     counts, posteriors["randhie"] = analysed_visits(visits, release, **options)
     print(f"\nPosterior mean and 95 % interval\n\n{table(shares | counts)}\n")
     mean, error = release.values.mean(), 1.96 * release.values.std(ddof=1) / np.sqrt(len(release))
@@ -56,8 +56,8 @@ def run(out: pathlib.Path, **options: Any) -> list[Any]:
         "noise-aware: same model, with the mechanism in the likelihood.\n"
         "non-private: same model, original data (visits: 20 stands for 20 or more).\n"
         f"The plain average of the released visits, {mean:.2f} [{mean - error:.2f}, {mean + error:.2f}], is a fair "
-        f"estimate of the mean\nof the clipped visits ({visits.clip(max=TOP).mean():.2f}), but it says nothing of "
-        "their distribution.\n"
+        f"estimate of the mean\nof the clipped visits ({visits.clip(max=TOP_VISITS).mean():.2f}), but it says nothing "
+        "of their distribution.\n"
     )
     with whole_file(out / "demo.png") as file:
         draw(shares, counts, release, visits).savefig(file, format="png")
@@ -83,7 +83,7 @@ def analysed_affairs(records: np.ndarray, key: jax.Array, **options: Any) -> tup
         return rng.beta(1 + answers.sum(), 1 + (1 - answers).sum(), BETA_DRAWS)
 
     original = beta(records)
-    for epsilon, subkey in zip(EPSILONS, jax.random.split(key, len(EPSILONS)), strict=True):
+    for epsilon, subkey in zip(AFFAIR_EPSILONS, jax.random.split(key, len(AFFAIR_EPSILONS)), strict=True):
         release = simulated_release(subkey, records, RandomizedResponse(epsilon))
         step = f"affairs, epsilon = {epsilon:g}: noise-aware"
         posterior = fitted(step, models.warner(), release.sketch(), **options)
@@ -100,7 +100,7 @@ def analysed_visits(records: np.ndarray, release: Release, **options: Any) -> tu
     # The naive analyst, who needs counts, rounds the released values and replaces negative ones by 0.
     naive = np.maximum(np.round(release.values), 0).astype(int)
     counts = {"naive": _frequencies(naive, naive.max() + 1), "non-private": _frequencies(records)}
-    fits = {name: fitted(f"{step}{name}", noiseless_counts, each, **options) for name, each in counts.items()}
+    fits = {name: fitted(f"{step}{name}", noiseless_counts, data, **options) for name, data in counts.items()}
     fits["noise-aware"] = posterior
     mean, concentration = ({a: _draws(fits[a], site) for a in ANALYSES} for site in ("mean", "concentration"))
     none = {name: visit_shares(mean[name], concentration[name])[:, 0] for name in ANALYSES}
@@ -115,7 +115,7 @@ def noiseless_counts(frequencies: np.ndarray) -> None:
     numpyro.sample("x", dist.MultinomialProbs(shares, int(frequencies.sum())), obs=frequencies)
 
 
-def visit_shares(mean: Array, concentration: Array, top: int = TOP) -> jax.Array:
+def visit_shares(mean: Array, concentration: Array, top: int = TOP_VISITS) -> jax.Array:
     """Shares (*draws, top + 1) of records with 0, 1, ..., top − 1 and with `top` or more visits."""
     law = dist.NegativeBinomial2(mean[..., None], concentration[..., None])
     below = jnp.exp(law.log_prob(np.arange(top)))
@@ -124,7 +124,7 @@ def visit_shares(mean: Array, concentration: Array, top: int = TOP) -> jax.Array
 
 
 def table(estimates: Draws) -> str:
-    rows = [("", ANALYSES)] + [(name, [summary(draws[each]) for each in ANALYSES]) for name, draws in estimates.items()]
+    rows = [("", ANALYSES)] + [(name, [summary(draws[kind]) for kind in ANALYSES]) for name, draws in estimates.items()]
     return "\n".join(f"{name:<20}{''.join(f'{cell:<21}' for cell in cells)}".rstrip() for name, cells in rows)
 
 
@@ -139,7 +139,7 @@ def draw(affairs: Draws, visits: Draws, release: Release, records: np.ndarray) -
     """The demo's picture, a Matplotlib figure: `release` is that of `records` (N,), the visits."""
     figure = Figure(figsize=(10, 3.6), layout="constrained", dpi=140)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 0.85, 1.25))
-    groups = {f"ε = {e:g}": v for e, v in zip(EPSILONS, affairs.values(), strict=True)}
+    groups = {f"ε = {e:g}": v for e, v in zip(AFFAIR_EPSILONS, affairs.values(), strict=True)}
     plot_intervals(
         {group: {name: draws[name] for name in ANALYSES[:2]} for group, draws in groups.items()},
         reference=next(iter(groups.values()))["non-private"],
@@ -154,7 +154,7 @@ def draw(affairs: Draws, visits: Draws, release: Release, records: np.ndarray) -
     middle.text(24, middle.get_ylim()[1], "clipping\nrange", color="#0072B2", va="top")
     middle.set_title("Laplace noise, ε = 1 ...", loc="left", pad=20)
 
-    k = np.arange(TOP + 1)
+    k = np.arange(TOP_VISITS + 1)
     original = _frequencies(records) / len(records)
     right.bar(k, original, color="#C4C4C4", width=0.85)
     shares = {name: visit_shares(visits["mean visits"][name], visits["concentration"][name]) for name in ANALYSES[:2]}
@@ -166,7 +166,7 @@ def draw(affairs: Draws, visits: Draws, release: Release, records: np.ndarray) -
     return figure
 
 
-def _frequencies(counts: np.ndarray, top: int = TOP) -> np.ndarray:
+def _frequencies(counts: np.ndarray, top: int = TOP_VISITS) -> np.ndarray:
     return np.bincount(np.minimum(counts, top), minlength=top + 1)
 
 

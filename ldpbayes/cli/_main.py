@@ -13,9 +13,9 @@ import pathlib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from encodings import utf_8
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpyro.distributions as dist
@@ -25,13 +25,14 @@ from ldpbayes._core.archive import whole_file
 from ldpbayes._core.checks import guess, is_integer, require
 from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
-from ldpbayes.cli._csv import BadInput, naming
-from ldpbayes.cli._parser import FAMILY_OPTIONS, LAWS, parser
+from ldpbayes.cli._inputs import BadInput, naming
+from ldpbayes.cli._parser import FAMILY_OPTIONS, LABEL_LAWS, MECHANISMS, MODELS, command, parser
 from ldpbayes.data import sketch_from
+from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
-from ldpbayes.inference.result import netcdf, summary_table
+from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import Categories, mechanism_names
@@ -40,21 +41,25 @@ from ldpbayes.plots import plot_calibration, plot_density, plot_design
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-ADVISED = {"run longer chains": "give more --warmup and --samples", "target_accept_prob": "--target-accept"}
-ADVISED |= {"max_tree_depth": "--max-tree-depth", "dense_mass=True": "--dense-mass", ", reparametrise": ""}
-WRITERS = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
-UNLIKELY = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
-LINES = 8  # of notes on releases that are printed
+ADVICE = {  # on options of `fit`, as the command line spells them
+    "num_samples": "give more --warmup and --samples",
+    "target_accept_prob": "raise --target-accept",
+    "max_tree_depth": "raise --max-tree-depth",
+    "dense_mass": "or try --dense-mass if parameters are correlated",
+}
+WRITER_PACKAGES = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
+LEAST_P_VALUE = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
+MOST_NOTES = 8  # of notes on releases that are printed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`ldpbayes.cli.main`, after the imports."""
     try:
-        args = parser(COMMANDS).parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        args = parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
         return args.run(args)
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
-    except BadInput as error:
+    except (BadInput, FileError) as error:
         return _fail(error, BAD_INPUT)
     except (ImportError, OSError, MemoryError) as error:
         return _fail(error, FAILED)
@@ -79,12 +84,14 @@ def _fail(message: object, code: int) -> int:
     return code
 
 
-def _demo(args: argparse.Namespace) -> int:
-    """Add noise to two real data sets, analyse them in three ways, print a table and draw a picture of the results.
-
+@command(
+    "Add noise to two real data sets, analyse them in three ways, print a table and draw a picture of the results.",
+    """
     ldpbayes demo
     ldpbayes demo --out results --seed 7
-    """
+    """,
+)
+def _demo(args: argparse.Namespace) -> int:
     require("demo", "statsmodels", "matplotlib", "h5netcdf", "h5py")
     from ldpbayes.cli._demo import run
 
@@ -97,9 +104,9 @@ def _demo(args: argparse.Namespace) -> int:
         return _exit_code(run(args.out, **_sampler_options(args)))
 
 
-def _fit(args: argparse.Namespace) -> int:
-    r"""Sample the posterior of a model, given files of released values.
-
+@command(
+    "Sample the posterior of a model, given files of released values.",
+    r"""
     ldpbayes fit visits.npz --model clipped_counts --out visits.nc
     ldpbayes fit visits.npz --model smooth_density --plot visits.png
     ldpbayes fit answers.parquet --model warner
@@ -114,7 +121,9 @@ def _fit(args: argparse.Namespace) -> int:
         --lower -5 --upper 5 --model hierarchical
     ldpbayes fit people.csv --column income --mechanism laplace --epsilon 1 --lower 0 --upper 100 \
         --formula "income ~ age + education"
-    """
+    """,
+)
+def _fit(args: argparse.Namespace) -> int:
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if (args.model is None) == (args.formula is None):
@@ -133,10 +142,10 @@ def _fit(args: argparse.Namespace) -> int:
     if files > 1 and args.add == bool(args.by):
         raise BadInput(f"{files} RELEASEs need --by file (each is a group) or --add (all are parts of one release)")
     several, args.by = bool(args.by), None if files > 1 and args.by == "file" else args.by
-    if args.model in inputs.GROUPED and (args.add or not several):
+    if args.model in inputs.GROUP_PLATES and (args.add or not several):
         raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
-    if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUPED:
-        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUPED)}"
+    if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUP_PLATES:
+        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUP_PLATES)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
 
     def say(text: str) -> None:
@@ -146,32 +155,32 @@ def _fit(args: argparse.Namespace) -> int:
     notes: list[str] = []
     with _plain_warnings():
         releases = inputs.load_releases(args, sketches=True)
-        kind = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
-        say(f"{files} files, {kind}") if files > 1 else None
+        role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
+        say(f"{files} files, {role}") if files > 1 else None
         say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
-        facts = [each.release.about or {} for each in releases]
+        facts = [named.release.about or {} for named in releases]
         stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
         say(few(stated)) if stated else None
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
-        mechanism, factory = releases[0].release.mechanism, getattr(model, "factory", "")
+        mechanism, (factory, kind, _) = releases[0].release.mechanism, inputs.traits_of(model)
         if args.plot is not None:
             others = several or mechanism.record_shape or isinstance(mechanism, Categories)
-            if others or getattr(model, "kind", "numbers") != "numbers":
+            if others or kind != "numbers":
                 raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):
                 bounds = shape_of(mechanism)[:2]
         with naming("--same-people"):
-            said = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
-        say(few(f"  {line}" for line in said.splitlines()))
+            statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
+        say(few(f"  {line}" for line in statement.splitlines()))
         whole = args.no_sketch or args.features or frame
-        data = [each.release if whole else inputs.as_sketch(each, args.model, notes.append) for each in releases]
+        data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
         if notes:
             say(notes[0])
         words = tuple(release.word for release in releases)
         words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
-        groups = ldp.data.Groups(data, {inputs.GROUPED.get(args.model, "group"): words})
+        groups = ldp.data.Groups(data, {inputs.GROUP_PLATES.get(args.model, "group"): words})
         _use_compilation_cache(args)
         draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
         say(f"sampling {draws} (at first, compiling for seconds) ...")
@@ -181,7 +190,7 @@ def _fit(args: argparse.Namespace) -> int:
         with inputs.blaming(args.model):
             result = ldp.fit(model, *frame, groups if several else data[0], **options)
         say("")
-        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER.get(factory, ())]
+        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER_SITES.get(factory, ())]
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             display(summary_table(result, shown))
             if factory == "smooth_density":
@@ -190,16 +199,11 @@ def _fit(args: argparse.Namespace) -> int:
                 kinds = DEFAULTS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
                 display(f"\n{summary_table(law, [*kinds])}")
-        if args.out is not None:
-            with whole_file(args.out) as file:
-                file.write(netcdf(result))
-            say(f"\nwrote {args.out}")
+        _write(args.out, lambda file: file.write(netcdf(result)), say)
         if args.plot is not None:
             with naming("--plot"):
                 figure = _picture(result, model, releases[0].release, *bounds)
-            with whole_file(args.plot) as file:
-                figure.savefig(file, format="png", dpi=150)
-            say(f"\nwrote {args.plot}")
+            _write_picture(args.plot, figure, say)
     return _exit_code([result])
 
 
@@ -224,17 +228,19 @@ def _picture(result: Any, model: Any, release: ldp.Release, low: float, high: fl
 def few(lines: Iterable[str]) -> str:
     """The first lines, and how many others there are."""
     texts = list(lines)
-    beyond = len(texts) - LINES
-    return "\n".join(texts[:LINES] + [f"... and {beyond:,} more"] * (beyond > 0))
+    beyond = len(texts) - MOST_NOTES
+    return "\n".join(texts[:MOST_NOTES] + [f"... and {beyond:,} more"] * (beyond > 0))
 
 
-def _bootstrap(args: argparse.Namespace) -> int:
-    """Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.
-
+@command(
+    "Estimate the parameters of a family from released statistics, with intervals for sampling and noise together.",
+    """
     ldpbayes bootstrap sums.npz --family gaussian --lower 0 --upper 100 --count 5000
     ldpbayes bootstrap visits.npz --family poisson --upper 20 --count 20190 --account-for-clamping
     ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
-    """
+    """,
+)
+def _bootstrap(args: argparse.Namespace) -> int:
     _check_out(args.out, ".nc", "draws are written as NetCDF")
     with _plain_warnings() as messages:
         ((name, _, release),) = inputs.load_releases(args)
@@ -245,10 +251,7 @@ def _bootstrap(args: argparse.Namespace) -> int:
             estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
             table = estimate.summary(args.level)
         display(f"{table}\n{estimate.privacy}")
-    if args.out is not None:
-        with whole_file(args.out) as file:
-            file.write(estimate.replicates.to_netcdf(engine="h5netcdf"))
-        display(f"wrote {args.out}")
+    _write(args.out, lambda file: file.write(estimate.replicates.to_netcdf(engine="h5netcdf")))
     return DOUBTFUL if messages else OK
 
 
@@ -269,43 +272,43 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     return statistics.SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
 
 
-def _regress(args: argparse.Namespace) -> int:
-    r"""Fit a linear regression of released labels on public features, by maximum a posteriori.
-
+@command(
+    "Fit a linear regression of released labels on public features, by maximum a posteriori.",
+    r"""
     ldpbayes regress labels.npz --features features.csv
     ldpbayes regress homes.csv --column price --mechanism laplace --epsilon 1 --lower 0 --upper 1 \
         --features age,rooms
     ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
-    """
+    """,
+)
+def _regress(args: argparse.Namespace) -> int:
     _check_out(args.out, ".csv", "estimates are written as CSV")
     with _plain_warnings() as messages:
         ((name, _, release),) = inputs.load_releases(args)
         features, intercept = inputs.load_features(args), not args.no_intercept
         with naming(name):
-            objective = ldp.estimation.MarginalLikelihood(getattr(dist, LAWS[args.law]))
+            objective = ldp.estimation.MarginalLikelihood(getattr(dist, LABEL_LAWS[args.law]))
             options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
             predictor = ldp.estimation.linear_fit(features, release, **options)
             table = predictor.summary(args.level)
         display(f"{table}\n{predictor.privacy}")
-    if args.out is not None:
-        columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
-        rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
-        with whole_file(args.out) as file:
-            csv.writer(utf_8.StreamWriter(file)).writerows(rows)
-        display(f"wrote {args.out}")
+    columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
+    rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
+    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
     return DOUBTFUL if messages else OK
 
 
-def _release(args: argparse.Namespace) -> int:
-    r"""Add noise to original records, with secure randomness, and write a release file that may be published.
-
+@command(
+    "Add noise to original records, with secure randomness, and write a release file that may be published.",
+    r"""
     ldpbayes release visits.csv --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 --out visits.npz
     ldpbayes release people.csv --column smokes --levels no,yes --mechanism randomized_response --epsilon 1 \
         --out smokes.npz
-    """
-    _check_out(
-        args.out, args.out.suffix if args.out.suffix in inputs.FILES else ".npz", "releases end in .npz or .parquet"
-    )
+    """,
+)
+def _release(args: argparse.Namespace) -> int:
+    ending = args.out.suffix if args.out.suffix in inputs.RELEASE_ENDINGS else ".npz"
+    _check_out(args.out, ending, "releases end in .npz or .parquet")
     try:
         with whole_file(args.out, new=True) as file:
             mechanism, data = inputs.load_private(args)
@@ -317,59 +320,63 @@ def _release(args: argparse.Namespace) -> int:
     except FileExistsError:
         raise BadInput(f"--out {args.out} exists, and is not overwritten") from None
     display(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
-    known = "the mechanism, who drew them, and the names of the column and its levels"
-    display(f"wrote {args.out}: {len(release):,} released values, {known}, and nothing else")
+    facts = "the mechanism, who drew them, and the names of the column and its levels"
+    display(f"wrote {args.out}: {len(release):,} released values, {facts}, and nothing else")
     return DOUBTFUL if messages else OK
 
 
-def _table(args: argparse.Namespace) -> int:
-    r"""Estimate the cells of a noisy table before the noise, and ratios of cells, with intervals.
-
+@command(
+    "Estimate the cells of a noisy table before the noise, and ratios of cells, with intervals.",
+    r"""
     ldpbayes table counts.csv --value n --keys state,county --noise discrete_gaussian \
         --standard-deviation-column sd --ratio n/population
+    ldpbayes table answers.parquet --format census --query total --geocodes 0500000US01 --privacy "zCDP as stated"
+    ldpbayes table released.csv --format opendp --summary summary.csv --value len --signed true
     ldpbayes table visits.parquet --value visits,users --keys page --noise gaussian --variance 100,400 \
         --ratio visits/users
-    """
+    """,
+)
+def _table(args: argparse.Namespace) -> int:
     _check_out(args.out, ".csv", "cells are written as CSV")
     with _plain_warnings() as messages:
         warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
         tables, values = inputs.load_tables(args)
-        known = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
+        reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
         with naming(args.table):
-            parts = {name: table[known[name]] for name, table in tables.items()}
+            parts = {name: table[reported[name]] for name, table in tables.items()}
             posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
-        draws = {name: np.tile(each, (args.samples if name in tables else 1, 1)) for name, each in values.items()}
+        draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
         for name in tables:
-            draws[name][:, known[name]] = posterior[name].values[0]
+            draws[name][:, reported[name]] = posterior[name].values[0]
         for over, by in args.ratio:
             for part in (values, draws):  # without a positive denominator there is no ratio
                 part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
         table, rows = next(iter(tables.values())), list[tuple]()
-        display(*(f"{name}: {each!r}" for name, each in tables.items()), promises([*tables.values()]), sep="\n")
+        display("\n".join([*(f"{name}: {part!r}" for name, part in tables.items()), promises([*tables.values()])]))
         display(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
         for name in [*tables, *map("/".join, args.ratio)]:
             levels = estimates.tail_probabilities(args.level, "both")
             low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
-            own = {"value": values[name], "mean": np.nanmean(draws[name], axis=0), "sd": np.nanstd(draws[name], axis=0)}
-            own |= {"lower": low, "upper": high}
-            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(own, ",.6g")))
-            rows += zip(*table.keys.values(), itertools.repeat(name), *own.values())
-    if args.out is not None:
-        with whole_file(args.out) as file:
-            csv.writer(utf_8.StreamWriter(file)).writerows([[*table.keys, "quantity", *own], *rows])
-        display(f"wrote {args.out}")
+            columns = {"value": values[name], "mean": np.nanmean(draws[name], axis=0)}
+            columns |= {"sd": np.nanstd(draws[name], axis=0), "lower": low, "upper": high}
+            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(columns, ",.6g")))
+            rows += zip(*table.keys.values(), itertools.repeat(name), *columns.values())
+    rows.insert(0, (*table.keys, "quantity", *columns))
+    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
     return DOUBTFUL if messages else OK
 
 
-def _sketch(args: argparse.Namespace) -> int:
-    r"""Summarise release files of any size in one small sketch file for fit; it names its source files.
-
+@command(
+    "Summarise release files of any size in one small sketch file for fit; it names its source files.",
+    r"""
     ldpbayes sketch 'day-*.parquet' --column visits --mechanism laplace --epsilon 1 --lower 0 --upper 20 \
         --out total.npz
     ldpbayes sketch total.npz tuesday.npz --out both.npz
-    """
+    """,
+)
+def _sketch(args: argparse.Namespace) -> int:
     _check_out(args.out, ".npz", "sketches are NumPy files")
-    args.column = [name for each in args.column or () for name in each.split(",")]
+    args.column = [name for text in args.column or () for name in text.split(",")]
     with naming("sketch"), _plain_warnings() as messages:
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
@@ -382,18 +389,20 @@ def _sketch(args: argparse.Namespace) -> int:
     return DOUBTFUL if messages else OK
 
 
-def _design(args: argparse.Namespace) -> int:
-    r"""Plan a survey: compute widths of intervals, and the share of information that remains under a mechanism.
-
+@command(
+    "Plan a survey: compute widths of intervals, and the share of information that remains under a mechanism.",
+    r"""
     ldpbayes design --law LogNormal --at loc=6.8,scale=0.4 --mechanism laplace,square_wave --epsilon 0.5,1,2 \
         --lower 0 --upper 3000 --people 2000
     ldpbayes design --law Bernoulli --at probs=0.3 --mechanism randomized_response --categories 2 --epsilon 1 \
         --width 0.05
-    """
+    """,
+)
+def _design(args: argparse.Namespace) -> int:
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
-    known = [name for name in dir(dist) if name[0].isupper()]
-    if args.law not in known:
-        meant = f"{args.law!r}{guess(args.law, known)}"
+    laws = [name for name in dir(dist) if name[0].isupper()]
+    if args.law not in laws:
+        meant = f"{args.law!r}{guess(args.law, laws)}"
         raise BadInput(f"--law must be a NumPyro distribution, such as Normal; got {meant}")
     law: Any = getattr(dist, args.law)
     mechanisms = inputs.planned_mechanisms(args)
@@ -418,24 +427,24 @@ def _design(args: argparse.Namespace) -> int:
         counts = args.people, 10 * args.people
         with naming("--plot"):
             plot_design(plan, args.of or plan.names[0], counts, level=args.level, ax=figure.subplots())
-        with whole_file(args.plot) as file:
-            figure.savefig(file, format="png", dpi=150)
-        display(f"\nwrote {args.plot}")
+        _write_picture(args.plot, figure)
     return OK
 
 
-def _calibrate(args: argparse.Namespace) -> int:
-    r"""Check a model by simulation: how often posteriors of simulated releases cover the true parameters.
-
+@command(
+    "Check a model by simulation: how often posteriors of simulated releases cover the true parameters.",
+    r"""
     ldpbayes calibrate clipped_gaussian --epsilon 0.5 1 2 --repeats 500
     ldpbayes calibrate my_model.py --mechanism laplace --epsilon 1 --lower 0 --upper 20 --people 2000 \
         --plot calibration.png
-    """
+    """,
+)
+def _calibrate(args: argparse.Namespace) -> int:
     _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if args.checkpoints is not None and not args.checkpoints.is_dir():
         raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
     model = inputs.load_model(args.model)
-    if getattr(model, "groups", False):
+    if inputs.traits_of(model)[2]:
         raise BadInput(f"{args.model} takes several releases; use ldpbayes.studies.sbc")
     options = {"replicates": args.repeats, "seed": args.seed, "progress_bar": not args.no_progress}
     options |= {"num_warmup": args.warmup, "num_samples": args.samples}
@@ -453,19 +462,19 @@ def _calibrate(args: argparse.Namespace) -> int:
         figure = Figure(figsize=(5 * len(studies), 4), layout="constrained")
         for (label, study), ax in zip(studies.items(), figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
             plot_calibration(study, ax=ax).set_title(label)
-        with whole_file(args.plot) as file:
-            figure.savefig(file, format="png", dpi=150)
-        display(f"wrote {args.plot}")
+        _write_picture(args.plot, figure)
     p_values = [p for study in studies.values() for p in study.p_values.values()]
-    return DOUBTFUL if min(p_values) < UNLIKELY / len(p_values) else OK
+    return DOUBTFUL if min(p_values) < LEAST_P_VALUE / len(p_values) else OK
 
 
-def _mechanisms(args: argparse.Namespace) -> int:
-    """List all registered mechanisms, with those of other installed packages.
-
+@command(
+    "List all registered mechanisms, with those of other installed packages.",
+    """
     ldpbayes mechanisms
     ldpbayes mechanisms --json
-    """
+    """,
+)
+def _mechanisms(args: argparse.Namespace) -> int:
     rows, texts = [], []
     for name in mechanism_names():
         cls = mechanism_class(name)
@@ -474,41 +483,34 @@ def _mechanisms(args: argparse.Namespace) -> int:
             for p in inspect.signature(cls).parameters.values()
         ]
         row = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}", "parameters": parameters}
-        rows.append(row | {"description": first_paragraph(inspect.getdoc(cls))})
+        rows.append(row | {"description": MECHANISMS.get(name, "")})
         signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in parameters]
         texts.append(f"{name}({', '.join(signature)})\n    {rows[-1]['description']}")
     display(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
     return OK
 
 
-def _models(args: argparse.Namespace) -> int:
-    """List the models that fit knows by name, with their default priors, their purpose and their parameters.
-
+@command(
+    "List the models that fit knows by name, with their default priors, their purpose and their parameters.",
+    """
     ldpbayes models
     ldpbayes models --json
-    """
+    """,
+)
+def _models(args: argparse.Namespace) -> int:
     rows = []
     for name in ldp.models.__all__:
         factory = getattr(ldp.models, name)
         needed = [parameter for parameter, required in inputs.parameters_of(factory).items() if required]
         # a formula, or features of one column, where they are needed
-        shown = factory(*("y ~ x" if each == "formula" else np.zeros((1, 1)) for each in needed)).shown
-        priors = ", ".join(f"{name}={text}" for name, text in shown.items() if name not in needed)
-        text = (inspect.getdoc(factory) or "").replace("`", "")
-        returned = first_paragraph(text.partition("\n\nReturns ")[2])
-        takes = re.split(r"[;.] (?:Raises )?(?:Type|Value)Error", returned)[0].rstrip(".")
-        rows.append({"name": name, "priors": priors, "description": first_paragraph(text), "takes": takes})
+        model = factory(*("y ~ x" if parameter == "formula" else np.zeros((1, 1)) for parameter in needed))
+        priors = ", ".join(f"{name}={text}" for name, text in model.shown.items() if name not in needed)
+        _, kind, groups = inputs.traits_of(model)
+        takes = f"Takes {'one release for each group, of' if groups else 'a release of'} {kind}."
+        rows.append({"name": name, "priors": priors, "description": MODELS[name], "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     display(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
     return OK
-
-
-COMMANDS = (_demo, _fit, _bootstrap, _regress, _release, _table, _sketch, _design, _calibrate, _mechanisms, _models)
-
-
-def first_paragraph(text: str | None) -> str:
-    """The first paragraph of a docstring in a line."""
-    return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
 def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = "--out") -> None:
@@ -516,18 +518,30 @@ def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = 
         return
     if path.suffix != suffix:
         raise BadInput(f"{option} {path}: {form}; give the name of a file that ends in {suffix}")
-    require("demo", *WRITERS.get(suffix, ()))
+    require("demo", *WRITER_PACKAGES.get(suffix, ()))
     if path.is_dir():
         raise BadInput(f"{option} {path} is a folder; give the name of a file")
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option}: there is no folder {path.absolute().parent}")
 
 
+def _write(path: pathlib.Path | None, write: Callable[[BinaryIO], object], say: Callable = display) -> None:
+    """Write an output file, if it is wanted, and say so."""
+    if path is not None:
+        with whole_file(path) as file:
+            write(file)
+        say(f"\nwrote {path}")
+
+
+def _write_picture(path: pathlib.Path, figure: Any, say: Callable = display) -> None:
+    _write(path, lambda file: figure.savefig(file, format="png", dpi=150), say)
+
+
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
     options = {"seed": args.seed, "num_chains": args.chains, "num_warmup": args.warmup, "num_samples": args.samples}
-    given = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
-    given |= {"dense_mass": args.dense_mass or None}  # any of these makes `fit` run chains
-    return options | {name: option for name, option in given.items() if option is not None}
+    sampler = {"target_accept_prob": args.target_accept, "max_tree_depth": args.max_tree_depth}
+    sampler |= {"dense_mass": args.dense_mass or None}  # any of these makes `fit` run chains
+    return options | {name: option for name, option in sampler.items() if option is not None}
 
 
 @contextlib.contextmanager
@@ -539,8 +553,8 @@ def _plain_warnings() -> Iterator[set[str]]:
 
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message)
-            for name, typed in ADVISED.items() if issubclass(category, ldp.inference.ConvergenceWarning) else ():
-                text = text.replace(name, typed)
+            if isinstance(message, ldp.inference.ConvergenceWarning):
+                text = message.problem + advice(message.options, ADVICE)
             if not issubclass(category, ldp.LdpBayesWarning):
                 show(message, category, *args, **kwargs)
             elif text not in messages:

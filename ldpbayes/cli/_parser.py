@@ -2,15 +2,14 @@
 
 import argparse
 import contextlib
-import inspect
 import pathlib
 import textwrap
-from collections.abc import Callable, Sequence, Set
-from typing import Any, NoReturn
+from collections.abc import Callable, Set
+from typing import Any, NamedTuple, NoReturn
 
 from ldpbayes import __version__
-from ldpbayes.cli._csv import BadInput
-from ldpbayes.cli._inputs import TYPED, option, parameter, parameters_of
+from ldpbayes.cli._inputs import FORMAT_PREFIX, PARAMETER_PREFIX, BadInput, option, parameter, parameters_of
+from ldpbayes.data.readers import formats
 from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class
@@ -33,7 +32,54 @@ FAMILY_OPTIONS |= {
     for name, family in FAMILIES.items()
     for field, text in family.option_help.items()
 }
-LAWS = {
+MECHANISMS = {  # as `ldpbayes mechanisms` describes them; it lists those of other packages without a description
+    "additive": "Noise of any law on a clipped number, on columns of a row, or on a statistic of many records.",
+    "discrete_gaussian": "Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)).",
+    "discrete_laplace": "Discrete Laplace (geometric) noise on a whole number: P(noise = k) ∝ exp(−|k|/scale).",
+    "floored": "Print max(z, floor): a released number z below the floor is printed as the floor.",
+    "gaussian": "Gaussian noise for a privacy target, on a number, on columns of a row, or on a statistic.",
+    "hadamard_response": "Hadamard response: release the number of a column of a Hadamard matrix.",
+    "incomplete": "Some released numbers are missing, for reasons that are unrelated to the numbers.",
+    "independent_laplace": "Independent Laplace noise on a number, or in every perturbed column of a row.",
+    "laplace": "Laplace noise for a privacy budget, on a clipped number, on columns of a row, or on a statistic.",
+    "linear_records": "Gaussian noise on covariates in a ball and on a bounded response.",
+    "linear_statistics": "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records.",
+    "local_hashing": "Hash the category to 0, ..., g − 1 with a random seed, then release seed and perturbed hash.",
+    "logistic_records": "Gaussian noise on covariates in a ball, and randomized response on a label.",
+    "logistic_statistics": "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum.",
+    "optimal_unary_encoding": "Optimal unary encoding (OUE): release one perturbed bit for each category.",
+    "randomized_response": "Release the true category with probability p, each other category with probability q.",
+    "rounded": "Print the multiple of a unit that is nearest to the released number.",
+    "rp_with_prior": "Release a value near the label, or else a value anywhere in an interval.",
+    "rr_on_bins": "Randomized response over bins of labels, each of which is released as one number.",
+    "square_wave": "Square wave: release a number near the clipped record, or else a number anywhere.",
+    "staircase": "Staircase noise for a privacy budget, on a clipped number.",
+    "subset_selection": "Subset selection: release a random set of categories.",
+    "symmetric_laplace": "Symmetric multivariate Laplace noise on a clipped number or on clipped columns of a row.",
+    "symmetric_unary_encoding": "Symmetric unary encoding (SUE): release one randomly flipped bit for each category.",
+    "transition_matrix": "Any mechanism for categories, given by its matrix of probabilities p(z | x).",
+    "unbiased_randomizer": "Unbiased mechanism for labels, with finitely many outputs.",
+    "withheld": "Print nothing instead of each released number below a threshold.",
+    "zero_inflated_laplace": "Symmetric Laplace noise that is omitted for some records at random.",
+}
+MODELS = {  # as `ldpbayes models` describes them
+    "clipped_counts": "Model of counts that were clipped and released with noise: negative binomial.",
+    "clipped_exponential": "Model of exponential numbers, such as waiting times, that were clipped.",
+    "clipped_gaussian": "Model of normal numbers that were clipped.",
+    "hierarchical": "Model of numbers in several groups: normal in each, with normal group means.",
+    "label_regression": "Model of a regression of private labels on public features (--features).",
+    "linear_regression": "Model of a linear regression of y on normal covariates x, of rows (x, y) or sums.",
+    "logistic_regression": "Model of a logistic regression of y on normal covariates x, of rows (x, y) or sums.",
+    "multivariate_normal": "Model of normal rows: means, standard deviations and correlations of the columns.",
+    "oue_histogram": "Model of categories: the share of each category in the population.",
+    "perturbed_covariates": "Model of a regression whose covariates are released with noise, and the response without.",
+    "regional_histograms": "Model of categories in several regions, whose shares vary around common shares.",
+    "regression": "Generalised linear model from a formula (--formula): the answer is released, the rest is public.",
+    "small_areas": "Model of the rates of areas, such as counties in states, whose counts were released with noise.",
+    "smooth_density": "Model of numbers or counts whose law has no parametric family: a smooth density.",
+    "warner": "Model of yes-or-no answers: the share of true answers yes.",
+}
+LABEL_LAWS = {
     "bernoulli": "BernoulliLogits",
     "laplace": "Laplace",
     "log_normal": "LogNormal",
@@ -44,8 +90,29 @@ LAWS = {
 FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"
 
 
-def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
-    """The parser of the command line, whose result has one of the commands as ``run``; its docstring is the help."""
+class Command(NamedTuple):
+    """A function of parsed arguments, which returns an exit code, and its help."""
+
+    run: Callable[[argparse.Namespace], int]
+    help: str
+    examples: str
+
+
+COMMANDS: dict[str, Command] = {}
+
+
+def command(text: str, examples: str) -> Callable[[Callable], Callable]:
+    """Decorator of the function of a command, with its help and examples of its use."""
+
+    def decorate(function: Callable) -> Callable:
+        COMMANDS[function.__name__.removeprefix("_")] = Command(function, text, textwrap.dedent(examples).strip())
+        return function
+
+    return decorate
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line, whose result has the function of one of the commands as ``run``."""
     top = _Parser(
         prog="ldpbayes",
         description="Bayesian inference from differentially private releases.",
@@ -55,13 +122,11 @@ def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"ldpbayes {__version__}")
     group = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     subs = {}
-    for command in commands:
-        text, _, examples = (inspect.getdoc(command) or "").partition("\n\n")
+    for name, (run, text, examples) in COMMANDS.items():
         epilog = f"examples:\n{textwrap.indent(examples, '  ')}\n\n{EXIT_CODES}"
         texts: Any = {"help": text, "description": text, "epilog": epilog}
-        name = command.__name__.removeprefix("_")
         subs[name] = group.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
-        subs[name].set_defaults(run=command)
+        subs[name].set_defaults(run=run)
     _add_sampler_options(subs["demo"])
     _add(subs["demo"], "--out", "DIR", "default: ./ldpbayes-demo", pathlib.Path, pathlib.Path("ldpbayes-demo"))
     _add_sampler_options(subs["fit"])
@@ -80,7 +145,7 @@ def parser(commands: Sequence[Callable]) -> argparse.ArgumentParser:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:  # in one line, as of all commands, and not below the usage
-        raise BadInput(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
+        raise BadInput(f"{message}; see '{self.prog} --help'")
 
 
 def _add(group: Any, name: str, metavar: str, text: str, kind: Any = None, default: Any = None, **more: Any) -> None:
@@ -145,7 +210,7 @@ def _add_bootstrap_options(bootstrap: argparse.ArgumentParser) -> None:
     group = bootstrap.add_argument_group("the bootstrap")
     _add(group, "--draws", "N", "number of replicates (default: 2000)", _integer(2), 2000)
     _add(group, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
-    _add(group, "--level", "P", "probability of the intervals (default: 0.95)", float, 0.95)
+    _add(group, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
     _add(group, "--kind", "NAME", "intervals: percentile (default), pivotal, studentised or log", default="percentile")
     _add_switch(group, "--match", "correct the bias by matched replicates")
     _add(group, "--out", "FILE.nc", "write the replicates as NetCDF", pathlib.Path)
@@ -156,10 +221,10 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
     _add_csv_options(regress)
     _add(regress, "--features", "FILE", FEATURES_HELP, pathlib.Path, required=True)
     law = "distribution of a label given its predictor (default: normal)"
-    regress.add_argument("--law", help=law, default="normal", choices=LAWS)
+    regress.add_argument("--law", help=law, default="normal", choices=LABEL_LAWS)
     _add(regress, "--penalty", "X", "prior precision of a slope (default: the most probable one)", float)
     _add_switch(regress, "--no-intercept", "without an intercept: the predictor is 0 if all features are 0")
-    _add(regress, "--level", "P", "probability of the intervals (default: 0.95)", float, 0.95)
+    _add(regress, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
     _add(regress, "--out", "FILE.csv", "write the estimates of the parameters", pathlib.Path)
 
 
@@ -173,8 +238,16 @@ def _add_release_options(release: argparse.ArgumentParser) -> None:
 def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "table", "TABLE", ".csv or .parquet file, one row for each cell; missing: not reported", pathlib.Path)
     values = "columns of noisy values; several if --ratio divides one by another"
-    _add(table, "--value", "NAME,...", values, _names, required=True)
-    _add(table, "--keys", "NAME,...", "columns that identify the cell of a row, outermost first", _names, required=True)
+    _add(table, "--value", "NAME,...", values, _names)
+    _add(table, "--keys", "NAME,...", "columns that identify the cell of a row, outermost first", _names, [])
+    read = formats()
+    names = f"{', '.join(read)} (default: by the ending of TABLE); options of a format are typed as --query"
+    _add(table, "--format", "NAME", f"format of TABLE: {names}", choices=read)
+    own_options = {name: parameter_entry for entry in read.values() for name, parameter_entry in entry.options.items()}
+    for name, parameter_entry in own_options.items():
+        hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        kind = str if parameter_entry.annotation is str else parameter
+        table.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **hidden)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in ("scale", "standard_deviation", "variance"):
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
@@ -224,7 +297,8 @@ def _add_calibrate_options(calibrate: argparse.ArgumentParser) -> None:
     mechanisms = "one or several mechanisms; their parameters are options (default: that of [KJKH], if there is one)"
     _add(calibrate, "--mechanism", "NAME,...", mechanisms, _names, ())
     _add_parameters(calibrate, {"epsilon"})
-    _add(calibrate, "--epsilon", "X", "privacy budgets, one study for each", float, nargs="+", dest=f"{TYPED}epsilon")
+    budgets = {"nargs": "+", "dest": f"{PARAMETER_PREFIX}epsilon"}
+    _add(calibrate, "--epsilon", "X", "privacy budgets, one study for each", float, **budgets)
     _add(calibrate, "--people", "N", "number of records of a release (default: 5000)", _integer(1), 5000)
     _add(calibrate, "--repeats", "N", "number of releases to simulate and analyse (default: 200)", _integer(1), 200)
     _add(calibrate, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
@@ -244,8 +318,8 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
         + ("them), one for all records." if private else "them); @NAME reads one for each record from a column."),
     )
     column = "column of the values; for rows several in order, x1,x2,y" + " (default: the only column)" * (not private)
-    made = "mechanism that adds the noise" if private else "mechanism that released the values"
-    _add(group, "--mechanism", "NAME", made, required=private)
+    help_text = "mechanism that adds the noise" if private else "mechanism that released the values"
+    _add(group, "--mechanism", "NAME", help_text, required=private)
     _add(group, "--column", "NAME", column, action="append", required=private)
     _add(group, "--levels", "A,B,...", "words in the column that stand for the categories 0, 1, ...", _words, ())
     _add(group, "--times", "N", "largest number of values about one person (default: 1)", _integer(1))
@@ -259,9 +333,9 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
 def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:
     """Parameters of all mechanisms as options, which the help leaves out."""
     hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    names = {name for each in mechanism_names() for name in parameters_of(mechanism_class(each))}
+    names = {name for mechanism in mechanism_names() for name in parameters_of(mechanism_class(mechanism))}
     for name in sorted(names - without - {"mechanism"}):  # a rule's own mechanism is no option
-        group.add_argument(option(name), dest=TYPED + name, type=parameter, **hidden)
+        group.add_argument(option(name), dest=PARAMETER_PREFIX + name, type=parameter, **hidden)
 
 
 def _kind(allowed: str, parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], Any]:

@@ -3,10 +3,10 @@
 A sketch is a small summary of a release. `ldpbayes.fit` can use the sketch in place of the released values.
 """
 
+from ldpbayes._core.tabular import arrays_of_frames
 from ldpbayes.data._sketches import Groups, MomentSketch, Sketch, TotalSketch
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
-from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
 from ldpbayes.data.streams import sketch_from

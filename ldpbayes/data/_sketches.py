@@ -14,8 +14,8 @@ from ldpbayes._core.archive import load_arrays, reading, save_arrays, whole_file
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.printing import Holding, shown
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
+from ldpbayes._core.tabular import is_missing, levels_in_order
 from ldpbayes._core.tracing import array_of
-from ldpbayes.data.frames import is_missing
 from ldpbayes.mechanisms import mechanism_from_spec
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise
@@ -23,8 +23,8 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.polynomial import Polynomial
 from ldpbayes.privacy.guarantee import counted_once
 
-ROWS = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
-FORMAT = 1  # of files of sketches
+ROWS_READ_AT_ONCE = 1 << 14  # rows that are read at a time, which bounds the memory and suits a cache
+SKETCH_FORMAT = 1  # of files of sketches
 
 
 class Source(NamedTuple):
@@ -62,12 +62,11 @@ class Sketch(Holding):
 
     mechanism: Any
     _: dataclasses.KW_ONLY
-    num_groups: int | None = static(default=None)  #: Number of groups, or None if there are no groups.
-    doubts: tuple[str, ...] = host(default=())  #: Texts of warnings about the release.
-    #: Guarantees of all releases in the sketch; () for one release with one value for each person.
+    num_groups: int | None = static(default=None)
+    doubts: tuple[str, ...] = host(default=())
     added: tuple[Promise, ...] = host(default=())
-    coords: dict[str, tuple] | None = host(default=None)  #: Names of the groups for each axis, or None.
-    sources: tuple[Source, ...] = host(default=())  #: Files whose records are in the sketch, if they are known.
+    coords: dict[str, tuple] | None = host(default=None)
+    sources: tuple[Source, ...] = host(default=())
 
     if TYPE_CHECKING:  # fields or properties of a subclass
         nodes = weights = property()
@@ -81,10 +80,7 @@ class Sketch(Holding):
 
     @property
     def occupied(self) -> np.ndarray:
-        """The array ``nodes``, where each node of weight 0 is replaced by a node with another weight.
-
-        The reason is that the log-likelihood may be infinite at a node of weight 0.
-        """
+        """The array ``nodes``, without those of weight 0, where log-likelihoods may be infinite, but equally long."""
         return np.where(self.weights != 0, self.nodes, self.nodes[np.argmax(np.abs(self.weights))])
 
     def _counts(self) -> dict[str, Any]:
@@ -106,8 +102,8 @@ class Sketch(Holding):
             raise ValueError(f"sketches of different kinds cannot be added: {self} and {other}{hint}")
         if not (self._common() == other._common() and self.coords == other.coords):
             raise ValueError(f"sketches of different mechanisms or groups cannot be added: {self} and {other}")
-        known = {source.digest: source.name for source in self.sources}
-        twice = [f"{known[digest]} and {name}" for name, _, digest in other.sources if digest in known]
+        names = {source.digest: source.name for source in self.sources}
+        twice = [f"{names[digest]} and {name}" for name, _, digest in other.sources if digest in names]
         if twice:
             hint = "if they hold different people, note in one of them what tells the files apart, such as the day"
             raise ValueError(f"records would count twice: {twice[0]} are the same file, or have equal content; {hint}")
@@ -119,10 +115,8 @@ class Sketch(Holding):
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the sketch to a file, without the released values. `load` reads this file. If writing fails or is
-        interrupted, an old file of this name stays as it is.
-
-        Raises ValueError if the name of the file does not end in ``.npz``.
+        """Write the sketch to an ``.npz`` file, without the released values. If writing fails or is interrupted, an old
+        file of this name stays as it is.
         """
         if pathlib.Path(path).suffix != ".npz":
             raise ValueError(f"the name of a sketch file must end in .npz, got {os.fspath(path)!r}")
@@ -130,7 +124,11 @@ class Sketch(Holding):
             self._write(file)
 
     def _write(self, file: BinaryIO) -> None:
-        header: dict[str, Any] = {"format": FORMAT, "kind": type(self).__name__, "mechanism": self.mechanism.spec()}
+        header: dict[str, Any] = {
+            "format": SKETCH_FORMAT,
+            "kind": type(self).__name__,
+            "mechanism": self.mechanism.spec(),
+        }
         header["added"] = [(mechanism.spec(), *more) for mechanism, *more in self.added]
         arrays = dict[str, Any]()
         for name, value in _fields(self).items():
@@ -139,7 +137,7 @@ class Sketch(Holding):
                     part._write(buffer := io.BytesIO())
                     arrays[f"{name}.{place}"] = np.frombuffer(buffer.getvalue(), np.uint8)
             elif isinstance(value, Polynomial):
-                arrays |= {f"{name}.{part}": each for part, each in _fields(value).items() if each is not None}
+                arrays |= {f"{name}.{part}": array for part, array in _fields(value).items() if array is not None}
             elif isinstance(value, np.ndarray):
                 arrays[name] = value
             elif name not in ("mechanism", "added", "records"):
@@ -148,10 +146,7 @@ class Sketch(Holding):
 
     @staticmethod
     def load(path: str | os.PathLike) -> "Sketch":
-        """Read a sketch from a file that `save` wrote.
-
-        Raises ValueError if the file is damaged, or if `save` did not write it.
-        """
+        """Read a sketch from a file that `save` wrote; ValueError if it is damaged, or another file."""
         with reading(path, " is not a valid sketch file") as file:
             return Sketch._read(file)
 
@@ -159,17 +154,17 @@ class Sketch(Holding):
     def _read(file: BinaryIO) -> "Sketch":
         header, arrays = load_arrays(file, "sketch")
         finite = all(np.isfinite(array).all() for name, array in arrays.items() if name != "nodes")
-        if (form := header.pop("format")) != FORMAT:
+        if (form := header.pop("format")) != SKETCH_FORMAT:
             raise ValueError(f"its format is {form!r}, of another version of ldpbayes")
         kind, mechanism, _ = header.pop("kind"), mechanism_from_spec(header.pop("mechanism")), header.pop("digest", "")
-        (cls,) = (each for each in Sketch.__subclasses__() if each.__name__ == kind)
+        (cls,) = (sketch_class for sketch_class in Sketch.__subclasses__() if sketch_class.__name__ == kind)
         polynomial = {part: arrays.pop(f"polynomial.{part}", None) for part in Polynomial.__dataclass_fields__}
         fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
         if parts := [arrays.pop(name).tobytes() for name in [*arrays] if name.startswith("parts.")]:
             fields["parts"] = tuple(Sketch._read(io.BytesIO(part)) for part in parts)
         fields |= arrays | ({"polynomial": Polynomial(**polynomial)} if polynomial["center"] is not None else {})
-        fields["added"] = tuple(Promise(mechanism_from_spec(each), *more) for each, *more in header["added"])
-        fields["sources"] = tuple(Source(*each) for each in header["sources"])
+        fields["added"] = tuple(Promise(mechanism_from_spec(spec), *more) for spec, *more in header["added"])
+        fields["sources"] = tuple(Source(*source) for source in header["sources"])
         if header["coords"] is not None:
             fields["coords"] = {axis: tuple(places) for axis, places in header["coords"].items()}
         if lacking := {field.name for field in dataclasses.fields(cls)} - {*fields, "mechanism", "records"}:
@@ -215,15 +210,15 @@ def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
     """Codes (n,) of groups, and their levels in order, by the names of an axis; integers are codes, without levels."""
     # An array made of a list would have NaN as a word.
     words = [] if getattr(by, "ndim", 1) != 1 else by.tolist() if hasattr(by, "tolist") else [*by]
-    found, order = dict.fromkeys(words), getattr(getattr(by, "cat", by), "categories", None)
-    integers = order is None and all(map(is_integer, found))
-    if len(words) != n or (integers and min(found) < 0):
+    distinct, order = dict.fromkeys(words), levels_in_order(by)
+    integers = order is None and all(map(is_integer, distinct))
+    if len(words) != n or (integers and min(distinct) < 0):
         raise ValueError(f"by must hold a level, or an integer ≥ 0, for each of the {n} records; got {shown(by)}")
     if integers:
         return np.asarray(words), None
-    if any(map(is_missing, found)):
+    if any(map(is_missing, distinct)):
         raise ValueError(f"by has no level in row {[*map(is_missing, words)].index(True)}")
-    levels = tuple(sorted(found) if order is None else [each for each in order if each in found])
+    levels = tuple(sorted(distinct) if order is None else [level for level in order if level in distinct])
     codes, axis = {level: code for code, level in enumerate(levels)}, getattr(by, "name", None) or "group"
     return np.array([codes[word] for word in words]), {"group": levels, str(axis): levels}
 
@@ -238,8 +233,8 @@ class MomentSketch(Sketch):
     weights, whose sum is the number of records.
     """
 
-    nodes: Any  #: Weighted points (2D, D).
-    weights: Any  #: Weights (2D,), all equal. Their sum is the number of records.
+    nodes: Any
+    weights: Any
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
@@ -253,7 +248,10 @@ class MomentSketch(Sketch):
         if mechanism.batch_shape != ():
             raise ValueError("a sketch of rows needs one budget for all; sketch the rows of each budget separately")
         array = np.asarray(values)
-        chunks = (np.asarray(array[start : start + ROWS], float) for start in range(0, len(array), ROWS))
+        chunks = (
+            np.asarray(array[start : start + ROWS_READ_AT_ONCE], float)
+            for start in range(0, len(array), ROWS_READ_AT_ONCE)
+        )
         parts = [_nodes_of_moments(rows, np.ones(len(rows))) for rows in chunks]
         return cls(mechanism, *_nodes_of_moments(*map(np.concatenate, zip(*parts, strict=True))))
 

@@ -1,6 +1,7 @@
 """Noisy tables: releases whose values are cells with keys, as statistical offices publish them."""
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -8,24 +9,27 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from scipy.optimize import elementwise
 
-from ldpbayes._core.checks import ONE_POSITIVE, checked, guess, warn
+from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, checked, guess, warn
 from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
+from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes._core.types import Array
-from ldpbayes.data.frames import column, columns_of, is_missing
+from ldpbayes.data.readers import format_of
 from ldpbayes.data.release import Release, ReleaseWarning
 from ldpbayes.mechanisms import AdditiveMechanism
-from ldpbayes.mechanisms.plausibility import LEVEL, implausible_repeats
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_repeats
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
 
-NOISES = {"discrete_gaussian": DiscreteGaussian, "discrete_laplace": DiscreteLaplace, "gaussian": Gaussian}
-NOISES |= {"geometric": DiscreteLaplace, "laplace": Laplace}
+TABLE_NOISES = {"discrete_gaussian": DiscreteGaussian, "discrete_laplace": DiscreteLaplace, "gaussian": Gaussian}
+TABLE_NOISES |= {"geometric": DiscreteLaplace, "laplace": Laplace}
 NEIGHBOURS = {"add_remove": (1, "added or removed"), "replace": (2, "replaced by another one")}
 # Of values below a threshold or above it by half a standard deviation of the noise, noise puts a third below; with so
 # many above and none missing, cells were left out: the probability of a false report is (2/3)^20 = 3e-4.
-MANY = 20
-UNSTATED = "Nothing is known of what the table promises: no sensitivity and no statement of its publisher was given."
+SUSPICIOUS_NEIGHBOURS = 20
+UNSTATED_PROMISE = (
+    "Nothing is known of what the table promises: no sensitivity and no statement of its publisher was given."
+)
 
 
 class Keys(dict[str, np.ndarray]):
@@ -43,20 +47,16 @@ class NoisyTable(Release):
     """A table of noisy statistics, such as counts, with one released value for each cell, and keys that identify the
     cells.
 
-    A key is a column of labels, for example the state or the age group. The keys say which people belong to a cell.
-    `from_frame` makes a table from a data frame. ``table[rows]`` is a table of some cells, for a slice, a boolean mask
-    or positions ``rows``. The results of `fit` have the labels of the keys.
+    A key is a column of labels, for example the state or the age group. `from_frame` and `from_file` make tables.
+    ``table[rows]`` is a table of some cells, for a slice, a boolean mask or positions ``rows``. The results of `fit`
+    have the labels of the keys.
 
     Parameters
     ----------
-    values : array_like (N,) or None
-        One released value for each cell. NaN means that the value was not reported. None makes a plan: a table whose
-        values a model can simulate.
-    mechanism : Mechanism
-        The mechanism of the values, without clipping bounds. If the noisy values were changed before printing, use a
-        reporting rule of `ldpbayes.mechanisms`, such as ``Rounded(mechanism, unit)``.
-    count : int, optional
-        Number of cells N. Give the number only if ``values`` is None.
+    values, mechanism, count, times, about, persons
+        As in `Release`, for N cells. NaN means that a value was not reported. The mechanism has no clipping bounds. If
+        the noisy values were changed before printing, use a reporting rule of `ldpbayes.mechanisms`, such as
+        ``Rounded(mechanism, unit)``.
     keys : dict of str to array (N,)
         For each name of a key, the labels of the N cells. The key with the largest areas (such as states) comes first.
         Raises ValueError if a label is missing, or if two cells have equal labels in all keys.
@@ -67,8 +67,6 @@ class NoisyTable(Release):
         Which data sets the guarantee and the sensitivity compare: one person is added or removed, or is replaced by
         another one. Give also ``times``, the largest number of cells in which one person is counted: a person who is
         replaced changes twice as many. Then the guarantee is of the whole table. Default: it is of one released value.
-    times, about, persons : optional
-        As in `Release`.
 
     Examples
     --------
@@ -87,10 +85,10 @@ class NoisyTable(Release):
         super().__post_init__(persons)
         if not isinstance(self.privacy, str | None):
             raise TypeError(f"privacy must be a text, got {self.privacy!r}")
-        known = self.neighbours in NEIGHBOURS and self.times and self.mechanism.trust_model == "central"
-        if self.neighbours is not None and not known:
+        complete = self.neighbours in NEIGHBOURS and self.times and self.mechanism.trust_model == "central"
+        if self.neighbours is not None and not complete:
             wanted = f"one of {', '.join(NEIGHBOURS)}, with a sensitivity and times, a person's largest number of cells"
-            raise ValueError(f"neighbours must be {wanted}; got {self.neighbours!r} and times={self.times!r}")
+            raise ArgumentError("neighbours", wanted, f"{self.neighbours!r} and times={self.times!r}")
         keys = Keys()
         for name, labels in columns_of(dict(self.keys or {})).items():
             if labels.shape != (self.count,):
@@ -109,7 +107,7 @@ class NoisyTable(Release):
         if isinstance(rule, Withheld) and rule.mechanism is rule.innermost and isinstance(self.values, np.ndarray):
             width = rule.noise.standard_deviation / 2
             near = np.count_nonzero((self.values < rule.threshold + width) & ((width >= 1) | (not rule.noise.discrete)))
-            if near >= MANY and not np.isnan(self.values).any():
+            if near >= SUSPICIOUS_NEIGHBOURS and not np.isnan(self.values).any():
                 hint = "if withheld cells were left out, results are biased: add a row without a value for each"
                 _doubt(self, f"no cell is withheld, although {near:,} values are just above the threshold; {hint}")
 
@@ -155,19 +153,13 @@ class NoisyTable(Release):
         sensitivity : float, optional
             The largest change of a value before noise if one record changes, in the unit of the values. Default:
             unknown. The table then states no privacy guarantee.
-        neighbours, times : optional
-            What one person can change, as in `NoisyTable`. Default: unknown. The guarantee is then of one value.
-        privacy : str, optional
-            The privacy statement of the publisher, which `fit` shows instead of a computed guarantee. Default: none.
+        neighbours, times, privacy : optional
+            As in `NoisyTable`.
         unit, floor, threshold : float, optional
-            Reporting rules: how the noisy values were changed before printing, in this order.
-
-            - The values were rounded to multiples of ``unit``.
-            - Values below ``floor`` were printed as ``floor``.
-            - Values below ``threshold`` were not printed, and are missing (NaN) in the frame.
-
-            Default: no rule. Without ``threshold``, missing values must be missing for reasons that are unrelated to
-            the values.
+            Reporting rules: how the noisy values were changed before printing. In this order, they were rounded to
+            multiples of ``unit``, printed as ``floor`` if below ``floor``, and are missing (NaN) in the frame if below
+            ``threshold``. Default: no rule. Without ``threshold``, missing values must be missing for reasons that are
+            unrelated to the values.
         repeats : str, optional
             Only if cells were measured several times, each time with new noise: name of the column that numbers the
             measurements of a cell. This column becomes the last key. A `ReleaseWarning` is issued if measurements of
@@ -175,10 +167,11 @@ class NoisyTable(Release):
         """
         law, columns = _law(noise), columns_of(frame)
         stated = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
-        given = [name for name, each in stated.items() if each is not None]
-        if len(given) != 1:
-            raise ValueError(f"give one of scale, standard_deviation and variance, got {' and '.join(given) or 'none'}")
-        moment, names = given[0], [*([keys] if isinstance(keys, str) else keys), *([repeats] if repeats else [])]
+        moments = [name for name, number in stated.items() if number is not None]
+        if len(moments) != 1:
+            problem = " and ".join(moments) or "none"
+            raise ValueError(f"give one of scale, standard_deviation and variance, got {problem}")
+        moment, names = moments[0], [*([keys] if isinstance(keys, str) else keys), *([repeats] if repeats else [])]
         spread, labels = stated[moment], {name: column(columns, name) for name in names}
         values = _numbers(columns, value, labels)
         gaps = np.isnan(values)
@@ -201,7 +194,7 @@ class NoisyTable(Release):
         low, high = reported.interval(values)
         _refuse(np.isinf(values) | (low > high), value, values, labels, f"possible values are {possible}")
         mechanism = reported if gaps.any() else mechanism
-        privacy = UNSTATED if sensitivity is privacy is None else privacy
+        privacy = UNSTATED_PROMISE if sensitivity is privacy is None else privacy
         table = cls(values, mechanism, keys=labels, privacy=privacy, neighbours=neighbours, times=times)
         if repeats and unit is floor is threshold is None:
             cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
@@ -209,10 +202,44 @@ class NoisyTable(Release):
             if verdict := verdicts[moment]:
                 fits = " or the ".join(name for name in stated if not verdicts[name])
                 problem = f"repeated values differ {verdict} than is possible for noise with {moment} = {spread!r}"
-                problem += f" (probability below {LEVEL:g})"
+                problem += f" (probability below {FALSE_REPORT_LEVEL:g})"
                 problem += f"; the stated number could be the {fits}" if fits else ""
                 _doubt(table, problem)
         return table
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike,
+        value: str | None = None,
+        keys: str | Sequence[str] = (),
+        *,
+        format: str | None = None,
+        **options: Any,
+    ) -> "NoisyTable":
+        """Make a table from a file, such as a CSV or a Parquet file.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        value, keys : str or sequence of str, optional
+            Names of columns, as in `from_frame`. Some formats state them.
+        format : str, optional
+            The format of the file: "csv", "parquet", "census" (see `ldpbayes.tables.read_measurements`), "opendp" (see
+            `ldpbayes.opendp.read_table`), or one with a `ldpbayes.data.readers.reader`. Default: that of the ending of
+            its name.
+        **options
+            Options of `from_frame` and of the format, such as ``summary`` of "opendp".
+        """
+        keys = [keys] if isinstance(keys, str) else [*keys]
+        spreads = (options.get(name) for name in ("scale", "standard_deviation", "variance"))
+        numbers = dict.fromkeys(name for name in (value, *spreads) if isinstance(name, str))
+        chosen = format_of(path, format)[1]
+        of_format = {name: options.pop(name) for name in chosen.options.keys() & options.keys()}
+        columns, stated = chosen.read(path, keys, [*numbers], **of_format)
+        typed = {name: argument for name, argument in {"value": value, "keys": keys}.items() if argument}
+        return cls.from_frame(columns, **{**stated, **typed, **options})
 
     def __getitem__(self, rows: Any) -> "NoisyTable":
         """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions."""
@@ -226,22 +253,20 @@ class NoisyTable(Release):
             return super()._promise._replace(publisher=self.privacy)
         (cells, word), mechanism = NEIGHBOURS[self.neighbours], cast(Any, self.mechanism)
         changed, most = min(cells * (self.times or 1), self.count), f"{mechanism.sensitivity:g} before noise"
-        said = f"It compares data sets in which one person is {word}: this changes up to {changed} of the released"
-        said = f"{said} values, each by up to {most}."
+        sentence = f"It compares data sets in which one person is {word}: this changes up to {changed} of the released"
+        sentence = f"{sentence} values, each by up to {most}."
         beside: Any = {"neighbours": self.neighbours, "publisher": self.privacy}
-        return Promise(mechanism, changed=changed, said=said, **beside)
+        return Promise(mechanism, changed=changed, change=sentence, **beside)
 
     @property
     def dim(self) -> str:
-        """Name of the axis of cells in the results of `fit`: the name of the key if there is only one key, otherwise
-        "cell".
-        """
+        """Name of the axis of cells in the results of `fit`: that of the only key, or "cell"."""
         return next(iter(self.keys)) if len(self.keys) == 1 else "cell"
 
     @property
     def labels(self) -> np.ndarray:
-        """One label for each of N cells, as an array (N,). With several keys, the label joins the labels of all keys by
-        commas. If two cells then have one label, labels with commas or quotation marks are written in quotation marks.
+        """One label for each of N cells, as an array (N,): the labels of all keys, joined by commas. If two cells then
+        have one label, labels with commas or quotation marks are written in quotation marks.
         """
         if len(self.keys) < 2:
             return self.keys.get(self.dim, np.arange(self.count))
@@ -267,7 +292,7 @@ class NoisyTable(Release):
         """
         if self.keys.keys() != other.keys.keys() or not self.keys or self.count != other.count:
             return None
-        ours, theirs = (zip(*(each.keys[key].tolist() for key in other.keys), strict=True) for each in (self, other))
+        ours, theirs = (zip(*(table.keys[key].tolist() for key in other.keys), strict=True) for table in (self, other))
         places = {cell: row for row, cell in enumerate(ours)}
         rows = [places.get(cell, -1) for cell in theirs]
         return None if -1 in rows else np.array(rows)
@@ -280,7 +305,7 @@ class NoisyTable(Release):
 def _dates(labels: np.ndarray) -> np.ndarray:
     """Dates of any resolution as texts, without zeros that say nothing."""
     texts = np.datetime_as_string(labels.astype(np.promote_types(labels.dtype, "M8[s]")))
-    return np.array([re.sub(r"\.?0*$" if "." in each else "$", "", each).removesuffix("T00:00:00") for each in texts])
+    return np.array([re.sub(r"\.?0*$" if "." in text else "$", "", text).removesuffix("T00:00:00") for text in texts])
 
 
 def _doubt(table: NoisyTable, problem: str) -> None:
@@ -290,11 +315,11 @@ def _doubt(table: NoisyTable, problem: str) -> None:
 
 def _law(noise: Any) -> Any:
     """The class of a noise with one parameter."""
-    law: Any = NOISES.get(noise) if isinstance(noise, str) else noise
+    law: Any = TABLE_NOISES.get(noise) if isinstance(noise, str) else noise
     if not (isinstance(law, type) and issubclass(law, Noise) and len(getattr(law, "__match_args__", ())) == 1):
         why = "look it up in the publisher's documents: intervals depend on it, and values do not show it"
-        allowed = f"{', '.join(NOISES)}, or a class of noise with one parameter ({why})"
-        raise ValueError(f"noise must be one of {allowed}, got {noise!r}{guess(str(noise), NOISES)}")
+        allowed = f"{', '.join(TABLE_NOISES)}, or a class of noise with one parameter ({why})"
+        raise ArgumentError("noise", f"one of {allowed}", f"{noise!r}{guess(str(noise), TABLE_NOISES)}")
     return law
 
 
@@ -320,8 +345,8 @@ def _numbers(columns: Mapping[str, Any], name: str, labels: Mapping[str, Any]) -
     """A column as numbers (N,), NaN where they are missing."""
     cells = column(columns, name)
     if cells.dtype.kind not in "iuf":
-        cells = [np.nan if is_missing(each) else each for each in cells]
-        words = np.array([np.asarray(each).dtype.kind not in "iuf" for each in cells])
+        cells = [np.nan if is_missing(cell) else cell for cell in cells]
+        words = np.array([np.asarray(cell).dtype.kind not in "iuf" for cell in cells])
         _refuse(words, name, cells, labels, "not a number")
     return np.array(cells, float)
 
@@ -331,5 +356,5 @@ def _refuse(bad: np.ndarray, column: str, values: Any, labels: Mapping[str, Any]
     if bad.any():
         row, others = int(np.argmax(bad)), np.count_nonzero(bad) - 1
         more = f" and {others:,} other cells" if others else ""
-        cell = ", ".join(str(each[row]) for each in labels.values()) + more
+        cell = ", ".join(str(label[row]) for label in labels.values()) + more
         raise ValueError(f"column {column!r} holds {values[row]!s} for {cell}: {problem}")

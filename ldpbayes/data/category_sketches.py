@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ldpbayes._core.checks import ArgumentError
 from ldpbayes._core.pytrees import host, pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes.data._sketches import Sketch
@@ -21,7 +22,7 @@ from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.numerics.polynomial import Frame, Polynomial
 
-ROWS = 1 << 20  # released values that are counted at a time, which bounds the memory
+VALUES_COUNTED_AT_ONCE = 1 << 20  # released values that are counted at a time, which bounds the memory
 FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sorting
 
 
@@ -42,7 +43,7 @@ class CountSketch(Sketch):
 
     nodes: Any
     weights: Any
-    groups: Any = None  #: Code of the group of each node (nodes,), from 0, or None.
+    groups: Any = None
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: np.ndarray | None = None) -> "CountSketch":
@@ -69,7 +70,7 @@ class CountSketch(Sketch):
     def _compressed(self) -> "CountSketch":
         """One node of each kind, budget and group, found in each chunk of nodes and then among those of all chunks."""
         n = len(self.nodes)
-        chunks = [slice(start, start + ROWS) for start in range(0, n, ROWS)]
+        chunks = [slice(start, start + VALUES_COUNTED_AT_ONCE) for start in range(0, n, VALUES_COUNTED_AT_ONCE)]
         parts = [_distinct(self._words(chunk), self.weights[chunk]) for chunk in chunks]
         first = np.concatenate([chunk.start + rows for chunk, (rows, _) in zip(chunks, parts, strict=True)])
         weights = np.concatenate([totals for _, totals in parts])
@@ -110,12 +111,12 @@ def _distinct(words: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nd
     return first[order], total[order]
 
 
-FOURTH_ORDER = 24  # categories up to which the fourth order, d⁴/4 numbers a gradient, costs little
-THIRD_ORDER = 256  # categories up to which the third order, d³/2 numbers, is kept: 67 MB; no expansion beyond
-UNASKED = 128  # categories up to which an expansion is the default
-FEWEST_KINDS = 1 << 12  # kinds from which on a gradient by counts takes longer than one by expansion
+MOST_CATEGORIES_OF_ORDER_4 = 24  # up to which the fourth order, d⁴/4 numbers a gradient, costs little
+MOST_CATEGORIES_OF_ORDER_3 = 256  # up to which the third order, d³/2 numbers, is kept: 67 MB; no expansion beyond
+MOST_CATEGORIES_BY_DEFAULT = 128  # up to which an expansion is the default
+LEAST_KINDS_TO_EXPAND = 1 << 12  # kinds from which on a gradient by counts takes longer than one by expansion
 PROBED_RECORDS = 1 << 15  # among which kinds are counted, and from which the search for the mode starts
-NARROW = 0.05  # r² / N up to which an expansion is accurate; its errors in nats are multiples of powers of r² / N
+MOST_SQUARES_PER_RECORD = 0.05  # r² / N of accurate expansions; errors in nats are multiples of its powers
 
 
 @pytree_dataclass(eq=False, repr=False)
@@ -134,8 +135,8 @@ class ExpandedSketch(Sketch):
     - ``records``: the released values, or None if they were not kept.
     """
 
-    polynomial: Polynomial  #: The log-likelihood in nats, a polynomial of the shares.
-    count: Any  #: Number of records.
+    polynomial: Polynomial
+    count: Any
     records: "tuple[CategoryRecords, ...] | None" = host(default=None)
 
     @classmethod
@@ -147,11 +148,8 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | Frame | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood of N released values (N, *event) into a polynomial. `Release.sketch` calls this
-        method.
-
-        The order of the polynomial is 4, or 3 if there are more than 24 categories. The centre of the expansion is a
-        vector of shares near the posterior mean. `Release.sketch` describes the options.
+        """Expand the log-likelihood of N released values (N, *event) into a polynomial of order 4, or 3 if there are
+        more than 24 categories, around shares near the posterior mean. `Release.sketch` describes the options.
         """
         array = np.asanyarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
@@ -159,10 +157,10 @@ class ExpandedSketch(Sketch):
         if why_not:
             raise ValueError(f"expand=True needs {why_not}")
         if not isinstance(at, (ExpandedSketch, Frame, NoneType)):
-            raise ValueError(f"at must be an ExpandedSketch, from release.sketch(expand=True); got {type(at).__name__}")
+            raise ArgumentError("at", "an ExpandedSketch, from release.sketch(expand=True)", type(at).__name__)
         records = CategoryRecords(array, mechanism, by)
         if not isinstance(at, ExpandedSketch):
-            order = 4 if mechanism.categories <= FOURTH_ORDER else 3
+            order = 4 if mechanism.categories <= MOST_CATEGORIES_OF_ORDER_4 else 3
             frame = at or frame_at_mode(records, () if num_groups is None else (num_groups,))
         else:
             order = at.polynomial.order
@@ -185,15 +183,13 @@ class ExpandedSketch(Sketch):
         return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Return the exact log-likelihoods (m,) of all released values, in nats, for m vectors of shares.
-
-        `theta` has the m vectors, as an array (m, d) for d categories, or (m, G, d) for d categories and G groups.
-        Raises ValueError if the sketch did not keep the released values.
+        """Return the exact log-likelihoods (m,) of all released values, in nats, at m vectors of shares `theta` (m, d),
+        or (m, G, d) with G groups. Raises ValueError if the sketch did not keep the values.
         """
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
         if points.shape[1:] != shape or points.ndim != 1 + len(shape):
-            raise ValueError(f"theta must be of shape (m, {', '.join(map(str, shape))}), got {points.shape}")
+            raise ArgumentError("theta", f"of shape (m, {', '.join(map(str, shape))})", f"{points.shape}")
         return sum((part.log_likelihood(points) for part in self._required_records()), np.zeros(len(points)))
 
     def _required_records(self) -> "tuple[CategoryRecords, ...]":
@@ -212,30 +208,30 @@ class ExpandedSketch(Sketch):
 
 def expansion_pays(values: ArrayLike, mechanism: Any, by: np.ndarray | None) -> bool:
     """Whether an expansion is the default: counting hardly shortens the release, and the expansion is accurate."""
-    if _hindrance(mechanism) or mechanism.categories > UNASKED:
+    if _hindrance(mechanism) or mechanism.categories > MOST_CATEGORIES_BY_DEFAULT:
         return False
     array = np.asanyarray(values)
     fewest = len(array) if by is None else np.bincount(by).min()
-    if (mechanism.categories - 1) ** 2 > NARROW * fewest:
+    if (mechanism.categories - 1) ** 2 > MOST_SQUARES_PER_RECORD * fewest:
         return False
     probe = CategoryRecords(array, mechanism).thinned(PROBED_RECORDS)
-    return len(CountSketch.of(probe.values, probe.mechanism).nodes) >= FEWEST_KINDS
+    return len(CountSketch.of(probe.values, probe.mechanism).nodes) >= LEAST_KINDS_TO_EXPAND
 
 
 def _hindrance(mechanism: Any) -> str | None:
     """Why a release of this mechanism is not expanded."""
     if not isinstance(mechanism, PureProtocol):
         return f"categories under a pure protocol, got {type(mechanism).__name__}"
-    if mechanism.categories > THIRD_ORDER:
-        return f"at most {THIRD_ORDER} categories, got {mechanism.categories}"
+    if mechanism.categories > MOST_CATEGORIES_OF_ORDER_3:
+        return f"at most {MOST_CATEGORIES_OF_ORDER_3} categories, got {mechanism.categories}"
     if np.any(np.isinf(mechanism.epsilon)):
         return "finite budgets, but some are infinite"
     return None
 
 
-REACH = 6.0  # standard deviations beyond the typical radius √r in which an expansion is believed
-ENTRIES = 1 << 20  # memberships at a time, as double-precision numbers
-PRODUCTS = 1 << 20  # products of pairs at a time, which a core's cache holds
+TRUSTED_EXTRA_RADIUS = 6.0  # standard deviations beyond the typical radius √r in which an expansion is believed
+MEMBERSHIPS_AT_ONCE = 1 << 20  # memberships at a time, as double-precision numbers
+PRODUCTS_AT_ONCE = 1 << 20  # products of pairs at a time, which a core's cache holds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -274,7 +270,7 @@ class CategoryRecords:
         rows, columns = np.triu_indices(r)
         shapes = [(), (r,), (r, r), (r, len(rows)), (len(rows),) * 2]
         sums = [np.zeros((*batch, *shape)) for shape in shapes[: order + 1]]
-        size = max(1, PRODUCTS // len(rows))
+        size = max(1, PRODUCTS_AT_ONCE // len(rows))
         for group, linear, rest, constant in self._chunks():
             mass = linear @ frame.center[group] + rest
             sums[0][group] += np.log(mass).sum() + constant
@@ -286,19 +282,19 @@ class CategoryRecords:
                 part = slopes[:, start : start + width]
                 with jax.enable_x64(True):
                     products = _products(np.pad(part, [(0, 0), (0, width - part.shape[1])]), order)
-                for total, each in zip(sums[3:], products, strict=True):
-                    total[group] += np.asarray(each)
+                for total, product in zip(sums[3:], products, strict=True):
+                    total[group] += np.asarray(product)
         # The derivatives of log f, of a linear f whose own is v, are v, -v², 2 v³ and -6 v⁴; see `Polynomial`.
         twice = np.where(rows == columns, 1.0, 2.0)
         fourth = -0.25 * sums[4] * twice[:, None] * twice if order > 3 else None
-        radius = np.full(np.shape(sums[0]), math.sqrt(frame.root.shape[-2]) + REACH)
+        radius = np.full(np.shape(sums[0]), math.sqrt(frame.root.shape[-2]) + TRUSTED_EXTRA_RADIUS)
         return Polynomial(frame.center, frame.root, sums[0], sums[1], -sums[2], radius, twice * sums[3], fourth)
 
     def log_likelihood(self, points: np.ndarray) -> np.ndarray:
         """Log-likelihood (m,) at shares (m, *batch, d), constants and all groups included."""
         total, groups = np.zeros(len(points)), np.moveaxis(points, 0, -1)
         for group, rows, rest, constant in self._chunks():
-            size = max(1, ENTRIES // len(points))
+            size = max(1, MEMBERSHIPS_AT_ONCE // len(points))
             for start in range(0, len(rows), size):
                 part = slice(start, start + size)
                 total += np.log(rows[part] @ groups[group] + rest[part, None]).sum(axis=0)
@@ -308,7 +304,7 @@ class CategoryRecords:
     def _chunks(self) -> Iterator[tuple[Any, np.ndarray, np.ndarray, float]]:
         """Of each chunk's records of a group: the group, l and c of p(z | θ) = k (l·θ + c), and the sum of log k."""
         n = len(self)
-        size = 1 << (max(1, ENTRIES // self.mechanism.categories).bit_length() - 1)
+        size = 1 << (max(1, MEMBERSHIPS_AT_ONCE // self.mechanism.categories).bit_length() - 1)
         for start in range(0, n, size):
             _free_pages(self.values)
             part = slice(start, start + size)
@@ -349,8 +345,8 @@ def _products(v: jax.Array, order: int) -> tuple[jax.Array, ...]:
     return tuple(left @ products.T for left in (v, products)[: order - 2])
 
 
-PASSES = 30  # over the records in search of the mode; three or four are needed
-NEAR = 1.0  # standard deviations: after a step of that length the next one would be shorter by a factor √(r / N) or so
+MOST_PASSES_TO_MODE = 30  # over the records in search of the mode; three or four are needed
+LAST_STEP_LENGTH = 1.0  # standard deviations; the next step would be shorter by about √(r / N)
 
 
 def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | None) -> Frame:
@@ -381,7 +377,7 @@ def frame_at_mode(records: Any, batch: tuple[int, ...] = ()) -> Frame:
 def _mode(records: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Modes of the log-likelihoods plus Σ log θ_k, to a fraction of a standard deviation, and the information there."""
     best, kept = -np.inf, theta
-    for _ in range(PASSES):
+    for _ in range(MOST_PASSES_TO_MODE):
         value, gradient, information = records.derivatives(theta)
         objective = np.sum(value) + np.sum(np.log(theta))
         if objective < best - 1e-9 * abs(best):  # a step too far, of which half is taken
@@ -390,7 +386,7 @@ def _mode(records: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         best, kept = objective, theta
         theta = _barrier_maximum(theta, gradient, information)  # of the expansion of second order
         step = theta - kept
-        if np.all(np.einsum("...i,...ij,...j->...", step, information, step) < NEAR**2):
+        if np.all(np.einsum("...i,...ij,...j->...", step, information, step) < LAST_STEP_LENGTH**2):
             break
     return theta, information
 
@@ -398,7 +394,7 @@ def _mode(records: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _barrier_maximum(theta: np.ndarray, gradient: np.ndarray, information: np.ndarray) -> np.ndarray:
     """The maximum of a quadratic log-likelihood plus Σ log θ_k over the simplex, by Newton steps that stay inside."""
     if theta.ndim > 1:
-        return np.stack([_barrier_maximum(*each) for each in zip(theta, gradient, information, strict=True)])
+        return np.stack([_barrier_maximum(*group) for group in zip(theta, gradient, information, strict=True)])
 
     def objective(x: np.ndarray) -> float:
         return (gradient - 0.5 * information @ (x - theta)) @ (x - theta) + np.sum(np.log(x))
@@ -430,8 +426,8 @@ def joined_sketch(sketches: Sequence[Any]) -> CountSketch | ExpandedSketch | Mix
         stacked = jax.tree.map(lambda *parts: (np if is_concrete(parts) else jnp).stack(parts), *polynomials)
         records: Any = None
         if all(part.records is not None for part in sketches):
-            pairs = [(group, each) for group, part in enumerate(sketches) for each in part.records]
-            records = tuple(dataclasses.replace(each, by=np.broadcast_to(g, len(each))) for g, each in pairs)
+            pairs = [(group, values) for group, part in enumerate(sketches) for values in part.records]
+            records = tuple(dataclasses.replace(values, by=np.broadcast_to(g, len(values))) for g, values in pairs)
         count = sum(part.count for part in sketches)
         return ExpandedSketch(sketches[0].mechanism, stacked, count, records, num_groups=len(sketches))
     if mechanisms[0].support.is_discrete:

@@ -22,19 +22,19 @@ from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.numerics.arrays import evenly_spaced, snapped
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
-PANELS = 40
-ORDER = 8  # nodes a panel
-MOMENTS = 12  # kept of each panel; the certificate compares the nodes, of which there are fewer, with them
-PROBES = 256  # released values that are kept, to check a sketch against them
-CHUNK = 1 << 15  # records that are read at a time, so that temporary arrays stay in a core's cache
-MOST_PARTS = 64  # different budgets: the time of a gradient grows with their number
-ROUNDING = 1e-13  # relative difference up to which two budgets are taken as one
-MAX_LATTICE = 128  # integers between the bounds below which panels are cut there by default
-MAX_ATOMS = 1024  # integers inside the bounds that are counted one by one, at most
-HEAVY = 4096  # reach of the noise in resolutions: normal noise ends, to 1e-32, after 12, power laws after very many
-GROWTH = 0.5  # width of graded panels over their distance from a bound: 8 nodes leave 1e-8 of a power law
-FAR = 100  # ranges or resolutions from a bound, from where on the growth increases
-MOST_INSIDE = 1024  # panels between the bounds, where others are graded
+DEFAULT_PANELS = 40
+NODES_PER_PANEL = 8  # nodes a panel
+MOMENTS_PER_PANEL = 12  # kept of each panel; the certificate compares the nodes, of which there are fewer, with them
+KEPT_PROBES = 256  # released values that are kept, to check a sketch against them
+RECORDS_READ_AT_ONCE = 1 << 15  # records that are read at a time, so that temporary arrays stay in a core's cache
+MOST_BUDGETS = 64  # different budgets: the time of a gradient grows with their number
+EQUAL_BUDGETS_RTOL = 1e-13  # relative difference up to which two budgets are taken as one
+MOST_LATTICE_CUTS = 128  # integers between the bounds below which panels are cut there by default
+MOST_COUNTED_ATOMS = 1024  # integers inside the bounds that are counted one by one, at most
+HEAVY_TAIL_REACH = 4096  # in resolutions: normal noise ends, to 1e-32, after 12, power laws after very many
+PANEL_GROWTH = 0.5  # width of graded panels over their distance from a bound: 8 nodes leave 1e-8 of a power law
+FAR_RANGES = 100  # ranges or resolutions from a bound, from where on the growth increases
+MOST_INNER_PANELS = 1024  # panels between the bounds, where others are graded
 
 
 @pytree_dataclass(eq=False, repr=False)
@@ -56,22 +56,21 @@ class PanelSketch(Sketch):
     - ``atoms`` (places,): only if the mechanism releases some records without noise: the number of released values that
       are equal to a clipping bound, or to an integer between the bounds. The attribute ``places`` has these numbers.
     - ``edges`` (panels + 1,): the ends of the panels, in the unit of the data.
-    - ``order``: the number of nodes (weighted values of z) that replace the values of a panel.
+    - ``order``: the number of nodes (weighted values of z, at most 12) that replace the values of a panel.
     - ``grid``: the number of intervals for the numerical integration over x. None means as many intervals as panels.
     - ``chosen``: True if `coarser` does not change the panels, for example because a user chose their number.
-    - ``records``: the released values, or None if they were not kept.
-    - ``probes``: at most 256 of the released values, with which `fit` checks the sketch.
+    - ``records``, ``probes``: the released values, if they were kept, and at most 256 of them, for the check by `fit`.
     """
 
     moments: Any
     tails: Any
     atoms: Any
-    edges: tuple[float, ...] = static()  #: Ends of the panels, increasing.
-    order: int = static(default=ORDER)  #: Number of nodes for each panel, at most 12.
-    grid: int | None = static(default=None)  #: Number of panels in x. None: as in z.
-    chosen: bool = static(default=False)  #: True if `coarser` keeps the panels.
-    records: tuple | None = host(default=None)  # the released values, with which it can refine itself
-    probes: Any = host(default=None)  # a few values, evenly spread, for the certificate
+    edges: tuple[float, ...] = static()
+    order: int = static(default=NODES_PER_PANEL)
+    grid: int | None = static(default=None)
+    chosen: bool = static(default=False)
+    records: tuple | None = host(default=None)
+    probes: Any = host(default=None)
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
@@ -82,7 +81,7 @@ class PanelSketch(Sketch):
     )
     channel_panels = property(lambda self: self.grid or len(self.edges) - 1, doc="Number of panels in x.")
     #: A more exact sketch with 12 nodes for each panel. `fit` compares this sketch with it.
-    reference = property(lambda self: dataclasses.replace(self, order=MOMENTS))
+    reference = property(lambda self: dataclasses.replace(self, order=MOMENTS_PER_PANEL))
 
     @classmethod
     def of(
@@ -99,16 +98,14 @@ class PanelSketch(Sketch):
         array = np.asarray(values)
         edges, grid = panel_edges(mechanism, panels, lattice)
         chosen = panels is not None or grid is not None  # graded panels, not equally wide, are left as they are
-        records, probes = (array,) if keep_records else None, evenly_spaced(array, PROBES).astype(float)
+        records, probes = (array,) if keep_records else None, evenly_spaced(array, KEPT_PROBES).astype(float)
         sums, ends = panel_moments(mechanism, array, edges), tuple(edges.tolist())
-        return cls(mechanism, *sums, ends, ORDER, grid, chosen, records, probes)
+        return cls(mechanism, *sums, ends, NODES_PER_PANEL, grid, chosen, records, probes)
 
     @cached_property
     def nodes(self) -> np.ndarray:
-        """The nodes (values that replace the released values), in the unit of the data. They depend only on the panels.
-
-        The array has the nodes of each panel (Gauss-Legendre nodes), then two nodes below and two nodes above all
-        panels, and then the array ``places``.
+        """The values that replace the released values: Gauss-Legendre nodes of each panel, two nodes below and two
+        above all panels, and ``places``. They depend only on the panels.
         """
         edges = np.asarray(self.edges)
         t, _ = leggauss(self.order)
@@ -125,7 +122,7 @@ class PanelSketch(Sketch):
 
     @cached_property
     def weights(self) -> Any:
-        """For each node, how many records the node replaces, as an array (nodes,). The sum is the number of records."""
+        """For each node, how many records the node replaces (nodes,)."""
         xp = np if isinstance(self.moments, np.ndarray) else jnp
         inner = self.moments[:, : self.order] @ lagrange_from_legendre(self.order)
         low, high = self.edges[0], self.edges[-1]
@@ -137,12 +134,9 @@ class PanelSketch(Sketch):
         return xp.concatenate([inner.ravel(), tails, self.atoms])
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """Return a sketch with fewer and wider panels, computed from the moments of this sketch.
-
-        `panels` is the approximate number of panels (intervals of released values) of the result. Default: 10. `grid`
-        is the largest number of intervals for the numerical integration over the record x. Default: 12. `lattice` is
-        True if every integer must be an end of a panel. Default: as in this sketch. If ``chosen`` is True, the method
-        returns this sketch unchanged.
+        """Return a sketch with about `panels` panels and at most `grid` intervals of x, computed from the moments of
+        this sketch; this sketch itself if ``chosen`` is True. `lattice` is True if every integer must be an end of a
+        panel (default: as in this sketch).
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
@@ -160,18 +154,14 @@ class PanelSketch(Sketch):
 
     @property
     def thinned(self) -> "PanelSketch":
-        """A sketch of only the released values in ``probes`` (at most 256), each of which stands for equally many
-        records.
-        """
+        """A sketch of only the values in ``probes``, each of which stands for equally many records."""
         parts = panel_moments(self.mechanism, self.probes, np.asarray(self.edges))
         share = self.size / len(self.probes)
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
 
     def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
-        """Return a more exact sketch of the released values, with four times as many panels as this sketch.
-
-        Returns None if this sketch did not keep the released values. `lattice` is True if every integer must be an end
-        of a panel, as for `Release.sketch`.
+        """Return a sketch of the released values with four times as many panels; None if they were not kept. `lattice`
+        is as in `Release.sketch`.
         """
         if self.records is None:
             return None
@@ -194,8 +184,8 @@ class PanelSketch(Sketch):
         records = None if self.records is None or other.records is None else self.records + other.records
         probes = None
         if self.probes is not None and other.probes is not None:
-            own = round(PROBES * float(self.size / (self.size + other.size)))  # of the records, the same share
-            probes = np.concatenate([evenly_spaced(self.probes, own), evenly_spaced(other.probes, PROBES - own)])
+            kept = round(KEPT_PROBES * float(self.size / (self.size + other.size)))  # of the records, the same share
+            probes = np.concatenate([evenly_spaced(self.probes, kept), evenly_spaced(other.probes, KEPT_PROBES - kept)])
         moments, tails, atoms = (getattr(self, name) + getattr(other, name) for name in self.arrays)
         grid = self.grid if self.grid == other.grid else max(self.channel_panels, other.channel_panels)
         order, chosen = min(self.order, other.order), self.chosen or other.chosen
@@ -221,10 +211,10 @@ class MixedSketch(Sketch):
         """The sketch of all records of some sketches, those of equal mechanisms added; ValueError for too many."""
         sums: list[Any] = []
         for part in parts:
-            place = next((i for i, each in enumerate(sums) if each.mechanism == part.mechanism), None)
+            place = next((i for i, other in enumerate(sums) if other.mechanism == part.mechanism), None)
             sums += [part] if place is None else [sums.pop(place)._plus(part)]
-        if len(sums) > MOST_PARTS:
-            most = f"a sketch of numbers can hold at most {MOST_PARTS} different budgets, bounds or noise scales"
+        if len(sums) > MOST_BUDGETS:
+            most = f"a sketch of numbers can hold at most {MOST_BUDGETS} different budgets, bounds or noise scales"
             raise ValueError(f"{most}, but these records have more; use the release itself")
         # in ascending order, so that a sum does not depend on the order of its terms
         sums.sort(key=lambda part: [np.ravel(leaf).tolist() for leaf in jax.tree.leaves(part.mechanism)])
@@ -260,10 +250,10 @@ def budgets_of(mechanism: Mechanism, count: int) -> tuple[np.ndarray, list[Mecha
     first, codes = np.zeros(1, int), np.zeros(count, int)
     for leaf in mechanism.personal_parameters():
         values, places = np.unique(np.broadcast_to(leaf, count), return_inverse=True)
-        kinds = np.cumsum(np.diff(values, prepend=-np.inf) > ROUNDING * np.abs(values))
+        kinds = np.cumsum(np.diff(values, prepend=-np.inf) > EQUAL_BUDGETS_RTOL * np.abs(values))
         _, first, codes = np.unique(codes * (len(values) + 1) + kinds[places], return_index=True, return_inverse=True)
-    records = (mechanism.of_records((count,), slice(row, row + 1)) for row in first[: MOST_PARTS + 1])
-    return codes, [each._map_personal(lambda leaf: leaf[0]) for each in records]
+    records = (mechanism.of_records((count,), slice(row, row + 1)) for row in first[: MOST_BUDGETS + 1])
+    return codes, [record._map_personal(lambda leaf: leaf[0]) for record in records]
 
 
 def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None = None) -> tuple[Array, int | None]:
@@ -276,24 +266,27 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
     low, high = (float(end) for end in mechanism.released_range)
     lower, upper = float(mechanism.domain.lower_bound), float(mechanism.domain.upper_bound)
     linear, resolution = mechanism.linear_tails, float(mechanism.resolution)
-    if not linear and high - upper > HEAVY * resolution:
+    if not linear and high - upper > HEAVY_TAIL_REACH * resolution:
         # noise that reaches so much further than it varies falls off like a power; its density has poles at a
         # resolution's distance, hence two panels a resolution
-        inside = max(PANELS, min(MOST_INSIDE, math.ceil(2 * (upper - lower) / resolution)))
+        inside = max(DEFAULT_PANELS, min(MOST_INNER_PANELS, math.ceil(2 * (upper - lower) / resolution)))
         ends = (low, lower, upper, high)
-        far = FAR * max(upper - lower, resolution)
-        share = 1.0 if panels is None else (len(_graded(inside, GROWTH, ends, far)) - 1) / panels
-        edges, bends = _graded(math.ceil(inside / share), GROWTH * share, ends, far), mechanism.released_breakpoints
+        far = FAR_RANGES * max(upper - lower, resolution)
+        share = 1.0 if panels is None else (len(_graded(inside, PANEL_GROWTH, ends, far)) - 1) / panels
+        edges, bends = (
+            _graded(math.ceil(inside / share), PANEL_GROWTH * share, ends, far),
+            mechanism.released_breakpoints,
+        )
         apart = np.abs(bends[:, None] - edges).min(axis=1) > 1e-9 * (upper - lower)  # rounding makes no panels
         return np.union1d(edges, bends[apart]), inside
     if panels is None:
         # log p bends on the scale s of the noise, and on s²/(upper − lower) between two atoms at the bounds.
         bend = resolution * min(1.0, resolution / (upper - lower))
-        panels = PANELS if linear else max(PANELS, min(4096, math.ceil((high - low) / bend)))
+        panels = DEFAULT_PANELS if linear else max(DEFAULT_PANELS, min(4096, math.ceil((high - low) / bend)))
         panels *= 1 if mechanism.period is None else 3  # of whose range the bounds are a third
     first, last = math.ceil(low), math.floor(high)
     if lattice is None:
-        lattice = linear and mechanism.period is None and last - first < MAX_LATTICE
+        lattice = linear and mechanism.period is None and last - first < MOST_LATTICE_CUTS
     cuts = np.arange(first, last + 1.0) if lattice else np.empty(0)
     cells = np.unique(np.concatenate([[low], cuts, _bends(mechanism, low, high), [high]]))
     return _split(cells, panels), None
@@ -334,9 +327,9 @@ def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tupl
     panels = len(edges) - 1
     widths = np.diff(edges)
     uniform = np.allclose(widths, widths[0], rtol=1e-12, atol=0.0)
-    moments, tails, atoms = np.zeros((MOMENTS, panels)), np.zeros((2, 2)), np.zeros(len(places))
-    for start in range(0, len(values), CHUNK):
-        z = np.asarray(values[start : start + CHUNK])
+    moments, tails, atoms = np.zeros((MOMENTS_PER_PANEL, panels)), np.zeros((2, 2)), np.zeros(len(places))
+    for start in range(0, len(values), RECORDS_READ_AT_ONCE):
+        z = np.asarray(values[start : start + RECORDS_READ_AT_ONCE])
         if len(places):
             z = snapped(z, (edges[0], edges[-1]))
             special = np.flatnonzero((z == np.rint(z)) | (z == edges[0]) | (z == edges[-1]))
@@ -367,21 +360,22 @@ def panel_moments(mechanism: Any, values: np.ndarray, edges: np.ndarray) -> tupl
         previous, current = np.ones_like(t), t
         moments[0] += np.bincount(index, minlength=panels)
         moments[1] += np.bincount(index, t, panels)
-        for n in range(1, MOMENTS - 1):
+        for n in range(1, MOMENTS_PER_PANEL - 1):
             previous, current = current, ((2 * n + 1) / (n + 1)) * t * current - (n / (n + 1)) * previous
             moments[n + 1] += np.bincount(index, current, panels)
     return moments.T.copy(), tails, atoms
 
 
 def _merged(moments: Array, edges: np.ndarray, keep: np.ndarray) -> np.ndarray:
-    """Moments (new, MOMENTS) between kept edges: on part of a panel its P_n is a combination of the part's P_0..P_n."""
-    t, w = np.polynomial.legendre.leggauss(MOMENTS)
+    """Moments (new, 12) between kept edges: on part of a panel its P_n is a combination of the part's P_0..P_n."""
+    t, w = np.polynomial.legendre.leggauss(MOMENTS_PER_PANEL)
     whole = np.repeat(np.arange(len(keep) - 1), np.diff(keep))  # the new panel of each old one
     start, stop = (edges[keep[whole + side]][:, None] for side in (0, 1))
     points = edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)
-    wide = np.polynomial.legendre.legvander((2 * points - start - stop) / (stop - start), MOMENTS - 1)
-    own = np.polynomial.legendre.legvander(t, MOMENTS - 1) * w[:, None] * (np.arange(MOMENTS) + 0.5)
-    parts = np.einsum("pm,qm,pqn->pn", moments, own, wide, optimize=True)
+    wide = np.polynomial.legendre.legvander((2 * points - start - stop) / (stop - start), MOMENTS_PER_PANEL - 1)
+    degrees = np.arange(MOMENTS_PER_PANEL)
+    weighted = np.polynomial.legendre.legvander(t, degrees[-1]) * w[:, None] * (degrees + 0.5)
+    parts = np.einsum("pm,qm,pqn->pn", moments, weighted, wide, optimize=True)
     return np.add.reduceat(parts, keep[:-1])
 
 
@@ -391,4 +385,4 @@ def atom_places(mechanism: Any, edges: Any) -> np.ndarray:
         return np.empty(0)
     low, high = edges[0], edges[-1]
     first, last = math.floor(low) + 1, math.ceil(high) - 1
-    return np.concatenate([[low], np.arange(first, last + 1.0) if last - first < MAX_ATOMS else [], [high]])
+    return np.concatenate([[low], np.arange(first, last + 1.0) if last - first < MOST_COUNTED_ATOMS else [], [high]])

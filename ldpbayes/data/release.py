@@ -13,19 +13,19 @@ import jax
 import numpy as np
 
 from ldpbayes._core import archive
-from ldpbayes._core.archive import blocks_of, reading, save_arrays, signed, verified, whole_file
+from ldpbayes._core.archive import blocks_of, read_arrays, reading, save_arrays, signed, verified, whole_file
 from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
 from ldpbayes._core.printing import Holding
 from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
+from ldpbayes._core.tabular import is_missing
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Key
-from ldpbayes.data._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
-from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
+from ldpbayes.data.readers._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
-from ldpbayes.mechanisms.plausibility import LEVEL
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
 from ldpbayes.privacy.guarantee import counted_once
 
@@ -47,20 +47,16 @@ class Release(Holding):
     """Released values, together with the mechanism that made them.
 
     Usually, each value belongs to one record (the original value of one person), and the guarantee protects each
-    record.
-
-    A release can also have a single value that is a statistic of many records: a noisy count, sum or mean. The
-    mechanism of a statistic has no clipping bounds, and states the sensitivity (the largest change of the statistic if
-    one record changes).
-
-    A release without values is a plan. A model can simulate the values of a plan.
+    record. A release can also have a single value that is a statistic of many records: a noisy count, sum or mean. Its
+    mechanism has no clipping bounds, and states the sensitivity (the largest change of the statistic if one record
+    changes). A release without values is a plan, whose values a model can simulate.
 
     Parameters
     ----------
     values : array_like (N, *event) or None
-        One released value for each of N records. A value is a number, a code, or an array of the shape
-        ``mechanism.event_shape`` (such as bits). None makes a plan: a release without values. Raises ValueError if a
-        value is impossible under the mechanism. If the values are nearly impossible, a `ReleaseWarning` is issued.
+        One released value for each of N records: a number, a code, or an array of the shape ``mechanism.event_shape``
+        (such as bits). None makes a plan. Raises ValueError if a value is impossible under the mechanism. If the values
+        are nearly impossible, a `ReleaseWarning` is issued.
     mechanism : Mechanism
         The mechanism that made the values. Its class must be registered (`ldpbayes.mechanisms.register`). Each
         parameter of the mechanism is one number for all records, or an array (N,) with one number for each record.
@@ -149,7 +145,7 @@ class Release(Holding):
     @property
     def _promise(self) -> Promise:
         unknown = self.mechanism.trust_model == "central" and self.count > 1 and self.times is None
-        return Promise(self.mechanism, self.times, said=OF_ONE_VALUE if unknown else "")
+        return Promise(self.mechanism, self.times, change=OF_ONE_VALUE if unknown else "")
 
     sampler = property(
         lambda self: (self.about or {}).get("sampler"),
@@ -161,14 +157,12 @@ class Release(Holding):
         return self.count
 
     def __add__(self, other: "Release") -> "Release":
-        """Return a release of the values of both releases. One person may be in both releases, so their ``times`` are
-        added. Privacy statements are about two releases.
-
-        Raises ValueError if the mechanisms are of different kinds, or if one of the releases has no values.
+        """Return a release of the values of both releases. One person may be in both, so ``times`` are added. Raises
+        ValueError if the mechanisms are of different kinds, or if one of the releases has no values.
         """
         both = self, other
-        plain = {*map(type, both)} == {Release} and all(each.values is not None for each in both)  # tables have keys
-        if not plain or len({jax.tree.structure(each.mechanism) for each in both}) > 1:
+        plain = {*map(type, both)} == {Release} and all(part.values is not None for part in both)  # tables have keys
+        if not plain or len({jax.tree.structure(release.mechanism) for release in both}) > 1:
             wanted = "releases with values and with mechanisms of one kind"
             raise ValueError(f"only {wanted} can be added, got {self} and {other}")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
@@ -245,17 +239,15 @@ class Release(Holding):
             sketch = MomentSketch.of(values, mechanism)
         else:
             codes, mechanisms = budgets_of(mechanism, self.count)
-            own = [(values[codes == code], each) for code, each in enumerate(mechanisms)]
-            sketch = MixedSketch.of([PanelSketch.of(*each, panels, lattice, keep_records) for each in own])
+            of_budget = [(values[codes == code], one) for code, one in enumerate(mechanisms)]
+            sketch = MixedSketch.of([PanelSketch.of(*pair, panels, lattice, keep_records) for pair in of_budget])
         promise = self._promise._replace(mechanism=sketch.mechanism)
         added = self.added or ((promise,) if promise != Promise(sketch.mechanism) else ())
         return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the release to a file, whose name ends in ``.npz`` or ``.parquet``. `load` describes the content of the
-        file. If writing fails or is interrupted, an old file of this name stays as it is.
-
-        Raises ValueError if the name of the file has no such ending, or if the release has no values.
+        """Write the release to an ``.npz`` or ``.parquet`` file, as `load` describes it. If writing fails or is
+        interrupted, an old file of this name stays as it is. Raises ValueError if the release has no values.
         """
         npz = is_npz(path)
         if self.values is None:
@@ -269,14 +261,10 @@ class Release(Holding):
 
         Raises ValueError if the file is damaged or has another format, or if a value is impossible under the mechanism.
 
-        A ``.npz`` file holds an array ``values`` (N, *event) and a string ``mechanism``. The string is the JSON text of
-        `Mechanism.spec`. A ``.parquet`` file holds a column ``value`` without nulls. The entries of this column are
-        numbers, or lists if a released value is a row. The JSON text is in the metadata of the schema, under the key
-        ``ldpbayes.mechanism``.
-
-        In both formats, the JSON text of the mechanism can also have the fields ``times`` and ``about`` of the release,
-        for example ``"release": {"times": 30}``. If it has a ``digest``, as files of `save` do, the values and the rest
-        of the text must agree with it.
+        A ``.npz`` file holds an array ``values`` (N, *event) and a string ``mechanism``, the JSON text of
+        `Mechanism.spec`. A ``.parquet`` file holds a column ``value`` without nulls (lists if a released value is a
+        row), and the JSON text in the metadata of the schema, under ``ldpbayes.mechanism``. The text can also have
+        fields of the release, as in ``"release": {"times": 30}``, and a ``digest``, with which the rest must agree.
         """
         with reading(path, " is not a valid release file") as file:
             values, text = _read_npz(file) if is_npz(path) else _read_parquet(file)
@@ -294,8 +282,8 @@ def _table_kind() -> type[Release]:
 
 def write_release(release: Release, file: BinaryIO, npz: bool) -> None:
     """Write a release to an open file, in NumPy's format or as a Parquet file."""
-    own = {name: getattr(release, name) for name in release._beside}
-    beside = {name: value for name, value in own.items() if value is not None}
+    fields = {name: getattr(release, name) for name in release._beside}
+    beside = {name: value for name, value in fields.items() if value is not None}
     beside = {"table" if "keys" in beside else "release": beside} if beside else {}
     header, values = release.mechanism.spec() | beside, release.values
     if npz:
@@ -305,7 +293,7 @@ def write_release(release: Release, file: BinaryIO, npz: bool) -> None:
     column = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1]) if values.ndim > 1 else values
     text = signed(json.dumps(header, default=np.ndarray.tolist), blocks_of(values=values))
     table = pa.table({"value": column}).replace_schema_metadata({SPEC_KEY: text})
-    pa.parquet.write_table(table, file, row_group_size=archive.BLOCK, write_page_checksum=True)
+    pa.parquet.write_table(table, file, row_group_size=archive.ROWS_PER_DIGEST, write_page_checksum=True)
 
 
 def mechanism_and_more(header: Any) -> tuple[Mechanism, dict[str, Any]]:
@@ -338,7 +326,7 @@ def promises(data: Sequence[Any], others: Sequence[Promise] = (), same: bool = F
     """What releases and sketches promise, and others; of tables, what their publishers state. ValueError for
     releases about the same people whose promises do not compose.
     """
-    return statements([*(each for part in data for each in part.promises), *others], same, different)
+    return statements([*(promise for part in data for promise in part.promises), *others], same, different)
 
 
 def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> list[str]:
@@ -347,7 +335,7 @@ def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> 
     Of T answers a person, a sum of scores has at most T times the variance. Values under central trust are no answers.
     """
     total = sum if same_people else max
-    counts = [(total(each.times or 1 for each in counted_once(part)), part[0]) for part in releases]
+    counts = [(total(promise.times or 1 for promise in counted_once(part)), part[0]) for part in releases]
     most = max((n for n, first in counts if n > 1 and first.guarantee.trust_model == "local"), default=1)
     text = (
         f"up to {most:,} of the released values may be about one person, but are taken as independent: intervals and "
@@ -364,7 +352,7 @@ def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
     reasons = "; ".join(mechanism.implausible(values))
     problem = f"these values are nearly impossible under {mechanism!r}, whatever the records are"
     advice = "Check the parameters of the mechanism, and that the values were not changed after the release"
-    return f"{problem} (probability below {LEVEL:g}): {reasons}. {advice}" if reasons else None
+    return f"{problem} (probability below {FALSE_REPORT_LEVEL:g}): {reasons}. {advice}" if reasons else None
 
 
 def is_npz(path: str | os.PathLike) -> bool:
@@ -376,10 +364,8 @@ def is_npz(path: str | os.PathLike) -> bool:
 
 
 def _read_npz(file: BinaryIO) -> tuple[np.ndarray, str]:
-    with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-        if absent := {"values", "mechanism"} - set(archive.files):
-            raise ValueError(f"it lacks {' and '.join(sorted(absent))}; it has {', '.join(archive.files)}")
-        return archive["values"], str(archive["mechanism"])
+    arrays = read_arrays(file, "values", "mechanism")
+    return arrays["values"], str(arrays["mechanism"])
 
 
 def _read_parquet(file: BinaryIO) -> tuple[Any, str]:

@@ -21,21 +21,21 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ldpbayes._core import archive
-from ldpbayes._core.archive import blocks_of, reading, verified
+from ldpbayes._core.archive import blocks_of, read_arrays, reading, verified
 from ldpbayes._core.checks import warn
 from ldpbayes._core.executors import completed
-from ldpbayes.data._parquet import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data._sketches import Sketch, Source, TotalSketch
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
+from ldpbayes.data.readers._parquet import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import parts_of
 
-PIECE = 1 << 22  # of a large file, that are one task
-CSV_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time
-SIGNED = '"digest"'  # in the description of values that have one
-BAR: dict[str, Any] = {"unit": " values", "unit_scale": True, "desc": "sketching"}
-FILES = (".csv", ".npy", ".npz", ".parquet", ".tsv")
+ROWS_PER_PIECE = 1 << 22  # of a large file, that are one task
+CSV_BYTES_AT_ONCE = 1 << 24  # bytes of a CSV file that are read at a time
+DIGEST_KEY = '"digest"'  # in the description of values that have one
+BAR_OPTIONS: dict[str, Any] = {"unit": " values", "unit_scale": True, "desc": "sketching"}
+STREAMED_ENDINGS = (".csv", ".npy", ".npz", ".parquet", ".tsv")
 
 
 def sketch_from(
@@ -88,13 +88,8 @@ def sketch_from(
     Returns
     -------
     Sketch
-        The sketch of all released values. It does not keep these values.
-
-    Raises
-    ------
-    ValueError
-        There are no values, or two files have the same content. If an error is about a file, the message begins with
-        the name of the file.
+        The sketch of all released values, without these values. Raises ValueError if there are none, or if two files
+        have the same content.
     """
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
@@ -107,7 +102,7 @@ def sketch_from(
         head, source = itertools.tee(source)
         source = [*source] if isinstance(next(head, None), str | os.PathLike) else source
         del head  # which would keep all arrays
-    if isinstance(source, Sequence) and all(isinstance(each, str | os.PathLike) for each in source):
+    if isinstance(source, Sequence) and all(isinstance(path, str | os.PathLike) for path in source):
         paths = _paths(source)
         ready = [_loaded(path, mechanism) for path in paths if holds_sketch(path)]
         pieces = [piece for path in paths if not holds_sketch(path) for piece in reader.pieces(path)]
@@ -115,15 +110,17 @@ def sketch_from(
         if executor is not None or mechanism is None:
             raise ValueError("arrays need mechanism=, and executor=None: only files can be read by workers")
         pieces, reader = [_Piece()], dataclasses.replace(reader, arrays=source)
-    with tqdm(total=sum(piece.rows for piece in pieces) or None, **BAR, disable=None if progress_bar else True) as bar:
+    with tqdm(
+        total=sum(piece.rows for piece in pieces) or None, **BAR_OPTIONS, disable=None if progress_bar else True
+    ) as bar:
         if pieces:
             reader = reader.expanding(pieces, ready, executor)
-        found = filter(None, _in_order(reader.sketched, pieces, executor, bar))
-        files = itertools.groupby(found, lambda part: part.path)
+        read_parts = filter(None, _in_order(reader.sketched, pieces, executor, bar))
+        files = itertools.groupby(read_parts, lambda part: part.path)
         sketches: Iterable[Sketch] = itertools.chain(ready, (_of_release([*parts]) for _, parts in files))
         if different_people:
             whole = uuid.uuid4().hex
-            sketches = (dataclasses.replace(each, added=parts_of(whole, each.promises)) for each in sketches)
+            sketches = (dataclasses.replace(sketch, added=parts_of(whole, sketch.promises)) for sketch in sketches)
         total = _sum(sketches)
     if total is None:
         raise ValueError("there is no released value to sketch")
@@ -166,7 +163,7 @@ class _Reader:
         with reading(path):
             if path.suffix == ".npy":
                 rows = len(np.load(path, mmap_mode="r"))
-                size = max(1, rows) if self._personal(path) else PIECE
+                size = max(1, rows) if self._personal(path) else ROWS_PER_PIECE
                 return [_Piece(path, i, i + size, min(size, rows - i)) for i in range(0, rows, size)]
             if path.suffix != ".parquet":
                 return [_Piece(path)]
@@ -175,21 +172,21 @@ class _Reader:
                 return [_Piece(path, 0, file.num_row_groups, file.metadata.num_rows)]
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             starts = np.cumsum([0, *groups[:-1]])
-            number = starts // PIECE
-            if SIGNED in spec_text(file):  # then a piece must hold whole blocks, each of which has a digest
-                number = np.maximum.accumulate(np.where(starts % archive.BLOCK, 0, number))
+            number = starts // ROWS_PER_PIECE
+            if DIGEST_KEY in spec_text(file):  # then a piece must hold whole blocks, each of which has a digest
+                number = np.maximum.accumulate(np.where(starts % archive.ROWS_PER_DIGEST, 0, number))
             ends = np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()
             return [_Piece(path, a, b, sum(groups[a:b])) for a, b in itertools.pairwise(ends)] or [_Piece(path)]
 
     def sketched(self, piece: _Piece, bar: Any = None) -> _Part | None:
         """The sketch of a piece, without one where it is empty."""
         with _naming(piece.path) as file:
-            made, times, signed = self._made(piece.path)
+            released_by, times, signed = self._made(piece.path)
             blocks = list[str]()
 
             def read(values: Any) -> Sketch:
                 blocks.extend(blocks_of(values=values) if signed else ())
-                return self._sketch(values, made, times, bar)
+                return self._sketch(values, released_by, times, bar)
 
             total = _sum(map(read, self._chunks(piece)))
             if total is None and signed:
@@ -244,7 +241,7 @@ class _Reader:
             raise ValueError(f"the file was released by {mechanism!r}, not by {self.mechanism!r}")
         if beside.keys() & {"neighbours", "privacy"}:
             raise ValueError("a table whose publisher states its privacy cannot be read in parts: load it whole")
-        return mechanism, beside.get("times"), SIGNED in text
+        return mechanism, beside.get("times"), DIGEST_KEY in text
 
     def _personal(self, path: pathlib.Path | None) -> bool:
         """Whether records have different budgets, which are in memory: then all values are, too."""
@@ -261,18 +258,20 @@ class _Reader:
         elif path.suffix == ".parquet":
             file = parquet_file(path)
             self._check_names(file.schema_arrow.names)
-            arrays = map(self._values, file.iter_batches(archive.BLOCK, range(piece.start, piece.stop), self.columns))
+            arrays = map(
+                self._values, file.iter_batches(archive.ROWS_PER_DIGEST, range(piece.start, piece.stop), self.columns)
+            )
         elif path.suffix == ".npy":
             arrays = [np.load(path, mmap_mode="r")[piece.start : piece.stop]]
         elif path.suffix == ".npz":
-            with np.load(path) as file:
-                arrays = [file["values"]]
+            with reading(path) as file:
+                arrays = [*read_arrays(file, "values").values()]
         else:
             arrays = self._blocks(path)
         for array in arrays:
             values = np.asanyarray(array)
-            for start in range(0, len(values), archive.BLOCK):
-                yield values[start : start + archive.BLOCK]
+            for start in range(0, len(values), archive.ROWS_PER_DIGEST):
+                yield values[start : start + archive.ROWS_PER_DIGEST]
 
     def _blocks(self, path: pathlib.Path) -> Iterator[Any]:
         """Values of a CSV file, block by block."""
@@ -285,7 +284,7 @@ class _Reader:
         types |= dict.fromkeys(self.columns if self.levels else (), "string")
         parts = arrow.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
         convert = arrow.ConvertOptions(include_columns=self.columns, column_types=types)
-        with arrow.open_csv(path, arrow.ReadOptions(block_size=CSV_BLOCK), parts, convert) as file:
+        with arrow.open_csv(path, arrow.ReadOptions(block_size=CSV_BYTES_AT_ONCE), parts, convert) as file:
             yield from map(self._values, file)
 
     def _check_names(self, names: list[str]) -> None:
@@ -364,44 +363,44 @@ def _of_release(parts: Sequence[_Part]) -> Sketch:
             verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
             digest = hashlib.sha256(text.encode()).hexdigest()
     sources = (Source(path.name, round(float(total.size)), digest),) if path and digest else ()
-    added = tuple(each._replace(mechanism=total.mechanism) for each in sketch.added[:1])
+    added = tuple(promise._replace(mechanism=total.mechanism) for promise in sketch.added[:1])
     return dataclasses.replace(total, added=added, doubts=total.doubts[:1], sources=sources)
 
 
 def _text(path: pathlib.Path) -> str:
     """The description of its values that a file states; empty if it states none."""
     if path.suffix == ".npz":
-        with np.load(path) as file:
-            return str(file["mechanism"])
+        with reading(path) as file:
+            return str(read_arrays(file, "mechanism")["mechanism"])
     return spec_text(parquet_file(path)) if path.suffix == ".parquet" else ""
 
 
 def _loaded(path: pathlib.Path, mechanism: Mechanism | None) -> Sketch:
     sketch = Sketch.load(path)
-    own = sketch._common() if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
-    if mechanism is not None and mechanism != own:
-        raise ValueError(f"{path.name}: the sketch is of values released by {own!r}, not by {mechanism!r}")
+    of_sketch = sketch._common() if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
+    if mechanism is not None and mechanism != of_sketch:
+        raise ValueError(f"{path.name}: the sketch is of values released by {of_sketch!r}, not by {mechanism!r}")
     return sketch
 
 
 def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
     """Files in the order given, those of a folder or a pattern in that of their names."""
-    found: list[pathlib.Path] = []
+    paths: list[pathlib.Path] = []
     for source in sources:
         path = pathlib.Path(source)
         files = path.iterdir() if path.is_dir() else [path] if path.exists() else glob.glob(os.fspath(source))
-        own = sorted(each for each in map(pathlib.Path, files) if each.suffix in FILES or not path.is_dir())
-        if not own:
+        here = sorted(file for file in map(pathlib.Path, files) if file.suffix in STREAMED_ENDINGS or not path.is_dir())
+        if not here:
             raise FileNotFoundError(f"there is no file {os.fspath(source)!r}")
-        found += own
+        paths += here
     seen = set[str]()
-    for path in found:
-        if path.suffix not in FILES:
-            raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(FILES)}")
+    for path in paths:
+        if path.suffix not in STREAMED_ENDINGS:
+            raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(STREAMED_ENDINGS)}")
         if os.path.realpath(path) in seen:
             raise ValueError(f"records would count twice: {path.name} is given twice")
         seen.add(os.path.realpath(path))
-    return found
+    return paths
 
 
 def holds_sketch(path: pathlib.Path) -> bool:

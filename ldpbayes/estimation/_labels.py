@@ -8,8 +8,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import FINITE_NUMBERS, POSITIVE, at_least, check_order, checked
+from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
-from ldpbayes.data import Release
+from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import simulated_release, warn_of_repeats
 from ldpbayes.estimation._objectives import MarginalLikelihood, Objective
 from ldpbayes.estimation.smoothing import estimate_density, shape_of
@@ -180,9 +181,9 @@ def checked_data(
 ) -> tuple[Objective, np.ndarray, list[str]]:
     """The objective, features (n, d) and their names; TypeError or ValueError unless a fit can use them."""
     if not isinstance(release, Release):
-        kind, in_sketch = type(release).__name__, ": a sketch has one law for all labels"
-        hint = {"LabelRelease": ": pass its attribute .release", "PanelSketch": in_sketch, "MixedSketch": in_sketch}
-        raise TypeError(f"release must be a Release of labels, got {kind}{hint.get(kind, '')}")
+        hint = ": a sketch has one law for all labels" if isinstance(release, Sketch) else ""
+        hint = ": pass its attribute .release" if isinstance(release, LabelRelease) else hint
+        raise TypeError(f"release must be a Release of labels, got {type(release).__name__}{hint}")
     if release.mechanism.record_shape or release.mechanism.event_shape:
         raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
     if release.values is None:
@@ -229,9 +230,10 @@ def checked_features(
         raise ValueError(f"features must have {len(fit_names)} columns, as in the fit, got {width}")
     matrix = checked("features", matrix, *FINITE_NUMBERS)
     unnamed = [f"x[{j}]" for j in range(width)]
-    if not hasattr(features, "columns"):
+    columns = column_names(features)
+    if columns is None:
         return matrix, unnamed
-    names = [name if isinstance(name, str) else f"x[{name}]" for name in features.columns]
+    names = [name if isinstance(name, str) else f"x[{name}]" for name in columns]
     if fit_names is not None and unnamed not in (names, list(fit_names)) and names != list(fit_names):
         raise ValueError(f"features must have the columns of the fit in the same order, {list(fit_names)}, got {names}")
     return matrix, names

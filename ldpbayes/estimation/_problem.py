@@ -13,8 +13,8 @@ from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import FINITE, checked, refuse
 from ldpbayes._core.compiling import quick_jit
+from ldpbayes._core.tabular import arrays_of_frames, column_names
 from ldpbayes._core.types import Array, PyTree
-from ldpbayes.data.frames import arrays_of_frames
 from ldpbayes.data.release import Release
 from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import Bounds, Correction, methods_for, settled_for
@@ -83,7 +83,7 @@ def _original_records(records: ArrayLike) -> Records:
     if np.ndim(rows) not in (1, 2):
         raise ValueError(f"original records must be an array (N,) or (N, columns), got shape {np.shape(rows)}")
     # A data frame's names of columns let a loss take them by name.
-    names = tuple(getattr(records, "columns", ()))
+    names = tuple(column_names(records) or ())
     named = names and all(isinstance(name, str) for name in names)
     columns = None if rows.ndim == 1 else names if named else rows.shape[1]
     mechanism = SymmetricLaplaceMechanism(0.0, rows.min(axis=0) - 1, rows.max(axis=0) + 1, columns)

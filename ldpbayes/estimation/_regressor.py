@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
 from ldpbayes.estimation._criterion import Penalty
@@ -67,7 +68,7 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
 
         If `mechanism` is None, the labels were released by the mechanism that was given to the constructor.
         """
-        if hasattr(X, "columns"):  # scikit-learn refuses text without advice
+        if column_names(X) is not None:  # scikit-learn refuses text without advice
             checked_features(X)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
         checked_bounds(self.bounds)
@@ -81,8 +82,9 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         features, release = np.asarray(X, float), Release(y, mechanism)
         self.fit_: LinearPredictor | NetworkPredictor
         if self.network is None:
-            options = {"objective": objective, "penalty": self.penalty, "intercept": self.intercept}
-            self.fit_ = linear_fit(features, release, **options)
+            self.fit_ = linear_fit(
+                features, release, objective=objective, penalty=self.penalty, intercept=self.intercept
+            )
         elif not isinstance(self.network, Network):
             raise TypeError(f"network must be a Network, got {self.network!r}")
         else:

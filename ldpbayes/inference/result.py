@@ -24,6 +24,12 @@ ARVIZ_NAMES = {
     "num_steps": "n_steps",
     "accept_prob": "acceptance_rate",
 }
+ADVICE = {  # on options of `fit`, as Python spells them
+    "num_samples": "run longer chains",
+    "target_accept_prob": "raise target_accept_prob",
+    "max_tree_depth": "raise max_tree_depth",
+    "dense_mass": "reparametrise, or try dense_mass=True if parameters are correlated",
+}
 # What intervals are of, where noisy tables are among the data: by whether cells are numbers, not draws of a law.
 UNCERTAINTY = {
     True: "of the table: what the cells were before noise was added; not of a population that they are drawn from",
@@ -32,7 +38,19 @@ UNCERTAINTY = {
 
 
 class ConvergenceWarning(LdpBayesWarning):
-    """Warning that the chains of `fit` have not converged well enough. The message names the parameters concerned."""
+    """Warning that the chains of `fit` have not converged well enough. The message names the parameters concerned.
+
+    Parameters
+    ----------
+    problem : str
+        What is wrong, by the names of the parameters.
+    options : dict of str to str, optional
+        Options of `fit` that may help, each with a remark (or an empty text). Default: none.
+    """
+
+    def __init__(self, problem: str, options: Mapping[str, str] | None = None) -> None:
+        self.problem, self.options = problem, options or {}
+        super().__init__(problem + advice(self.options, ADVICE))
 
 
 def labels(
@@ -191,14 +209,20 @@ def convergence_problems(result: Any) -> list[str]:
     return problems
 
 
-def advice(result: Any, depth: float) -> str:
-    """Ends the warning of `fit`, by its options' names, which the command line replaces; `depth` limits trees."""
+def helpful_options(result: Any, depth: float) -> dict[str, str]:
+    """Options of `fit` that may help chains that have not converged, each with a remark; `depth` limits trees."""
     statistics = dataset(result["sample_stats"]) if "sample_stats" in result else {}
     diverging, steps = (np.asarray(statistics.get(name, 0)) for name in ("diverging", "n_steps"))
-    full, ways = np.mean(steps >= 2**depth - 1), ["run longer chains"]
-    ways += ["raise target_accept_prob"] * bool(np.any(diverging))
-    ways += [f"raise max_tree_depth ({100 * full:.{2 if full < 0.995 else 3}g}% of the draws reached it)"] * bool(full)
-    return f"; {', '.join(ways)}, reparametrise, or try dense_mass=True if parameters are correlated"
+    full, options = np.mean(steps >= 2**depth - 1), {"num_samples": ""}
+    options |= {"target_accept_prob": ""} if np.any(diverging) else {}
+    share = f"({100 * full:.{2 if full < 0.995 else 3}g}% of the draws reached it)"
+    return options | ({"max_tree_depth": share} if full else {}) | {"dense_mass": ""}
+
+
+def advice(options: Mapping[str, str], sentences: Mapping[str, str]) -> str:
+    """Ends a warning: the sentences of options of `fit`, in their order, with the remarks on these options."""
+    texts = [f"{sentences[name]} {remark}".rstrip() for name, remark in options.items()]
+    return f"; {', '.join(texts)}" if texts else ""
 
 
 MAX_PARETO_K = 0.7  # Pareto shape beyond which importance weights are not to be trusted ([VSGYG])

@@ -15,7 +15,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, unchecked
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, MomentSketch, PanelSketch, Release, Sketch
-from ldpbayes.data.panel_sketch import MAX_ATOMS, MOMENTS
+from ldpbayes.data.panel_sketch import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS
 from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
 from ldpbayes.laws.families import family_of, is_narrow, unexpanded
 from ldpbayes.likelihood._channel import build_channel
@@ -329,9 +329,9 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
         between = math.ceil(sketch.edges[-1]) - math.floor(sketch.edges[0]) - 1
         share = sketch.mechanism.unperturbed
         if between > len(sketch.places) - 2 and not (is_concrete(share) and not np.any(share)):
-            most = f"if some are released without noise, a sketch can hold at most {MAX_ATOMS} different counts"
+            most = f"where some have no noise, a sketch can hold at most {MOST_COUNTED_ATOMS} different counts"
             raise ValueError(f"{most}, but {between} are between the bounds; fit the release itself")
-    panels = sketch.channel_panels * (2 if sketch.order == MOMENTS else 1)
+    panels = sketch.channel_panels * (2 if sketch.order == MOMENTS_PER_PANEL else 1)
     # one matrix product beats any closed form of ours at a sketch's few nodes (reference/benchmarks.md), unless
     # parameters move a kink, which cuts panels anew each time
     formula = panels > MAX_CHANNEL_PANELS or users_form

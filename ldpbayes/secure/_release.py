@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from ldpbayes._core.checks import require
 from ldpbayes._core.printing import shown
+from ldpbayes._core.tabular import column_names, rows_of
 from ldpbayes.data import Release
 from ldpbayes.mechanisms import (
     AdditiveMechanism,
@@ -96,8 +97,8 @@ def _unsafe(mechanism: Any) -> str | None:
     if type(mechanism) in ANSWERS:
         infinite = np.isinf(mechanism.epsilon).any()
         return "a record of infinite budget would be released unchanged; epsilon must be finite" if infinite else None
-    if type(mechanism) not in MECHANISMS or type(mechanism.noise) not in NOISES:
-        kinds, laws = (", ".join(kind.__name__ for kind in each) for each in (ANSWERS, NOISES))
+    if type(mechanism) not in SAFE_MECHANISMS or type(mechanism.noise) not in SAFE_NOISES:
+        kinds, laws = (", ".join(kind.__name__ for kind in table) for table in (ANSWERS, SAFE_NOISES))
         return f"it has no safe sampler; samplers exist for {kinds}, and for {laws} noise"
     if mechanism.perturbed is not None and mechanism.dimension < len(mechanism.names):
         return "nothing would protect the columns that get no noise; leave them out"
@@ -143,10 +144,11 @@ def _read(mechanism: Any, data: Any, clip: bool) -> np.ndarray:
 
 def _array(data: Any, columns: Any) -> np.ndarray:
     """Data as an array of doubles, a frame's `columns` in their order, if they have names."""
-    if hasattr(data, "columns") and isinstance(columns, tuple):
-        if sorted(map(str, data.columns)) != sorted(columns):
+    names = column_names(data)
+    if names is not None and isinstance(columns, tuple):
+        if sorted(map(str, names)) != sorted(columns):
             raise ValueError(f"data must have the columns {', '.join(columns)}, and no others")
-        data = data[list(columns)]
+        data = rows_of(data, columns)
     if np.ma.is_masked(data):
         raise ValueError("some records are missing")
     try:
@@ -159,7 +161,7 @@ def _array(data: Any, columns: Any) -> np.ndarray:
         return array.astype(float)
 
 
-PARTS = 1 << 64  # a probability is a whole number of parts in 2^64
+PROBABILITY_PARTS = 1 << 64  # a probability is a whole number of parts in 2^64
 WORDS_AT_ONCE = 1 << 22  # random words that are held at a time, of answers with a word a category
 
 
@@ -170,7 +172,7 @@ def random_words(*shape: int) -> np.ndarray:
 
 def uniform(number: int, size: int) -> np.ndarray:
     """Integers 0, ..., number − 1, exactly equally likely: words beyond the last whole multiple are drawn again."""
-    words, last = random_words(size), np.uint64(PARTS - PARTS % number - 1)
+    words, last = random_words(size), np.uint64(PROBABILITY_PARTS - PROBABILITY_PARTS % number - 1)
     while (beyond := words > last).any():
         words[beyond] = random_words(beyond.sum())
     return (words % np.uint64(number)).astype(np.int64)
@@ -182,8 +184,8 @@ def flip_threshold(odds: Fraction, epsilon: float) -> int:
     """
     with decimal.localcontext(prec=50):  # `exp` rounds to the nearest; of large budgets e^100 is a lower bound
         ratio = Fraction(decimal.Decimal(min(epsilon, 100.0)).exp()) * (1 - Fraction(1, 10**45))
-    t = math.ceil(PARTS * odds / (ratio + odds))
-    if odds * (PARTS - t) < t:
+    t = math.ceil(PROBABILITY_PARTS * odds / (ratio + odds))
+    if odds * (PROBABILITY_PARTS - t) < t:
         raise ValueError(f"epsilon is too small for probabilities in multiples of 2^-64, got {epsilon}")
     return t
 
@@ -196,7 +198,7 @@ def thresholds(mechanism: Any, epsilon: float) -> tuple[int, int]:
     if isinstance(mechanism, SymmetricUnaryEncoding):  # two codes differ in two bits, which tell them apart alike
         return (flip_threshold(odds, epsilon / 2),) * 2
     t = flip_threshold(odds, epsilon)
-    return (PARTS // 2, t) if isinstance(mechanism, OptimalUnaryEncoding) else (t, 0)
+    return (PROBABILITY_PARTS // 2, t) if isinstance(mechanism, OptimalUnaryEncoding) else (t, 0)
 
 
 def answers(mechanism: Any, x: np.ndarray) -> tuple[np.ndarray, str]:
@@ -209,24 +211,24 @@ def answers(mechanism: Any, x: np.ndarray) -> tuple[np.ndarray, str]:
     return np.concatenate(parts), "Python's secrets, probabilities in parts of 2^64"
 
 
-def _flipped(own: np.ndarray, flip: np.ndarray, number: int) -> np.ndarray:
-    other = uniform(number - 1, len(own))
-    return np.where(random_words(len(own)) < flip, other + (other >= own), own)
+def _flipped(code: np.ndarray, flip: np.ndarray, number: int) -> np.ndarray:
+    other = uniform(number - 1, len(code))
+    return np.where(random_words(len(code)) < flip, other + (other >= code), code)
 
 
 def _bits(mechanism: Any, x: np.ndarray, off: np.ndarray, on: np.ndarray) -> np.ndarray:
-    words, own = random_words(len(x), mechanism.categories), x[:, None] == np.arange(mechanism.categories)
-    return np.where(own, words >= off[:, None], words < on[:, None]).astype(np.uint8)
+    words, is_true = random_words(len(x), mechanism.categories), x[:, None] == np.arange(mechanism.categories)
+    return np.where(is_true, words >= off[:, None], words < on[:, None]).astype(np.uint8)
 
 
 def _subset(mechanism: SubsetSelection, x: np.ndarray, flip: np.ndarray, _: np.ndarray) -> np.ndarray:
     """The own code is in the set or not; the others are the first ones of a random order, drawn again where it ties."""
     d, held = mechanism.categories, random_words(len(x)) >= flip
-    words, own = random_words(len(x), d - 1), x[:, None] == np.arange(d)
+    words, is_true = random_words(len(x), d - 1), x[:, None] == np.arange(d)
     while (ties := (np.diff(np.sort(words, axis=1), axis=1) == 0).any(axis=1)).any():
         words[ties] = random_words(ties.sum(), d - 1)
     z, rank = np.empty((len(x), d), np.uint8), np.argsort(np.argsort(words, axis=1), axis=1)
-    z[own], z[~own] = held, (rank < (mechanism.subset_size - held)[:, None]).ravel()
+    z[is_true], z[~is_true] = held, (rank < (mechanism.subset_size - held)[:, None]).ravel()
     return z
 
 
@@ -239,8 +241,8 @@ def _column(mechanism: HadamardResponse, x: np.ndarray, flip: np.ndarray, _: np.
 
 def _seed_and_hash(mechanism: LocalHashing, x: np.ndarray, flip: np.ndarray, _: np.ndarray) -> np.ndarray:
     seed = uniform(1 << 32, len(x))
-    own = np.asarray(mechanism.hash(seed.astype(np.uint32), x), np.int64)
-    return np.stack([seed, _flipped(own, flip, mechanism.hash_range)], axis=-1)
+    code = np.asarray(mechanism.hash(seed.astype(np.uint32), x), np.int64)
+    return np.stack([seed, _flipped(code, flip, mechanism.hash_range)], axis=-1)
 
 
 # How each class is drawn, and its odds (`flip_threshold`); not those of others derived from these classes.
@@ -254,8 +256,8 @@ ANSWERS: dict[type, tuple[Callable, Callable]] = {
 }
 
 
-NOISES = (DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace)
-MECHANISMS = (
+SAFE_NOISES = (DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace)
+SAFE_MECHANISMS = (
     AdditiveMechanism,
     DiscreteGaussianMechanism,
     DiscreteLaplaceMechanism,

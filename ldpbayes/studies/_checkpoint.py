@@ -16,14 +16,9 @@ import jax
 import numpyro
 from numpyro.infer.util import log_density
 
-from ldpbayes._core.archive import load_arrays, reading, save_arrays, whole_file
+from ldpbayes._core.archive import load_arrays, only_user, reading, save_arrays, whole_file
 from ldpbayes._core.types import Array, Model, Params
 from ldpbayes.data import Release
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where two studies that use one file are not noticed
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 2
 PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
@@ -68,8 +63,8 @@ class Checkpoint(dict):
             if not self.path.parent.is_dir():
                 raise FileNotFoundError(f"there is no folder {self.path.parent} for the checkpoint {self.path.name}")
             with contextlib.ExitStack() as stack:
-                if fcntl is not None:
-                    stack.enter_context(_locked(self.path))
+                refusal = f"another running study uses the checkpoint {self.path}; give this study another file"
+                stack.enter_context(only_user(self.path, refusal))
                 model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
                 versions = {name: _version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
                 self.settings = json.loads(json.dumps(self.settings | model | {"versions": versions}))
@@ -131,30 +126,6 @@ class Checkpoint(dict):
             problem = f"belongs to a study with other settings: {'; '.join(differences)}"
             raise ValueError(f"checkpoint {path} {problem}; give this study another file")
         self.update(results)
-
-
-@contextlib.contextmanager
-def _locked(path: pathlib.Path) -> Iterator[None]:
-    """Hold a locked file beside the path, until the process ends at the latest."""
-    lock = path.with_name(f"{path.name}.lock")
-    held = False
-    while not held:
-        with open(lock, "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held = os.fstat(file.fileno()).st_ino == lock.stat().st_ino
-            except FileNotFoundError:  # the study that had locked this file has just removed it
-                continue
-            except BlockingIOError:
-                problem = f"another running study uses the checkpoint {path}; give this study another file"
-                raise ValueError(problem) from None
-            if held:
-                try:
-                    yield
-                finally:
-                    # removed before it is closed, so that the removed file cannot be the lock of another study
-                    if not lock.stat().st_size:  # else it is somebody's file of that name
-                        lock.unlink()
 
 
 def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -12,10 +12,9 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
-from ldpbayes.cli._csv import BadInput, Table
-from ldpbayes.cli._inputs import Named, load_features, load_releases, parameter, place_names
+from ldpbayes.cli._inputs import BadInput, Named, load_features, load_releases, parameter, place_names
 from ldpbayes.cli._main import few
-from ldpbayes.cli._parser import parser
+from ldpbayes.data.readers.csv import CsvFile, FileError
 from ldpbayes.data.release import promises
 from tests.cli import made_up
 
@@ -57,7 +56,7 @@ RESPONSE = ["--mechanism", "randomized_response", "--epsilon", "1"]
 
 def typed(command, *argv):
     """What a command is given, as it sees it."""
-    return parser(cli.COMMANDS).parse_args(cli._joined([command, *map(str, argv)]))
+    return cli.parser().parse_args(cli._joined([command, *map(str, argv)]))
 
 
 def load_release(args):
@@ -152,10 +151,10 @@ def test_a_column_of_any_file_is_read_as_it_was_written_or_refused(tmp_path):
         with path.open("w", newline="", encoding=rng.choice(["utf-8", "utf-8-sig"])) as file:
             csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows([names, *rows])
         try:
-            table = Table(path)
+            table = CsvFile(path)
             table.read(table.names[1:2])
             column = table.numbers(table.names[1])
-        except BadInput:
+        except FileError:
             continue
         read += 1
         np.testing.assert_array_equal(column, values[:, 1], str((names, rows)))
@@ -164,7 +163,9 @@ def test_a_column_of_any_file_is_read_as_it_was_written_or_refused(tmp_path):
 
 def test_a_file_without_names_loses_no_record_to_them(tmp_path):
     path = written(tmp_path / "answers.csv", "yes\nno\nyes\n")
-    with pytest.raises(BadInput, match="the first line must be the names of the columns, but it holds the level 'yes'"):
+    with pytest.raises(
+        (BadInput, FileError), match="the first line must be the names of the columns, but it holds the level 'yes'"
+    ):
         load_release(typed("fit", path, *RESPONSE, "--levels", "no,yes", "--model", "warner"))
 
 
@@ -180,7 +181,7 @@ def test_features_are_read_as_releases_are(head, tmp_path):
         ("a\n1\n\n3\n", "line 3: the line is empty"),
         ("a,a\n1,2\n", "has several columns 'a'"),  # once a matrix of one column
     ):
-        with pytest.raises(BadInput, match=message):  # once rows that were left out
+        with pytest.raises((BadInput, FileError), match=message):  # once rows that were left out
             load_features(typed("regress", "z.npz", "--features", written(path, text)))
 
 
@@ -249,7 +250,7 @@ def test_statistics_labels_and_features_are_read_by_the_other_commands(tmp_path)
     features = load_features(args)
     assert features.columns == ["rooms", "age"]
     np.testing.assert_array_equal(features, [[4, 3], [5, 2]])
-    with pytest.raises(BadInput, match="has no column 'garden'; its columns are price, age, rooms"):
+    with pytest.raises((BadInput, FileError), match="has no column 'garden'; its columns are price, age, rooms"):
         load_features(argparse.Namespace(**vars(args) | {"features": pathlib.Path("garden")}))
 
 
@@ -335,10 +336,10 @@ def test_a_budget_that_is_none_is_found_in_its_line(options, tmp_path, capsys):
     path = written(tmp_path / "z.csv", "visits,region,budget\n1,south,1\n2,north,1\n3,south,1\n4,north,-1\n")
     described = ["--column", "visits", "--mechanism", "laplace", "--epsilon", "@budget", "--lower", 0, "--upper", 20]
     err = refused(capsys, "fit", path, *described, *options, "--model", "hierarchical" if options else "clipped_counts")
-    assert f"{path}, line 5: column 'budget' holds -1.0, but epsilon must be positive and finite" in err
+    assert f"{path}, line 5, column 'budget': parameter epsilon must be positive and finite, got -1.0" in err
     path.write_text(path.read_text().replace(",1\n", ",-1\n"))  # one budget in a group, which is a number then
     err = refused(capsys, "fit", path, *described, *options, "--model", "hierarchical" if options else "clipped_counts")
-    assert f"{path}, line 2: column 'budget' holds -1.0" in err
+    assert f"{path}, line 2, column 'budget': parameter epsilon must be positive and finite, got -1.0" in err
 
 
 def test_a_column_that_tells_records_apart_is_none_of_groups(tmp_path, capsys):
@@ -510,7 +511,7 @@ def test_an_output_of_another_form_is_refused_before_anything_is_read(command, e
 def test_promises_are_to_persons_who_report_several_times(tmp_path):
     (tmp_path / "days.csv").write_text("answer\n1\n0\n0\n1\n")
     mechanism = ["--mechanism", "randomized_response", "--epsilon", "1", "--times", "3"]
-    args = parser(cli.COMMANDS).parse_args(["fit", str(tmp_path / "days.csv"), "--model", "warner", *mechanism])
+    args = cli.parser().parse_args(["fit", str(tmp_path / "days.csv"), "--model", "warner", *mechanism])
     ((_, _, release),) = load_releases(args)
     assert "up to 3 reports" in release.guarantee.statement()
 

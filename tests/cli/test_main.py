@@ -15,7 +15,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
-from ldpbayes.inference.result import advice, convergence_problems, inference_data
+from ldpbayes.inference.result import convergence_problems, helpful_options, inference_data
 from tests.cli import made_up
 
 with warnings.catch_warnings():
@@ -97,6 +97,7 @@ def test_the_json_listing_names_every_registered_mechanism(capsys):
     assert [row["name"] for row in rows] == ldp.mechanisms.mechanism_names()
     gaussian = next(row for row in rows if row["name"] == "gaussian")
     assert [p["name"] for p in gaussian["parameters"]][:4] == ["epsilon", "delta", "lower", "upper"]
+    assert all(row["description"] for row in rows if row["class"].startswith("ldpbayes."))
 
 
 def models_table():
@@ -117,8 +118,8 @@ def test_models_are_listed_with_the_priors_that_the_documentation_states(capsys)
     assert cli.main(["models"]) == 0
     out = capsys.readouterr().out
     assert "clipped_counts(mean=LogNormal(0, 2), concentration=LogNormal(0, 1))\n    Model of counts that were" in out
-    assert "The mechanism of the release is RandomizedResponse(epsilon)" in out
-    assert "TypeError" not in out and "`" not in out
+    assert "\n    Takes a release of yes-or-no answers.\n" in out or out.endswith("answers.\n")
+    assert "Takes one release for each group, of categories." in out
 
 
 BERNOULLI = ["design", "--law", "Bernoulli", "--at", "probs=0.3", "--mechanism", "randomized_response"]
@@ -170,7 +171,7 @@ def test_a_model_is_calibrated_for_each_budget_and_goes_on_from_its_checkpoints(
     names = {f"warner randomized_response {epsilon}.npz" for epsilon in (1, 2)}
     assert names < {path.name for path in tmp_path.iterdir()}
     assert cli.main(argv) == 0
-    assert capsys.readouterr().out == out.removesuffix(f"wrote {tmp_path / 'c.png'}\n")
+    assert capsys.readouterr().out == out.removesuffix(f"\nwrote {tmp_path / 'c.png'}\n")
 
 
 @pytest.mark.parametrize(
@@ -422,7 +423,7 @@ def test_advice_on_divergences_is_of_options(capsys):
     result = inference_data(data, {})
     (problem,) = convergence_problems(result)
     with cli._plain_warnings() as said:
-        warnings.warn(problem + advice(result, 10), ldp.inference.ConvergenceWarning, stacklevel=1)
+        warnings.warn(ldp.inference.ConvergenceWarning(problem, helpful_options(result, 10)), stacklevel=1)
     options = "give more --warmup and --samples, raise --target-accept, or try --dense-mass if"
     assert f"draws diverged; {options} parameters are correlated\n" in capsys.readouterr().err
     assert len(said) == 1
@@ -656,7 +657,7 @@ POISSON = ["--family", "poisson", "--upper", "12", "--draws", "100"]
         (["--family", "gaussian_mean", "--lower", "0", "--upper", "12"], "needs --scale"),
         (["--family", "poisson", "--upper", "20"], "one record can change the statistics by 20"),
         (["--family", "least_squares", "--upper", "1,2"], "lower is missing"),
-        ([*POISSON, "--level", "1.5"], "level must be between 0 and 1"),
+        ([*POISSON, "--level", "1.5"], "--level: must be a number between 0 and 1, exclusive, got '1.5'"),
         ([*POISSON, "--level", "0.99"], "at least 199 replicates, better ten times as many; there are 100"),
         (["--family", "poisson", "--upper", "12", "--kind", "bca"], "kind must be one of"),
     ],

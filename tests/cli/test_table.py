@@ -5,7 +5,9 @@ import csv
 import numpy as np
 import pytest
 
+import ldpbayes as ldp
 from ldpbayes import cli
+from ldpbayes.data import readers
 
 COUNTS = """state,county,n,sd,population,users,users_sd
 Ohio,Adams,101,10,1000,1010,10
@@ -163,3 +165,59 @@ def test_a_file_of_another_kind_or_none_is_refused(tmp_path, capsys):
     for name in ("counts.npz", "counts.parquet", "counts.csv"):
         code, _, err = run(capsys, tmp_path / name, *PLAIN)
         assert code == 2 and name in err
+
+
+def test_measurement_files_are_read_by_the_name_of_their_format(tmp_path, capsys):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    row = {"geocode": "01", "query_name": "age", "query_shape": [1, 2], "value": [10, 20], "variance": 4.0}
+    parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "answers.parquet")
+    argv = [tmp_path / "answers.parquet", "--format", "census", "--privacy", "As stated."]
+    code, text, _ = run(capsys, *argv, "--query", "age")
+    assert code == 0 and "As stated." in text and "value: NoisyTable(2 cells by geocode, axis_0" in text
+    table = ldp.NoisyTable.from_file(argv[0], format="census", query="age", privacy="As stated.")
+    assert repr(table) in text and table.values.tolist() == [10, 20]
+    code, _, err = run(capsys, *argv, "--query", "age", "--summary", "s.csv")
+    assert code == 2 and "the format census has no --summary; its options are --query, --geocodes, --axes" in err
+    code, _, err = run(capsys, *argv)
+    assert code == 2 and "the format census needs --query" in err
+    assert run(capsys, *argv, "--query", "age", "--geocodes", "01")[0] == 0  # a text, though it looks like a number
+    assert "for geocodes '02'" in run(capsys, *argv, "--query", "age", "--geocodes", "02")[2]
+    assert run(capsys, *argv, "--query", "age", "--geocodes", "01")[0] == 0  # a text, though it looks like a number
+    assert "for geocodes '02'" in run(capsys, *argv, "--query", "age", "--geocodes", "02")[2]
+
+
+def test_what_opendp_released_is_read_from_files(tmp_path, capsys):
+    (tmp_path / "released.csv").write_text("town,len\n01,12\n02,0\n")
+    (tmp_path / "summary.csv").write_text("column,aggregate,distribution,scale\nlen,Frame Length,Integer Laplace,2.0\n")
+    argv = [tmp_path / "released.csv", "--format", "opendp", "--summary", tmp_path / "summary.csv"]
+    code, text, _ = run(capsys, *argv, "--value", "len", "--keys", "town", "--signed", "false", "--sensitivity", 1)
+    assert code == 0 and "len: NoisyTable(2 cells by town, Floored(" in text and "01" in text
+    files = tmp_path / "released.csv", "len", "town"
+    table = ldp.NoisyTable.from_file(*files, format="opendp", summary=argv[4], signed=False, sensitivity=1)
+    assert repr(table) in text and table.keys["town"].tolist() == ["01", "02"]
+
+
+def test_a_csv_file_is_a_table_in_python_as_on_the_command_line(counts, capsys):
+    options = {"noise": "discrete_gaussian", "standard_deviation": "sd"}
+    table = ldp.NoisyTable.from_file(counts, "n", ["state", "county"], **options)
+    assert f"n: {table!r}" in run(capsys, counts, *PLAIN)[1]
+    with pytest.raises(ValueError, match=r"a table must be a file whose name ends in .*\.csv.*, got counts.xyz"):
+        ldp.NoisyTable.from_file("counts.xyz", "n", "state")
+    code, _, err = run(capsys, counts, *PLAIN[2:])
+    assert code == 2 and "--value: needed for a file of this format" in err
+
+
+def test_a_format_of_ones_own_is_one_function(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(readers, "_FORMATS", dict(readers.formats()))
+
+    @readers.reader("pairs", ".pairs")
+    def read_pairs(path, keys, numbers, *, sign=1):
+        pairs = [line.split("=") for line in path.read_text().split()]
+        columns = {"word": [word for word, _ in pairs], "n": [sign * float(number) for _, number in pairs]}
+        return readers.Contents(columns, {"value": "n", "keys": "word", "noise": "laplace", "scale": 2.0})
+
+    (tmp_path / "a.pairs").write_text("x=1.5\ny=2.5\n")
+    table = ldp.NoisyTable.from_file(tmp_path / "a.pairs", sign=-1, sensitivity=1.0)
+    assert table.values.tolist() == [-1.5, -2.5]
+    code, text, _ = run(capsys, tmp_path / "a.pairs", "--sign", -1, "--sensitivity", 1)
+    assert code == 0 and repr(table) in text

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
+import zipfile
 
 import arviz as az
 import jax
@@ -17,7 +20,7 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes._core.archive import reading, signed, whole_file
+from ldpbayes._core.archive import only_user, reading, signed, whole_file
 from ldpbayes.data import NoisyTable, Release, Sketch, sketch_from
 from ldpbayes.inference.result import netcdf
 from ldpbayes.studies import Checkpoint
@@ -346,3 +349,90 @@ def test_a_description_that_is_nested_too_deeply_is_refused(tmp_path):
         np.savez(tmp_path / "a.npz", values=NUMBERS, mechanism=text)
         with pytest.raises(ValueError, match=r"a.npz is not a valid release file: .*recursion"):
             Release.load(tmp_path / "a.npz")
+
+
+def bomb(path, content, size):
+    """An archive whose arrays unpack to a number of bytes, much more than it is long."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in content.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, np.asarray(array))
+        with archive.open("more.npy", "w", force_zip64=True) as member:
+            for _ in range(size >> 24):
+                member.write(bytes(1 << 24))
+
+
+CONTENTS = {
+    "release": {"values": NUMBERS, "mechanism": json.dumps(LAPLACE.spec())},
+    "sketch": {"sketch": "{}"},
+    "checkpoint": {"header": "{}"},
+}
+READERS = {
+    "release": [Release.load, functools.partial(sketch_from, progress_bar=False)],
+    "sketch": [Sketch.load],
+    "checkpoint": [load_checkpoint],
+}
+
+
+@contextlib.contextmanager
+def no_more_memory_than(size):
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < size
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_an_archive_that_would_fill_the_memory_is_refused_before_it_is_unpacked(kind, tmp_path):
+    bomb(tmp_path / "a.npz", CONTENTS[kind], 1 << 29)
+    for read in READERS[kind]:
+        with no_more_memory_than(1 << 25), pytest.raises(ValueError, match=r"a.npz.*claim to unpack to 5\d\d,\d\d\d,"):
+            read(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_an_array_that_claims_a_trillion_rows_is_refused_before_memory_is_taken(kind, tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    for name in CONTENTS[kind]:
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            for other, array in CONTENTS[kind].items():
+                buffer = io.BytesIO()
+                np.lib.format.write_array(buffer, np.asarray(array))
+                archive.writestr(f"{other}.npy", header.getvalue() + bytes(80) if other == name else buffer.getvalue())
+        for read in READERS[kind]:
+            with (
+                no_more_memory_than(1 << 25),
+                pytest.raises(ValueError, match=r"a.npz.*claims an array float64"),
+            ):
+                read(tmp_path / "a.npz")
+
+
+def test_a_parquet_file_of_repeated_values_is_refused_before_it_is_unpacked(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1 << 24, np.int8)), pa.array([1.0]))
+    table = pa.chunked_array([column] * 17)
+    table = pa.table({"value": table}).replace_schema_metadata({"ldpbayes.mechanism": json.dumps(LAPLACE.spec())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 1 << 21
+    with pytest.raises(ValueError, match=r"a.parquet is not a valid release file: its .* claim to unpack to"):
+        Release.load(tmp_path / "a.parquet")
+
+
+def test_compressed_files_of_other_programs_are_read(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", values=NUMBERS, mechanism=json.dumps(LAPLACE.spec()), more=np.zeros(10**6))
+    assert Release.load(tmp_path / "a.npz").values.tolist() == NUMBERS.tolist()
+
+
+def test_only_one_has_a_file_and_nothing_is_left_beside_it(tmp_path):
+    path = tmp_path / "a"
+    with only_user(path, "refused"):
+        with pytest.raises(ValueError, match="refused"), only_user(path, "refused"):
+            raise AssertionError("the block must not run")
+        with only_user(tmp_path / "b", "refused"):
+            pass
+    with only_user(path, "refused"):
+        pass
+    assert not [*tmp_path.iterdir()]

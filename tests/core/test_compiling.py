@@ -7,7 +7,7 @@ import time
 import jax
 
 import ldpbayes as ldp
-from ldpbayes._core.compiling import ENTRY, _delete_old
+from ldpbayes._core.compiling import CACHE_ENTRY, _delete_old
 
 
 def test_a_folder_that_jax_has_been_given_is_left_alone(tmp_path):
@@ -61,7 +61,7 @@ def test_the_names_that_jax_gives_are_known():
     finally:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
     newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-    assert newest.stat().st_mtime >= number - 1 and ENTRY.search(newest.name)
+    assert newest.stat().st_mtime >= number - 1 and CACHE_ENTRY.search(newest.name)
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(monkeypatch, tmp_path):

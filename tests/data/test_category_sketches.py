@@ -82,8 +82,8 @@ def derivatives(likelihoods, counts, center, lift):
 def test_all_orders_are_the_derivatives_of_the_records_log_likelihood(make, by, monkeypatch):
     d = 5
     values, mechanism = released(make, d, 150)
-    monkeypatch.setattr(category_records, "ENTRIES", 40 * d)  # several chunks, the last of which is shorter
-    monkeypatch.setattr(category_records, "PRODUCTS", 15 * 10)
+    monkeypatch.setattr(category_records, "MEMBERSHIPS_AT_ONCE", 40 * d)  # several chunks, the last of which is shorter
+    monkeypatch.setattr(category_records, "PRODUCTS_AT_ONCE", 15 * 10)
     made = sketch_of(values, mechanism, by=by, expand=True)
     one, mine = made.polynomial, np.ones(150)
     if by is not None:
@@ -108,7 +108,7 @@ def test_the_expansion_is_as_good_as_the_records_where_the_posterior_is(order, s
     # out is 1/N of a form of the fourth order in standardised draws, and of 0.0006 at order 4.
     d, n = 20, 10_000
     values, mechanism = bits(d, n)
-    monkeypatch.setattr(category_records, "FOURTH_ORDER", 24 if order == 4 else 0)
+    monkeypatch.setattr(category_records, "MOST_CATEGORIES_OF_ORDER_4", 24 if order == 4 else 0)
     made = ExpandedSketch.of(values, mechanism)
     assert made.polynomial.order == order
     draws = normal_draws(made, 1000)

@@ -180,7 +180,7 @@ def test_saved_sketches_are_read_again(tmp_path):
 
 
 def test_files_with_several_budgets_are_sketched_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("ldpbayes._core.archive.BLOCK", 128)
+    monkeypatch.setattr("ldpbayes._core.archive.ROWS_PER_DIGEST", 128)
     release = released(TWO)
     release.save(tmp_path / "a.npz")
     release.save(tmp_path / "a.parquet")

@@ -125,7 +125,7 @@ def test_files_of_another_form_are_refused(tmp_path):
         ("b.npz", "is not JSON"),
         ("c.csv", r"must end in .npz or .parquet"),
         ("d.npz", "d.npz is not a valid release file: Object arrays cannot be loaded"),
-        ("e.npz", "e.npz is not a valid release file: values must be numbers"),
+        ("e.npz", "e.npz is not a valid release file: the magic string is not correct"),
     ):
         with pytest.raises(ValueError, match=message):
             ldp.Release.load(tmp_path / name)

@@ -46,9 +46,9 @@ def released(mechanism, n, seed=0):
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """Parts of a few hundred values."""
-    monkeypatch.setattr(archive, "BLOCK", 128)
-    monkeypatch.setattr(streams, "PIECE", 300)
-    monkeypatch.setattr(streams, "CSV_BLOCK", 1 << 12)
+    monkeypatch.setattr(archive, "ROWS_PER_DIGEST", 128)
+    monkeypatch.setattr(streams, "ROWS_PER_PIECE", 300)
+    monkeypatch.setattr(streams, "CSV_BYTES_AT_ONCE", 1 << 12)
 
 
 def write_parquet(path, values, column="value"):
@@ -268,9 +268,9 @@ def test_implausible_values_are_doubted_once(tmp_path):
 @pytest.mark.parametrize("sizes", [(20, 9000), (9000, 20)], ids=["small first", "large first"])
 @pytest.mark.parametrize("form", ["files", "arrays"])
 def test_categories_have_sketches_of_one_kind_whatever_the_sizes_of_files(sizes, form, tmp_path, monkeypatch):
-    monkeypatch.setattr(category_sketches, "FEWEST_KINDS", 50)  # of released values, from which on they are expanded
-    monkeypatch.setattr(archive, "BLOCK", 1 << 20)
-    monkeypatch.setattr(streams, "PIECE", 1 << 22)
+    monkeypatch.setattr(category_sketches, "LEAST_KINDS_TO_EXPAND", 50)
+    monkeypatch.setattr(archive, "ROWS_PER_DIGEST", 1 << 20)
+    monkeypatch.setattr(streams, "ROWS_PER_PIECE", 1 << 22)
     mechanism = ldp.OptimalUnaryEncoding(1.0, 12)
     values = [released(mechanism, n, seed) for seed, n in enumerate(sizes)]
     for i, each in enumerate(values):

@@ -18,9 +18,10 @@ from scipy import integrate
 
 import ldpbayes as ldp
 from ldpbayes.inference import chains
-from ldpbayes.inference._fit import data_of, mechanisms_of
 from ldpbayes.inference.density import density_of, sites_of
-from ldpbayes.inference.result import advice, convergence_problems, inference_data
+from ldpbayes.inference.problem import data_of, mechanisms_of
+from ldpbayes.inference.result import ADVICE, convergence_problems, helpful_options, inference_data
+from ldpbayes.inference.result import advice as advice_on
 from ldpbayes.models import clipped_gaussian, hierarchical, warner
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
@@ -282,6 +283,10 @@ def test_a_kernel_made_by_the_caller_keeps_its_options():
     stated = quiet_fit(warner(), many, **given, **SMALLEST).attrs
     assert stated["privacy"].startswith("A person with up to 30 reports is protected")
     assert json.loads(stated["mechanisms"]) == [sketch.mechanism.spec()]
+
+
+def advice(result, depth):
+    return advice_on(helpful_options(result, depth), ADVICE)
 
 
 def test_advice_names_the_settings_that_can_help():

@@ -1,12 +1,12 @@
-"""Data frames among a model's arguments: converted once, to arrays that keep the names of their columns."""
+"""Tables of any library, read in one way: names of columns, values, gaps, levels; and data frames inside models."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 import jax
+import narwhals as nw
 import numpy as np
 from jax.tree_util import DictKey, register_pytree_with_keys
 
@@ -113,42 +113,84 @@ def arrays_of_frames(tree: PyTree) -> PyTree:
 
 
 def _arrays_of(leaf: Any) -> Any:
-    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or not hasattr(leaf, "to_numpy"):
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
         return leaf
-    if hasattr(leaf, "columns") and hasattr(leaf, "dtypes"):
-        twice = [name for name, count in Counter(leaf.columns).items() if count > 1]
-        if twice:
-            raise ValueError(f"a data frame has several columns of the name {twice[0]!r}; rename them")
-        return Table({name: _array(leaf[name]) for name in leaf.columns})
-    array, name = _array(leaf), getattr(leaf, "name", None)
-    _refuse_missing("a series" if name is None else f"series {name!r}", array)
+    if column_names(leaf) is not None:
+        return leaf if isinstance(leaf, Table) else Table(dict(_columns(leaf)))
+    series = _series(leaf)
+    if series is None and not hasattr(leaf, "to_numpy"):  # as arrays of Arrow and indexes of pandas have
+        return leaf
+    array, name = values_of(leaf), getattr(leaf, "name", None) if series is None else series.name
+    _refuse_missing(f"series {name!r}" if name else "a series", array)
     return array
 
 
-def _array(series: Any) -> np.ndarray:
-    """Values of a series, with NaN in the places of missing numbers."""
-    array = np.asarray(series)
-    if isinstance(series, list) and array.dtype.kind == "f" and series and all(type(each) is int for each in series):
-        array = np.array(series, object if min(series) < 0 else np.uint64)  # NumPy rounds those above 2^63
-    # pandas, polars and Arrow call types of numbers, whose values may be missing, by such names; others are intervals.
-    kind = str(getattr(series, "dtype", None) or getattr(series, "type", "")).lower()
-    exact = array.dtype.kind == "O" and all(isinstance(each, Decimal) or is_missing(each) for each in array.flat)
-    if array.dtype.kind == "O" and (exact or re.match(r"u?int\d|(half_?)?float|double|bool", kind)):
-        array = np.array([np.nan if is_missing(each) else each for each in array], float)
+def column_names(data: Any) -> list | None:
+    """Names of the columns of a data frame, or of a `Table`; None for anything else. ValueError if two are equal."""
+    if isinstance(data, Table):
+        return data.columns
+    try:
+        frame = nw.from_native(data, eager_only=True, pass_through=True)
+        return frame.columns if isinstance(frame, nw.DataFrame) else None
+    except nw.exceptions.DuplicateError:
+        names = getattr(data, "column_names", None) or data.columns  # of Arrow; of pandas
+        (twice, _), *_ = Counter(names).most_common()
+        raise ValueError(f"a data frame has several columns of the name {twice!r}; rename them") from None
+
+
+def rows_of(frame: Any, names: Iterable[Any]) -> np.ndarray:
+    """Columns of a data frame, or of a `Table`, as the columns of an array (rows, columns)."""
+    columns = _arrays_of(frame)._columns
+    return np.stack([columns[name] for name in names], axis=-1)
+
+
+def _columns(frame: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    return ((series.name, values_of(series.to_native())) for series in nw.from_native(frame).iter_columns())
+
+
+def _series(data: Any) -> Any:
+    """A column of a data frame of any library as one of Narwhals; None for anything else."""
+    series = nw.from_native(data, eager_only=True, allow_series=True, pass_through=True)
+    return series if isinstance(series, nw.Series) else None
+
+
+def values_of(data: Any) -> np.ndarray:
+    """Values of a series, an array or a list, with NaN in the places of missing numbers."""
+    series = _series(data)
+    array = series.to_numpy() if series is not None and series.dtype.is_numeric() else np.asarray(data)
+    if isinstance(data, list) and array.dtype.kind == "f" and data and all(type(entry) is int for entry in data):
+        array = np.array(data, object if min(data) < 0 else np.uint64)  # NumPy rounds those above 2^63
+    if array.dtype.kind != "O":
+        return array
+    gaps = np.array([is_missing(entry) for entry in array.flat]).reshape(array.shape)
+    exact = all(isinstance(entry, Decimal) for entry in array[~gaps])
+    if exact or (gaps.any() and all(np.asarray(entry).dtype.kind in "iufb" for entry in array[~gaps])):
+        array = np.where(gaps, np.nan, array).astype(float)
     return array
+
+
+def levels_in_order(data: Any) -> tuple | None:
+    """The levels of a categorical series, which have an order of their own; None for other data."""
+    series = _series(data)
+    if series is not None and isinstance(series.dtype, nw.Enum):
+        return tuple(series.dtype.categories)
+    levels = getattr(getattr(data, "cat", data), "categories", None)  # of pandas, a series or not
+    return None if levels is None else tuple(levels)
 
 
 def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, or missing as pandas says it."""
     # NAType is the type of pandas.NA; pandas need not be installed.
     return value is None or type(value).__name__ == "NAType" or value != value
 
 
 def columns_of(frame: Any) -> dict[str, np.ndarray]:
     """Columns of a data frame, or of a dict of them, as arrays, with NaN in the places of missing numbers."""
-    columns = getattr(_arrays_of(frame), "_columns", frame)
+    table = _arrays_of(frame)
+    columns = table._columns if isinstance(table, Table) else frame
     if not isinstance(columns, dict):
         raise TypeError(f"a table is read from a data frame, or from a dict of columns; got {type(frame).__name__}")
-    return {str(name): _array(series) for name, series in columns.items()}
+    return {str(name): values_of(series) for name, series in columns.items()}
 
 
 def column(columns: Mapping[str, Any], name: str) -> Any:

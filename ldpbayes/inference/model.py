@@ -1,32 +1,75 @@
-"""A user's arguments of a model: data frames as arrays, new data in the order of the fit's, and plans of releases."""
+"""What `fit`, `predict` and the command line ask of a model beside its sites, and how its arguments are read."""
 
+import difflib
 import inspect
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from numpyro.primitives import Messenger
 
-from ldpbayes._core.types import Model
+from ldpbayes._core.tabular import Table, arrays_of_frames
+from ldpbayes._core.types import Model as NumpyroModel
 from ldpbayes.data import Groups, Release, Sketch
-from ldpbayes.data.frames import Table, arrays_of_frames
 from ldpbayes.mechanisms import mechanism_from_spec
 
+Arguments: TypeAlias = tuple[tuple, dict[str, Any], dict[str, str]]
+"""Positional and named arguments of a model, and entries for the attributes of its posterior."""
 
-def signature_of(model: Model) -> inspect.Signature:
+
+class Model:
+    """A NumPyro model that says more than its sites. A function is a model with the defaults, by `model_of`."""
+
+    name: str | None = None  # of the factory in `ldpbayes.models` that made it
+    kind: str = "numbers"  # of the records that it takes: `ldpbayes.models` has the words
+    groups: bool = False  # whether it takes one release for each group
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Arguments:
+        """A user's arguments as the model reads them; with the attributes of a fit, as that fit had them."""
+        return arrays_in(self, args, kwargs, attrs)
+
+    def tuned(self, *args: Any, **kwargs: Any) -> NumpyroModel:
+        """The same model in coordinates in which the posterior of these arguments is easier to sample."""
+        return self
+
+
+class _Function(Model):
+    def __init__(self, function: NumpyroModel) -> None:
+        self.__wrapped__, self.__signature__ = function, signature_of(function)
+
+    def tuned(self, *args: Any, **kwargs: Any) -> NumpyroModel:
+        return self.__wrapped__
+
+
+def model_of(function: NumpyroModel) -> Model:
+    return function if isinstance(function, Model) else _Function(function)
+
+
+def check_call(model: NumpyroModel, args: tuple, kwargs: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """TypeError for arguments that the model does not take, with a hint at misspelt options of `fit`."""
+    signature = inspect.signature(model)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(model, "__name__", "model")
+        similar = [close for word in kwargs for close in difflib.get_close_matches(word, options, 1)]
+        hint = f"; fit has an option {similar[0]}" if similar else ""
+        raise TypeError(f"{error}; the model is {name}({', '.join(signature.parameters)}){hint}") from None
+
+
+def signature_of(model: NumpyroModel) -> inspect.Signature:
     """Of the model inside a handler."""
     return inspect.signature(model.fn if isinstance(model, Messenger) else model)
 
 
-def prepared(
-    model: Model, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None
-) -> tuple[tuple, dict[str, Any], dict[str, str]]:
-    """A user's arguments as a model reads them, data frames as arrays, and entries for the attributes of a result; or,
-    for new data, as the fit with the result of these attributes had them. A model may `prepare` its arguments itself.
-    """
-    if hasattr(model, "prepare"):
-        return model.prepare(args, kwargs, attrs)
+def arrays_in(
+    model: NumpyroModel, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None
+) -> Arguments:
+    """Arguments with arrays in the places of data frames, whose columns are in the order of the fit with `attrs`."""
     call = signature_of(model).bind_partial(*args, **kwargs)
     places, structure = jax.tree_util.tree_flatten_with_path(arrays_of_frames(dict(call.arguments)), is_leaf=_is_table)
     names = {jax.tree_util.keystr(path): part.columns for path, part in places if _is_table(part)}
@@ -40,13 +83,13 @@ def _is_table(leaf: object) -> bool:
     return isinstance(leaf, Table)
 
 
-def plans_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def plans_of(model: NumpyroModel, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     """What plans of new records need to know, by parameter of a model that takes a release or a sequence of them."""
     arguments = signature_of(model).bind_partial(*args, **kwargs).arguments
     return {name: _plan(value) for name, value in arguments.items() if releases_in(value)}
 
 
-def with_plans(model: Model, args: tuple, kwargs: dict[str, Any], fitted: dict[str, Any], kind: str) -> Any:
+def with_plans(model: NumpyroModel, args: tuple, kwargs: dict[str, Any], fitted: dict[str, Any], kind: str) -> Any:
     """Arguments with plans in the place of releases, also of those of the fit (`plans_of`) that are left out.
 
     Positional arguments without a release among them are the model's other parameters, in their order.

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ldpbayes._core.checks import require
-from ldpbayes.data import NoisyTable
+from ldpbayes.data._tables import NoisyTable
+from ldpbayes.data.readers import Contents, reader
 
 
 def read_measurements(
@@ -17,7 +18,6 @@ def read_measurements(
     geocodes: str = "",
     *,
     axes: Mapping[str, Sequence[Any]] | None = None,
-    noise: str = "discrete_gaussian",
     **options: Any,
 ) -> NoisyTable:
     """Read the noisy counts of one query (a cross table) from a noisy measurement file of the U.S. Census Bureau.
@@ -40,16 +40,24 @@ def read_measurements(
         For each axis of the query that has more than one entry, its name and the labels of its entries, such as
         ``{"sex": ["male", "female"]}``. Default: the names are ``axis_0``, ``axis_1``, ..., and the labels are 0, 1,
         ...
-    noise : str
-        The law of the noise, as in `NoisyTable.from_frame`. Default: "discrete_gaussian".
     **options
-        Further options of `NoisyTable.from_frame`, for example ``privacy``.
-
-    Returns
-    -------
-    NoisyTable
-        The table, with one cell for each noisy count.
+        Options of `NoisyTable.from_frame`, for example ``privacy``, or ``noise`` (default: "discrete_gaussian").
     """
+    columns, stated = read_answers(path, query=query, geocodes=geocodes, axes=axes)
+    return NoisyTable.from_frame(columns, **{**stated, **options})
+
+
+@reader("census")
+def read_answers(
+    path: str | os.PathLike | Sequence[str],
+    keys: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    *,
+    query: str,
+    geocodes: str = "",
+    axes: Mapping[str, Sequence[Any]] | None = None,
+) -> Contents:
+    """The answers to a query, as `read_measurements` describes them, with the variance of their noise."""
     require("parquet", "pyarrow")
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -59,8 +67,8 @@ def read_measurements(
     wanted = (pc.field("query_name") == query) & pc.starts_with(pc.field("geocode"), geocodes)
     rows = data.to_table(["geocode", "query_shape", "value", "variance"], filter=wanted)
     if not rows.num_rows:
-        known = sorted({name for batch in data.to_batches(["query_name"]) for name in pc.unique(batch[0]).to_pylist()})
-        raise ValueError(f"no query {query!r} for geocodes {geocodes!r} in {path}: the file has {', '.join(known)}")
+        names = sorted({name for batch in data.to_batches(["query_name"]) for name in pc.unique(batch[0]).to_pylist()})
+        raise ValueError(f"no query {query!r} for geocodes {geocodes!r} in {path}: the file has {', '.join(names)}")
     shapes = {tuple(shape) for shape in rows["query_shape"].to_pylist()}
     size, lengths = math.prod(min(shapes)), pc.unique(pc.list_value_length(rows["value"])).to_pylist()
     shape = [places for places in min(shapes) if places > 1]
@@ -71,7 +79,7 @@ def read_measurements(
     spread, columns = rows["variance"].combine_chunks(), {"geocode": np.repeat(rows["geocode"].to_numpy(), size)}
     for (key, each), place in zip(labels.items(), np.indices(shape), strict=True):
         columns[key] = np.tile(np.asarray(each)[place.ravel()], rows.num_rows)
-    keys = [*columns]
+    stated = {"value": "value", "keys": [*columns], "noise": "discrete_gaussian", "variance": "variance"}
     columns["value"] = pc.list_flatten(rows["value"]).to_numpy()
     columns["variance"] = spread.flatten() if pa.types.is_nested(spread.type) else np.repeat(spread, size)
-    return NoisyTable.from_frame(columns, "value", keys, noise, variance="variance", **options)
+    return Contents(columns, stated)

@@ -2,25 +2,27 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ldpbayes._core.checks import guess, require
-from ldpbayes.data import NoisyTable
-from ldpbayes.data.frames import column, columns_of, is_missing
+from ldpbayes._core.checks import ArgumentError, guess, require
+from ldpbayes._core.tabular import column, columns_of, is_missing
+from ldpbayes.data._tables import NoisyTable
+from ldpbayes.data.readers import Contents, format_of, reader
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Mechanism, RandomizedResponse, SymmetricUnaryEncoding
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 
 __all__ = ["read_mechanism", "read_table"]
 
-LAWS: dict[Any, Any] = {"Integer Laplace": DiscreteLaplace, "Integer Gaussian": DiscreteGaussian}
-LAWS |= {"Float Laplace": Laplace, "Float Gaussian": Gaussian}
-RESTATED = {"make_pureDP_to_zCDP", "make_zCDP_to_approxDP", "make_fix_delta", "make_approximate"}
+OPENDP_NOISES: dict[Any, Any] = {"Integer Laplace": DiscreteLaplace, "Integer Gaussian": DiscreteGaussian}
+OPENDP_NOISES |= {"Float Laplace": Laplace, "Float Gaussian": Gaussian}
+RESTATING_FUNCTIONS = {"make_pureDP_to_zCDP", "make_zCDP_to_approxDP", "make_fix_delta", "make_approximate"}
 """Measurements that state the privacy of another one in other terms."""
-FINEST = 1e-6  # of the scale: on a grid as fine as this, noise on floats is continuous
+FINE_GRID_PER_SCALE = 1e-6  # of the scale: on a grid as fine as this, noise on floats is continuous
 
 
 def read_table(
@@ -31,8 +33,6 @@ def read_table(
     *,
     cells: Any = None,
     signed: bool | None = None,
-    sensitivity: float | None = None,
-    privacy: str | None = None,
     **options: Any,
 ) -> NoisyTable:
     """Read a noisy table from a data frame that an OpenDP query released.
@@ -47,10 +47,8 @@ def read_table(
 
     Parameters
     ----------
-    released : data frame or dict of columns
-        The released data: ``query.release().collect()``.
-    summary : data frame or dict of columns
-        The summary of this query: ``query.summarize()``.
+    released, summary : data frame, dict of columns, or path of a CSV or Parquet file
+        The released data, ``query.release().collect()``, and the summary of this query, ``query.summarize()``.
     value : str
         Name of a released column of counts or sums. Raises ValueError for quantiles, and for means, which are ratios of
         two noisy numbers. Instead of a mean, query ``sum`` and ``len``, and divide the posterior draws of the two
@@ -58,41 +56,45 @@ def read_table(
     keys : str or sequence of str, optional
         Names of the key columns, whose labels identify the cells, with the largest areas (such as states) first.
         Default: all columns of ``released`` that are not in the summary.
-    cells : data frame or dict of columns, optional
+    cells : data frame, dict of columns, or path, optional
         Only for queries with a threshold: the labels of all cells that could have been released. Choose these cells
         without looking at the released rows, otherwise results are wrong. Default: only the released cells.
     signed : bool, optional
         True if negative numbers can be released. Default: True unless the column has an unsigned type. Give this
         argument if the column comes from a CSV file, which does not store the type.
-    sensitivity : float, optional
-        The largest change of a value before noise if one person changes, in the unit of the values. Default: unknown.
-        The table then states no privacy guarantee.
-    privacy : str, optional
-        The privacy statement of the publisher, as text. Default: none.
     **options
-        Further options of `NoisyTable.from_frame`: ``neighbours`` and ``times``, with which the guarantee is of the
-        whole table.
-
-    Returns
-    -------
-    NoisyTable
-        The table, with its mechanism: the noise, and the reporting rule if there is one.
+        Options of `NoisyTable.from_frame`: ``sensitivity``, ``privacy``, ``neighbours`` and ``times``.
     """
-    columns, rows = columns_of(released), _rows(columns_of(summary))
-    own = [row for row in rows if row["column"] == value]
-    if not own:
-        known = [row["column"] for row in rows]
-        raise ValueError(f"the summary has no column {value!r}{guess(value, known)}; it has {', '.join(known)}")
-    if len(own) > 1:
-        parts = " and ".join(row["aggregate"] for row in own)
+    columns, stated = read_released(released, keys or [], [value], summary=summary, cells=cells, signed=signed)
+    return NoisyTable.from_frame(columns, **stated, **options)
+
+
+@reader("opendp")
+def read_released(
+    released: Any,
+    keys: str | Sequence[str],
+    numbers: Sequence[str],
+    *,
+    summary: Any,
+    cells: Any = None,
+    signed: bool | None = None,
+) -> Contents:
+    """Columns of released data, frames or files, and the noise of one of them, as `read_table` describes them."""
+    keys, value = [keys] if isinstance(keys, str) else [*keys], numbers[0]
+    columns, rows = _columns(released, keys), _rows(_columns(summary))
+    matches = [row for row in rows if row["column"] == value]
+    if not matches:
+        names = [row["column"] for row in rows]
+        raise ValueError(f"the summary has no column {value!r}{guess(value, names)}; it has {', '.join(names)}")
+    if len(matches) > 1:
+        parts = " and ".join(row["aggregate"] for row in matches)
         advice = "query each of them as a separate column, and combine their posterior draws"
         raise ValueError(f"column {value!r} is computed from several noisy numbers ({parts}): {advice}")
-    made = own[0]
-    if made["distribution"] not in LAWS:
-        raise ValueError(f"noise of column {value!r} must be one of {', '.join(LAWS)}, got {made['distribution']}")
-    values, law = column(columns, value), LAWS[made["distribution"]]
-    names = [name for name in columns if name not in {row["column"] for row in rows}] if keys is None else keys
-    names = [names] if isinstance(names, str) else [*names]
+    query = matches[0]
+    if query["distribution"] not in OPENDP_NOISES:
+        raise ArgumentError(f"noise of column {value!r}", f"one of {', '.join(OPENDP_NOISES)}", query["distribution"])
+    values, law = column(columns, value), OPENDP_NOISES[query["distribution"]]
+    names = keys or [name for name in columns if name not in {row["column"] for row in rows}]
     if signed is None and law.discrete and values.dtype.kind not in "iu":
         why = "which does not show if negative numbers are possible: give signed=True or signed=False"
         raise ValueError(f"column {value!r} holds {values.dtype}, {why}")
@@ -101,7 +103,7 @@ def read_table(
     if cells is not None:
         if all(row["threshold"] is None for row in rows):
             raise ValueError("cells= is only for a query with a threshold, and this query released all rows")
-        released_labels, wanted = labels, columns_of(cells)
+        released_labels, wanted = labels, _columns(cells, names)
         labels = {name: column(wanted, name) for name in names}
         place = {cell: row for row, cell in enumerate(_tuples(released_labels))}
         if strangers := place.keys() - {*_tuples(labels)}:
@@ -109,19 +111,9 @@ def read_table(
         # position -1 is that of NaN
         values = np.append(values.astype(float), np.nan)[[place.get(cell, -1) for cell in _tuples(labels)]]
     # OpenDP prints whole numbers *above* its threshold, `Withheld` from its threshold on.
-    threshold = None if made["threshold"] is None else made["threshold"] + 1
-    return NoisyTable.from_frame(
-        {**labels, value: values},
-        value,
-        names,
-        law,
-        scale=float(made["scale"]),
-        sensitivity=sensitivity,
-        privacy=privacy,
-        floor=None if signed or threshold else 0,
-        threshold=threshold,
-        **options,
-    )
+    threshold = None if query["threshold"] is None else query["threshold"] + 1
+    stated = {"value": value, "keys": names, "noise": law, "scale": float(query["scale"]), "threshold": threshold}
+    return Contents({**labels, value: values}, stated | {"floor": None if signed or threshold else 0})
 
 
 def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: int | None = None) -> Mechanism:
@@ -148,11 +140,6 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         bits. The result is then a `SymmetricUnaryEncoding`. Default: the result is the `RandomizedResponse` of a single
         bit. OpenDP before version 0.15.0 did not randomize the last bit (issue 2707).
 
-    Returns
-    -------
-    Mechanism
-        The mechanism of ldpbayes with the same noise or the same probabilities of answers.
-
     Raises
     ------
     ImportError
@@ -163,16 +150,16 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
     require("opendp", "opendp")
     import opendp.prelude as dp
 
-    def rebuilt(part: Any) -> Any:
-        return dp.deserialize(json.dumps(part))
+    def rebuilt(json_part: Any) -> Any:
+        return dp.deserialize(json.dumps(json_part))
 
-    made = json.loads(measurement if isinstance(measurement, str) else dp.serialize(measurement))
-    while made.get("__function__") in RESTATED | {"make_chain_mt"}:
-        arguments = made["__kwargs__"]
+    part = json.loads(measurement if isinstance(measurement, str) else dp.serialize(measurement))
+    while part.get("__function__") in RESTATING_FUNCTIONS | {"make_chain_mt"}:
+        arguments = part["__kwargs__"]
         if d_in is not None and "transformation0" in arguments:
             d_in = rebuilt(arguments["transformation0"]).map(d_in)
-        made = arguments.get("measurement1", arguments.get("measurement"))
-    name, arguments = made.get("__function__"), made.get("__kwargs__", {})
+        part = arguments.get("measurement1", arguments.get("measurement"))
+    name, arguments = part.get("__function__"), part.get("__kwargs__", {})
     if name in ("make_randomized_response", "make_randomized_response_bool"):
         others = len(arguments.get("categories", (False, True))) - 1
         return RandomizedResponse(_log_odds(arguments["prob"]) + math.log(others), others + 1)
@@ -184,11 +171,11 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         raise ValueError(f"measurement must be made by {allowed}, got {name}; for data frames use read_table")
     kind, scale, k = str(rebuilt(arguments["input_domain"]).carrier_type), arguments["scale"], arguments["k"]
     number = re.fullmatch(r"(?:Vec<)?([iuf])(?:\d+|size)>?", kind)
-    if number is None or (k is not None and 2.0**k > FINEST * scale):
+    if number is None or (k is not None and 2.0**k > FINE_GRID_PER_SCALE * scale):
         grid = "" if k is None else f" on a grid of 2^{k}"
-        allowed = f"integers, or floats on a grid finer than {FINEST:g} scales"
+        allowed = f"integers, or floats on a grid finer than {FINE_GRID_PER_SCALE:g} scales"
         raise ValueError(f"measurement must take {allowed}, got {kind}{grid}")
-    law = LAWS[f"{'Float' if number[1] == 'f' else 'Integer'} {name.removeprefix('make_').capitalize()}"]
+    law = OPENDP_NOISES[f"{'Float' if number[1] == 'f' else 'Integer'} {name.removeprefix('make_').capitalize()}"]
     mechanism = AdditiveMechanism(law(scale), sensitivity=math.inf if d_in is None else float(d_in))
     return Floored(mechanism) if number[1] == "u" else mechanism
 
@@ -199,11 +186,17 @@ def _rows(summary: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     columns = {name: column(summary, name).tolist() for name in names}
     columns["threshold"] = np.asarray(summary.get("threshold", [None] * len(columns["scale"]))).tolist()
     rows = zip(*columns.values(), strict=True)
-    return [{name: None if is_missing(each) else each for name, each in zip(columns, row, strict=True)} for row in rows]
+    return [{n: None if is_missing(entry) else entry for n, entry in zip(columns, row, strict=True)} for row in rows]
+
+
+def _columns(source: Any, words: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Columns of a data frame, or of a file of one."""
+    is_path = isinstance(source, str | os.PathLike)
+    return columns_of(format_of(source, None)[1].read(source, words, ()).columns if is_path else source)
 
 
 def _tuples(labels: dict[str, np.ndarray]) -> list[tuple]:
-    return [*zip(*(each.tolist() for each in labels.values()), strict=True)]
+    return [*zip(*(column_labels.tolist() for column_labels in labels.values()), strict=True)]
 
 
 def _log_odds(probability: float) -> float:

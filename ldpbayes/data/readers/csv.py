@@ -1,10 +1,10 @@
-"""Bad input, and CSV files: their columns as numbers, and the messages where they are not."""
+"""CSV files: their columns as numbers and words, and the messages where they are not."""
 
-import contextlib
 import csv
 import io
 import itertools
 import math
+import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
@@ -12,60 +12,52 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ldpbayes._core.checks import guess
+from ldpbayes.data.readers import Contents, reader
 
-CSV = (".csv", ".tsv")
+CSV_ENDINGS = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
-MISSING = {"", "na", "n/a", "nan", "null", "none", "."}
-QUOTED = '"[^"]*"'
-HEAD = 1 << 20  # characters of a file that tell how its cells are divided
-ROW = f'([^"\r\n]*(?:{QUOTED}[^"\r\n]*)*)'
+MISSING_WORDS = {"", "na", "n/a", "nan", "null", "none", "."}
+QUOTED_PATTERN = '"[^"]*"'
+HEAD_CHARACTERS = 1 << 20  # characters of a file that tell how its cells are divided
+ROW_PATTERN = f'([^"\r\n]*(?:{QUOTED_PATTERN}[^"\r\n]*)*)'
 
 
-class BadInput(Exception):
-    """The user gave something that cannot be used; the message says what and why, and the exit code is 2."""
+class FileError(ValueError):
+    """A file cannot be used; the message begins with its name."""
 
 
-@contextlib.contextmanager
-def naming(source: object) -> Iterator[None]:
-    """TypeError, ValueError and files that cannot be read become `BadInput` that names their source."""
-    try:
-        yield
-    except (OSError, TypeError, ValueError) as error:
-        raise BadInput(f"{source}: {error}") from None
-
-
-class Table:
+class CsvFile:
     """A CSV file in UTF-8; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
 
     def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False) -> None:
         self.path = path
         self.private = private  # if so, messages hold no data and no places; the first line could be a record
         if not path.is_file():
-            raise BadInput(f"no file {path}")
+            raise FileError(f"no file {path}")
         try:
             self._text = path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             place = "" if private else f": {error.reason} at byte {error.start}"
-            raise BadInput(f"{path} is not text in UTF-8{place}") from None
+            raise FileError(f"{path} is not text in UTF-8{place}") from None
         self.delimiter = self._dividing()
         self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
-        numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING for name in self.names)
+        numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING_WORDS for name in self.names)
         if not any(self.names) or (numbers and not headless):
             problem = "holds numbers" if any(self.names) else "is empty"
-            raise BadInput(f"{path}: the first line must be the names of the columns, but it {problem}")
+            raise FileError(f"{path}: the first line must be the names of the columns, but it {problem}")
         self._heads = int(not numbers)
         if numbers:
             self.names = [f"x[{j}]" for j in range(len(self.names))]
 
     def _dividing(self) -> str:
-        """The character that divides the first two rows alike; BadInput if several do."""
-        rows = re.match(f"{ROW}(?:\r\n|\r|\n)?{ROW}", self._text[:HEAD])
-        first, second = (re.sub(QUOTED, "", row) for row in rows.groups()) if rows else ("", "")
+        """The character that divides the first two rows alike; FileError if several do."""
+        rows = re.match(f"{ROW_PATTERN}(?:\r\n|\r|\n)?{ROW_PATTERN}", self._text[:HEAD_CHARACTERS])
+        first, second = (re.sub(QUOTED_PATTERN, "", row) for row in rows.groups()) if rows else ("", "")
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
         fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
         if len(fitting) > 1:
             advice = "write names with one of these characters in double quotes, and decimals with a point"
-            raise BadInput(f"{self.path}: columns could be separated by {' or '.join(map(repr, fitting))}; {advice}")
+            raise FileError(f"{self.path}: columns could be separated by {' or '.join(map(repr, fitting))}; {advice}")
         return fitting[0] if fitting else max(DELIMITERS, key=first.count)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -78,7 +70,7 @@ class Table:
                 yield reader.line_num, row
         except csv.Error as error:
             place = "" if self.private else f": {error}, in line {reader.line_num}"
-            raise BadInput(f"{self.path} is not a CSV file{place}") from None
+            raise FileError(f"{self.path} is not a CSV file{place}") from None
 
     def columns(self, texts: Sequence[str]) -> list[str]:
         """Names of columns as they are typed: each by itself, or several with commas between them."""
@@ -87,12 +79,12 @@ class Table:
             if self.names.count(name) != 1:
                 count = "several columns" if name in self.names else "no column"
                 if self.private:
-                    raise BadInput(f"{self.path} has {count} {name!r}; its first line must hold the columns' names")
-                known = ", ".join(other or "(one without a name)" for other in self.names)
+                    raise FileError(f"{self.path} has {count} {name!r}; its first line must hold the columns' names")
+                present = ", ".join(other or "(one without a name)" for other in self.names)
                 meant = "" if name in self.names else guess(name, self.names)
-                raise BadInput(f"{self.path} has {count} {name!r}{meant}; its columns are {known}")
+                raise FileError(f"{self.path} has {count} {name!r}{meant}; its columns are {present}")
             if names.count(name) > 1:
-                raise BadInput(f"column {name!r} of {self.path} is given twice")
+                raise FileError(f"column {name!r} of {self.path} is given twice")
         return names
 
     def read(self, names: Sequence[str]) -> None:
@@ -106,18 +98,18 @@ class Table:
                 empty = empty or line
                 continue
             if self.private and (empty is not None or len(row) != width):
-                raise BadInput(f"{self.path}: some lines are empty, or do not have one cell for each column")
+                raise FileError(f"{self.path}: some lines are empty, or do not have one cell for each column")
             if empty is not None:
-                raise BadInput(f"{self.path}, line {empty}: the line is empty, but more lines follow")
+                raise FileError(f"{self.path}, line {empty}: the line is empty, but more lines follow")
             if len(row) != width:
                 cells, heads = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
                 text = f"the line has {cells}, but the first line has {heads} of columns"
-                raise BadInput(f"{self.path}, line {line}: {text}")
+                raise FileError(f"{self.path}, line {line}: {text}")
             self.lines.append(line)
             for append, j in places:
                 append(row[j])
         if not self.lines:
-            raise BadInput(f"{self.path} has no records below the names of its columns")
+            raise FileError(f"{self.path} has no records below the names of its columns")
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
         """For each word in a column, in the order of the file, the records that have it."""
@@ -130,29 +122,42 @@ class Table:
     def words(self, name: str) -> np.ndarray:
         return np.array([cell.strip() for cell in self._cells[name]])
 
+    def holds_numbers(self, name: str) -> bool:
+        return all(cell.strip().lower() in MISSING_WORDS or not math.isnan(_number(cell)) for cell in self._cells[name])
+
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "", gaps: bool = False) -> np.ndarray:
         """Values of a column; `levels` are words for 0, 1, ..., `hint` ends the message on others; NaN for `gaps`."""
         codes = {level: float(code) for code, level in enumerate(levels)}
         cells = self._cells[name]
         values = np.array([codes.get(cell.strip(), math.nan) if codes else _number(cell) for cell in cells])
-        allowed = [gaps and cell.strip().lower() in MISSING for cell in cells]
+        allowed = [gaps and cell.strip().lower() in MISSING_WORDS for cell in cells]
         wrong = np.flatnonzero(np.isnan(values) & ~np.array(allowed))
         if not len(wrong):
             return values
         if self.private:
             kind = f"one of the levels {', '.join(codes)}" if codes else "a number"
-            raise BadInput(f"{self.path}: some cells of column {name!r} are missing, or are not {kind}")
-        self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING])
+            raise FileError(f"{self.path}: some cells of column {name!r} are missing, or are not {kind}")
+        self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING_WORDS])
         text = cells[wrong[0]].strip()
         problem = f"which is not one of the levels {', '.join(codes)}" if codes else f"which is not a number{hint}"
         if not codes and not math.isnan(_number(text.replace(",", "."))):
             problem = "which is not a number: write decimals with a point"
-        raise BadInput(f"{self.path}, line {self.lines[wrong[0]]}: column {name!r} holds {text!r}, {problem}")
+        raise FileError(f"{self.path}, line {self.lines[wrong[0]]}: column {name!r} holds {text!r}, {problem}")
 
     def _refuse_missing(self, name: str, records: Sequence[int]) -> None:
         if len(records):
             count = f"{len(records):,} of the {len(self.lines):,} values in column {name!r} are missing"
-            raise BadInput(f"{self.path}: {count}, the first in line {self.lines[records[0]]}")
+            raise FileError(f"{self.path}: {count}, the first in line {self.lines[records[0]]}")
+
+
+@reader("csv", *CSV_ENDINGS)
+def read_columns(path: str | os.PathLike, keys: Sequence[str], numbers: Sequence[str]) -> Contents:
+    """Columns of words and of numbers, NaN in empty cells; without `numbers` all columns, as their cells are."""
+    file = CsvFile(pathlib.Path(path))
+    names = file.columns([*keys, *numbers] if numbers else file.names)
+    file.read(names)
+    words = {name for name in names if name in keys or (not numbers and not file.holds_numbers(name))}
+    return Contents({name: file.words(name) if name in words else file.numbers(name, gaps=True) for name in names})
 
 
 def _number(text: str) -> float:

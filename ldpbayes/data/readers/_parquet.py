@@ -1,8 +1,13 @@
-"""Columns of Arrow tables as arrays of released values."""
+"""Parquet files, and columns of Arrow as arrays of released values."""
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
+from ldpbayes._core.archive import reading, refuse_growth
 from ldpbayes._core.checks import missing
+from ldpbayes._core.tabular import columns_of
+from ldpbayes.data.readers import Contents, reader
 
 SPEC_KEY = "ldpbayes.mechanism"  # of a mechanism's spec, in the metadata of a schema
 
@@ -18,7 +23,12 @@ def pyarrow() -> Any:
 
 
 def parquet_file(source: Any) -> Any:
-    return pyarrow().parquet.ParquetFile(source, page_checksum_verification=True)
+    """A Parquet file, open; ValueError if it claims more rows or bytes than it can hold."""
+    file = pyarrow().parquet.ParquetFile(source, page_checksum_verification=True)
+    groups = [file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups)]
+    stored = os.path.getsize(source) if isinstance(source, str | os.PathLike) else source.seek(0, os.SEEK_END)
+    refuse_growth(stored, max(file.metadata.num_rows, sum(groups)))
+    return file
 
 
 def spec_text(file: Any) -> str:
@@ -38,3 +48,10 @@ def values_of(column: Any, what: str) -> Any:
     if fixed:
         return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
     return column.to_pylist() if rows else column.to_numpy(zero_copy_only=False)
+
+
+@reader("parquet", ".parquet")
+def read_columns(path: str | os.PathLike, keys: Sequence[str], numbers: Sequence[str]) -> Contents:
+    """All columns of a Parquet file."""
+    with reading(path) as file:
+        return Contents(columns_of(parquet_file(file).read()))
