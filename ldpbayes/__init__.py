@@ -95,8 +95,8 @@ _HOMES = ("_core.checks", "_core.compiling", "mechanisms", "data", "likelihood",
 
 def __getattr__(name: str) -> Any:
     if name in _FOLDERS:
-        home = {"opendp": "data.readers.", "functionals": "laws."}.get(name, "")
-        return importlib.import_module(f"ldpbayes.{home}{name}")
+        homes = {"functionals": "laws.functionals", "opendp": "data.readers.opendp"}
+        return importlib.import_module(f"ldpbayes.{homes.get(name, name)}")
     for home in _HOMES if name in __all__ else ():
         module = importlib.import_module(f"ldpbayes.{home}")
         if hasattr(module, name):

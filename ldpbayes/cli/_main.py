@@ -32,7 +32,7 @@ from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, SmoothFamily
-from ldpbayes.inference.model import traits_of
+from ldpbayes.inference.model import model_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
@@ -165,10 +165,10 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
-        mechanism, factory = releases[0].release.mechanism, traits_of(model).name
+        mechanism, factory = releases[0].release.mechanism, model_of(model).name or ""
         if args.plot is not None:
             others = several or mechanism.record_shape or mechanism.of_categories
-            if others or traits_of(model).kind != "numbers":
+            if others or model_of(model).kind != "numbers":
                 raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):
                 bounds = SmoothFamily.of(mechanism)[:2]
@@ -445,7 +445,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.checkpoints is not None and not args.checkpoints.is_dir():
         raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
     model = inputs.load_model(args.model)
-    if traits_of(model).groups:
+    if model_of(model).groups:
         raise BadInput(f"{args.model} takes several releases; use ldpbayes.studies.sbc")
     options = {"replicates": args.repeats, "seed": args.seed, "progress_bar": not args.no_progress}
     options |= {"num_warmup": args.warmup, "num_samples": args.samples}

@@ -274,25 +274,23 @@ class AveragedCorrection(Correction):
 class DoublyRandom(AveragedCorrection):
     """Correction for zero-inflated symmetric Laplace noise, for losses with or without kinks ([LCQ] Theorem 5.1).
 
-    Under zero-inflated noise, a record is released without noise with probability δ. The corrected loss of a released
-    record z is ℓ(z)/δ + (1 − 1/δ) ℓ(z + S), where ℓ is the loss. S is further noise, which the method draws: symmetric
-    Laplace noise with standard deviation √δ λ, where λ is the standard deviation of the noise of the mechanism.
-
-    If a region that contains all original records is known (``support``), the method sets ℓ to 0 outside this region.
-    The estimator of [LCQ] has ``draws=1`` and ``support=None``.
+    The corrected loss of a released record z is ℓ(z)/δ + (1 − 1/δ) ℓ(z + S), where ℓ is the loss, and δ the probability
+    that a record gets no noise. S is further noise, which the method draws: symmetric Laplace noise with standard
+    deviation √δ λ, where λ is the standard deviation of the noise of the mechanism. Outside a known ``support``, the
+    method sets ℓ to 0. The estimator of [LCQ] has ``draws=1`` and ``support=None``.
 
     Parameters
     ----------
     draws : int or "exact"
-        Number of draws of the further noise S for each record, over which the corrected loss is averaged. Default: 16.
-        "exact" computes the expectation over S by numerical integration. It needs exactly one column with noise.
+        Number of draws of S for each record, over which the corrected loss is averaged. Default: 16. "exact" computes
+        the expectation over S by numerical integration. It needs exactly one column with noise.
     support : "bounds", (lower, upper) or None
-        A region that contains all original values in the columns with noise. "bounds" (default): the clipping bounds of
-        the mechanism. A pair: two numbers for all columns with noise, or two arrays with one number for each of them.
+        A region that contains all original values in the columns with noise: the clipping bounds of the mechanism
+        ("bounds", default), two numbers for all columns with noise, or two arrays with one number for each of them.
         None: no region is known.
     cuts : sequence of float
-        Only for ``draws="exact"``: the values of the column with noise at which the loss has kinks, in the unit of the
-        column. The numerical integrals are split at these values. Default: none.
+        Only for ``draws="exact"``: values of the column with noise at which the loss has kinks, in the unit of the
+        column. The integrals are split there. Default: none.
     """
 
     draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)

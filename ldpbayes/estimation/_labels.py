@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import FINITE_NUMBERS, POSITIVE, at_least, check_order, checked
 from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
-from ldpbayes.data import Release
+from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import simulated_release, warn_of_repeats
 from ldpbayes.estimation._objectives import MarginalLikelihood, Objective
 from ldpbayes.estimation.smoothing import SmoothFamily, estimate_density
@@ -181,9 +181,9 @@ def checked_data(
 ) -> tuple[Objective, np.ndarray, list[str]]:
     """The objective, features (n, d) and their names; TypeError or ValueError unless a fit can use them."""
     if not isinstance(release, Release):
-        kind, in_sketch = type(release).__name__, ": a sketch has one law for all labels"
-        hint = {"LabelRelease": ": pass its attribute .release", "PanelSketch": in_sketch, "MixedSketch": in_sketch}
-        raise TypeError(f"release must be a Release of labels, got {kind}{hint.get(kind, '')}")
+        hint = ": a sketch has one law for all labels" if isinstance(release, Sketch) else ""
+        hint = ": pass its attribute .release" if isinstance(release, LabelRelease) else hint
+        raise TypeError(f"release must be a Release of labels, got {type(release).__name__}{hint}")
     if release.mechanism.record_shape or release.mechanism.event_shape:
         raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
     if release.values is None:

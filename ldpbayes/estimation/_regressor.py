@@ -82,8 +82,9 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         features, release = np.asarray(X, float), Release(y, mechanism)
         self.fit_: LinearPredictor | NetworkPredictor
         if self.network is None:
-            options: dict[str, Any] = {"objective": objective, "penalty": self.penalty, "intercept": self.intercept}
-            self.fit_ = linear_fit(features, release, **options)
+            self.fit_ = linear_fit(
+                features, release, objective=objective, penalty=self.penalty, intercept=self.intercept
+            )
         elif not isinstance(self.network, Network):
             raise TypeError(f"network must be a Network, got {self.network!r}")
         else:

@@ -25,7 +25,7 @@ class LaplaceMechanism(Additive):
 
     The scale of the noise is the sensitivity divided by epsilon. With bounds, every record gets noise and is protected;
     the sensitivity is then upper − lower, summed over the perturbed columns of a row. With `sensitivity`, noise is
-    added once, to a statistic of many records, and the guarantee protects each person in the statistic.
+    added once, to a statistic of many records. The guarantee then protects each person in the statistic.
 
     Parameters
     ----------
@@ -148,9 +148,11 @@ class GaussianMechanism(Additive):
     """Gaussian noise for a privacy target, added to a number, to columns of a row, or to a statistic ([BW] Theorem 8).
 
     The attribute `scale` is the smallest standard deviation of the noise that gives (epsilon, delta)-differential
-    privacy, proportional to the sensitivity. With bounds, the sensitivity is upper − lower, of rows the Euclidean norm
-    of upper − lower over the perturbed columns; `LaplaceMechanism` describes the two uses. The mechanism stores
-    `scale`. Therefore, if `jax.vmap` maps over `epsilon` or `delta`, it must also map over `scale`.
+    privacy, proportional to the sensitivity. With bounds, every record gets noise and is protected; the sensitivity is
+    then upper − lower, of rows the Euclidean norm of upper − lower over the perturbed columns. With `sensitivity`,
+    noise is added once, to a statistic of many records. The guarantee then protects each person in the statistic.
+
+    The mechanism stores `scale`. If `jax.vmap` maps over `epsilon` or `delta`, it must also map over `scale`.
 
     Parameters
     ----------

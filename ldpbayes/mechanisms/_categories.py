@@ -193,8 +193,8 @@ class BitVectorProtocol(PureProtocol):
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         dtype = jnp.result_type(x, float)
         p, q = (jnp.asarray(a, dtype)[..., None] for a in self.support_probabilities)
-        own = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
-        mean = jnp.where(own, p, q)
+        is_true = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
+        mean = jnp.where(is_true, p, q)
         return mean, mean * (1 - mean)
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray:
@@ -279,19 +279,19 @@ class _UnaryEncoding(BitVectorProtocol):
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = self._codes(x)
-        own, other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
+        of_true, of_other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
         shape = jnp.broadcast_shapes(x.shape, jnp.shape(self.epsilon)) + self.event_shape
-        probability = jnp.where(x[..., None] == jnp.arange(self.categories), own, other)
+        probability = jnp.where(x[..., None] == jnp.arange(self.categories), of_true, of_other)
         return (jax.random.uniform(key, shape, probability.dtype) < probability).astype(jnp.uint8)
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        own, other = self._log_odds
-        ones = row_sums(z).astype(other.dtype) - 1
+        of_true, of_other = self._log_odds
+        ones = row_sums(z).astype(of_other.dtype) - 1
         zeros = self.categories - 1 - ones
         # at an infinite budget q = 0: with one bit set, 0 log 0 is 0; with none or several, the value is impossible
-        exact = jnp.isinf(other)
-        log_q = jnp.where(exact & (ones != 0), -jnp.inf, -ones * jax.nn.softplus(-jnp.where(exact, 0.0, other)))
-        return -jax.nn.softplus(-own) + log_q - zeros * jax.nn.softplus(other)
+        exact = jnp.isinf(of_other)
+        log_q = jnp.where(exact & (ones != 0), -jnp.inf, -ones * jax.nn.softplus(-jnp.where(exact, 0.0, of_other)))
+        return -jax.nn.softplus(-of_true) + log_q - zeros * jax.nn.softplus(of_other)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
@@ -392,8 +392,8 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
         held = jax.random.uniform(key_own, shape, log_odds.dtype) < jax.nn.sigmoid(-log_odds)
         # the set is the first w categories of an order: x is first or last in it, the others are shuffled
         order = jax.random.uniform(key_others, (*shape, d), log_odds.dtype)
-        own = x[..., None] == jnp.arange(d)
-        order = jnp.where(own, jnp.where(held, -1.0, 2.0)[..., None], order)
+        is_true = x[..., None] == jnp.arange(d)
+        order = jnp.where(is_true, jnp.where(held, -1.0, 2.0)[..., None], order)
         rank = jnp.argsort(jnp.argsort(order, axis=-1), axis=-1)
         return (rank < w).astype(jnp.uint8)
 
@@ -524,9 +524,9 @@ class LocalHashing(_EvenProtocol):
         shape = jnp.broadcast_shapes(x.shape, log_odds.shape)
         key_seed, key_flip, key_other = jax.random.split(key, 3)
         seed = jax.random.bits(key_seed, shape, jnp.uint32)
-        own = self.hash(seed, x)
+        code = self.hash(seed, x)
         flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
-        return jnp.stack([seed, flipped(key_other, own, flip, self.hash_range)], axis=-1)
+        return jnp.stack([seed, flipped(key_other, code, flip, self.hash_range)], axis=-1)
 
     def hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
         """Return the hash of each code `x` under each `seed`, from 0 to `hash_range` − 1. Arguments broadcast."""

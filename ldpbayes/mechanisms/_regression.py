@@ -348,9 +348,9 @@ class StatisticsMechanism(_Regression, Additive):
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
         """The law of the noise in a released value, which is about one record or is the sum over several records."""
         summed = 1.0 if self.trust_model == "central" or self.count is None else self.count
-        each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
+        relative = np.repeat(self.ratios, self._blocks) / self.ratios[0]
         first = array_of(self.standard_deviation * summed**0.5)
-        return unchecked(IndependentGaussian, first[..., None] * each)
+        return unchecked(IndependentGaussian, first[..., None] * relative)
 
     def total(self, count: int) -> "StatisticsMechanism":
         """Return the mechanism for the sum of `count` released values of this mechanism (local model).

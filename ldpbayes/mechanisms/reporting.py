@@ -93,8 +93,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
         low = high = z.astype(float) if xp is np else floating(z)
         short: Any = xp.zeros(z.shape, bool)
-        rule: Mechanism = self
-        while isinstance(rule, Reported):
+        rule: Any = self
+        while rule is not self.innermost:
             low, high, short = rule._undone(xp, low, high, short)
             rule = rule.mechanism
         before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)
@@ -124,8 +124,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
         between = inner.noise.astype(clipped.dtype).log_interval
-        own = functools.partial(inner.log_prob, x=clipped)
-        return self.by_intervals(z, own, lambda low, high: between(low - clipped, high - clipped))
+        at = functools.partial(inner.log_prob, x=clipped)
+        return self.by_intervals(z, at, lambda low, high: between(low - clipped, high - clipped))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         z = self.mechanism.randomize(key, x)
