@@ -31,7 +31,7 @@ from own_process import printed
 
 import ldpbayes as ldp
 from ldpbayes.data import ExpandedSketch, category_sketches
-from ldpbayes.inference._expansion import SplitModel
+from ldpbayes.inference.approximations.polynomial import SplitModel
 from ldpbayes.inference.chains import Chains
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.models import label_regression, oue_histogram, perturbed_covariates

@@ -62,8 +62,7 @@ def interval_row(bins=10_000):
 
 def release_row(count=1_316_781):
     """Seconds of the prior, and of both steps of a release."""
-    from ldpbayes.estimation import label_prior
-    from ldpbayes.learning import release_labels
+    from ldpbayes.estimation import label_prior, release_labels
 
     labels = np.minimum(np.random.default_rng(0).lognormal(3.5, 1.2, count), 400)
     made = release_labels(labels, 1.0, lower=0, upper=400, prior_epsilon=0.02)
@@ -121,13 +120,13 @@ def fit_row(count=1_316_781, columns=20):
         again = seconds(lambda: np.asarray(mechanism.randomize(jax.random.key(1), labels)))
     print(f"{count:,} labels released by RPWithPrior: {first:.2f} s the first time, then {again:.2f} s", flush=True)
     start = time.perf_counter()
-    fitted = ldp.learning.linear_fit(features, ldp.Release(z, mechanism), penalty=1.0)
+    fitted = ldp.estimation.linear_fit(features, ldp.Release(z, mechanism), penalty=1.0)
     ours = time.perf_counter() - start
     start = time.perf_counter()
     theirs = numpy_fit(features, z, mechanism, 1.0)
     loop = time.perf_counter() - start
     chosen = time.perf_counter()
-    ldp.learning.linear_fit(features, ldp.Release(z, mechanism))
+    ldp.estimation.linear_fit(features, ldp.Release(z, mechanism))
     chosen = time.perf_counter() - chosen
     print(
         f"linear fit of {columns} features with standard errors: {ours:.1f} s; in NumPy and SciPy without them "

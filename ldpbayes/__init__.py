@@ -5,7 +5,7 @@ posterior. The posterior includes the uncertainty from sampling and the uncertai
 
 The names on this page are for everyday use, after ``import ldpbayes as ldp``. All other names are in submodules:
 `ldpbayes.noise`, `mechanisms`, `privacy`, `data`, `likelihood`, `inference`, `estimation`, `bootstrap`, `functionals`,
-`tables`, `opendp`, `secure`, `learning`, `models`, `studies` and `plots`. To import the package changes no setting of
+`tables`, `opendp`, `secure`, `models`, `studies` and `plots`. To import the package changes no setting of
 JAX.
 """
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # editors and type checkers see all names; others are importe
     from ldpbayes import data as data
     from ldpbayes import estimation as estimation
     from ldpbayes import inference as inference
-    from ldpbayes import learning as learning
     from ldpbayes import likelihood as likelihood
     from ldpbayes import mechanisms as mechanisms
     from ldpbayes import models as models  # type: ignore[attr-defined]  # a folder that is installed there
@@ -88,7 +87,7 @@ __all__ = [
     "privatize",
 ]
 
-_FOLDERS = ["bootstrap", "data", "estimation", "functionals", "inference", "learning", "likelihood", "mechanisms"]
+_FOLDERS = ["bootstrap", "data", "estimation", "functionals", "inference", "likelihood", "mechanisms"]
 _FOLDERS += ["models", "noise", "opendp", "plots", "privacy", "secure", "studies", "tables"]
 # where names of `__all__` are, in the order of the imports
 _HOMES = ("_core.checks", "_core.compiling", "mechanisms", "data", "likelihood", "estimation", "inference", "bootstrap")
@@ -96,8 +95,8 @@ _HOMES = ("_core.checks", "_core.compiling", "mechanisms", "data", "likelihood",
 
 def __getattr__(name: str) -> Any:
     if name in _FOLDERS:
-        home = {"opendp": "data.readers.", "functionals": "laws."}.get(name, "")
-        return importlib.import_module(f"ldpbayes.{home}{name}")
+        homes = {"functionals": "laws.functionals", "opendp": "data.readers.opendp"}
+        return importlib.import_module(f"ldpbayes.{homes.get(name, name)}")
     for home in _HOMES if name in __all__ else ():
         module = importlib.import_module(f"ldpbayes.{home}")
         if hasattr(module, name):

@@ -234,7 +234,7 @@ def label_regression(
         second argument. Default: half-normal with scale 5.
     response : callable
         A function that returns the law of the labels, given the linear predictor (N,) and ``sigma``. Examples are
-        ``dist.Normal`` (default), ``dist.Laplace``, ``ldpbayes.learning.log_normal_labels``, or your own function.
+        ``dist.Normal`` (default), ``dist.Laplace``, ``dist.LogNormal``, or your own function.
     """
     features = jnp.asarray(features)
     if len(release) != len(features):

@@ -13,7 +13,7 @@ def completed(text):
 
 
 def test_modules_that_come_when_asked_for_are_completed():
-    assert {"models", "studies", "plots", "learning"} <= completed("ldp.")
+    assert {"models", "studies", "plots", "estimation"} <= completed("ldp.")
     assert completed("ldp.mod") == {"els"} and completed("ldp.plo") == {"ts"}
 
 

@@ -26,13 +26,13 @@ from ldpbayes._core.checks import guess, is_integer, require
 from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._inputs import BadInput, naming
-from ldpbayes.cli._parser import FAMILY_OPTIONS, MECHANISMS, MODELS, command, parser
+from ldpbayes.cli._parser import FAMILY_OPTIONS, LABEL_LAWS, MECHANISMS, MODELS, command, parser
 from ldpbayes.data import sketch_from
 from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
-from ldpbayes.estimation.smoothing import DEFAULT_FUNCTIONALS, SmoothFamily
-from ldpbayes.inference.model import traits_of
+from ldpbayes.estimation.smoothing import DEFAULTS, SmoothFamily
+from ldpbayes.inference.model import model_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
@@ -165,10 +165,10 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
-        mechanism, factory = releases[0].release.mechanism, traits_of(model).name
+        mechanism, factory = releases[0].release.mechanism, model_of(model).name or ""
         if args.plot is not None:
             others = several or mechanism.record_shape or mechanism.of_categories
-            if others or traits_of(model).kind != "numbers":
+            if others or model_of(model).kind != "numbers":
                 raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):
                 bounds = SmoothFamily.of(mechanism)[:2]
@@ -197,7 +197,7 @@ def _fit(args: argparse.Namespace) -> int:
             if factory == "smooth_density":
                 family = SmoothFamily.of(mechanism)
                 positive = args.model == factory and family.lower >= 0 and not family.whole
-                kinds = DEFAULT_FUNCTIONALS | ({"gini": gini} if positive else {})
+                kinds = DEFAULTS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
                 display(f"\n{summary_table(law, [*kinds])}")
         _write(args.out, lambda file: file.write(netcdf(result)), say)
@@ -288,9 +288,9 @@ def _regress(args: argparse.Namespace) -> int:
         ((name, _, release),) = inputs.load_releases(args)
         features, intercept = inputs.load_features(args), not args.no_intercept
         with naming(name):
-            objective = ldp.learning.MarginalLikelihood(getattr(ldp.learning, f"{args.law}_labels"))
+            objective = ldp.estimation.MarginalLikelihood(getattr(dist, LABEL_LAWS[args.law]))
             options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
-            predictor = ldp.learning.linear_fit(features, release, **options)
+            predictor = ldp.estimation.linear_fit(features, release, **options)
             table = predictor.summary(args.level)
         display(f"{table}\n{predictor.privacy}")
     columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
@@ -445,7 +445,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.checkpoints is not None and not args.checkpoints.is_dir():
         raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
     model = inputs.load_model(args.model)
-    if traits_of(model).groups:
+    if model_of(model).groups:
         raise BadInput(f"{args.model} takes several releases; use ldpbayes.studies.sbc")
     options = {"replicates": args.repeats, "seed": args.seed, "progress_bar": not args.no_progress}
     options |= {"num_warmup": args.warmup, "num_samples": args.samples}

@@ -79,7 +79,14 @@ MODELS = {  # as `ldpbayes models` describes them
     "smooth_density": "Model of numbers or counts whose law has no parametric family: a smooth density.",
     "warner": "Model of yes-or-no answers: the share of true answers yes.",
 }
-LABEL_LAWS = ("bernoulli", "laplace", "log_normal", "normal", "poisson")  # NAME_labels in `ldpbayes.learning`
+LABEL_LAWS = {
+    "bernoulli": "BernoulliLogits",
+    "laplace": "Laplace",
+    "log_normal": "LogNormal",
+    "normal": "Normal",
+    "poisson": "Poisson",
+}
+"""Laws of a label by their names on the command line: classes of NumPyro."""
 FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"
 
 

@@ -22,9 +22,9 @@ from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated
 from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 
-DRAWS = 16  # default draws of the analyst's own noise for each record
-LEGENDRE, LAGUERRE = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral
-PIECES = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scales of the Laplace noise
+DEFAULT_DRAWS = 16  # default draws of the analyst's own noise for each record
+LEGENDRE_NODES, LAGUERRE_NODES = 16, 32  # nodes of the Gauss rules on a piece and on a tail of an integral
+PIECE_ENDS = (-32.0, -8.0, -2.0, 0.0, 2.0, 8.0, 32.0)  # ends of the pieces, in scales of the Laplace noise
 
 Bounds = tuple[Array, Array] | None  # arrays over the perturbed columns
 Support = Bounds | str  # numbers too, or "bounds": a mechanism's
@@ -40,12 +40,10 @@ BOUNDS = _Word("bounds")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction(abc.ABC):
-    """Base class of corrections, which compute from released records an estimate of the mean loss of the original
-    records.
+    """Base class of corrections of a loss: functions of a released record with the mean of the original record's loss.
 
-    A corrected loss is a function of a released record that has the same mean as the loss of the original record. Your
-    own correction is a frozen dataclass that defines `takes`, and either `terms` or `evidence`. Declare fields that are
-    neither numbers nor arrays with ``dataclasses.field(metadata={"static": True})``.
+    Your own correction is a frozen dataclass that defines `takes`, and either `terms` or `evidence`. Declare fields
+    that are neither numbers nor arrays with ``dataclasses.field(metadata={"static": True})``.
     """
 
     name: ClassVar[str]  # in tables and messages; by default the name of the class
@@ -60,10 +58,7 @@ class Correction(abc.ABC):
 
     @property
     def support(self) -> Support:
-        """A region that contains all original records, or None if no region is known.
-
-        The loss must be finite for every record in this region.
-        """
+        """A region with all original records, in which every loss must be finite. None if no region is known."""
         return None
 
     @abc.abstractmethod
@@ -81,11 +76,10 @@ class Correction(abc.ABC):
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
     ) -> "EvidenceCorrection":
-        """Return everything that the correction computes from N released rows: corrected losses, and functions of mean
-        zero.
+        """Return corrected losses and functions of mean zero, all that is computed from the rows and key of `terms`.
 
-        `rows` is an array (N, columns). `key` is a random key, if the correction draws further noise. `everywhere` is
-        True if the loss is finite for all rows, also outside `support`. JAX must be able to trace this method.
+        `everywhere` is True if the loss is finite for all rows, also outside `support`. JAX must be able to trace this
+        method.
         """
         return EvidenceCorrection.of(Corrected(self.terms(mechanism, rows, key)))
 
@@ -94,17 +88,11 @@ class Correction(abc.ABC):
         return 0
 
     def settled(self, mechanism: Additive) -> "Correction":
-        """Return a copy for this `mechanism`, in which for example the support "bounds" is replaced by numbers.
-
-        Raises ValueError if an option does not fit the mechanism.
-        """
+        """Return a copy for a `mechanism`, such as with numbers for the support "bounds"; ValueError if it is unfit."""
         return self
 
     def exact(self, mechanism: Additive) -> Array:
-        """Return the probability that the mechanism adds no noise to a record, and releases the record unchanged.
-
-        If a loss has kinks, its curvature is estimated from the records without noise.
-        """
+        """Return the probability that a record gets no noise. Such records show the curvature of a loss with kinks."""
         return mechanism.unperturbed
 
     def __eq__(self, other: object) -> bool:
@@ -118,8 +106,7 @@ class Correction(abc.ABC):
 class Points:
     """A term of a corrected loss: for each of N records, a weighted sum of the values of the loss at m points.
 
-    A point is a row, such as the released record plus further noise. The subclass `Laplacians` uses the Laplacian of
-    the loss instead of the loss.
+    A point is a row, such as the released record plus further noise.
 
     Parameters
     ----------
@@ -139,27 +126,17 @@ class Points:
             raise ValueError(f"points must have {allowed}; got shapes {rows} and {weights}")
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Return the values of the loss at the m points of N records, as an array (m, N), without the weights.
-
-        `theta` are the parameters of the loss. `index` has the positions of the columns with noise.
-        """
+        """Return the values (m, N) of the loss at the points, for parameters `theta` and noise in columns `index`."""
         return loss.values(self.rows, theta)
 
     def total(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Return the weighted sum of the loss over all points and records, with its gradient and Hessian.
-
-        Derivatives are with respect to the parameters `theta`. `index` has the positions of the columns with noise.
-        """
+        """Return the weighted sum of the `values` of all points and records, with its derivatives in `theta`."""
         return loss.total(self.rows, self.weights, theta)
 
 
 @pytree_dataclass
 class Laplacians(Points):
-    """A term of a corrected loss: for each of N records, a weighted sum of the Laplacian of the loss at m points.
-
-    The Laplacian is the sum of the second derivatives of the loss with respect to the columns with noise. `Points`
-    describes the parameters ``rows`` and ``weights``.
-    """
+    """`Points` at which the Laplacian of the loss is summed: its second derivatives in the columns with noise."""
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
         return loss.laplacians(self.rows, theta, index)
@@ -170,36 +147,24 @@ class Laplacians(Points):
 
 @pytree_dataclass
 class Corrected:
-    """A corrected loss of N records: a function of the parameters that is a sum of terms.
+    """A corrected loss of N records: the sum of its ``terms``, a tuple of `Points` of the same records.
 
-    Parameters
-    ----------
-    terms : tuple of Points
-        The terms, all for the same N records.
+    Its methods take the arguments of `Points.values`.
     """
 
     terms: tuple[Points, ...]
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Array:
-        """Return the corrected loss of each of N records, as an array (N,).
-
-        `theta` are the parameters of the loss. `index` has the positions of the columns with noise.
-        """
+        """Return the corrected losses (N,) of the records."""
         return sum(jnp.sum(term.weights * term.values(loss, theta, index), axis=0) for term in self.terms)
 
     def derivatives(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Return the mean of the corrected losses of all records, with its gradient and Hessian.
-
-        Derivatives are with respect to `theta`. `index` has the positions of the columns with noise.
-        """
+        """Return the mean of the corrected losses of all records, with its derivatives in `theta`."""
         totals = [term.total(loss, theta, index) for term in self.terms]
         return Derivatives(*(sum(parts) / self.count for parts in zip(*totals, strict=True)))
 
     def scores(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Return the scores of N records for p parameters, as an array (N, p).
-
-        A score is the gradient of the corrected loss of a record with respect to the parameters `theta`.
-        """
+        """Return the scores (N, p) of the records: gradients of their corrected losses in the parameters `theta`."""
         return jax.jacfwd(lambda at: self.values(loss, at, index))(theta)
 
     @property
@@ -217,8 +182,8 @@ class EvidenceCorrection:
         One or several corrected losses with the same expectation. `m_estimate` minimises the mean of the first. The
         differences between their scores (gradients) have mean zero, and make the estimate more precise.
     controls : array (N, q)
-        For each record, the values of q functions of the released record that have mean zero, whatever the parameters
-        are. These functions also make the estimate more precise.
+        Values of q functions of a released record that have mean zero for all parameters. They also make the estimate
+        more precise.
     """
 
     criteria: tuple[Corrected, ...]
@@ -226,23 +191,20 @@ class EvidenceCorrection:
 
     @classmethod
     def of(cls, *criteria: Corrected, controls: Array = None) -> Self:
-        """Make an object from corrected losses (`criteria`) and `controls` (N, q). Default: no controls."""
+        """Return an object without controls, unless these are given."""
         if controls is None:
             controls = jnp.zeros((criteria[0].count, 0), criteria[0].terms[0].rows.dtype)
         return cls(criteria, controls)
 
     def joined(self, other: "EvidenceCorrection") -> "EvidenceCorrection":
-        """Return one object for the records of this object together with the records of `other`."""
+        """Return an object for the records of this one and of `other`."""
         criteria = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), self.criteria, other.criteria)
         return EvidenceCorrection(criteria, jnp.concatenate([self.controls, other.controls]))
 
     def weighted(self, weights: jax.Array) -> "EvidenceCorrection":
-        """Return an object in which the corrected losses and controls of each record are multiplied by a weight.
-
-        `weights` is an array (N,) with one weight for each record.
-        """
+        """Return an object whose corrected losses and controls are multiplied by `weights` (N,) of the records."""
         terms = [[dataclasses.replace(t, weights=t.weights * weights) for t in c.terms] for c in self.criteria]
-        return EvidenceCorrection(tuple(Corrected(tuple(each)) for each in terms), self.controls * weights[:, None])
+        return EvidenceCorrection(tuple(Corrected(tuple(parts)) for parts in terms), self.controls * weights[:, None])
 
 
 @pytree_dataclass(eq=False)
@@ -312,28 +274,26 @@ class AveragedCorrection(Correction):
 class DoublyRandom(AveragedCorrection):
     """Correction for zero-inflated symmetric Laplace noise, for losses with or without kinks ([LCQ] Theorem 5.1).
 
-    Under zero-inflated noise, a record is released without noise with probability δ. The corrected loss of a released
-    record z is ℓ(z)/δ + (1 − 1/δ) ℓ(z + S), where ℓ is the loss. S is further noise, which the method draws: symmetric
-    Laplace noise with standard deviation √δ λ, where λ is the standard deviation of the noise of the mechanism.
-
-    If a region that contains all original records is known (``support``), the method sets ℓ to 0 outside this region.
-    The estimator of [LCQ] has ``draws=1`` and ``support=None``.
+    The corrected loss of a released record z is ℓ(z)/δ + (1 − 1/δ) ℓ(z + S), where ℓ is the loss, and δ the probability
+    that a record gets no noise. S is further noise, which the method draws: symmetric Laplace noise with standard
+    deviation √δ λ, where λ is the standard deviation of the noise of the mechanism. Outside a known ``support``, the
+    method sets ℓ to 0. The estimator of [LCQ] has ``draws=1`` and ``support=None``.
 
     Parameters
     ----------
     draws : int or "exact"
-        Number of draws of the further noise S for each record, over which the corrected loss is averaged. Default: 16.
-        "exact" computes the expectation over S by numerical integration. It needs exactly one column with noise.
+        Number of draws of S for each record, over which the corrected loss is averaged. Default: 16. "exact" computes
+        the expectation over S by numerical integration. It needs exactly one column with noise.
     support : "bounds", (lower, upper) or None
-        A region that contains all original values in the columns with noise. "bounds" (default): the clipping bounds of
-        the mechanism. A pair: two numbers for all columns with noise, or two arrays with one number for each of them.
+        A region that contains all original values in the columns with noise: the clipping bounds of the mechanism
+        ("bounds", default), two numbers for all columns with noise, or two arrays with one number for each of them.
         None: no region is known.
     cuts : sequence of float
-        Only for ``draws="exact"``: the values of the column with noise at which the loss has kinks, in the unit of the
-        column. The numerical integrals are split at these values. Default: none.
+        Only for ``draws="exact"``: values of the column with noise at which the loss has kinks, in the unit of the
+        column. The integrals are split there. Default: none.
     """
 
-    draws: int | Literal["exact"] = static(default=DRAWS)
+    draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
     support: Support = BOUNDS
     cuts: tuple[float, ...] = static(default=())
 
@@ -366,8 +326,8 @@ class DoublyRandom(AveragedCorrection):
 class Combined(DoublyRandom):
     """Correction for zero-inflated symmetric Laplace noise that combines several corrections in an optimal way.
 
-    A score is the gradient of a corrected loss with respect to the parameters. Asymptotically, no other linear
-    combination of the following functions gives smaller standard errors ([Hansen], generalised method of moments):
+    Asymptotically, no other linear combination of the following functions gives smaller standard errors ([Hansen],
+    generalised method of moments). A score is the gradient of a corrected loss with respect to the parameters.
 
     - the scores of `DoublyRandom`, with the option ``support`` and with ``support=None``;
     - the score of `SmoothedDoublyRandom`, if the loss is smooth;
@@ -406,19 +366,11 @@ class SymmetricLaplaceCorrection(AveragedCorrection):
 
     The corrected loss of a released record z is ℓ(z + S) − ½ λ² Δℓ(z + S), where ℓ is the loss, and λ the standard
     deviation of the noise in a column. Δℓ is the sum of the second derivatives of ℓ with respect to the columns with
-    noise. Usually, S is 0. If the noise is zero-inflated, S is further noise, as for `DoublyRandom`.
-
-    Parameters
-    ----------
-    draws : int or "exact"
-        Number of draws of the further noise S for each record. Default: 16. "exact" computes the expectation over S by
-        numerical integration. It needs exactly one column with noise.
-    cuts : sequence of float
-        Only for ``draws="exact"``: values of the column with noise at which the numerical integrals are split, in the
-        unit of the column. Default: none.
+    noise. Usually, S is 0. If the noise is zero-inflated, S is further noise. `DoublyRandom` describes S and the
+    parameters ``draws`` and ``cuts``.
     """
 
-    draws: int | Literal["exact"] = static(default=DRAWS)
+    draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
     cuts: tuple[float, ...] = static(default=())
 
     name: ClassVar[str] = "sl"
@@ -440,11 +392,8 @@ class SymmetricLaplaceCorrection(AveragedCorrection):
 class SmoothedDoublyRandom(SymmetricLaplaceCorrection):
     """Correction for zero-inflated symmetric Laplace noise and a smooth loss ([LCQ] sec. 6).
 
-    Under zero-inflated noise, a record is released without noise with probability δ. The corrected loss of a released
-    record z is ℓ(z) − ½ (1 − δ) λ² Δℓ(z + S), where ℓ is the loss, and λ the standard deviation of the noise in a
-    column. Δℓ is the sum of the second derivatives of ℓ with respect to the columns with noise.
-
-    S is further noise. `DoublyRandom` describes S and the parameters ``draws`` and ``cuts``.
+    The corrected loss of a released record z is ℓ(z) − ½ (1 − δ) λ² Δℓ(z + S). `SymmetricLaplaceCorrection` describes
+    λ and Δℓ, and `DoublyRandom` the rest and the parameters ``draws`` and ``cuts``.
     """
 
     name: ClassVar[str] = "sdr"
@@ -463,8 +412,8 @@ class SmoothedDoublyRandom(SymmetricLaplaceCorrection):
 class IndependentLaplaceCorrection(Correction):
     """Correction for Laplace noise that is independent in each column, and a smooth loss ([LCQ], preprint, eq. 4.9).
 
-    The corrected loss of a released record z is Π_j (1 − ½ λ² ∂²/∂z_j²) ℓ(z), where ℓ is the loss, and λ the standard
-    deviation of the noise in a column. The product is over all columns j with noise.
+    The corrected loss of a released record z is Π_j (1 − ½ λ² ∂²/∂z_j²) ℓ(z), where ℓ is the loss, λ the standard
+    deviation of the noise in a column, and j goes through the columns with noise.
     """
 
     name: ClassVar[str] = "independent"
@@ -529,8 +478,8 @@ def settled_for(mechanism: Additive, method: Correction) -> Correction:
     """The method settled for a mechanism; ValueError, with the methods that would do, if it is not for its noise."""
     if method.takes(mechanism.noise, mechanism.dimension):
         return method.settled(mechanism)
-    known = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own Correction"
-    raise ValueError(f"method {method.name!r} is not for {type(mechanism).__name__}; use {known}")
+    others = " or ".join(repr(other.name) for other in methods_for(mechanism)) or "ldpbayes.fit, or your own Correction"
+    raise ValueError(f"method {method.name!r} is not for {type(mechanism).__name__}; use {others}")
 
 
 def methods_for(mechanism: Additive) -> list[Correction]:
@@ -589,7 +538,7 @@ def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Arr
     doubly random corrections of the indicators of lying beyond a bound, the mean over S a Laplace tail.
     """
     part = jnp.asarray(rows)[:, mechanism.index]
-    delta, deviation = (each.T for each in chance_and_deviation(mechanism, part))
+    delta, deviation = (number.T for number in chance_and_deviation(mechanism, part))
     lower, upper = (jnp.asarray(bound, part.dtype) for bound in support)
     rate = math.sqrt(2) / jnp.where(deviation > 0, jnp.sqrt(delta) * deviation, jnp.inf)
     excess = jnp.concatenate([lower - part, part - upper], axis=1)
@@ -644,18 +593,18 @@ def _quadrature_points(
     """
     scale = deviation / math.sqrt(2)
     safe = jnp.where(scale > 0, scale, 1.0)
-    edges = jnp.stack([z + piece * scale for piece in PIECES] + [jnp.full_like(z, cut) for cut in cuts])
+    edges = jnp.stack([z + piece * scale for piece in PIECE_ENDS] + [jnp.full_like(z, cut) for cut in cuts])
     if support is not None:
         lower, upper = (jnp.full((1, *z.shape), bound, z.dtype) for bound in support)
         edges = jnp.concatenate([lower, jnp.clip(edges, lower, upper), upper])
     edges = jnp.sort(edges, axis=0)
     low, high = edges[:-1, None], edges[1:, None]
-    t, w = (jnp.asarray(rule)[:, None] for rule in np.polynomial.legendre.leggauss(LEGENDRE))
+    t, w = (jnp.asarray(rule)[:, None] for rule in np.polynomial.legendre.leggauss(LEGENDRE_NODES))
     u = low + (high - low) * ((1 + t) / 2)
     density = jnp.exp(-jnp.abs(u - z) / safe) / (2 * safe)
     nodes, weights = ([part.reshape(-1, len(z))] for part in (u, (high - low) * (w / 2) * density))
     if support is None:
-        s, v = (jnp.asarray(rule)[:, None] for rule in np.polynomial.laguerre.laggauss(LAGUERRE))
+        s, v = (jnp.asarray(rule)[:, None] for rule in np.polynomial.laguerre.laggauss(LAGUERRE_NODES))
         for edge, sign in ((edges[0], -1), (edges[-1], 1)):
             nodes.append(edge + sign * safe * s)
             weights.append(0.5 * v * jnp.exp(-jnp.abs(edge - z) / safe))

@@ -22,7 +22,7 @@ from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import Likelihood, likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
-CHUNK = 1 << 20  # entries of the rows of a product that are held at a time
+CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -36,61 +36,49 @@ def frequencies(
 ) -> "FrequencyEstimate":
     """Estimate the share of each category in the population, from released categories.
 
-    Standard errors (only of the methods ``unbiased`` and ``mle``) include the uncertainty from sampling and from the
-    mechanism. If several released values may be about one person, a `RepeatedAnswersWarning` is issued.
+    If several released values may be about one person, a `RepeatedAnswersWarning` is issued.
 
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
-        Released categories, under a pure protocol (`ldpbayes.mechanisms.PureProtocol`) or a `TransitionMatrix`. A pure
-        protocol can have one budget for all records, or one for each record. The rows of a `TransitionMatrix` must be
-        linearly independent. An `ExpandedSketch` must have kept its released values.
+        Released categories, under a pure protocol (`ldpbayes.mechanisms.PureProtocol`) with one budget for all records,
+        or one for each record. Or under a `TransitionMatrix` whose rows are linearly independent. An `ExpandedSketch`
+        must have kept its released values.
     method : str
-        The method of estimation. Default: ``unbiased``.
+        The method of estimation. Only the first and the last have standard errors.
 
-        - ``unbiased``: an estimate without bias, which is linear in the counts of the released values. See Notes.
+        - ``unbiased`` (default): an estimate without bias, which is linear in the counts of the released values.
         - ``base_cut``: the unbiased estimate, in which shares below a threshold are set to 0 ([WLLSL]). Only for pure
-          protocols. See Notes.
+          protocols.
         - ``projection``: the non-negative shares with sum 1 that are closest to the unbiased estimate ([HRMS]; [WC]).
           ``norm_sub`` ([WLLSL]) is another name of this method.
-        - ``mle``: maximum likelihood. See Notes.
+        - ``mle``: maximum likelihood, by EM (expectation maximisation) steps, accelerated by SQUAREM ([VR]) and, for up
+          to 4096 categories, by Newton steps ([KCSA]).
     alpha : float
         Only for ``base_cut``: a bound for the expected number of wrong categories, whose true share is 0, but whose
-        estimate is not set to 0. The bound is positive, and smaller than the number of categories. Default: 0.02.
+        estimate is not set to 0. The bound is positive, and smaller than the number d of categories. Default: 0.02. The
+        threshold is Φ⁻¹(1 − alpha/d) σ, where σ is the standard deviation of the unbiased estimate of a share 0.
     tolerance : float
         Only for ``mle``: the iterations stop as soon as the log-likelihood is at most ``tolerance`` nats below its
-        maximum. Default: 1e-6.
+        maximum, by a bound of [Lindsay]. Default: 1e-6.
     max_iterations : int
         Only for ``mle``: the largest number of iterations. If more are needed, a RuntimeWarning is issued. Default:
         1000.
 
-    Returns
-    -------
-    FrequencyEstimate
-        The estimated shares, with standard errors and intervals if the method has them.
-
     Notes
     -----
-    Method ``unbiased``, pure protocols: a released value z_i supports a set S(z_i) of categories. The true category of
-    record i is in S(z_i) with probability p_i, and any other category with probability q_i (`support_probabilities`).
-    The estimate of the share of category k is Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i ([WBLJ] sec. 3). If all
+    Under a pure protocol, a released value z_i supports a set S(z_i) of categories. The true category of record i is in
+    S(z_i) with probability p_i, and any other category with probability q_i (`support_probabilities`). The unbiased
+    estimate of the share of category k is Σ w_i (1[k ∈ S(z_i)] − q_i)/(p_i − q_i) / Σ w_i ([WBLJ] sec. 3). If all
     records have the same budget, the weights w_i are equal. Otherwise, w_i is the inverse variance of term i, computed
     for equal shares of all categories.
 
-    Method ``unbiased``, transition matrix P: the estimate is h P⁺, where h is the vector of shares of the released
-    values. Among all matrices with P P⁺ = 1, P⁺ is the matrix for which the estimate has the smallest variance if all
-    categories have equal shares.
+    Under a transition matrix P, the unbiased estimate is h P⁺, where h is the vector of shares of the released values.
+    Among all matrices with P P⁺ = 1, P⁺ gives the smallest variance if all categories have equal shares.
 
-    Method ``base_cut``: the threshold is Φ⁻¹(1 − alpha/d) σ for d categories. Φ is the standard normal distribution
-    function, and σ is the standard deviation of the unbiased estimate of a share that is 0.
-
-    Method ``mle``: the likelihood is maximised by EM (expectation maximisation) steps, accelerated by SQUAREM ([VR])
-    and, for up to 4096 categories, by Newton steps ([KCSA]). A bound by [Lindsay] shows how far the log-likelihood is
-    below its maximum.
-
-    Standard errors of ``mle`` come from the observed information about the shares whose estimate is positive. If the
-    estimate of a share is 0, its standard error is NaN, because normal theory fails. Use ``unbiased`` for an interval
-    of such a share.
+    Standard errors include the uncertainty from sampling and from the mechanism. Those of ``mle`` come from the
+    observed information about the shares whose estimate is positive. If the estimate of a share is 0, its standard
+    error is NaN, because normal theory fails. Use ``unbiased`` for an interval of such a share.
 
     Examples
     --------
@@ -107,13 +95,11 @@ def frequencies(
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
     max_iterations = at_least(1, "max_iterations", max_iterations)
-    if isinstance(sketch.mechanism, TransitionMatrix) and method in _LINEAR:
-        return _by_inverse(sketch, method)
     with jax.enable_x64(True):
         nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
         sketch = dataclasses.replace(sketch, nodes=nodes, weights=weights)
         if method in _LINEAR:
-            return _LINEAR[method](Linear.of(sketch), method, alpha)
+            return _LINEAR[method](sketch, method, alpha)
         return _maximum_likelihood(sketch, tolerance, max_iterations)
 
 
@@ -139,13 +125,13 @@ def _exact_counts(data: Release | Sketch) -> CountSketch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:
-    """The linear estimate; given a frequency θ, its variance is θ own + (1 − θ) other + θ (1 − θ) sampling."""
+    """The linear estimate; given a frequency θ, its variance is θ holders + (1 − θ) others + θ (1 − θ) sampling."""
 
     sketch: CountSketch
     estimate: np.ndarray
     slope: np.ndarray  # change of the estimate by a record of each value
-    own: float  # by the perturbation of records that have the category
-    other: float  # by that of records that have not
+    holders: float  # by the perturbation of records that have the category
+    others: float  # by that of records that have not
     sampling: float
 
     @classmethod
@@ -157,17 +143,17 @@ class Linear:
         counts = np.asarray(sketch.weights)
         slope = precision / gain / np.sum(counts * precision)
         estimate = np.asarray(_supporters(sketch, counts * slope)) - np.sum(counts * slope * q)
-        variances = (np.sum(counts * slope**2 * each) for each in (p * (1 - p), q * (1 - q), gain**2))
+        variances = (np.sum(counts * slope**2 * part) for part in (p * (1 - p), q * (1 - q), gain**2))
         return cls(sketch, estimate, slope, *variances)
 
     def variance(self, theta: Array) -> Array:
-        return theta * self.own + (1 - theta) * self.other + theta * (1 - theta) * self.sampling
+        return theta * self.holders + (1 - theta) * self.others + theta * (1 - theta) * self.sampling
 
     def end(self, z: float) -> np.ndarray:
         """The frequencies that are z of *their* standard deviations away from the estimate, the furthest of several."""
         lead = 1 + z**2 * self.sampling
-        middle = self.estimate + z**2 * (self.own - self.other + self.sampling) / 2
-        root = np.sqrt(np.maximum(middle**2 - lead * (self.estimate**2 - z**2 * self.other), 0.0))
+        middle = self.estimate + z**2 * (self.holders - self.others + self.sampling) / 2
+        root = np.sqrt(np.maximum(middle**2 - lead * (self.estimate**2 - z**2 * self.others), 0.0))
         # Below 0 and above 1 the variance is constant, so that every estimate has an end.
         below, above = (self.estimate + z * np.sqrt(self.variance(theta)) for theta in (0.0, 1.0))
         end = (middle + np.sign(z) * root) / lead
@@ -188,9 +174,7 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FrequencyEstimate(Estimate):
-    """Estimated shares of the categories in the population.
-
-    `Estimate` describes the attributes and methods that all estimates have. Further attributes are:
+    """Estimated shares of the categories in the population: an `Estimate` with further attributes.
 
     - ``method``: the name of the method, such as ``unbiased`` or ``mle`` (maximum likelihood);
     - ``converged``: False if ``mle`` stopped before it reached ``tolerance``, otherwise True;
@@ -200,9 +184,9 @@ class FrequencyEstimate(Estimate):
 
     Notes
     -----
-    The intervals of ``unbiased`` under a pure protocol are score intervals ([Wilson]). For example, a 95 % interval
-    contains all shares θ from which the estimate differs by at most 1.96 standard deviations, where the standard
-    deviation is computed for θ. Score intervals are also valid for rare categories. They may extend below 0 or above 1.
+    The intervals of ``unbiased`` under a pure protocol are score intervals ([Wilson]): a 95 % interval contains all
+    shares θ from which the estimate differs by at most 1.96 of the standard deviations under θ. Score intervals are
+    also valid for rare categories. They may extend below 0 or above 1.
 
     The intervals of ``mle``, of ``unbiased`` under a transition matrix, and of contrasts (weighted sums of shares) are
     the estimate ± a multiple of the standard error. The interval of a contrast is too short if hardly any released
@@ -228,11 +212,10 @@ class FrequencyEstimate(Estimate):
 
     @cached_property
     def covariance(self) -> np.ndarray | None:
-        """Covariance matrix (d, d) of the estimated shares of d categories, for the methods ``unbiased`` and ``mle``.
+        """Covariance matrix (d, d) of d shares, None for more than 4096 categories and without standard errors.
 
-        The matrix is None for other methods, and for more than 4096 categories. For ``unbiased``, its diagonal can
-        differ a little from the squared standard errors, if records have different budgets, or if an estimate lies
-        below 0 or above 1.
+        For ``unbiased``, its diagonal can differ a little from the squared standard errors, if records have different
+        budgets, or if an estimate lies below 0 or above 1.
         """
         if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
@@ -262,10 +245,7 @@ class FrequencyEstimate(Estimate):
             return np.asarray(_squares(*self._linear.terms(), weights))
 
     def summary(self, level: float = 0.95) -> str:
-        """Return a table of the estimated shares as text, with confidence intervals of coverage `level`. Default: 0.95.
-
-        If there are many categories, the table has only the most frequent categories.
-        """
+        """Return a table as text, of the 40 most frequent categories, with intervals of coverage `level` (0.95)."""
         shown = np.sort(np.argsort(-self.estimate, kind="stable")[:SUMMARY_CATEGORIES])
         columns = {"frequency": self.estimate}
         if self.standard_error is not None:
@@ -275,42 +255,43 @@ class FrequencyEstimate(Estimate):
         return table(self._title + some, [self.names[code] for code in shown], cells(columns))
 
 
-def _unbiased(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
+def _unbiased(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
+    if isinstance(sketch.mechanism, TransitionMatrix):
+        return _by_inverse(sketch, method)
+    linear = Linear.of(sketch)
     error = np.sqrt(linear.variance(np.clip(linear.estimate, 0, 1)))
-    return FrequencyEstimate(method, linear.sketch.promises, linear.estimate, error, _linear=linear)
+    return FrequencyEstimate(method, sketch.promises, linear.estimate, error, _linear=linear)
 
 
-def _base_cut(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
+def _base_cut(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
+    if isinstance(sketch.mechanism, TransitionMatrix):
+        others = " or ".join(name for name in _LINEAR if name != method)
+        raise ValueError(f"method {method!r} needs a pure protocol; for a matrix use {others}")
+    linear = Linear.of(sketch)
     threshold = -special.ndtri(alpha / len(linear.estimate)) * np.sqrt(linear.variance(0.0))
-    kept = np.where(linear.estimate < threshold, 0.0, linear.estimate)
-    return FrequencyEstimate(method, linear.sketch.promises, kept)
+    return FrequencyEstimate(method, sketch.promises, np.where(linear.estimate < threshold, 0.0, linear.estimate))
 
 
-def _projected(linear: Linear, method: str, alpha: float) -> FrequencyEstimate:
-    return FrequencyEstimate(method, linear.sketch.promises, nearest_probabilities(linear.estimate, np))
+def _projected(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
+    unbiased = _unbiased(sketch, method, alpha).estimate
+    return FrequencyEstimate(method, sketch.promises, nearest_probabilities(unbiased, np))
 
 
 def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
-    """The linear estimates under a matrix, with the variance under the closest point of the simplex."""
+    """The unbiased estimate under a matrix, with the variance under the closest point of the simplex."""
     mechanism: Any = sketch.mechanism
-    matrix, count = mechanism.matrix, sketch.weights.sum()
-    with_errors = _BY_INVERSE.get(method)
-    if with_errors is None:
-        raise ValueError(f"method {method!r} needs a pure protocol; for a matrix use {' or '.join(_BY_INVERSE)}")
-    even = matrix.mean(axis=0)
+    matrix, weights = mechanism.matrix, np.asarray(sketch.weights)
+    even, count = matrix.mean(axis=0), weights.sum()
     scaled = matrix / np.where(even > 0, even, 1.0)
     inverse = np.linalg.solve(scaled @ matrix.T, scaled)
-    estimate = inverse @ np.bincount(sketch.nodes, sketch.weights / count, matrix.shape[1])
+    estimate = inverse @ np.bincount(sketch.nodes, weights / count, matrix.shape[1])
     nearest = nearest_probabilities(estimate, np)
-    if not with_errors:
-        return FrequencyEstimate(method, sketch.promises, nearest)
     covariance = ((inverse * (nearest @ matrix)) @ inverse.T - np.outer(nearest, nearest)) / count
     error = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     return FrequencyEstimate(method, sketch.promises, estimate, error, _matrix=covariance)
 
 
 _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}
-_BY_INVERSE = {"unbiased": True, "norm_sub": False, "projection": False}  # of a matrix: whether there are errors
 _METHODS = (*_LINEAR, "mle")
 
 
@@ -337,7 +318,7 @@ def _squares(sketch: CountSketch, extra: Array, low: Array, basis: Array, weight
 def _products(sketch: CountSketch, extra: jax.Array, low: jax.Array, basis: jax.Array) -> jax.Array:
     """Σ_i r_i r_iᵀ (categories, categories) of rows r_i = low_i @ basis + extra_i 1[k ∈ S(z_i)], in chunks."""
     n, d = len(sketch.nodes), sketch.mechanism.categories
-    rows = min(n, max(1, CHUNK // d))
+    rows = min(n, max(1, CHUNK_ENTRIES // d))
 
     def add(total: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
         part, low_here, extra_here = (

@@ -18,22 +18,22 @@ from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.release import Release
 from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import Bounds, Correction, methods_for, settled_for
-from ldpbayes.estimation.losses import FunctionLoss, Loss, RegressionLoss, as_loss, derivatives_up_to
+from ldpbayes.estimation.losses import FunctionLoss, Loss, as_loss, derivatives_up_to
 from ldpbayes.mechanisms import SymmetricLaplaceMechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.numerics.arrays import snapped
 
-SAMPLE = 256  # records at which a loss is examined
-LENGTHS = 2.0 ** np.arange(-64, 65)  # moves of a parameter that are tried
-BENT = 0.5  # share of the predicted change by which a linear approximation fails after a move of one unit
-ROUNDING = 2.0**-40  # share of the values and slopes that is taken for rounding error
+SAMPLE_RECORDS = 256  # records at which a loss is examined
+MOVE_LENGTHS = 2.0 ** np.arange(-64, 65)  # moves of a parameter that are tried
+BENT_SHARE = 0.5  # share of the predicted change by which a linear approximation fails after a move of one unit
+ROUNDING_SHARE = 2.0**-40  # share of the values and slopes that is taken for rounding error
 
-PANELS, NODES = 16, 3  # panels of a line at each level of a search for kinks, Gauss nodes in each panel
-LEVELS = 5  # so that the last panel is a millionth of the line
-UNEXPLAINED = 2.0  # times the largest change that the derivatives sampled in a panel explain; a jump misses all of it
-SMALL = 1e-9  # against the largest derivatives on the line
-FAINT = 1e-13  # against those on any line: a tail that ends in rounding to zero ends in steps
+LINE_PANELS, PANEL_NODES = 16, 3  # panels of a line at each level of a search for kinks, Gauss nodes in each panel
+ZOOM_LEVELS = 5  # so that the last panel is a millionth of the line
+UNEXPLAINED_RATIO = 2.0  # times the change that the derivatives sampled in a panel explain; a jump misses all of it
+ROUNDING_ON_A_LINE = 1e-9  # against the largest derivatives on the line
+ROUNDING_ON_ANY_LINE = 1e-13  # against those on any line: a tail that ends in rounding to zero ends in steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Records:
 
     def sample(self) -> np.ndarray:
         """Rows (256, columns) drawn with a fixed seed and brought into the support."""
-        return self.inside(self.rows[np.random.default_rng(1).integers(len(self.rows), size=SAMPLE)])
+        return self.inside(self.rows[np.random.default_rng(1).integers(len(self.rows), size=SAMPLE_RECORDS)])
 
 
 def records_of(release: Release | ArrayLike, method: Correction) -> Records:
@@ -118,14 +118,16 @@ def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
             return loss.values(rows, theta + length * direction)
 
         here, slope = jax.jvp(moved, (0.0,), (1.0,))
-        lengths = jnp.asarray(LENGTHS)
+        lengths = jnp.asarray(MOVE_LENGTHS)
         missed = jax.lax.map(lambda length: size(moved(length) - here - length * slope), lengths)
-        rounding = ROUNDING * (size(here) + jnp.abs(theta @ direction) * size(slope))
+        rounding = ROUNDING_SHARE * (size(here) + jnp.abs(theta @ direction) * size(slope))
         share = jnp.where(missed <= rounding, 0.0, missed / (lengths * size(slope)))
-        bent = ~(share < BENT)  # also where the loss is not defined
+        bent = ~(share < BENT_SHARE)  # also where the loss is not defined
         first = jnp.argmax(bent)
         low, high = share[first - 1], share[first]
-        between = jnp.log(BENT / low) / jnp.log(high / low)  # log-linear, so that the lengths' grid does not matter
+        between = jnp.log(BENT_SHARE / low) / jnp.log(
+            high / low
+        )  # log-linear, so that the lengths' grid does not matter
         length = lengths[first] * 2.0 ** jnp.where(jnp.isfinite(between), between - 1, 0.0)
         fails = jnp.any(bent) & (first > 0) & (size(slope) > 0)
         return jnp.where(fails, length, jnp.inf)
@@ -158,11 +160,11 @@ def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, me
     places = (records.rows, centre + 3 * (records.rows - centre))
     everywhere = all(np.isfinite(_values(original, rows, start)).all() for rows in places)
     units = np.asarray(natural_units(original, records.sample(), start))
-    known, rough = _with_known_smoothness(original, start, records, method, units, everywhere), False
-    if not (isinstance(loss, Loss) or known.smooth):
+    examined, rough = _with_known_smoothness(original, start, records, method, units, everywhere), False
+    if not (isinstance(loss, Loss) or examined.smooth):
         rows, thetas = _lines(start, records, units, everywhere=False)
         rough = bool(has_kinks(original, rows[[0, 0]], thetas, 2))  # in the parameter alone
-    return Problem(records, known, start, unravel, units, everywhere, rough)
+    return Problem(records, examined, start, unravel, units, everywhere, rough)
 
 
 def _with_flat_parameter(
@@ -228,7 +230,7 @@ def _with_known_smoothness(
     if order and method.only_smooth and not smooth:
         others = [repr(other.name) for other in methods_for(records.mechanism) if not other.only_smooth]
         advice = [f"use {' or '.join(others)}"] if others else []
-        if isinstance(loss, RegressionLoss) and loss.smooth_kernel is not None:
+        if loss.width(jnp.asarray(records.rows)) is not None:
             advice.append("use loss.smoothed(width), and estimate the parameters that minimise the smoothed loss")
         if not others:
             advice.append("use ldpbayes.fit: no method corrects such a loss under this noise")
@@ -241,10 +243,10 @@ def _with_known_smoothness(
 def _lines(start: np.ndarray, records: Records, units: np.ndarray, everywhere: bool) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of lines along which records, in their perturbed columns, and parameters change."""
     rng = np.random.default_rng(0)
-    rows = records.rows[rng.integers(len(records.rows), size=(2, SAMPLE))]
+    rows = records.rows[rng.integers(len(records.rows), size=(2, SAMPLE_RECORDS))]
     exact = np.setdiff1d(np.arange(rows.shape[-1]), records.mechanism.index)
     rows[1][:, exact] = rows[0][:, exact]
-    thetas = start + units * rng.normal(size=(2, SAMPLE, len(start)))
+    thetas = start + units * rng.normal(size=(2, SAMPLE_RECORDS, len(start)))
     return rows if everywhere else records.inside(rows), thetas
 
 
@@ -259,9 +261,9 @@ def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
     Each line is searched by zooming in, in double precision, always to the panel where most of a change is not the
     derivative's integral. At a jump that part stays, while a curve, however steep, straightens; so units do not matter.
     """
-    t, w = np.polynomial.legendre.leggauss(NODES)
-    edges = np.arange(PANELS + 1) / PANELS
-    nodes = (edges[:-1, None] + (1 + t) / (2 * PANELS)).ravel()
+    t, w = np.polynomial.legendre.leggauss(PANEL_NODES)
+    edges = np.arange(LINE_PANELS + 1) / LINE_PANELS
+    nodes = (edges[:-1, None] + (1 + t) / (2 * LINE_PANELS)).ravel()
 
     def along(rows: jax.Array, thetas: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         def value(s: jax.Array) -> jax.Array:
@@ -273,14 +275,14 @@ def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
             def zoom(place: Array, width: Array) -> tuple[Array, tuple]:
                 at = jnp.stack(derivatives(place + width * jnp.asarray(np.concatenate([edges, nodes]))))
                 at = jnp.where(jnp.isfinite(at), at, 0.0)
-                ends, slopes = at[k, : PANELS + 1], at[k + 1, PANELS + 1 :].reshape(PANELS, NODES)
-                missing = jnp.abs(jnp.diff(ends) - slopes @ w * width / (2 * PANELS))
+                ends, slopes = at[k, : LINE_PANELS + 1], at[k + 1, LINE_PANELS + 1 :].reshape(LINE_PANELS, PANEL_NODES)
+                missing = jnp.abs(jnp.diff(ends) - slopes @ w * width / (2 * LINE_PANELS))
                 worst = jnp.argmax(missing)
                 steepest = jnp.maximum(jnp.max(jnp.abs(slopes[worst])), jnp.max(jnp.abs(at[k + 1, worst + edge])))
                 sizes = jnp.max(jnp.abs(at), axis=1)
-                return place + width * worst / PANELS, (missing[worst], steepest * width / PANELS, sizes)
+                return place + width * worst / LINE_PANELS, (missing[worst], steepest * width / LINE_PANELS, sizes)
 
-            _, (missing, change, sizes) = jax.lax.scan(zoom, 0.0, float(PANELS) ** -np.arange(LEVELS))
+            _, (missing, change, sizes) = jax.lax.scan(zoom, 0.0, float(LINE_PANELS) ** -np.arange(ZOOM_LEVELS))
             return missing[-1], change[-1], jnp.max(sizes, axis=0)
 
         missing, change, sizes = jax.vmap(zoomed)(jnp.arange(order))
@@ -290,4 +292,7 @@ def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
 
     edge = jnp.arange(2)
     missing, change, sizes = jax.vmap(along, (1, 1))(rows, thetas)
-    return jnp.any(missing > UNEXPLAINED * change + SMALL * sizes + FAINT * jnp.max(sizes, axis=0))
+    return jnp.any(
+        missing
+        > UNEXPLAINED_RATIO * change + ROUNDING_ON_A_LINE * sizes + ROUNDING_ON_ANY_LINE * jnp.max(sizes, axis=0)
+    )

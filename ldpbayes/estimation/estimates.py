@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import ONE_INSIDE_0_1, checked
+from ldpbayes._core.checks import ONE_INSIDE_0_1, LdpBayesWarning, checked
 from ldpbayes._core.types import Array, PyTree
 
-FEW = 6  # parameters that a line shows; the others are counted
-NAME_WIDTH = 9  # least width of the column of names in a table
+NUMBERS_IN_A_LINE = 6  # parameters that a line shows; the others are counted
+LEAST_NAME_WIDTH = 9  # least width of the column of names in a table
+
+
+class EstimationWarning(LdpBayesWarning):
+    """Warning that an estimate may be wrong, for example because a search has not converged."""
 
 
 class Contrast(NamedTuple):
@@ -65,9 +69,9 @@ class Estimate:
 
     def _variances(self, weights: np.ndarray) -> np.ndarray:
         """Variances (m,) of sums with weights (m, p); NaN for sums with an estimate whose variance is NaN."""
-        known = np.where(np.isnan(self.covariance), 0.0, self.covariance)
+        finite = np.where(np.isnan(self.covariance), 0.0, self.covariance)
         unknown = (weights != 0) @ np.isnan(np.diagonal(self.covariance))
-        return np.where(unknown, np.nan, np.sum(weights @ known * weights, axis=1))
+        return np.where(unknown, np.nan, np.sum(weights @ finite * weights, axis=1))
 
     def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
         """Return the lower ends (p,) and the upper ends (p,) of the confidence intervals of the parameters.
@@ -90,7 +94,7 @@ class Estimate:
         """
         tails = tail_probabilities(level, "both")
         names, p = self.names, len(self.params)
-        listed = ", ".join(names if p <= 2 * FEW else [*names[:FEW], "...", names[-1]])
+        listed = ", ".join(names if p <= 2 * NUMBERS_IN_A_LINE else [*names[:NUMBERS_IN_A_LINE], "...", names[-1]])
         if isinstance(weights, Mapping):
             by_name = {str(name): weight for name, weight in weights.items()}  # a category's code stands for its name
             if unknown := [name for name in by_name if name not in names]:
@@ -125,11 +129,15 @@ class Estimate:
         return {f"[{(1 - level) / 2:.3g}": low, f"{(1 + level) / 2:.3g}]": high}
 
     def __repr__(self) -> str:
-        few = slice(FEW)
+        few = slice(NUMBERS_IN_A_LINE)
         errors = np.full(len(self.params), np.nan) if self.standard_error is None else self.standard_error
         numbers = zip(self.names[few], self.params[few], errors[few], strict=True)
         parts = [f"{name}: {value:.4g}" + ("" if np.isnan(e) else f" ± {e:.3g}") for name, value, e in numbers]
-        more = [f"{len(self.params) - FEW:,} more in summary()"] if len(self.params) > FEW else []
+        more = (
+            [f"{len(self.params) - NUMBERS_IN_A_LINE:,} more in summary()"]
+            if len(self.params) > NUMBERS_IN_A_LINE
+            else []
+        )
         return f"<{', '.join([self._title, *parts, *more])}>"
 
     def _repr_html_(self) -> str:
@@ -152,7 +160,7 @@ def cells(columns: Mapping[str, np.ndarray], spec: str = "10.4f") -> dict[str, l
 
 def table(title: str, names: Sequence[str], columns: Mapping[str, Sequence[str]]) -> str:
     """A table in plain text, like those of statsmodels: a line a name, its cells aligned to the right."""
-    width = max(NAME_WIDTH, *map(len, names))
+    width = max(LEAST_NAME_WIDTH, *map(len, names))
     blocks = [[head, *column] for head, column in columns.items()]
     widths = [max(map(len, block)) for block in blocks]
     rows = []

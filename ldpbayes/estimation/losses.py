@@ -45,17 +45,10 @@ class Loss(abc.ABC):
 
     @abc.abstractmethod
     def values(self, rows: jax.Array, theta: Array) -> jax.Array:
-        """Return the loss of each row of `rows` (*shape, columns), as an array of the shape ``shape``.
-
-        `theta` are the parameters of the loss.
-        """
+        """Return the loss of each row of `rows` (*shape, columns) for the parameters `theta`, as an array (*shape)."""
 
     def laplacians(self, rows: jax.Array, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Return the Laplacian of the loss for each row of `rows` (*shape, columns), as an array of the shape
-        ``shape``.
-
-        The Laplacian is the sum of the second derivatives with respect to the columns whose positions are in `index`.
-        """
+        """Return the Laplacians of `values`, sums of the second derivatives in the columns at the positions `index`."""
         directions = jnp.asarray(np.eye(rows.shape[-1])[list(index)], rows.dtype)
 
         def laplacian(row: jax.Array) -> jax.Array:
@@ -66,48 +59,36 @@ class Loss(abc.ABC):
         return jax.vmap(laplacian)(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
 
     def total(self, rows: jax.Array, weights: jax.Array, theta: Array) -> Derivatives:
-        """Return the weighted sum of the losses of all rows, with its gradient and Hessian.
-
-        `weights` has one weight for each row. The derivatives are with respect to the parameters `theta`.
-        """
+        """Return the sum of the losses of all rows with `weights` (*shape), and its derivatives in `theta`."""
         return value_gradient_hessian(lambda at: jnp.sum(weights * self.values(rows, at)), theta)
 
     def total_laplacian(self, rows: jax.Array, weights: jax.Array, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Return the weighted sum of the `laplacians` of all rows, with its gradient and Hessian.
-
-        `weights` has one weight for each row. The derivatives are with respect to the parameters `theta`.
-        """
+        """Return the sum of the `laplacians` of all rows with `weights` (*shape), and its derivatives in `theta`."""
         return value_gradient_hessian(lambda at: jnp.sum(weights * self.laplacians(rows, at, index)), theta)
 
     def smoothed(self, width: Array) -> "Loss":
-        """Return a smooth loss that approximates this loss. A smaller `width` gives a better approximation.
+        """Return a smooth loss that is closer to this loss for a smaller `width` (in the unit of the residuals).
 
-        The unit of `width` is the unit of the residuals. If the loss has no kinks, the method returns the loss itself.
+        If the loss has no kinks, the method returns the loss itself.
         """
         return self
 
     def width(self, rows: jax.Array) -> Array:
-        """Return a number from `rows` that is a suitable unit of the width in `smoothed`, or None if there are no
-        kinks.
-        """
+        """Return a suitable unit of the width in `smoothed`, computed from `rows`. None if there are no kinks."""
         return None
 
     def names(self, columns: tuple[str, ...]) -> list[str] | None:
-        """Return the names of the parameters, given the names of the columns. None if the loss does not name
-        parameters.
-        """
+        """Return the names of the parameters, given those of the columns. None if the loss does not name them."""
         return None
 
     def of(self, columns: tuple[str, ...]) -> "Loss":
-        """Return a loss that uses positions of columns instead of names. `columns` are the names of all columns in
-        order.
-        """
+        """Return a loss that uses positions instead of names of columns. `columns` are all names in order."""
         return self
 
     def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
-        """Raise ValueError if a value is not allowed, for example a response 2 in a logistic regression.
+        """Raise ValueError if a value in `rows` (N, columns) is not allowed, such as a response 2 of `logistic`.
 
-        `rows` has the values (N, columns). `index` has the positions of the columns with noise, which are not checked.
+        The columns with noise, at the positions `index`, are not checked.
         """
         return None
 
@@ -180,10 +161,9 @@ class _BlurredLoss(Loss):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RegressionLoss(Loss):
-    """Loss of a regression: a function of a response y and a linear predictor η.
+    """Loss of a regression: a function of a response y and a linear predictor η = θ_0 + Σ_j θ_j x_j.
 
-    The linear predictor is η = θ_0 + Σ_j θ_j x_j, where x_j are columns of a record (the features), and θ are the
-    parameters.
+    The features x_j are columns of a record, and θ are the parameters.
 
     Parameters
     ----------
@@ -341,16 +321,8 @@ _SIGNS = ("-1 and 1", lambda y: np.abs(y) == 1)
 def squared(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of least squares, ½ (y − η)², which estimates the mean of a response y.
 
-    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
-
-    Parameters
-    ----------
-    response : int or str
-        The column of the response y: its position or its name. Default: the last column.
-    features : sequence of int or str, optional
-        The columns x_j of the linear predictor. Default: all columns except the response.
-    intercept : bool
-        True (default) if the linear predictor has an intercept θ_0.
+    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ. `RegressionLoss` describes the
+    parameters `response`, `features` and `intercept`: by default, y is the last column, and all others are features.
     """
     return RegressionLoss(_squared, response, features, intercept, smooth=True)
 
@@ -362,12 +334,7 @@ def _squared(eta: jax.Array, y: jax.Array) -> jax.Array:
 def logistic(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a logistic regression, log(1 + exp(η)) − y η, for a response y in {0, 1}.
 
-    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
-
-    Parameters
-    ----------
-    response, features, intercept
-        The columns of the response and of the linear predictor, as in `squared`.
+    The linear predictor η and the parameters `response`, `features` and `intercept` are those of `squared`.
     """
     return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
 
@@ -381,15 +348,13 @@ def pinball(
 ) -> RegressionLoss:
     """Return the loss of a quantile regression, (y − η) (τ − 1[y < η]), also called check loss ([KB]).
 
-    y is the response, and η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
+    The linear predictor η and the parameters `response`, `features` and `intercept` are those of `squared`.
     `m_estimate` smooths the loss by convolution with a narrow logistic density.
 
     Parameters
     ----------
     tau : float
         The probability τ of the quantile, strictly between 0 and 1.
-    response, features, intercept
-        The columns of the response and of the linear predictor, as in `squared`.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
     kernel, smooth = _pinball_kernels(tau)
@@ -411,12 +376,7 @@ def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
 def absolute(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a median regression, |y − η|, for a response y.
 
-    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
-
-    Parameters
-    ----------
-    response, features, intercept
-        The columns of the response and of the linear predictor, as in `squared`.
+    The linear predictor η and the parameters `response`, `features` and `intercept` are those of `squared`.
     """
     mean = float(np.sqrt(2 / np.pi))
     return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
@@ -433,12 +393,7 @@ def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
 def hinge(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a support vector classifier, max(0, 1 − y η), for a response y in {−1, 1}.
 
-    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ.
-
-    Parameters
-    ----------
-    response, features, intercept
-        The columns of the response and of the linear predictor, as in `squared`.
+    The linear predictor η and the parameters `response`, `features` and `intercept` are those of `squared`.
     """
     return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
 
@@ -456,17 +411,14 @@ def huber(
 ) -> RegressionLoss:
     """Return the Huber loss of the residual r = y − η, for a response y and a linear predictor η ([Huber64]).
 
-    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ. The loss is ½ r² if |r| ≤
-    threshold, and threshold (|r| − ½ threshold) otherwise. The second derivative of the loss jumps. Therefore use
-    `DoublyRandom` or `Combined`, and not the corrections for smooth losses.
+    The loss is ½ r² if |r| ≤ threshold, and threshold (|r| − ½ threshold) otherwise. Its second derivative jumps.
+    Therefore use `DoublyRandom` or `Combined`, and not the corrections for smooth losses. The linear predictor η and
+    the parameters `response`, `features` and `intercept` are those of `squared`.
 
     Parameters
     ----------
     threshold : float
-        The absolute residual |r| beyond which the loss is linear. It is positive and finite, in the unit of the
-        response.
-    response, features, intercept
-        The columns of the response and of the linear predictor, as in `squared`.
+        The absolute residual beyond which the loss is linear, positive and finite, in the unit of the response.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)

@@ -11,29 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
+from ldpbayes._core.checks import at_least, warn
 from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, correction_from, settled_for
 from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of
-from ldpbayes.estimation.estimates import Estimate, names_of
+from ldpbayes.estimation.estimates import Estimate, EstimationWarning, names_of
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import STEP_TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
 
-WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width
-LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimate of the original spread is an accident
+SMOOTHING_WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width
+LEAST_SPREAD_SHARE = 0.1  # share of the released residuals' spread: a smaller estimate is an accident
 NAIVE_ROUNDS = 6  # at most, of a naive estimate followed by the units there
-APART = 1e-3  # of the parameters' units: two minima nearer than that are one
-
-
-class EstimationWarning(LdpBayesWarning):
-    """Warning that an estimate may be wrong, for example because a search has not converged. The message gives the
-    reason.
-    """
+APART_UNITS = 1e-3  # of the parameters' units: two minima nearer than that are one
 
 
 def m_estimate(
@@ -52,7 +46,7 @@ def m_estimate(
     """Estimate the parameter that minimises the mean loss of the original records, if only released records are known.
 
     The function minimises the mean of a corrected loss: a function of a released record that has the same expectation
-    as the loss of the original record.
+    as the loss of the original record. The result is an `MEstimationResult`.
 
     Parameters
     ----------
@@ -92,11 +86,6 @@ def m_estimate(
         space. The lowest minimum is the estimate. Default: 1.
     seed : int
         Random seed of the random starts, and of the further noise that the method draws. Default: 0.
-
-    Returns
-    -------
-    MEstimationResult
-        The estimate with standard errors, intervals and a summary.
 
     Warns
     -----
@@ -237,19 +226,16 @@ class Estimator:
     estimate.
 
     Use it for simulations with many estimates. An estimator is a pytree. Therefore a compiled function also works for
-    other numbers in ``mechanism`` and ``space``. Raises ValueError if the method is not valid for the noise of the
-    mechanism.
+    other numbers in ``mechanism`` and ``space``. Raises ValueError if there are too few records for the parameters, or
+    if the method is not valid for the noise of the mechanism.
 
     Parameters
     ----------
     loss : Loss
         A loss whose parameter is a vector (p,), and whose columns are given by their positions.
-    mechanism : AdditiveMechanism
-        The mechanism of the records.
-    method : Correction
-        The correction of the loss for the noise, such as ``DoublyRandom(draws=4)``.
-    space : Box or Ball
-        The set of parameters in which the minimum is searched.
+    mechanism, method, space : AdditiveMechanism, Correction, Box or Ball
+        The mechanism of the records, the correction of the loss for its noise, such as ``DoublyRandom(draws=4)``, and
+        the set of parameters in which the minimum is searched.
     everywhere : bool
         True (default) if the loss is also finite outside the support (the region that contains all original records).
     units : array (p,), optional
@@ -272,25 +258,20 @@ class Estimator:
         object.__setattr__(self, "method", settled_for(self.mechanism, self.method))
 
     def __call__(self, key: Key, rows: Array, start: Array) -> Solution:
-        """Return the estimate from released records (N, columns) and a start (p,).
-
-        For `Oracle`, give original records. `key` is a random key, for the noise that the method adds.
-        """
+        """Return the estimate from records (N, columns) and a start (p,); `key` is for noise that the method adds."""
         return self.fit(self.evidence(key, rows), start)
 
     def evidence(self, key: Key, rows: Array) -> EvidenceCorrection:
-        """Return the corrected losses of released rows (N, columns). `key` is for the further noise of the method."""
+        """Return the corrected losses of records (N, columns)."""
         return self.method.evidence(self.loss, self.mechanism, jnp.asarray(rows), key, everywhere=self.everywhere)
 
     def fit(self, evidence: EvidenceCorrection, start: Array) -> Solution:
-        """Return the estimate, given the result of `evidence` and a start (p,). JAX can trace this method."""
+        """Return the estimate, given the result of `evidence` and a start (p,)."""
         return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
 
     def minimum(self, evidence: EvidenceCorrection, start: Array) -> Minimum:
-        """Return a minimum of the first corrected loss in `evidence`. The search begins at `start` (p,).
-
-        If the loss has kinks, it is replaced by a smooth loss, which approximates it better and better during the
-        search.
+        """Return a minimum of the first corrected loss in `evidence`, from a start (p,). A loss with kinks is replaced
+        by a smooth loss, which approximates it better and better during the search.
         """
         unit = self._unit(evidence)
         if unit is None:
@@ -301,17 +282,14 @@ class Estimator:
             return minimum.theta, minimum
 
         # Rounded off over a large width, a user's loss may have another minimum far from the start.
-        before = WIDTHS if self.units is None else WIDTHS[-1:]
+        before = SMOOTHING_WIDTHS if self.units is None else SMOOTHING_WIDTHS[-1:]
         widths = jnp.asarray((*before, _final_width(evidence.criteria[0].count)), start.dtype)
         minima = jax.lax.scan(follow, start, widths)[1]
         last = jax.tree.map(lambda leaf: leaf[-1], minima)
         return last._replace(iterations=jnp.sum(minima.iterations))
 
     def finish(self, evidence: EvidenceCorrection, minimum: Minimum) -> Solution:
-        """Return the estimate with its covariance matrix, given the results of `evidence` and `minimum`.
-
-        Raises ValueError if there are too few records for the number of parameters.
-        """
+        """Return the estimate with its covariance matrix, given the results of `evidence` and `minimum`."""
         criterion, index = evidence.criteria[0], self.mechanism.index
         spent = len(minimum.theta) * len(evidence.criteria) + evidence.controls.shape[1]
         if criterion.count <= spent:
@@ -384,7 +362,7 @@ class Estimator:
             # The unit is the spread of released residuals; the criterion's value tells the spread of the original ones.
             # Without truncation to the support it tells little, and may even be negative.
             spread = jnp.mean(criterion.values(self.loss, theta, self.mechanism.index)) / self.loss.value_of_normal
-            unit = jnp.clip(spread, LEAST_SPREAD * unit, unit)
+            unit = jnp.clip(spread, LEAST_SPREAD_SHARE * unit, unit)
         return self.loss.smoothed(wide * unit)
 
 
@@ -508,10 +486,10 @@ class Solver:
         if self.starts > 1:
             others = estimator.space.sample(keys[1], (self.starts - 1,), len(first), first.dtype)
             starts = np.concatenate([starts, others])
-        known, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
+        evidence_before, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
         promises += records.promises or (Promise(estimator.mechanism),)
         warn_of_repeats(promises)
-        evidence, ends, solution = _run(estimator, keys[0], jnp.asarray(records.rows), starts, known)
+        evidence, ends, solution = _run(estimator, keys[0], jnp.asarray(records.rows), starts, evidence_before)
         estimate = jax.tree.map(np.asarray, self.unravel(solution.theta))
         result = MEstimationResult(
             method=self.method.name,
@@ -559,7 +537,7 @@ def _distinct_minima(ends: Minimum, units: np.ndarray | None) -> list[tuple[np.n
     with np.errstate(divide="ignore", invalid="ignore"):
         # moves that change the criterion by its size, in a quadratic approximation
         moves = np.sqrt(np.abs(values[:, None] / np.diagonal(hessians, axis1=1, axis2=2)))
-    near = APART * (moves if units is None else units) + 1e-9 * np.abs(thetas)
+    near = APART_UNITS * (moves if units is None else units) + 1e-9 * np.abs(thetas)
     minima: list[tuple[np.ndarray, float]] = []
     for i in np.argsort(values):
         if np.isfinite(values[i]) and all(np.any(np.abs(thetas[i] - theta) > near[i]) for theta, _ in minima):

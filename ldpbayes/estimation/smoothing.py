@@ -14,28 +14,27 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import warn_of_repeats
-from ldpbayes.estimation.estimates import Estimate
-from ldpbayes.estimation.m_estimation import EstimationWarning
+from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.laws.functionals import mean, names_of_values, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
 from ldpbayes.likelihood.privatized import PreparedLikelihood
 from ldpbayes.mechanisms import Categories
 from ldpbayes.mechanisms.protocol import Promise, statements
 
-DEFAULT_KNOTS = 41  # whose 40 pieces are the panels of most channels
+KNOTS = 41  # whose 40 pieces are the panels of most channels
 ROUGHNESS = 2.0  # scale of the half-normal prior of the roughness
-ODDS_PRIOR = -3.0, 1.5  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
+ATOMS = -3.0, 1.5  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
 NEWTON_STEPS = 200  # Newton steps, of which ten to thirty are taken
 NEAR_ERRORS = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
-MAX_LOG_STEP = 2.0  # the largest step of log τ²
-SETTLED = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
+LARGEST_RISE = 2.0  # the largest step of log τ²
+LAST_STEP_ERRORS = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
 LEAST_SQUARE, LARGEST_SQUARE = 1e-6, 1e6  # bounds of the squared roughness
-DEFAULT_FUNCTIONALS: dict[str, Callable[[Any], Any]] = {
+DEFAULTS: dict[str, Callable[[Any], Any]] = {
     "mean": mean,
     "sd": sd,
     "quantile": quantile(np.array([0.05, 0.25, 0.5, 0.75, 0.95])),
 }
-END_SHARE_LIMIT = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
+END_PROBABILITY = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
 
 
 @functools.lru_cache
@@ -88,7 +87,7 @@ class SmoothFamily(NamedTuple):
 
     @classmethod
     def of(
-        cls, mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = DEFAULT_KNOTS
+        cls, mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = KNOTS
     ) -> "SmoothFamily":
         """Return the family of laws of the records of a mechanism, on its clipping bounds or a wider interval.
 
@@ -135,7 +134,7 @@ class SmoothFamily(NamedTuple):
         if not fit.converged:
             problem = f"the search for the most likely density has not converged after {NEWTON_STEPS} steps"
             warn(problem, EstimationWarning)
-        if fit.at_ends.max() > END_SHARE_LIMIT:
+        if fit.at_ends.max() > END_PROBABILITY:
             end = ("lower", "upper")[np.argmax(fit.at_ends)]
             problem = f"{fit.at_ends.max():.1%} of the records are at the {end} end of [{self.lower:g}, {self.upper:g}]"
             advice = "the values say little about the law between the ends; choose other bounds"
@@ -151,8 +150,8 @@ class SmoothFamily(NamedTuple):
 def prior_of(roughness: float, knots: int, outside: bool) -> tuple[np.ndarray, np.ndarray]:
     """Prior means and precisions (p,) of the coefficients, of which the last two are log odds of atoms, if any."""
     size = knots + 1 if outside else knots - 1
-    means = np.append(np.zeros(knots - 1), [ODDS_PRIOR[0]] * 2)[:size]
-    return means, np.append(np.full(knots - 1, 1 / roughness**2), np.full(2, 1 / ODDS_PRIOR[1] ** 2))[:size]
+    means = np.append(np.zeros(knots - 1), [ATOMS[0]] * 2)[:size]
+    return means, np.append(np.full(knots - 1, 1 / roughness**2), np.full(2, 1 / ATOMS[1] ** 2))[:size]
 
 
 def _roughness_at(coefficients: np.ndarray, covariance: np.ndarray, square: float) -> tuple[float, float]:
@@ -181,9 +180,9 @@ def log_likelihood_at(
     values, scores = log_prob(theta), jax.jacfwd(log_prob)(theta)
     weighted = scores.T * likelihood.weights
     slope, information = jnp.sum(weighted, axis=1), weighted @ scores
-    own, odds = theta[: family.knots - 1], theta[family.knots - 1 :]
+    coefficients, odds = theta[: family.knots - 1], theta[family.knots - 1 :]
     if len(odds):  # where few records are at a bound, their scores say less than the second derivatives
-        bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(own, odds)))(odds)
+        bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(coefficients, odds)))(odds)
         places = np.arange(family.knots - 1, family.knots + 1)
         information = information.at[places, places].max(-jnp.diagonal(bends))
     law = family.law(theta)
@@ -197,9 +196,9 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
     """
 
     def at(theta: np.ndarray) -> list[np.ndarray]:
-        return [np.asarray(each) for each in log_likelihood_at(theta, likelihood, family)]
+        return [np.asarray(part) for part in log_likelihood_at(theta, likelihood, family)]
 
-    own = slice(family.knots - 1)  # coefficients of the basis
+    basis = slice(family.knots - 1)
     square, damping, converged = 1.0, 0.0, False
     theta, precisions = means, _ = prior_of(1.0, family.knots, outside)
     here = at(theta)
@@ -217,18 +216,18 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
             continue
         theta, here, damping = theta + move, there, 0.1 * damping
         covariance = np.linalg.inv(here[2] + np.diag(precisions))
-        slope_of_roughness, bend = _roughness_at(theta[own], covariance[own, own], square)
+        slope_of_roughness, bend = _roughness_at(theta[basis], covariance[basis, basis], square)
         moved = np.max(np.abs(move) / np.sqrt(np.diagonal(covariance)))
-        rise = np.clip(slope_of_roughness / bend, -MAX_LOG_STEP, MAX_LOG_STEP) if moved < NEAR_ERRORS else 0.0
-        converged = moved < SETTLED and abs(rise) < 2 * SETTLED
+        rise = np.clip(slope_of_roughness / bend, -LARGEST_RISE, LARGEST_RISE) if moved < NEAR_ERRORS else 0.0
+        converged = moved < LAST_STEP_ERRORS and abs(rise) < 2 * LAST_STEP_ERRORS
         square = float(np.clip(square * np.exp(rise), LEAST_SQUARE, LARGEST_SQUARE))
         _, precisions = prior_of(np.sqrt(square), family.knots, outside)
         if converged:
             break
     _, _, information, at_ends = here
     covariance = np.linalg.inv(information + np.diag(precisions))
-    drift = covariance[:, own] @ (precisions * theta)[own]  # of the mode, by log τ²
-    covariance += 2 / _roughness_at(theta[own], covariance[own, own], square)[1] * np.outer(drift, drift)
+    drift = covariance[:, basis] @ (precisions * theta)[basis]  # of the mode, by log τ²
+    covariance += 2 / _roughness_at(theta[basis], covariance[basis, basis], square)[1] * np.outer(drift, drift)
     return Penalised(theta, np.sqrt(square), information, covariance, at_ends, converged)
 
 
@@ -276,8 +275,8 @@ class DensityEstimate(Estimate):
             coefficients, covariance, family = self._fit
             values, slopes = _values(coefficients, family, tuple(functionals.values()))
         names = names_of_values(functionals, values)
-        slopes = np.concatenate([np.reshape(each, (-1, len(coefficients))) for each in slopes])
-        params = np.concatenate([np.ravel(each) for each in values])
+        slopes = np.concatenate([np.reshape(slope, (-1, len(coefficients))) for slope in slopes])
+        params = np.concatenate([np.ravel(value) for value in values])
         return dataclasses.replace(self, params=params, covariance=slopes @ covariance @ slopes.T, names=names)
 
 
@@ -297,7 +296,7 @@ def estimate_density(
     lower: float | None = None,
     upper: float | None = None,
     *,
-    knots: int = DEFAULT_KNOTS,
+    knots: int = KNOTS,
     outside: bool = False,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> DensityEstimate:
@@ -353,8 +352,8 @@ def estimate_density(
     warn_of_repeats(data.promises)
     with jax.enable_x64(True):
         law = family.law(jnp.asarray(fit.coefficients))
-    nothing, found = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, family)
-    estimate = DensityEstimate(law, float(fit.roughness), *nothing, found, data.promises)
+    nothing, mode = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, family)
+    estimate = DensityEstimate(law, float(fit.roughness), *nothing, mode, data.promises)
     # the quantiles of whole numbers do not move with the coefficients, but at jumps
-    defaults = {name: DEFAULT_FUNCTIONALS[name] for name in ("mean", "sd")} if family.whole else DEFAULT_FUNCTIONALS
+    defaults = {name: DEFAULTS[name] for name in ("mean", "sd")} if family.whole else DEFAULTS
     return estimate.of(defaults if functionals is None else functionals)

@@ -15,9 +15,9 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.checks import ONE_INSIDE_0_1, checked
 from ldpbayes._core.types import Array, Key, Message, Model, Params
 from ldpbayes.data import Groups
-from ldpbayes.inference._fit import generator
-from ldpbayes.inference.arguments import prepared, releases_in, with_plans
+from ldpbayes.inference._generated import generator
 from ldpbayes.inference.density import Site, density_of, given, sample_sites, sites_of
+from ldpbayes.inference.model import model_of, releases_in, with_plans
 from ldpbayes.inference.result import dataset, inference_data, labels
 from ldpbayes.laws.compound import Grouped, of_unwrapped, unwrapped
 from ldpbayes.laws.families import CATEGORICAL
@@ -100,7 +100,7 @@ def predict(
     word = "functional" if functions else str(kind)
     level = None if interval is None else float(checked("interval", interval, *ONE_INSIDE_0_1))
     args, kwargs = with_plans(model, args, kwargs, json.loads(posterior.attrs.get("releases", "{}")), word)
-    args, kwargs, _ = prepared(model, args, kwargs, posterior.attrs)
+    args, kwargs, _ = model_of(model).prepare(args, kwargs, posterior.attrs)
     fitted = dataset(posterior["posterior"])
     draws = {str(name): np.asarray(each.transpose("chain", "draw", ...)) for name, each in fitted.data_vars.items()}
     observed = set(dataset(posterior["observed_data"]).data_vars if "observed_data" in posterior else ())

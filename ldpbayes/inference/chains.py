@@ -345,7 +345,7 @@ class NumpyroChains:
 
     measure = staticmethod(Density.log_likelihood)
     density: Density
-    sampler: "Sampler"
+    sampling: "Sampling"
 
     @functools.cached_property
     def example(self) -> Params:
@@ -355,8 +355,8 @@ class NumpyroChains:
         return {}  # `run` warms up
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
-        sampler, density = self.sampler, self.density
-        kernel, model, args, kwargs = sampler.outside, density.model, density.args, density.kwargs
+        sampling, density = self.sampling, self.density
+        kernel, model, args, kwargs = sampling.outside, density.model, density.args, density.kwargs
         parts, structure = jax.tree.flatten((args, kwargs))
         ours = {id(leaf) for data in density.data for leaf in jax.tree.leaves(data)}
         large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT]
@@ -372,17 +372,17 @@ class NumpyroChains:
         one_device = "vectorized" if isinstance(kernel, HMC) else "sequential"
         mcmc = MCMC(
             kernel,
-            num_warmup=sampler.num_warmup,
+            num_warmup=sampling.num_warmup,
             num_samples=iterations,
-            num_chains=sampler.num_chains,
-            chain_method="parallel" if 1 < sampler.num_chains <= jax.local_device_count() else one_device,
-            progress_bar=sampler.progress_bar,
+            num_chains=sampling.num_chains,
+            chain_method="parallel" if 1 < sampling.num_chains <= jax.local_device_count() else one_device,
+            progress_bar=sampling.progress_bar,
             jit_model_args=bool(large),
         )
         # Kernels other than HMC and NUTS keep other statistics, or none.
         fields = STATISTICS if isinstance(kernel, HMC) else ()
         with RUNNING:
-            mcmc.run(sampler.key, *args, extra_fields=fields, **kwargs)
+            mcmc.run(sampling.key, *args, extra_fields=fields, **kwargs)
         return jax.device_get((mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True)))
 
     def constrained(self, positions: Params) -> Params:
@@ -390,10 +390,10 @@ class NumpyroChains:
 
 
 @dataclass(frozen=True)
-class Sampler:
-    """How `fit` samples."""
+class Sampling:
+    """How one posterior is sampled: a kernel that was made for its model, numbers of draws, and random keys."""
 
-    kernel: Any  # made for the model
+    kernel: Any
     key: Key
     num_warmup: int
     num_samples: int

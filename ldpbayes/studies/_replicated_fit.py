@@ -1,6 +1,5 @@
 """Posteriors of many data sets by one compiled integral or chain."""
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +10,8 @@ from numpyro.infer import NUTS
 
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import CountSketch, MixedSketch, MomentSketch, PanelSketch, TotalSketch
-from ldpbayes.inference.chains import Bar, Chains, Positions
-from ldpbayes.inference.density import Density, sites_of
-from ldpbayes.inference.integrated import Integrated
-from ldpbayes.inference.surrogates import COARSE_TOLERANCE, Certificate, coarser
-from ldpbayes.numerics.cubature import ImproperDensity, NotIntegrable
+from ldpbayes.inference.approximations.replicates import sample_replicates
+from ldpbayes.inference.chains import Bar, Sampling
 
 
 class ReplicatedFit:
@@ -45,8 +41,8 @@ class ReplicatedFit:
     def __init__(
         self, model: Model, *, num_warmup: int = 500, num_samples: int = 500, sketched: bool = True, **options: Any
     ) -> None:
-        self._model, self._iterations, self._sketched = model, (num_warmup, num_samples), sketched
-        self._kernel, self._integrates = NUTS(model, **options), not options
+        self._iterations, self._sketched = (num_warmup, num_samples), sketched
+        self._kernel, self._chains_because = NUTS(model, **options), "options of NUTS were given" if options else None
 
     def bar(self, replicates: int, finished: int, shown: bool) -> Bar:
         """Return a progress bar for `replicates` data sets, which is shown on stderr if `shown` is True.
@@ -57,16 +53,13 @@ class ReplicatedFit:
 
     def __call__(self, key: jax.Array, data: Sequence[Any], bar: Bar | None = None) -> Params:
         with jax.enable_x64(True):
-            keys = jax.random.split(key, len(data))
-            if isinstance(data[0], tuple):
-                columns, names = zip(*map(self._alike, zip(*data, strict=True)), strict=True)
-                chains, positions = self._run(keys, [*zip(*columns, strict=True)], names, bar)
-                return chains.constrained(positions)
-            sources, arrays = self._alike(data)
-            if isinstance(sources[0], PanelSketch):
-                return self._on_panels(keys, sources, bar)
-            chains, positions = self._run(keys, [(source,) for source in sources], [arrays], bar)
-            return chains.constrained(positions)
+            keys, parts = (
+                jax.random.split(key, len(data)),
+                [each if isinstance(each, tuple) else (each,) for each in data],
+            )
+            columns, names = zip(*map(self._alike, zip(*parts, strict=True)), strict=True)
+            sampling = Sampling(self._kernel, key, *self._iterations, len(data), chains_because=self._chains_because)
+            return sample_replicates(sampling, keys, [*zip(*columns, strict=True)], names, bar)
 
     def _alike(self, releases: Sequence[Any]) -> tuple[list[Any], Sequence[str]]:
         """Releases, or sketches of them, that differ in the named arrays alone."""
@@ -81,55 +74,6 @@ class ReplicatedFit:
             alike = ([dataclasses.replace(part, probes=None) for part in each.parts] for each in sketches)
             return [dataclasses.replace(sketches[0], parts=tuple(parts)) for parts in alike], ["parts"]
         return _at_common_nodes(sketches), ["weights"]
-
-    def _on_panels(self, keys: jax.Array, sketches: Sequence[PanelSketch], bar: Bar | None) -> Params:
-        """Samples on coarser sketches, as in `fit`, and on the sketches themselves if those err too much."""
-        own = Density(self._model, (sketches[0],), {})
-        sites = sites_of(own).values()
-        lattice, kinked = any(site.discrete_base for site in sites), any(site.kinked for site in sites)
-        coarse = sketches if kinked else [coarser([sketch], lattice)[0] for sketch in sketches]
-        chains, positions = self._run(keys, [(sketch,) for sketch in coarse], [PanelSketch.arrays], bar)
-        samples = chains.constrained(positions)
-        if coarse[0] is sketches[0]:
-            return samples
-        certificate, failures = Certificate(Density(self._model, (coarse[0],), {}), own, chains.example), []
-        for i, pair in enumerate(zip(coarse, sketches, strict=True)):
-            draws = {name: values[i : i + 1] for name, values in positions.items()}
-            if certificate.error(draws, [[sketch] for sketch in pair]) > COARSE_TOLERANCE:
-                failures.append(i)
-        if failures:
-            exact = [(sketches[i],) for i in failures]
-            finer, positions = self._run(keys[np.array(failures)], exact, [PanelSketch.arrays])
-            for name, values in finer.constrained(positions).items():
-                samples[name][failures] = values
-        return samples
-
-    def _run(
-        self, keys: jax.Array, sources: Sequence[tuple], names: Sequence[Sequence[str]], bar: Bar | None = None
-    ) -> tuple[Positions, Params]:
-        """Integrals or chains of tuples of sources that differ in the named arrays alone, and positions of draws."""
-
-        def density(arrays: Sequence[Params]) -> Density:
-            parts = tuple(dataclasses.replace(part, **own) for part, own in zip(sources[0], arrays, strict=True))
-            return Density(self._model, (parts if len(parts) > 1 else parts[0],), {})
-
-        data = [
-            tuple({name: getattr(part, name) for name in own} for part, own in zip(each, names, strict=True))
-            for each in sources
-        ]
-        if self._integrates:
-            with contextlib.suppress(NotIntegrable, ImproperDensity):  # one that is not sends all to chains
-                integrals = Integrated(
-                    density, [*np.asarray(jax.random.key_data(keys))], self._iterations[1], data, coarse=True
-                )
-                positions, _ = integrals.run(self._iterations[1])
-                if bar:
-                    bar.add(len(data) * sum(self._iterations))
-                    bar.show()
-                return integrals, positions
-        chains = Chains(density, self._kernel, keys, *self._iterations, data=data)
-        chains.run(self._iterations[0], bar)
-        return chains, chains.run(self._iterations[1], bar)[0]
 
 
 def _at_common_nodes(sketches: Sequence[CountSketch]) -> list[CountSketch]:

@@ -13,9 +13,9 @@ import numpy as np
 from jax import lax
 
 from ldpbayes.data import Release
-from ldpbayes.learning import (
+from ldpbayes.estimation import (
     CrossValidation,
-    LearningWarning,
+    EstimationWarning,
     MarginalLikelihood,
     Network,
     SquaredError,
@@ -72,7 +72,7 @@ def linear(objective, penalty, key, splits, released, setting, network):
     predictions = []
     for train, test, release in zip(splits.train, splits.test, released, strict=True):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LearningWarning)  # about standard errors, which are not used
+            warnings.simplefilter("ignore", EstimationWarning)  # about standard errors, which are not used
             fit = linear_fit(train[:, :-1], Release(*release), objective=objective, penalty=penalty)
         predictions.append(fit.predict(test[:, :-1], bounds=setting.bounds))
     return np.stack(predictions)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ldpbayes.data import Release
-from ldpbayes.learning import linear_fit
+from ldpbayes.estimation import linear_fit
 from ldpbayes.studies import Checkpoint
 from reproductions.liu_huang.data import (
     EPSILONS,

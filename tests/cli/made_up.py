@@ -5,8 +5,8 @@ import json
 import jax
 import numpy as np
 
-from ldpbayes.inference.arguments import plans_of
 from ldpbayes.inference.density import density_of, sites_of
+from ldpbayes.inference.model import plans_of
 from ldpbayes.inference.result import inference_data, labels
 
 __all__ = ["fit"]

@@ -707,7 +707,7 @@ def test_labels_are_regressed_on_features(labels, capsys):
     assert "rooms, mean" in printed
     assert "Each label is protected" in printed
     features = np.load(labels / "features.npy")
-    fitted = ldp.learning.linear_fit(features, ldp.Release.load(release), penalty=1.0)
+    fitted = ldp.estimation.linear_fit(features, ldp.Release.load(release), penalty=1.0)
     rows = np.loadtxt(out, delimiter=",", skiprows=1, usecols=(-4, -3, -2, -1), quotechar='"')
     expected = np.column_stack([fitted.params, fitted.standard_error, *fitted.interval()])
     np.testing.assert_allclose(rows, expected, rtol=1e-9)

@@ -366,7 +366,7 @@ def ways(times):
     yield "update", lambda: ldp.m_estimate(mean, numbers, "sl").update(ldp.Release([0.5, 0.2], LAPLACE))
     share = {"positive": ldp.functionals.share(0.0, 5.0)}
     yield "density", lambda: ldp.estimation.estimate_density(numbers.sketch(), functionals=share)
-    yield "labels", lambda: ldp.learning.linear_fit(features, numbers, penalty=1.0)
+    yield "labels", lambda: ldp.estimation.linear_fit(features, numbers, penalty=1.0)
 
 
 @pytest.mark.parametrize("way", [name for name, _ in ways(None)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.estimation.priors import label_prior
+from ldpbayes.estimation import label_prior
 
 N = 20_000
 RNG = np.random.default_rng(0)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
+from ldpbayes.inference.approximations._integral import Integrated
 from ldpbayes.inference.density import density_of
-from ldpbayes.inference.integrated import Integrated
 
 BLOCK = 1 << 12  # points that are mapped to sites at once, so that nodes and draws need one program
 

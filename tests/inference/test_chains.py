@@ -17,9 +17,9 @@ from numpyro.infer import HMC, NUTS, init_to_value
 import ldpbayes as ldp
 from ldpbayes.inference import chains as chains_module
 from ldpbayes.inference import compiled_programs as programs
+from ldpbayes.inference.approximations.panels import FASTER, faster
 from ldpbayes.inference.chains import Bar, Chains
 from ldpbayes.inference.density import Density
-from ldpbayes.inference.surrogates import FASTER, faster
 
 Y = np.random.default_rng(0).normal(1.0, 2.0, 50)
 START = {"mu": 0.3, "sigma": 1.5}

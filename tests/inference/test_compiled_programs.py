@@ -13,10 +13,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 import ldpbayes as ldp
 from ldpbayes.inference import compiled_programs
-from ldpbayes.inference._fit import generator, log_likelihoods
+from ldpbayes.inference._generated import generator, log_likelihoods
+from ldpbayes.inference.approximations.panels import Certificate
 from ldpbayes.inference.compiled_programs import Program, kept, trace
 from ldpbayes.inference.density import density_of
-from ldpbayes.inference.surrogates import Certificate
 
 X = np.arange(6.0).reshape(2, 3)
 

@@ -15,10 +15,11 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_uniform
 
 import ldpbayes as ldp
-from ldpbayes.inference import _fit
 from ldpbayes.inference import compiled_programs as _programs
-from ldpbayes.inference._equal_rows import distinct_rows, equal_rows_once
+from ldpbayes.inference.approximations import _equal_rows
+from ldpbayes.inference.approximations._equal_rows import distinct_rows, equal_rows_once
 from ldpbayes.inference.density import density_of, sites_of
+from ldpbayes.inference.problem import Problem
 
 N = 1000
 RNG = np.random.default_rng(0)
@@ -92,7 +93,9 @@ CASES = {
 
 def collapsed(model, args, kwargs=None):
     density = density_of(model, ldp.data.arrays_of_frames(args), kwargs or {})
-    return density, *equal_rows_once(density, sites_of(density), init_to_uniform, jax.random.key(0))
+    sites = sites_of(density)
+    fewer = equal_rows_once(Problem(density, sites, None, None), init_to_uniform, jax.random.key(0))
+    return density, *((fewer.density, fewer.sites, fewer.fewer) if fewer else (density, sites, {}))
 
 
 SHORT = ("personal budgets, and arguments by name", "a data frame", "masks, weights and factors")  # others are slow
@@ -250,7 +253,7 @@ def fitted():
 
 @pytest.mark.slow
 def test_a_fit_has_all_that_a_fit_of_the_records_has(fitted, monkeypatch):
-    monkeypatch.setattr(_fit, "equal_rows_once", lambda density, sites, *_: (density, sites, {}))
+    monkeypatch.setattr(_equal_rows, "equal_rows_once", lambda *_: None)
     records = quiet_fit(survey, REGION, AGE, RELEASE, coords={"region": list("abcdefghijkl")}, **EXTRAS)
     assert said(fitted) == {"ran": "equal rows counted once", "rows": 72, "records": N} and said(records) is None
     for group in ("posterior", "sample_stats", "observed_data", "posterior_predictive", "log_likelihood"):

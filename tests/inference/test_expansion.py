@@ -15,16 +15,15 @@ import pytest
 from numpyro.infer import NUTS
 
 import ldpbayes as ldp
-from ldpbayes.inference import _expansion
 from ldpbayes.inference import compiled_programs as _programs
 from ldpbayes.inference import result as _reweight
-from ldpbayes.inference._expansion import NoExpansion, cut_model
-from ldpbayes.inference.chains import Sampler
+from ldpbayes.inference.approximations import _expanded, polynomial
+from ldpbayes.inference.approximations._cut import NoExpansion, cut_model
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.result import resample, smoothed_weights
-from ldpbayes.inference.surrogates import sample
 from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, regional_histograms, warner
 from ldpbayes.numerics.polynomial import Frame
+from tests.inference.problems import GivenUp, outcome, problem_of
 
 SHORT = {"num_warmup": 300, "num_samples": 1000, "num_chains": 2, "progress_bar": False}
 FEW = {"num_warmup": 5, "num_samples": 5}
@@ -157,7 +156,7 @@ def test_a_model_that_cannot_be_cut_says_why(x64, monkeypatch):
     few = ldp.Release(X, ldp.LaplaceMechanism(10.0, -5, 5)).sketch()
     with pytest.raises(NoExpansion):
         _pieces(clipped_gaussian(), few)
-    monkeypatch.setattr(_expansion, "REQUESTED_RECORDS", N + 1)
+    monkeypatch.setattr(polynomial, "REQUESTED_RECORDS", N + 1)
     with pytest.warns(ldp.inference.ExpansionWarning, match=f"no observed site has {N + 1} records"):
         result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True, **FEW)
     assert report(result)["ran"] == "records"
@@ -181,17 +180,17 @@ def test_other_data_of_the_same_structure_compile_nothing_anew(fitted, monkeypat
 
 def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkeypatch, fitted):
     assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **FEW)) is None
-    monkeypatch.setattr(_expansion, "MIN_WORK", 0.0)
+    monkeypatch.setattr(polynomial, "MIN_WORK", 0.0)
     chosen = quiet_fit(logistic, ldp.Release(Z, RR), X)
     assert np.array_equal(chosen["posterior"]["a"], fitted["posterior"]["a"])
-    monkeypatch.setattr(_expansion, "NARROW_RATIO", 1e-4)
+    monkeypatch.setattr(polynomial, "NARROW_RATIO", 1e-4)
     assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **FEW)) is None
 
 
 @pytest.mark.slow
 def test_an_expansion_that_is_not_exact_enough_is_reweighted(monkeypatch, exact):
-    monkeypatch.setattr(_expansion, "ORDERS", (3,))
-    monkeypatch.setattr(_expansion, "NEGLIGIBLE_SD", 1e-6)
+    monkeypatch.setattr(polynomial, "ORDERS", (3,))
+    monkeypatch.setattr(_expanded, "NEGLIGIBLE_SD", 1e-6)
     result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True)
     said = report(result)
     assert said["ran"] == "expansion, reweighted" and said["pareto_k"] < 0.7
@@ -258,7 +257,7 @@ def test_a_posterior_with_two_modes_is_left_to_the_records():
 
 @pytest.mark.slow
 def test_few_records_of_heavy_tails_are_seen_to_be_more_than_a_polynomial(monkeypatch):
-    monkeypatch.setattr(_expansion, "REQUESTED_RECORDS", 5)
+    monkeypatch.setattr(polynomial, "REQUESTED_RECORDS", 5)
     z = np.array([-6.0, -5.5, 0.0, 0.3, 5.0, 6.5])
 
     def model(z):
@@ -292,24 +291,15 @@ def test_a_share_of_zero_is_no_matter():
 @pytest.fixture
 def uneven(monkeypatch):
     """Every expansion needs weights, and none are even enough."""
-    monkeypatch.setattr(_expansion, "NEGLIGIBLE_SD", 0.0)
-    monkeypatch.setattr(_expansion, "MAX_ROUNDS", 2)  # of which one is at the draws of the other
+    monkeypatch.setattr(_expanded, "NEGLIGIBLE_SD", 0.0)
+    monkeypatch.setattr(polynomial, "MAX_ROUNDS", 2)  # of which one is at the draws of the other
     monkeypatch.setattr(_reweight, "MAX_PARETO_K", -5.0)
-
-
-class GivenUp(Exception):
-    """What would be sampled are the records."""
 
 
 def _given_up(model, *args):
     """Why an expansion is given up for the records, and its report."""
-
-    def records(why, report):
-        raise GivenUp(why, report)
-
-    density, sampler = Density(model, args, {}), Sampler(NUTS(model), jax.random.key(0), **SHORT)
     with pytest.raises(GivenUp) as up:
-        sample(_expansion.expanded_records(density, sites_of(density), sampler, True, records), sampler)
+        outcome(polynomial.propose, NUTS(model), problem_of(model, *args, expand=True), **SHORT)
     return up.value.args
 
 
@@ -319,7 +309,7 @@ def test_what_cannot_be_reweighted_is_no_posterior(x64, uneven, fitted):
 
 
 def test_draws_that_lack_a_tail_are_no_posterior(x64, monkeypatch, fitted):
-    monkeypatch.setattr(_expansion, "TAIL_TOLERANCE", -1.0)  # any tail is too much
+    monkeypatch.setattr(_expanded, "TAIL_TOLERANCE", -1.0)  # any tail is too much
     assert "tail that no draw reaches" in _given_up(logistic, ldp.Release(Z, RR), X)[0]
 
 

@@ -21,7 +21,7 @@ from scipy import stats
 from scipy.stats import binom
 
 import ldpbayes as ldp
-from ldpbayes.inference import _expansion
+from ldpbayes.inference.approximations import polynomial
 from ldpbayes.models import (
     clipped_gaussian,
     label_regression,
@@ -79,12 +79,12 @@ CALIBRATED = {
 }
 
 
-@pytest.mark.parametrize("orders", [_expansion.ORDERS, (2,)], ids=["as it is", "second order, reweighted"])
+@pytest.mark.parametrize("orders", [polynomial.ORDERS, (2,)], ids=["as it is", "second order, reweighted"])
 @pytest.mark.parametrize("name", CALIBRATED)
 def test_intervals_of_posteriors_by_expansion_cover(name, orders, monkeypatch):
     # Counts of 90 % intervals and uniformity of ranks (chi-square on ten bins) are tested for each of n parameters at
     # 1 % / n: if the posteriors are calibrated, each of the two fails with probability of at most 1 % at a random seed.
-    monkeypatch.setattr(_expansion, "ORDERS", orders)
+    monkeypatch.setattr(polynomial, "ORDERS", orders)
     model, mechanism, count = CALIBRATED[name]
     draw = simulator(model, mechanism, count)
     ran, errors, below, ranks, start = collections.Counter(), [], [], [], time.perf_counter()

@@ -10,8 +10,9 @@ import pytest
 from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
-from ldpbayes.inference._equal_rows import sketched_releases
+from ldpbayes.inference.approximations._equal_rows import sketched_releases
 from ldpbayes.inference.density import density_of, sites_of
+from ldpbayes.inference.problem import Problem
 
 N = 4000
 RNG = np.random.default_rng(0)
@@ -73,7 +74,8 @@ def test_parts_of_sketches_by_code_have_the_log_likelihood_of_the_records():
 def replaced(model, *args):
     density = density_of(model, args, {})
     with jax.enable_x64(True):
-        return sketched_releases(density, sites_of(density))[2]
+        fewer = sketched_releases(Problem(density, sites_of(density), None, None))
+        return fewer.fewer if fewer else {}
 
 
 def test_releases_are_sketched_only_if_the_model_has_one_law_for_all_their_records():
@@ -106,9 +108,9 @@ def test_releases_are_sketched_only_if_the_model_has_one_law_for_all_their_recor
 
 
 def test_a_sketch_that_fit_made_gives_way_to_the_records_where_it_cannot_be_exact(monkeypatch):
-    monkeypatch.setattr("ldpbayes.inference.surrogates.REFINEMENTS", 0)
-    for name in ("COARSE_TOLERANCE", "TOLERANCE"):
-        monkeypatch.setattr(f"ldpbayes.inference.surrogates.{name}", -1.0)
+    monkeypatch.setattr("ldpbayes.inference.approximations.panels.REFINEMENTS", 0)
+    for name in ("COARSE_ERROR_NATS", "MAX_ERROR_NATS"):
+        monkeypatch.setattr(f"ldpbayes.inference.approximations.panels.{name}", -1.0)
     few = ldp.Release(RELEASE.values[:1400], ldp.LaplaceMechanism(EPSILON[:1400], -5, 5))
     with pytest.warns(ldp.inference.SketchWarning, match="sampled again"):
         result = ldp.fit(model, few, num_warmup=30, num_samples=30, num_chains=1, progress_bar=False)

@@ -18,8 +18,8 @@ from scipy import integrate
 
 import ldpbayes as ldp
 from ldpbayes.inference import chains
-from ldpbayes.inference._fit import data_of, mechanisms_of
 from ldpbayes.inference.density import density_of, sites_of
+from ldpbayes.inference.problem import data_of, mechanisms_of
 from ldpbayes.inference.result import ADVICE, convergence_problems, helpful_options, inference_data
 from ldpbayes.inference.result import advice as advice_on
 from ldpbayes.models import clipped_gaussian, hierarchical, warner

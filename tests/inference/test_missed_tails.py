@@ -9,18 +9,13 @@ import pytest
 from numpyro.infer import NUTS
 
 import ldpbayes as ldp
-from ldpbayes.inference._expansion import (
-    TAIL_TOLERANCE,
-    NoExpansion,
-    expanded_records,
-    find_mode,
-    follow_rays,
-    tail_errors,
-)
-from ldpbayes.inference.chains import Sampler
-from ldpbayes.inference.density import Density, sites_of
-from ldpbayes.inference.surrogates import sample
+from ldpbayes.inference.approximations import polynomial
+from ldpbayes.inference.approximations._cut import NoExpansion
+from ldpbayes.inference.approximations._mode import find_mode
+from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, follow_rays, tail_errors
 from ldpbayes.numerics.polynomial import Frame, polynomial_of_slopes
+from tests.inference import problems
+from tests.inference.problems import GivenUp, problem_of
 
 COUNT = 1500  # records of each of three groups
 GROUP = np.repeat(np.arange(3), COUNT)
@@ -55,20 +50,11 @@ def exact(yes, coding):
     return means, np.sqrt((b - means[:, None]) ** 2 @ weights / weights.sum())
 
 
-class GivenUp(Exception):
-    """What would be sampled are the records."""
-
-
 def outcome(yes, coding):
     """The draws; raises `GivenUp` with the reason if the records would be sampled."""
-
-    def records(why, report):
-        raise GivenUp(why, report)
-
-    density = Density(model, (released(yes), coding), {})
-    sampler = Sampler(NUTS(model), jax.random.key(0), **SHORT, progress_bar=False)
     with jax.enable_x64(True):
-        return sample(expanded_records(density, sites_of(density), sampler, True, records), sampler)
+        problem = problem_of(model, released(yes), coding, expand=True)
+        return problems.outcome(polynomial.propose, NUTS(model), problem, **SHORT, progress_bar=False)
 
 
 def released(yes):

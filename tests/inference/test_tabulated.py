@@ -10,10 +10,12 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.inference import _tabulated
+from ldpbayes.inference.approximations import _tables as _tabulated
+from ldpbayes.inference.approximations.surrogates import Report
 from ldpbayes.inference.density import density_of
-from ldpbayes.inference.surrogates import Report
+from ldpbayes.inference.problem import Problem
 from tests import posteriors
+from tests.inference.problems import GivenUp, given_up
 
 AREAS = 60
 RNG = np.random.default_rng(5)
@@ -77,14 +79,14 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
         x = low + (high - low) * np.linspace(0.003, 0.997, 41)[:, None]
         exact = site.at(x)
         errors = np.abs(np.asarray(looked_up(tables, x)) - exact)
-    assert certified <= _tabulated.TOLERANCE
+    assert certified <= _tabulated.MAX_ERROR_NATS
     # The certificate looks at the extremes of Chebyshev's polynomial: an error is that polynomial times a derivative
     # that varies over a piece, by less than a half.
     assert errors.max(axis=0).sum() <= 1.5 * certified + 1e-12 * np.abs(exact).max() * AREAS
     # A table ends where its likelihood is negligible, or where its parameter does.
     ends = site.at(np.stack([low, high]))
     assert np.all(
-        (ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH) | (np.stack([low, high]) == np.stack([low, high]))
+        (ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH_NATS) | (np.stack([low, high]) == np.stack([low, high]))
     )
     assert len(np.unique(tables.first)) < AREAS or name != "Poisson, discrete Gaussian"  # equal values share a table
 
@@ -108,17 +110,23 @@ SOME = ldp.Release(
 )
 
 
+def with_tables(density, tabulated):
+    return _tabulated.TabulatedRecords(Problem(density, {}, None, None), None, tabulated)
+
+
 def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_looked_up():
     with jax.enable_x64(True):
         density, site = site_of(areas, SOME, EXPOSURE)
         tables, certified = site.tables()
-        assert 0 < len(tables.others) < AREAS / 2 and certified <= _tabulated.TOLERANCE
-        surrogate = _tabulated.TabulatedRecords(density, {"z": (site, tables, certified)}, None)
+        assert 0 < len(tables.others) < AREAS / 2 and certified <= _tabulated.MAX_ERROR_NATS
+        surrogate = _tabulated.TabulatedRecords(
+            Problem(density, {}, None, None), None, {"z": (site, tables, certified)}
+        )
         effect = np.log((COUNTS + 0.5) / EXPOSURE)
         parameters = {"mean": np.array(-3.0), "spread": np.array(-0.7), "effect": effect}
         potentials = [jax.value_and_grad(each.potential) for each in (density, surrogate.density)]
         (exact, slope), (value, tabulated_slope) = jax.jit(lambda row: [each(row) for each in potentials])(parameters)
-        assert abs(value - exact) <= _tabulated.TOLERANCE
+        assert abs(value - exact) <= _tabulated.MAX_ERROR_NATS
         np.testing.assert_allclose(tabulated_slope["effect"], slope["effect"], atol=1e-4)
         surrogate.prepare(types.SimpleNamespace(example=parameters))
         report = surrogate.judge({name: np.stack([each] * 2)[None] for name, each in parameters.items()})
@@ -168,14 +176,16 @@ def test_equal_cells_under_one_law_count_once():
 def test_the_model_with_tables_has_the_log_density_of_the_model():
     with jax.enable_x64(True):
         density, site = site_of(areas, RELEASE, EXPOSURE)
-        tabulated = _tabulated.TabulatedRecords(density, {"z": (site, *site.tables())}, None).density
+        tabulated = _tabulated.TabulatedRecords(
+            Problem(density, {}, None, None), None, {"z": (site, *site.tables())}
+        ).density
         for seed in range(3):
             near = np.log((COUNTS + 0.5) / EXPOSURE)
             effect = near + 0.2 * jax.random.normal(jax.random.key(seed), (AREAS,))
             parameters = {"mean": jnp.array(-3.0), "spread": jnp.array(-0.7), "effect": effect}
             exact, slope = jax.value_and_grad(density.potential)(parameters)
             value, tabulated_slope = jax.value_and_grad(tabulated.potential)(parameters)
-            assert abs(value - exact) <= _tabulated.TOLERANCE
+            assert abs(value - exact) <= _tabulated.MAX_ERROR_NATS
             np.testing.assert_allclose(tabulated_slope["effect"], slope["effect"], atol=1e-4)
 
 
@@ -189,10 +199,12 @@ def test_masked_records_and_weights_count_as_in_the_model():
     with jax.enable_x64(True):
         density, site = site_of(masked, RELEASE, EXPOSURE)
         np.testing.assert_array_equal(site.weights, weight * keep)
-        tabulated = _tabulated.TabulatedRecords(density, {"z": (site, *site.tables())}, None).density
+        tabulated = _tabulated.TabulatedRecords(
+            Problem(density, {}, None, None), None, {"z": (site, *site.tables())}
+        ).density
         parameters = {"mean": -2.0, "spread": 0.5, "effect": np.log((COUNTS + 0.5) / EXPOSURE)}
         value, exact = jax.jit(lambda row: (tabulated.potential(row), density.potential(row)))(parameters)
-        assert abs(value - exact) <= _tabulated.TOLERANCE
+        assert abs(value - exact) <= _tabulated.MAX_ERROR_NATS
 
 
 def latent_noise(release, exposure):
@@ -238,16 +250,16 @@ def test_zero_inflated_laws_with_a_latent_gate_are_sampled_without_tables(name):
 def test_fit_takes_tables_by_itself_and_says_how_far_off_they_are():
     report = json.loads(posteriors.tabulated().posterior.attrs["expansion"])
     assert report["ran"] == "tables" and report["count"] == 60 and report["sites"] == ["z"]
-    assert max(report["error_nats"], report["certified_nats"]) <= _tabulated.TOLERANCE
+    assert max(report["error_nats"], report["certified_nats"]) <= _tabulated.MAX_ERROR_NATS
 
 
-def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables():
+def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables(monkeypatch):
     """One count is 4,000 by its value, and 20 by a prior that is sure."""
     with jax.enable_x64(True):
         surprising = ldp.Release(np.where(np.arange(AREAS) == 0, 4000, 20), RELEASE.mechanism)
         density, site = site_of(areas, surprising, np.full(AREAS, 400.0))
         tables = site.tables()
-        surrogate = _tabulated.TabulatedRecords(density, {"z": (site, *tables)}, lambda why, report: (why, report))
+        surrogate = with_tables(density, {"z": (site, *tables)})
         positions = {
             "mean": np.full((1, 8), -3.0),
             "spread": np.full((1, 8), -5.0),
@@ -255,9 +267,12 @@ def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables():
         }
         example = {name: each[0, 0] for name, each in positions.items()}
         surrogate.prepare(types.SimpleNamespace(example=example))
-        why, report = surrogate.judge(positions)
+        monkeypatch.setattr(_tabulated, "instead_of_expansion", given_up)
+        with pytest.raises(GivenUp) as up:
+            surrogate.judge(positions)
+        why, report = up.value.args
         assert "at posterior draws" in why and report.error_nats > 1
         others = dataclasses.replace(site, weights=1.0 * (np.arange(AREAS) > 0))  # of which nothing is wrong
         surrogate.tabulated["z"] = others, *tables
         report = surrogate.judge(positions)
-        assert isinstance(report, Report) and report.error_nats <= _tabulated.TOLERANCE
+        assert isinstance(report, Report) and report.error_nats <= _tabulated.MAX_ERROR_NATS

@@ -9,8 +9,8 @@ from numpyro.infer import Predictive, util
 
 import ldpbayes as ldp
 from ldpbayes import models
-from ldpbayes.inference.arguments import plans_of, with_plans
 from ldpbayes.inference.density import density_of, sites_of
+from ldpbayes.inference.model import plans_of, with_plans
 from ldpbayes.inference.result import labels
 from tests.protocols import PROTOCOLS
 

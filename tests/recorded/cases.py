@@ -18,7 +18,7 @@ import numpyro.distributions as dist
 from numpyro.infer.util import log_density
 
 import ldpbayes as ldp
-from ldpbayes import bootstrap, estimation, learning, likelihood, mechanisms, models, noise, privacy
+from ldpbayes import bootstrap, estimation, likelihood, mechanisms, models, noise, privacy
 from ldpbayes.estimation import losses
 from ldpbayes.mechanisms import design
 from ldpbayes.privacy import calibration
@@ -798,7 +798,7 @@ def _uniform_numbers(key, theta):
 
 
 def _linear_fit(release, options):
-    fit = learning.linear_fit(_label_data()[0], release, **options)
+    fit = estimation.linear_fit(_label_data()[0], release, **options)
     return {"parameters": fit.params, "errors": fit.standard_error, "penalty": [fit.penalty], "loss": [fit.loss]}
 
 
@@ -834,17 +834,17 @@ def _label_releases():
 def _linear_fits():
     """(release, options of `linear_fit`) by name."""
     releases = _label_releases()
-    likelihood_of = learning.MarginalLikelihood
+    likelihood_of = estimation.MarginalLikelihood
     return {
         "normal, Laplace": (releases["Laplace"], {}),
         "normal, Laplace, a penalty": (releases["Laplace"], {"penalty": 2.0}),
-        "squared error, Laplace": (releases["Laplace"], {"objective": learning.SquaredError()}),
+        "squared error, Laplace": (releases["Laplace"], {"objective": estimation.SquaredError()}),
         "normal, RP with prior": (releases["RP with prior"], {"penalty": 1.0}),
         "Bernoulli, randomized response": (
             releases["randomized response"],
-            {"objective": likelihood_of(learning.bernoulli_labels)},
+            {"objective": likelihood_of(dist.BernoulliLogits)},
         ),
-        "Poisson, Laplace": (releases["counts"], {"objective": likelihood_of(learning.poisson_labels), "penalty": 1.0}),
+        "Poisson, Laplace": (releases["counts"], {"objective": likelihood_of(dist.Poisson), "penalty": 1.0}),
     }
 
 

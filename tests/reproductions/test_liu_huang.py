@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from ldpbayes.learning import SquaredError, linear_fit, release_labels
+from ldpbayes.estimation import SquaredError, linear_fit, release_labels
 from ldpbayes.mechanisms import LaplaceMechanism
 from reproductions.liu_huang.data import (
     CATEGORICAL,

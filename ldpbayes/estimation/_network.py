@@ -12,12 +12,13 @@ from ldpbayes._core.checks import NOT_NEGATIVE, at_least, require, warn
 from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
-from ldpbayes.learning import _labels as labels
-from ldpbayes.learning._objectives import LearningWarning, Objective, label_spread, plausible_labels
+from ldpbayes.estimation import _labels as labels
+from ldpbayes.estimation._objectives import Objective, label_spread, plausible_labels
+from ldpbayes.estimation.estimates import EstimationWarning
 from ldpbayes.mechanisms import Mechanism
 
-RATE = 1e-3  # of Adam, by default
-DECAY = 0.1  # factor of the rate after half of the epochs
+LEARNING_RATE = 1e-3  # of Adam, by default
+RATE_DECAY = 0.1  # factor of the rate after half of the epochs
 
 
 class TrainedNetwork(NamedTuple):
@@ -32,8 +33,6 @@ class TrainedNetwork(NamedTuple):
 @pytree_dataclass
 class Network:
     """Layers of a fully connected network, and options of its training.
-
-    Raises ValueError if a number is out of its range.
 
     Parameters
     ----------
@@ -87,10 +86,8 @@ class Network:
         return TrainedNetwork(tuple(layers), *(jnp.asarray(number, dtype) for number in numbers))
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
-        """Return the predictions (n,) for `features` (n, d), and the scale of the law of labels.
-
-        The predictions are on the scale of the link function. The features must be standardised like the training
-        features.
+        """Return the predictions (n,), before any inverse link, for `features` (n, d), standardised as in the training,
+        and the scale of the law of labels.
         """
         hidden, (*inner, (last, constant)) = features, trained.layers
         for weights, bias in inner:
@@ -108,30 +105,19 @@ def train_network(
 
     Parameters
     ----------
-    network : Network
-        Sizes, epochs and the optimiser. Its option `standardise` is not applied: features are used as they are.
-    objective : Objective
-        The loss that knows the mechanism.
+    network, objective : Network, Objective
+        The layers, the options of the training, and the loss. Features are not standardised, whatever the network says.
     key : jax.Array
         Random key of the first weights and of the order of the labels.
     features : array (n, d)
         Features, whose dtype is that of the computation.
-    values : array (n,)
-        Released labels.
-    mechanism : Mechanism
-        How the labels were made private. Its parameters are numbers, or have one entry for each label.
+    values, mechanism : array (n,), Mechanism
+        Released labels and their mechanism, whose parameters are numbers, or have one entry for each label.
 
     Returns
     -------
-    trained : TrainedNetwork
-        Weights and scale, for `network.predictor(trained, features)`.
-    losses : array (epochs,)
-        Mean loss of each epoch.
-
-    Raises
-    ------
-    ImportError
-        If optax is not installed.
+    tuple
+        Weights and scale for `network.predictor(trained, features)`, and the mean loss of each epoch (epochs,).
     """
     require("learning", "optax")
     import optax
@@ -144,7 +130,7 @@ def train_network(
     start = network.start(objective, start_key, features, values, mechanism)
     precision, optimiser = objective.scale_prior(values, mechanism)[1], network.optimiser
     if optimiser is None:
-        schedule = optax.piecewise_constant_schedule(RATE, {steps * max(network.epochs // 2, 1): DECAY})
+        schedule = optax.piecewise_constant_schedule(LEARNING_RATE, {steps * max(network.epochs // 2, 1): RATE_DECAY})
         optimiser = optax.adam(schedule)
     params = {"layers": start.layers, "log_scale": start.log_scale}
     decayed = {"layers": True, "log_scale": False}  # the scale is no weight
@@ -152,8 +138,10 @@ def train_network(
 
     def loss(params: dict[str, Any], index: jax.Array, weights: jax.Array) -> jax.Array:
         prediction, scale = network.predictor(start._replace(**params), features[index])
-        own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index] if jnp.shape(leaf) == (count,) else leaf, mechanism)
-        losses = objective.loss(prediction, jnp.broadcast_to(scale, prediction.shape), values[index], own)
+        mechanisms = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf)[index] if jnp.shape(leaf) == (count,) else leaf, mechanism
+        )
+        losses = objective.loss(prediction, jnp.broadcast_to(scale, prediction.shape), values[index], mechanisms)
         distance = params["log_scale"] - start.log_scale
         return jnp.sum(weights * losses) / jnp.sum(weights) + 0.5 * precision * distance**2 / count
 
@@ -182,18 +170,11 @@ _predict_compiled = jax.jit(Network.predictor)
 class NetworkPredictor:
     """A trained network that predicts labels.
 
-    Attributes
-    ----------
-    network, objective : Network, Objective
-        The layers with the options of the training, and the objective whose losses were minimised.
-    trained : pytree
-        Weights and biases of the layers, and the scale of the law of labels.
-    losses : array (epochs,)
-        Mean loss of the labels in each epoch.
-    count, names : int, list of str
-        Number of labels, and names of the features.
-    privacy : str
-        Statement of the guarantee of the labels.
+    The attributes are:
+
+    - ``network``, ``objective``: the layers with the options of the training, and the objective;
+    - ``trained``, ``losses`` (epochs,): the weights, biases and scale, and the mean loss of the labels in each epoch;
+    - ``count``, ``names``, ``privacy``: the number of labels, the names of the features, the guarantee of the labels.
     """
 
     network: Network
@@ -212,10 +193,7 @@ class NetworkPredictor:
         return float(np.exp(self.trained.log_scale)) if self.objective.scaled else None
 
     def predict(self, features: Array, *, bounds: tuple[float, float] | None = None) -> np.ndarray:
-        """Return the expected original labels (m,) for `features` (m, d).
-
-        If ``bounds`` are given, all results are between them, as in `LinearPredictor.predict`.
-        """
+        """Return the expected original labels (m,), as `LinearPredictor.predict` does."""
         matrix, _ = labels.checked_features(features, fit_names=self.names)
         standard = ((matrix - self._centre) / self._unit).astype(np.float32)
         with jax.enable_x64(False):
@@ -234,8 +212,8 @@ def network_fit(
 ) -> NetworkPredictor:
     """Train a fully connected network on released labels, in single precision.
 
-    The result is a `NetworkPredictor`. If the law of labels has a scale, the scale is learned with the network. A
-    LearningWarning is issued if the loss is not finite at the end. The function needs optax (the extra ``learning``).
+    The result is a `NetworkPredictor`. If the law of labels has a scale, the scale is learned with the network. An
+    EstimationWarning is issued if the loss is not finite at the end. The function needs optax (the extra ``learning``).
 
     Parameters
     ----------
@@ -261,6 +239,6 @@ def network_fit(
     trained, losses = jax.tree.map(np.asarray, (trained, losses))
     if not np.isfinite(losses[-1]):
         problem = "the loss is not finite at the end of the training: use a lower learning rate, or standardise=True"
-        warn(problem, LearningWarning)
+        warn(problem, EstimationWarning)
     privacy = labels.privacy_of(release)
     return NetworkPredictor(network, objective, trained, losses, len(release), privacy, names, centre, unit)

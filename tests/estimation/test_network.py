@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.learning import LearningWarning, Network, SquaredError, network_fit, train_network
+from ldpbayes.estimation import EstimationWarning, Network, SquaredError, network_fit, train_network
 
 COUNT = 300
 SMALL = Network(widths=(16, 8), epochs=30, batch=64, optimiser=optax.adam(1e-2))
@@ -134,7 +134,7 @@ def test_wrong_input_is_refused(features, released, monkeypatch):
             Network(**{name: value})
     with pytest.raises(TypeError, match="activation must be"):
         Network(activation="relu")
-    with pytest.warns(LearningWarning, match="loss is not finite"):
+    with pytest.warns(EstimationWarning, match="loss is not finite"):
         network_fit(features * 1e30, released, objective=SquaredError(), widths=(4,), epochs=1, standardise=False)
     monkeypatch.setitem(sys.modules, "optax", None)
     with pytest.raises(ImportError, match=r"pip install 'ldpbayes\[learning\]'"):

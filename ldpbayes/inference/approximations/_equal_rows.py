@@ -19,8 +19,10 @@ from ldpbayes._core.tabular import Table
 from ldpbayes._core.types import Array, Key, Message, Model, Params
 from ldpbayes.data import Release
 from ldpbayes.inference._handlers import privatize
+from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, Site, given, log_likelihood_shape, sites_of
+from ldpbayes.inference.problem import Problem
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized
@@ -31,15 +33,24 @@ MIN_COPIES = 2  # records a kind
 POINTS, MIN_POINTS = 6, 2  # at which both densities are compared; those of them that must have a density
 SPREAD = 0.1  # standard deviation of these points around the starts of chains, which may all be one point
 # Of the sum of a site's |log p|: n numbers of double precision add up to n 2^-53 of it, which this is for 9 million.
-TOLERANCE = 1e-9
+RELATIVE_ERROR = 1e-9
 
 
-def equal_rows_once(
-    density: Density, sites: dict[str, Site], strategy: Callable, key: Key
-) -> tuple[Density, dict[str, Site], dict[str, Any]]:
-    """The density with equal rows of its arguments counted once, its sites, and a report. Unchanged and without a
-    report where few rows are equal, or where the model uses its data otherwise than row by row, say for a mean.
+def reduced(problem: Problem, sampling: Sampling) -> Problem:
+    """The problem with fewer rows, or itself where there are none, or where it needs all: points of a given expansion
+    are of all records, and NumPyro's own `MCMC` compiles data into its program.
     """
+    if sampling.outside is not None or problem.expansion is not None:
+        return problem
+    sketched = sketched_releases(problem) if problem.expand is None else None
+    return sketched or equal_rows_once(problem, sampling.kernel._init_strategy, sampling.key) or problem
+
+
+def equal_rows_once(problem: Problem, strategy: Callable, key: Key) -> Problem | None:
+    """The problem with equal rows of its arguments counted once. None where few rows are equal, or where the model uses
+    its data otherwise than row by row, say for a mean.
+    """
+    density, sites = problem.density, problem.sites
     sizes = {size for site in sites.values() for size in site.batch_shape if size >= MIN_RECORDS}
     # Sketches have counted their records, and cells of a table differ by their keys.
     if all(type(data) is Release for data in density.data):
@@ -48,18 +59,18 @@ def equal_rows_once(
             with contextlib.suppress(Exception), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 counted, rows = _counted(density, sites, size)
-                own = sites_of(counted)
-                fewer = any(own[name].rows < site.rows for name, site in sites.items())
-                same = all(own[name].shape == site.shape for name, site in sites.items() if site.latent)
+                sites_now = sites_of(counted)
+                fewer = any(sites_now[name].rows < site.rows for name, site in sites.items())
+                same = all(sites_now[name].shape == site.shape for name, site in sites.items() if site.latent)
                 if fewer and same and _agree(counted, density, strategy, key):
                     report = {"ran": "equal rows counted once", "rows": rows, "records": size}
-                    return dataclasses.replace(counted, whole=density), own, report
-    return density, sites, {}
+                    return _in_place(problem, counted, sites_now, report)
+    return None
 
 
-def sketched_releases(density: Density, sites: dict[str, Site]) -> tuple[Density, dict[str, Site], dict[str, Any]]:
-    """The density with sketches in the places of releases of numbers, its sites, and a report. Unchanged and without a
-    report where sketches are hardly shorter, or where the model uses a release otherwise than under one law.
+def sketched_releases(problem: Problem) -> Problem | None:
+    """The problem with sketches in the places of releases of numbers. None where sketches are hardly shorter, or where
+    the model uses a release otherwise than under one law.
     """
 
     def sketched(data: Any) -> Any:
@@ -72,18 +83,23 @@ def sketched_releases(density: Density, sites: dict[str, Site]) -> tuple[Density
     # A model may do anything with its arguments, and fail or warn with a sketch, as it does for laws of each record.
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = density.replace_data(sketched)
-        if all(one is other for one, other in zip(made.data, density.data, strict=True)):
-            return density, sites, {}
-        shapes, rng = jax.eval_shape(density.start, jax.random.key(0)), np.random.default_rng(0)
+        density = problem.density.replace_data(sketched)
+        if all(one is other for one, other in zip(density.data, problem.density.data, strict=True)):
+            return None
+        shapes, rng = jax.eval_shape(problem.density.start, jax.random.key(0)), np.random.default_rng(0)
         points = [jax.tree.map(lambda leaf: rng.uniform(-2, 2, leaf.shape), shapes) for _ in range(MIN_POINTS)]
-        ours, theirs = ([*map(_laws(each, points[0]), points)] for each in (made, density))
-        close = functools.partial(np.allclose, rtol=TOLERANCE, atol=0, equal_nan=True)
+        ours, theirs = ([*map(_laws(part, points[0]), points)] for part in (density, problem.density))
+        close = functools.partial(np.allclose, rtol=RELATIVE_ERROR, atol=0, equal_nan=True)
         if all(jax.tree.leaves(jax.tree.map(close, ours, theirs))):
-            own = sites_of(made)
-            rows, records = (sum(site.rows for site in each.values()) for each in (own, sites))
-            return dataclasses.replace(made, whole=density), own, {"ran": "sketch", "rows": rows, "records": records}
-    return density, sites, {}
+            sites = sites_of(density)
+            rows, records = (sum(site.rows for site in part.values()) for part in (sites, problem.sites))
+            return _in_place(problem, density, sites, {"ran": "sketch", "rows": rows, "records": records})
+    return None
+
+
+def _in_place(problem: Problem, density: Density, sites: dict[str, Site], report: dict[str, Any]) -> Problem:
+    density = dataclasses.replace(density, whole=problem.density)
+    return dataclasses.replace(problem, density=density, sites=sites, fewer=report)
 
 
 def _laws(density: Density, example: Params) -> Callable[[Params], dict[str, Any]]:
@@ -173,7 +189,7 @@ def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bo
         parameters = unravel(flat + SPREAD * jax.random.normal(own, flat.shape))
         ours, theirs = (np.stack(list(program(parameters).values())) for program in programs)
         if np.isfinite(theirs).all():
-            agreed.append(bool(np.all(np.abs(ours - theirs)[:, 0] <= TOLERANCE * theirs[:, 1])))
+            agreed.append(bool(np.all(np.abs(ours - theirs)[:, 0] <= RELATIVE_ERROR * theirs[:, 1])))
     return len(agreed) >= MIN_POINTS and all(agreed)
 
 

@@ -2,38 +2,38 @@
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import statsmodels.api as sm
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.learning import (
+from ldpbayes.estimation import (
     MarginalLikelihood,
     SquaredError,
-    bernoulli_labels,
     linear_fit,
-    log_normal_labels,
-    normal_labels,
-    poisson_labels,
-    student_t_labels,
 )
-from ldpbayes.learning._prediction import predicted
+from ldpbayes.estimation._objectives import predicted
 
 INPUTS = np.array([[0.3, -0.5], [1.2, 0.2], [-2.0, 0.0]])
 ROOTS = np.array([[[0.3, 0.0], [0.1, 0.2]]]) * np.array([1.0, 0.5, 0.0])[:, None, None]
 COVARIANCE = ROOTS @ ROOTS.mT
 
 
+def student_t(df):
+    return lambda prediction, scale: dist.StudentT(df, prediction, scale, validate_args=False)
+
+
 LAWS = {
-    normal_labels: lambda rng, at, scale: rng.normal(at, scale),
-    log_normal_labels: lambda rng, at, scale: rng.lognormal(at, scale),
-    student_t_labels(5.0): lambda rng, at, scale: at + scale * rng.standard_t(5, len(at)),
-    poisson_labels: lambda rng, at, scale: rng.poisson(np.exp(at)),
+    dist.Normal: lambda rng, at, scale: rng.normal(at, scale),
+    dist.LogNormal: lambda rng, at, scale: rng.lognormal(at, scale),
+    student_t(5.0): lambda rng, at, scale: at + scale * rng.standard_t(5, len(at)),
+    dist.Poisson: lambda rng, at, scale: rng.poisson(np.exp(at)),
 }
 
 
 @pytest.mark.parametrize(
-    "law", [law if law is normal_labels else pytest.param(law, marks=pytest.mark.slow) for law in LAWS]
+    "law", [law if law is dist.Normal else pytest.param(law, marks=pytest.mark.slow) for law in LAWS]
 )
 def test_a_new_label_has_the_law_that_integrates_the_parameters(law, rng):
     """Empirical cdf at the ends, from 10⁶ draws: five standard errors, wrong once in 4e5 runs, are 1.1e-3 at 5 %."""
@@ -43,7 +43,7 @@ def test_a_new_label_has_the_law_that_integrates_the_parameters(law, rng):
         for row in range(len(INPUTS)):
             inputs = INPUTS[row] + rng.normal(size=(10**6, 2)) @ ROOTS[row].T
             labels = LAWS[law](rng, inputs[:, 0], np.exp(inputs[:, 1]))
-            if law is poisson_labels:  # the least whole numbers with at least so much probability at or below
+            if law is dist.Poisson:  # the least whole numbers with at least so much probability at or below
                 for end, share in ((prediction.label_lower[row], 0.05), (prediction.label_upper[row], 0.95)):
                     assert np.mean(labels < end) - 1.1e-3 < share < np.mean(labels <= end) + 1.1e-3
             else:
@@ -77,7 +77,7 @@ def test_intervals_follow_links_bounds_and_columns(rng):
     answers = rng.random(2000) < 1 / (1 + np.exp(-features[:, 0]))
     kept = rng.random(2000) < np.e / (1 + np.e)
     release = ldp.Release(np.where(kept, answers, ~answers).astype(int), ldp.RandomizedResponse(1.0, 2))
-    fit = linear_fit(features, release, objective=MarginalLikelihood(bernoulli_labels), penalty=1.0)
+    fit = linear_fit(features, release, objective=MarginalLikelihood(dist.BernoulliLogits), penalty=1.0)
     assert fit.converged  # although it starts at log-odds of exactly 0
     prediction = fit.predict(np.array([[-2.0], [0.0], [2.0]]), interval=0.95)
     ends = np.stack([prediction.mean_lower, prediction.mean, prediction.mean_upper])
@@ -88,8 +88,8 @@ def test_intervals_follow_links_bounds_and_columns(rng):
     with pytest.raises(ValueError, match="interval must be a number between 0 and 1, exclusive, got 95"):
         fit.predict(np.zeros((1, 1)), interval=95)
     with jax.enable_x64(True):
-        clipped = predicted(MarginalLikelihood(normal_labels), INPUTS, COVARIANCE, (-1.0, 1.0), 0.9)
-        unknown = predicted(MarginalLikelihood(normal_labels), INPUTS, np.nan * COVARIANCE, None, 0.9)
+        clipped = predicted(MarginalLikelihood(dist.Normal), INPUTS, COVARIANCE, (-1.0, 1.0), 0.9)
+        unknown = predicted(MarginalLikelihood(dist.Normal), INPUTS, np.nan * COVARIANCE, None, 0.9)
     assert all(np.all((each >= -1) & (each <= 1)) for each in clipped[:-1])
     assert all(np.isnan(each).all() for each in unknown[1:])
 

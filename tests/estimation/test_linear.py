@@ -13,20 +13,17 @@ from scipy import optimize, stats
 from sklearn.linear_model import Ridge
 
 import ldpbayes as ldp
-from ldpbayes.estimation import Estimate
-from ldpbayes.learning import (
+from ldpbayes.estimation import (
     CrossValidation,
+    Estimate,
+    EstimationWarning,
     Evidence,
-    LearningWarning,
     MarginalLikelihood,
     SquaredError,
     UnbiasedLabels,
-    bernoulli_labels,
     linear_fit,
-    log_normal_labels,
-    poisson_labels,
 )
-from ldpbayes.learning import _linear as module
+from ldpbayes.estimation import _linear as module
 
 COUNT, WIDTH = 400, 3
 TRUTH = np.array([0.4, 0.06, -0.04, 0.0])
@@ -192,10 +189,10 @@ def randomized_answers(x, epsilon, seed):
 
 
 def test_labels_in_chunks_with_one_budget_each_are_those_in_one_piece_with_one_for_all(features, monkeypatch):
-    x, options = features[:, 0], {"objective": MarginalLikelihood(bernoulli_labels), "penalty": 1.0}
+    x, options = features[:, 0], {"objective": MarginalLikelihood(dist.BernoulliLogits), "penalty": 1.0}
     z = randomized_answers(x, 2.0, seed=1)
     whole = linear_fit(features, ldp.Release(z, ldp.RandomizedResponse(2.0)), **options)
-    monkeypatch.setattr(module, "CHUNK_ROWS", 150)
+    monkeypatch.setattr(module, "LABELS_AT_A_TIME", 150)
     fit = linear_fit(features, ldp.Release(z, ldp.RandomizedResponse(np.full(COUNT, 2.0))), **options)
     # a step that promises 1e-6 nats moves a parameter by 1.4e-3 standard errors at most
     assert np.all(np.abs(fit.params - whole.params) < 1.5e-3 * whole.standard_error)
@@ -260,9 +257,9 @@ def test_by_default_the_fit_is_the_posterior_mean_over_penalties_and_scales():
 @pytest.mark.parametrize(
     ("law", "mechanism", "draw"),
     [
-        (poisson_labels, ldp.DiscreteLaplaceMechanism(1.0, 0, 20), lambda rng, rate: rng.poisson(rate)),
+        (dist.Poisson, ldp.DiscreteLaplaceMechanism(1.0, 0, 20), lambda rng, rate: rng.poisson(rate)),
         pytest.param(
-            log_normal_labels,
+            dist.LogNormal,
             ldp.LaplaceMechanism(20.0, 0.0, 20.0),
             lambda rng, rate: rate * np.exp(0.5 * rng.normal(size=COUNT)),
             marks=pytest.mark.slow,  # test_regressor.py fits log-normal labels without noise
@@ -281,7 +278,7 @@ def test_generalised_linear_models_of_counts_and_positive_labels(features, law, 
 
 def test_features_that_say_the_same_have_no_standard_errors_without_a_penalty(features, released):
     twice = np.concatenate([features[:, :2], features[:, :1]], axis=1)
-    with pytest.warns(LearningWarning, match="do not identify all parameters"):
+    with pytest.warns(EstimationWarning, match="do not identify all parameters"):
         fit = linear_fit(twice, released, penalty=0.0)
     assert np.isnan(fit.standard_error).all() and np.isfinite(fit.params).all()
     with warnings.catch_warnings():
@@ -298,7 +295,7 @@ def test_features_that_say_the_same_have_no_standard_errors_without_a_penalty(fe
 )
 def test_one_label_has_a_fit_that_says_that_it_tells_nothing_of_features(objective):
     release = ldp.Release(np.array([1.3]), ldp.LaplaceMechanism(1.0, -4.0, 4.0))
-    with pytest.warns(LearningWarning, match="do not identify all parameters"):
+    with pytest.warns(EstimationWarning, match="do not identify all parameters"):
         fit = linear_fit(np.ones((1, 1)), release, objective=objective)
     assert np.isfinite(fit.params).all() and fit.coefficients == 0 and np.isnan(fit.standard_error).all()
 
@@ -354,7 +351,7 @@ def test_a_flat_evidence_does_not_end_the_search_for_penalties():
     rng = np.random.default_rng(1)
     x, mechanism = stats.zscore(rng.normal(size=400)), ldp.RandomizedResponse(0.3)
     released = randomized_answers(x, 0.3, seed=1)
-    labels = MarginalLikelihood(bernoulli_labels)
+    labels = MarginalLikelihood(dist.BernoulliLogits)
     fit = linear_fit(x[:, None], ldp.Release(released, mechanism), objective=labels, intercept=False)
     # the prior deviations of the slope go up to 48, and the labels prefer none of them: the largest three penalties by
     # themselves have an error of 0.05, and all by quadrature one of 1.4, in whose tails Laplace's method is short

@@ -1,18 +1,20 @@
-"""Objectives: losses of predicted labels, given the released labels, and laws of labels."""
+"""Objectives: losses of predicted labels, given the released labels; laws of labels, and intervals of predictions."""
 
 import abc
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from numpy.polynomial.hermite_e import hermegauss
+from scipy import special
 
-from ldpbayes._core.checks import ONE_ABOVE_0, ONE_POSITIVE, LdpBayesWarning
+from ldpbayes._core.checks import ONE_ABOVE_0, ends_of
 from ldpbayes._core.pytrees import check_fields, optional, ruled
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
@@ -22,9 +24,9 @@ from ldpbayes.noise import Gaussian
 
 Bounds = tuple[float, float]
 
-
-class LearningWarning(LdpBayesWarning):
-    """Warning that a fit should be checked before it is used. The message states the reason."""
+LAWS_WITH_SCALE = (dist.Normal, dist.Laplace, dist.Cauchy, dist.Logistic, dist.LogNormal)
+LINKS: dict[Callable, Callable] = {dist.Poisson: jnp.exp, dist.BernoulliLogits: lambda prediction: prediction}
+"""From a prediction to the parameter of a law without a scale."""
 
 
 def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
@@ -37,8 +39,8 @@ def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
 
 def label_range(mechanism: Mechanism) -> tuple[Array, Array]:
     """The widest bounds of any label, infinite if there is none."""
-    domain, xp = mechanism.domain, np if is_concrete(mechanism) else jnp
-    return xp.min(getattr(domain, "lower_bound", -np.inf)), xp.max(getattr(domain, "upper_bound", np.inf))
+    (lower, upper), xp = ends_of(mechanism.domain), np if is_concrete(mechanism) else jnp
+    return xp.min(lower), xp.max(upper)
 
 
 def label_spread(values: Array, mechanism: Mechanism) -> Array:
@@ -68,10 +70,7 @@ class Objective(abc.ABC):
 
     @property
     def counts(self) -> bool:
-        """True if the original labels are whole numbers.
-
-        The likelihood then sums over whole numbers between bounds. JAX must know these bounds before compilation.
-        """
+        """True if the original labels are whole numbers, whose bounds JAX must know before compilation."""
         return False
 
     @abc.abstractmethod
@@ -88,10 +87,7 @@ class Objective(abc.ABC):
         return label_spread(values, mechanism), 0.0
 
     def mean(self, prediction: Array, scale: Array, bounds: Bounds | None = None) -> Array:
-        """Return the expected labels (n,), given the predictions (n,) and the scale.
-
-        If `bounds` are given, all results are between them, as in `LinearPredictor.predict`.
-        """
+        """Return the expected labels (n,) for predictions (n,) and a scale; clipped to `bounds`, if these are given."""
         return prediction if bounds is None else jnp.clip(prediction, *bounds)
 
 
@@ -118,56 +114,6 @@ class UnbiasedLabels(Objective):
         return jnp.square(mechanism.unbiased(values) - prediction)
 
 
-def normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Return the normal law with mean `prediction` and standard deviation `scale`, in units of the labels."""
-    return dist.Normal(prediction, scale, validate_args=False)
-
-
-def laplace_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Return the Laplace law with median `prediction` and mean absolute deviation `scale`, in units of the labels."""
-    return dist.Laplace(prediction, scale, validate_args=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class student_t_labels:
-    """Student's t law of labels. A few outliers among the labels hardly change a regression with this law.
-
-    An object of this class is a function (prediction, scale) → law. The prediction is the centre of the law, in the
-    unit of the label (identity link). The scale is smaller than the standard deviation.
-
-    Parameters
-    ----------
-    df : float
-        Degrees of freedom, positive. Default: 4.
-    """
-
-    df: float = ruled(ONE_POSITIVE, default=4.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def __call__(self, prediction: Array, scale: Array) -> dist.Distribution:
-        return dist.StudentT(self.df, prediction, scale, validate_args=False)
-
-
-def poisson_labels(prediction: Array) -> dist.Distribution:
-    """Return the Poisson law of labels that are counts. `prediction` is the logarithm of the mean count (log link)."""
-    return dist.Poisson(jnp.exp(prediction), validate_args=False)
-
-
-def log_normal_labels(prediction: Array, scale: Array) -> dist.Distribution:
-    """Return the law of positive labels with normal logarithm: mean `prediction`, standard deviation `scale`."""
-    return dist.LogNormal(prediction, scale, validate_args=False)
-
-
-def bernoulli_labels(prediction: Array) -> dist.Distribution:
-    """Return the law of labels 0 and 1, where `prediction` is the log-odds of 1.
-
-    The law is for mechanisms for categories, such as `RandomizedResponse`.
-    """
-    return dist.BernoulliLogits(prediction, validate_args=False)
-
-
 @dataclasses.dataclass(frozen=True)
 class MarginalLikelihood(Objective):
     """Loss −log p(z | prediction, scale) of a released label z, where the original label is integrated out.
@@ -177,12 +123,19 @@ class MarginalLikelihood(Objective):
     Parameters
     ----------
     law : callable
-        Function (prediction, scale) → law of the original label, a NumPyro distribution. It is a law of
-        `ldpbayes.learning`, or your own function. A function of the prediction alone means a law without a scale.
-        Default: `normal_labels`.
+        Law of the original label: a class of NumPyro, or your own function from a prediction and a scale to a NumPyro
+        distribution. A function of the prediction alone means a law without a scale. Default: ``dist.Normal``. The
+        classes are:
+
+        - ``dist.Normal``, ``dist.Laplace``, ``dist.Cauchy``, ``dist.Logistic``: the prediction is the location, in the
+          unit of the label;
+        - ``dist.LogNormal``: the prediction and the scale are the mean and the standard deviation of the logarithm of a
+          positive label;
+        - ``dist.Poisson``, for counts: the prediction is the logarithm of the mean (log link);
+        - ``dist.BernoulliLogits``, for labels 0 and 1 under a mechanism for categories: the prediction is the log-odds.
     scale : float, optional
         A plausible scale, which is the median of the log-normal prior of the scale. Default: a sixth of the range
-        between the bounds of the mechanism (for `log_normal_labels`: 1/2, because the scale has no unit). With much
+        between the bounds of the mechanism (for ``dist.LogNormal``: 1/2, because the scale has no unit). With much
         noise, a fit needs this prior. Without it, the likelihood may be largest at the scale 0, or may hardly decrease
         towards 0.
     deviation : float
@@ -193,14 +146,15 @@ class MarginalLikelihood(Objective):
 
     likelihood: ClassVar[bool] = True
 
-    law: Callable[..., dist.Distribution] = normal_labels
+    law: Callable[..., dist.Distribution] = dist.Normal
     scale: float | None = optional(ONE_ABOVE_0)
     deviation: float = ruled(ONE_ABOVE_0, default=1.5)
 
     def __post_init__(self) -> None:
         if not callable(self.law) or _positional(self.law) not in (1, 2):
+            classes = ", ".join(f"dist.{law.__name__}" for law in (*LAWS_WITH_SCALE, *LINKS))
             allowed = "a function from a prediction and a scale, or from a prediction alone, to a NumPyro distribution"
-            raise TypeError(f"law must be {allowed}, got {self.law!r}")
+            raise TypeError(f"law must be {allowed}, or one of {classes}; got {self.law!r}")
         check_fields(self)
 
     @property
@@ -214,10 +168,14 @@ class MarginalLikelihood(Objective):
     def scale_prior(self, values: Array, mechanism: Mechanism) -> tuple[Array, float]:
         if self.scale is not None:
             return self.scale, self.deviation**-2
-        return 0.5 if self.law is log_normal_labels else label_spread(values, mechanism), self.deviation**-2
+        return 0.5 if self.law is dist.LogNormal else label_spread(values, mechanism), self.deviation**-2
 
     def label(self, prediction: Array, scale: Array) -> dist.Distribution:
         """Return the law of the original label for a prediction and a scale, a NumPyro distribution."""
+        if self.law in LINKS:
+            return self.law(LINKS[self.law](prediction), validate_args=False)
+        if self.law in LAWS_WITH_SCALE:
+            return self.law(prediction, scale, validate_args=False)
         return self.law(prediction, scale) if self.scaled else self.law(prediction)
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
@@ -234,14 +192,14 @@ class MarginalLikelihood(Objective):
 
 @functools.cache
 def _positional(law: Callable) -> int:
-    """Number of positional arguments of a law; of NumPyro's own classes those with a location and a scale serve."""
-    if isinstance(law, type) and issubclass(law, dist.Distribution):
-        return 2 if law in (dist.Normal, dist.Laplace, dist.Cauchy, dist.Logistic) else 0
+    """Number of positional arguments of a law; 0 for classes of NumPyro that do not take a prediction and a scale."""
+    if isinstance(law, type):
+        return 2 if law in LAWS_WITH_SCALE else int(law in LINKS)
     parameters = inspect.signature(law).parameters.values()
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
-MAX_NODES = 1 << 22  # nodes of labels' laws that are held at a time while the means of clipped labels are computed
+NODES_AT_A_TIME = 1 << 22  # nodes of laws that are held while the means of clipped labels are computed
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -255,5 +213,107 @@ def _clipped_mean(
     def mean(label: tuple[jax.Array, jax.Array]) -> jax.Array:
         return Privatized(objective.label(*label), mechanism, validate_args=False).mean
 
-    batch = max(1, MAX_NODES // int(2000 + max(map(abs, constant or (0.0,)))))
+    batch = max(1, NODES_AT_A_TIME // int(2000 + max(map(abs, constant or (0.0,)))))
     return jax.lax.map(mean, (prediction, scale), batch_size=min(batch, len(prediction)))
+
+
+HERMITE_NODES = 9  # of each input's normal law; exact for polynomials of degree 17
+BISECTIONS = 60  # of an interval that is at most twice as far from 0 as its end: ends are exact to rounding
+
+
+class Prediction(NamedTuple):
+    """Predictions of m labels: arrays (m,), in the unit of the labels.
+
+    ``mean`` is the expected label, with the confidence interval from ``mean_lower`` to ``mean_upper``. ``label_lower``,
+    ``label_upper`` and ``label_sd`` are the prediction interval and the standard deviation of a new original label.
+    """
+
+    mean: np.ndarray
+    mean_lower: np.ndarray
+    mean_upper: np.ndarray
+    label_lower: np.ndarray
+    label_upper: np.ndarray
+    label_sd: np.ndarray
+
+
+def predicted(
+    objective: MarginalLikelihood, inputs: Array, covariance: Array, bounds: Bounds | None, level: float
+) -> Prediction:
+    """Predictions from the inputs (m, 2) of the labels' law, the prediction and the logarithm of the scale, of these
+    normal errors (m, 2, 2). The parameters of a new label are integrated out, by Gauss-Hermite quadrature.
+    """
+    inputs, covariance = np.asarray(inputs), np.asarray(covariance)
+    fixed = bounds if objective.counts else None  # bounds of counts are constants of a compiled function
+    means = _means(objective, fixed, bounds, inputs, covariance, special.ndtri((1 + level) / 2))
+    label = np.asarray(_labels(objective, inputs, covariance, (1 - level) / 2))
+    lower, upper = label[:2] if bounds is None else np.clip(label[:2], *bounds)
+    return Prediction(*map(np.asarray, (*means, lower, upper, label[2])))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _means(
+    objective: MarginalLikelihood,
+    fixed: Bounds | None,
+    bounds: Bounds | None,
+    inputs: Array,
+    covariance: Array,
+    quantile: Array,
+) -> tuple[Array, Array, Array]:
+    """Expected labels (m,), and the ends of their intervals, each a quantile away."""
+
+    def mean(inputs: Array) -> Array:
+        return objective.mean(inputs[:, 0], jnp.exp(inputs[:, 1]), fixed or bounds)
+
+    # Of all errors of a given size the one along which the mean varies most: exact for a monotone link.
+    expected, slopes = jax.vjp(mean, inputs)
+    (gradient,) = slopes(jnp.ones_like(expected))
+    along = jnp.einsum("mij,mj->mi", covariance, gradient)
+    size = jnp.sqrt(jnp.sum(gradient * along, axis=1, keepdims=True))
+    step = quantile * along / jnp.where(size > 0, size, 1.0)
+    lower, upper = jnp.sort(mean(jnp.concatenate([inputs - step, inputs + step])).reshape(2, -1), axis=0)
+    return expected, lower, upper
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _labels(objective: MarginalLikelihood, inputs: Array, covariance: Array, tail: Array) -> Array:
+    """Two quantiles and the standard deviation (3, m) of new labels; NaN for what the law does not have."""
+    nodes, weights = hermegauss(HERMITE_NODES)
+    first, second = (grid.ravel() for grid in np.meshgrid(nodes, nodes if objective.scaled else [0.0]))
+    weights = np.outer(weights if objective.scaled else [1.0], weights).ravel()
+    weights = weights / weights.sum()
+
+    def quantiles(label: tuple[Array, Array]) -> Array:
+        at, covariance = label
+        error = jnp.sqrt(covariance[0, 0])
+        shared = covariance[0, 1] / jnp.where(error > 0, error, 1.0)
+        rest = jnp.sqrt(jnp.maximum(covariance[1, 1] - shared**2, 0.0))
+        law = objective.label(at[0] + error * first, jnp.exp(at[1] + shared * first + rest * second))
+        mean = law.mean @ weights
+        deviation = jnp.sqrt((law.variance + law.mean**2) @ weights - mean**2)
+        least = jnp.asarray(ends_of(law.support)[0])
+        probabilities = jnp.stack([tail, 1 - tail])
+
+        def below(values: Array) -> Array:
+            return jnp.stack([law.cdf(value) @ weights for value in values]) < probabilities
+
+        def widen(ends: Array) -> Array:
+            low, high = ends
+            low = jnp.where(below(low), low, jnp.maximum(2 * low, least))
+            return jnp.stack([low, jnp.where(below(high), 2 * high, high)])
+
+        def narrow(ends: Array) -> Array:
+            return jnp.any(~below(ends[0]) & (ends[0] > least)) | jnp.any(below(ends[1]))
+
+        def halve(_: int, ends: Array) -> Array:
+            middle = ends.mean(axis=0)
+            return jnp.where(below(middle), jnp.stack([middle, ends[1]]), jnp.stack([ends[0], middle]))
+
+        start = jnp.stack([jnp.full(2, jnp.maximum(-1.0, least)), jnp.ones(2)])
+        try:
+            _, ends = jax.lax.fori_loop(0, BISECTIONS, halve, jax.lax.while_loop(narrow, widen, start))
+        except NotImplementedError:  # the law has no cdf
+            ends = jnp.full(2, jnp.nan)
+        ends = jnp.rint(ends) if law.support.is_discrete else ends
+        return jnp.append(jnp.where(jnp.isnan(covariance).any(), jnp.nan, ends), deviation)  # of errors that are known
+
+    return jax.lax.map(quantiles, (inputs, covariance), batch_size=1000).T

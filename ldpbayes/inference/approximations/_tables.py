@@ -23,29 +23,31 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Params, PyTree
-from ldpbayes.inference._expansion import WORTHWHILE_RECORDS
-from ldpbayes.inference.chains import Sampler
+from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
+from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
+from ldpbayes.inference.approximations.surrogates import Report, Surrogate
+from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
-from ldpbayes.inference.density import Density, Site, given
-from ldpbayes.inference.surrogates import Report, Surrogate, panel_sketches
+from ldpbayes.inference.density import Density, given
+from ldpbayes.inference.problem import Problem
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.likelihood.registry import closed_form
 from ldpbayes.numerics.arrays import distinct, evenly_spaced, width_classes
 
-LEAST_ROWS = 10  # values of a site from which on it is tabulated
-FEW = 50  # latent numbers of a model below which many records are better expanded: a look-up takes time for each
-LEAST_WORK = 500  # array entries that a value's likelihood reads and writes from which on it is tabulated
+LEAST_TABULATED_ROWS = 10  # values of a site from which on it is tabulated
+FEW_PARAMETERS = 50  # below which many records are better expanded: a look-up takes time for each
+LEAST_WORK_OF_A_ROW = 500  # array entries that a value's likelihood reads and writes from which on it is tabulated
 DEGREE = 7  # of the polynomial on each piece of a table
 FIRST_PIECES, MOST_PIECES = 12, 12 << 5  # of a table; it has twice as many until it is exact
-DEPTH = 100.0  # nats below the largest log-likelihood at which a table ends; it goes on in a straight line
-TOLERANCE = 1e-4  # nats: sum of the largest errors of all tables
-CHUNK, SMALL_CHUNK = 1 << 13, 1 << 9  # likelihoods that are computed at once
-DRAWS = 32  # posterior draws at which tables are compared with the likelihood
-GRID = 16  # numbers at which the ends of a table are sought, in each of at most so many rounds
-MAX_ROUNDS = 30
-SLOW = 4.0  # twice as many pieces reduce an error by more, or never enough
+DEPTH_NATS = 100.0  # below the largest log-likelihood, where a table ends; it goes on in a straight line
+MAX_ERROR_NATS = 1e-4  # sum of the largest errors of all tables
+AT_ONCE, FEW_AT_ONCE = 1 << 13, 1 << 9  # likelihoods that are computed in one call
+COMPARED_DRAWS = 32  # posterior draws at which tables are compared with the likelihood
+POINTS_OF_A_ROUND = 16  # numbers at which the ends of a table are sought, in each of at most so many rounds
+MAX_ROUNDS_FOR_ENDS = 30
+LEAST_GAIN = 4.0  # twice as many pieces reduce an error by more, or never enough
 
 _NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))  # of Chebyshev
 _TESTS = np.cos(np.pi * np.arange(DEGREE + 2) / (DEGREE + 1))  # where the error of a smooth function is largest
@@ -261,11 +263,11 @@ class TabulatedSite:
             made = np.einsum("pnk,nc->kpc", values[:, : DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
             at_tests = np.einsum("kpc,tc->ptk", made, np.vander(_TESTS, DEGREE + 1, increasing=True))
             before, now = errors[waiting], np.max(np.abs(at_tests - values[:, DEGREE + 1 :]), axis=(0, 1))
-            good = weights[waiting] * now <= TOLERANCE / count
+            good = weights[waiting] * now <= MAX_ERROR_NATS / count
             for place in np.flatnonzero(good):
                 polynomials[waiting[place]] = made[place]
             errors[waiting] = now
-            hopeless = (pieces > 2 * FIRST_PIECES) & (now > before / SLOW)
+            hopeless = (pieces > 2 * FIRST_PIECES) & (now > before / LEAST_GAIN)
             waiting, pieces = waiting[~good & ~hopeless], 2 * pieces
         lacking = np.array([each is None for each in polynomials])
         if lacking.all():
@@ -288,7 +290,7 @@ class TabulatedSite:
         """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
         records = np.arange(len(self.values)) if records is None else records
         flat, owners = numbers.ravel(), np.broadcast_to(records, numbers.shape).ravel()
-        size, result = CHUNK - 1, np.empty(flat.size)
+        size, result = AT_ONCE - 1, np.empty(flat.size)
         # Sums over counts have windows for the widest noise: records of one class of it share one that is compiled.
         widths = width_classes(np.sqrt(self.variances))
         parts = []
@@ -304,7 +306,7 @@ class TabulatedSite:
 
     def _chunk(self, x: np.ndarray, owners: np.ndarray, widest: int) -> np.ndarray:
         size = len(x)
-        room = CHUNK if size > SMALL_CHUNK else SMALL_CHUNK
+        room = AT_ONCE if size > FEW_AT_ONCE else FEW_AT_ONCE
         x = np.pad(x, (0, room - size), mode="edge")
         owners = np.pad(owners, (0, room - size), constant_values=widest)
         with jax.enable_x64(True):
@@ -325,19 +327,19 @@ def _law(message: Message) -> Any:
 
 
 def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers (kinds,) beyond which log-likelihoods are lower by `DEPTH` than at their largest, if they ever are; and
-    whether values have a density at any.
+    """Numbers (kinds,) beyond which log-likelihoods are lower by `DEPTH_NATS` than at their largest, if they ever are;
+    and whether values have a density at any.
     """
     grid = site.scale.place(site.scale.sizes[:, None], site.variances[records])
     grid, every = np.broadcast_to(grid, (len(grid), len(records))), np.arange(len(records))
-    for _ in range(MAX_ROUNDS):  # on a finer grid between the neighbours of those that are not lower
+    for _ in range(MAX_ROUNDS_FOR_ENDS):  # on a finer grid between the neighbours of those that are not lower
         values = site.at(grid, records)
-        near, possible = values >= values.max(axis=0) - DEPTH, np.isfinite(values.max(axis=0))
+        near, possible = values >= values.max(axis=0) - DEPTH_NATS, np.isfinite(values.max(axis=0))
         first, last = np.argmax(near, axis=0), len(grid) - 1 - np.argmax(near[::-1], axis=0)
         low, high = grid[np.maximum(first - 1, 0), every], grid[np.minimum(last + 1, len(grid) - 1), every]
         if np.all(high - low > 0.7 * (grid[-1] - grid[0])):
             break
-        grid = low + (high - low) * np.linspace(0, 1, GRID)[:, None]
+        grid = low + (high - low) * np.linspace(0, 1, POINTS_OF_A_ROUND)[:, None]
     return low, high, possible
 
 
@@ -349,24 +351,26 @@ Tabulated: TypeAlias = dict[str, tuple[TabulatedSite, Tables, float]]
 class TabulatedRecords(Surrogate):
     """A model in which likelihoods of records are looked up in tables, whose reference are the likelihoods."""
 
-    exact: Density
     tabulated: Tabulated
-    records: Callable[..., Surrogate]
 
     def __post_init__(self) -> None:
-        self.density = dataclasses.replace(self.exact, model=_LookUp(self.exact.model, self.tabulated))
+        exact = self.problem.density
+        self.density = dataclasses.replace(exact, model=_LookUp(exact.model, self.tabulated))
 
     def prepare(self, chains: Any) -> None:
         super().prepare(chains)
+        exact = self.problem.density
 
         def numbers(parameters: Params) -> dict[str, Array]:
-            trace = self.exact.trace(given(self.exact.model, parameters, parameters))
+            trace = exact.trace(given(exact.model, parameters, parameters))
             return {name: site.numbers(trace[name]) for name, (site, *_) in self.tabulated.items()}
 
         self._numbers = program_of("numbers", numbers, chains.example)
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
-        flat = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), DRAWS) for name, each in positions.items()}
+        flat = {
+            name: evenly_spaced(each.reshape(-1, *each.shape[2:]), COMPARED_DRAWS) for name, each in positions.items()
+        }
         draws = len(next(iter(flat.values())))
         rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
         errors, count, others, certified = np.zeros(draws), 0, 0, 0.0
@@ -379,26 +383,27 @@ class TabulatedRecords(Surrogate):
         error = float(np.max(np.abs(errors)))
         report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
         report = dataclasses.replace(report, others=others or None)
-        if error <= 10 * TOLERANCE:
+        if error <= 10 * MAX_ERROR_NATS:
             return report
-        return self.records(f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws", report)
+        why = f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws"
+        return instead_of_expansion(self.problem, self.sampling, why, report)
 
 
-def tabulated_records(
-    density: Density, sites: dict[str, Site], sampler: Sampler, records: Callable[..., Surrogate]
-) -> Surrogate | None:
+def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:
     """Tables for the observed sites whose likelihoods are worth it; None if there is no such site."""
-    candidates = [name for name, site in sites.items() if site.rows >= LEAST_ROWS and not site.latent]
-    if not candidates or panel_sketches(density):
+    density, sites = problem.density, problem.sites
+    candidates = [name for name, site in sites.items() if site.rows >= LEAST_TABULATED_ROWS and not site.latent]
+    requested = problem.expand is not None or problem.expansion is not None
+    if requested or sampling.outside is not None or not candidates or panel_sketches(density):
         return None
-    parameters = jax.eval_shape(lambda key: density.start(key, sampler.kernel._init_strategy), sampler.key)
-    few = sum(np.size(each) for each in parameters.values()) < FEW
+    parameters = jax.eval_shape(lambda key: density.start(key, sampling.kernel._init_strategy), sampling.key)
+    few = sum(np.size(value) for value in parameters.values()) < FEW_PARAMETERS
     tabulated: Tabulated = {}
     for name in candidates:
         traced, _ = trace(lambda _, u, name=name: density.log_likelihood(u, u, [name]), parameters)
-        if traced.work < LEAST_WORK * sites[name].rows or (few and sites[name].records >= WORTHWHILE_RECORDS):
+        if traced.work < LEAST_WORK_OF_A_ROW * sites[name].rows or (few and sites[name].records >= WORTHWHILE_RECORDS):
             continue
         with contextlib.suppress(NoTable):
             site = TabulatedSite.of(density, name, parameters)
             tabulated[name] = site, *site.tables()
-    return TabulatedRecords(density, tabulated, records) if tabulated else None
+    return TabulatedRecords(problem, sampling, tabulated) if tabulated else None

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.learning import release_labels
+from ldpbayes.estimation import release_labels
 from ldpbayes.mechanisms import optimal_half_width
 
 N = 20_000
@@ -88,8 +88,8 @@ def test_text_among_features_is_refused_with_the_line_that_encodes_it():
     frame = pd.DataFrame({"age": [30.0, 40.0, 50.0], "education": ["school", "college", "school"]})
     release = ldp.Release([0.1, 0.5, 0.9], ldp.LaplaceMechanism(1.0, 0, 1))
     for fit in (
-        lambda: ldp.learning.linear_fit(frame, release),
-        lambda: ldp.learning.LabelPrivateRegressor(release.mechanism).fit(frame, release.values),
+        lambda: ldp.estimation.linear_fit(frame, release),
+        lambda: ldp.estimation.LabelPrivateRegressor(release.mechanism).fit(frame, release.values),
     ):
         with pytest.raises(ValueError, match=r"pandas.get_dummies\(features, drop_first=True\)"):
             fit()

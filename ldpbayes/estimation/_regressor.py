@@ -11,16 +11,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
+from ldpbayes.estimation._criterion import Penalty
+from ldpbayes.estimation._labels import checked_bounds, checked_features
+from ldpbayes.estimation._linear import LinearPredictor, linear_fit
+from ldpbayes.estimation._network import Network, NetworkPredictor, network_fit
+from ldpbayes.estimation._objectives import MarginalLikelihood, Objective
 from ldpbayes.laws.families import density_breaks
-from ldpbayes.learning._labels import checked_bounds, checked_features
-from ldpbayes.learning._linear import LinearModel, LinearPredictor, linear_fit
-from ldpbayes.learning._network import Network, NetworkPredictor, network_fit
-from ldpbayes.learning._objectives import MarginalLikelihood, Objective
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
 
-NEGLIGIBLE_NOISE = 1e-6  # share of the labels' deviation: noise of labels that were not randomized
-SMOOTHING = 0.3  # share of a mean's standard error: noise that gives a kinked density a curvature, and moves no fit
+NEGLIGIBLE_SHARE = 1e-6  # share of the labels' deviation: noise of labels that were not randomized
+SMOOTHING_SHARE = 0.3  # share of a mean's standard error: noise that gives a kinked density a curvature
 
 
 class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -35,11 +36,13 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     mechanism : Mechanism, optional
         The mechanism that released the labels. It is used if `fit` gets no mechanism. Without any mechanism, the labels
         are treated as original labels.
-    model : LinearModel or Network, optional
-        The model. Default: ``LinearModel()``.
+    network : Network, optional
+        The network, which `network_fit` trains. Default: none, but the linear predictor of `linear_fit`.
     objective : Objective, optional
         The loss. Default: ``MarginalLikelihood()``. For original labels, the fit smooths a density with a kink, such as
-        the density of `laplace_labels`. This changes estimates by less than half of a standard error.
+        the density of ``dist.Laplace``. This changes estimates by less than half of a standard error.
+    penalty, intercept
+        Options of `linear_fit`. A network does not use them.
     bounds : (float, float), optional
         Bounds of the predictions, in the unit of the labels, as in `LinearPredictor.predict`. Default: no bounds.
     random_state : int
@@ -50,13 +53,15 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         self,
         mechanism: Mechanism | None = None,
         *,
-        model: LinearModel | Network | None = None,
+        network: Network | None = None,
         objective: Objective | None = None,
+        penalty: float | Penalty | None = None,
+        intercept: bool = True,
         bounds: tuple[float, float] | None = None,
         random_state: int = 0,
     ) -> None:
-        self.mechanism, self.model, self.objective = mechanism, model, objective
-        self.bounds, self.random_state = bounds, random_state
+        self.mechanism, self.network, self.objective = mechanism, network, objective
+        self.penalty, self.intercept, self.bounds, self.random_state = penalty, intercept, bounds, random_state
 
     def fit(self, X: Array, y: Array, mechanism: Mechanism | None = None) -> "LabelPrivateRegressor":
         """Fit the model to features X (n, d) and labels y (n,) that a mechanism released.
@@ -68,21 +73,24 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
         checked_bounds(self.bounds)
         mechanism = self.mechanism if mechanism is None else mechanism
-        model = LinearModel() if self.model is None else self.model
         objective = MarginalLikelihood() if self.objective is None else self.objective
         if mechanism is None:  # one without a guarantee, for labels as they are
             labels = np.asarray(y, float)
-            noise = Gaussian(NEGLIGIBLE_NOISE * (float(labels.std()) or 1.0))
+            noise = Gaussian(NEGLIGIBLE_SHARE * (float(labels.std()) or 1.0))
             mechanism = AdditiveMechanism(noise, sensitivity=np.inf)
             objective = _likelihood(objective, labels) if isinstance(objective, MarginalLikelihood) else objective
         features, release = np.asarray(X, float), Release(y, mechanism)
         self.fit_: LinearPredictor | NetworkPredictor
-        if isinstance(model, LinearModel):
-            self.fit_ = linear_fit(features, release, objective=objective, **vars(model))
-        elif isinstance(model, Network):
-            self.fit_ = network_fit(features, release, objective=objective, network=model, seed=self.random_state)
+        if self.network is None:
+            self.fit_ = linear_fit(
+                features, release, objective=objective, penalty=self.penalty, intercept=self.intercept
+            )
+        elif not isinstance(self.network, Network):
+            raise TypeError(f"network must be a Network, got {self.network!r}")
         else:
-            raise TypeError(f"model must be a LinearModel or a Network, got {model!r}")
+            self.fit_ = network_fit(
+                features, release, objective=objective, network=self.network, seed=self.random_state
+            )
         return self
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
@@ -122,6 +130,6 @@ def _likelihood(objective: MarginalLikelihood, labels: np.ndarray) -> Likelihood
     noise = None
     if density_breaks(law) is not None:
         width = float(np.ptp(labels)) or 1.0
-        scale = SMOOTHING * (float(labels.std()) or 1.0) / np.sqrt(len(labels))
+        scale = SMOOTHING_SHARE * (float(labels.std()) or 1.0) / np.sqrt(len(labels))
         noise = (scale, float(labels.min()) - width, float(labels.max()) + width)
     return Likelihood(objective.law, objective.scale, objective.deviation, noise)

@@ -1,4 +1,4 @@
-"""Private labels: how they are released, and how released labels and public features are read by a fit."""
+"""Private labels: how they are released, their prior, and how released labels and public features are read by a fit."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,17 +7,19 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import FINITE_NUMBERS, check_order, checked
+from ldpbayes._core.checks import FINITE_NUMBERS, POSITIVE, at_least, check_order, checked
 from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
-from ldpbayes.data import Release
+from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import simulated_release, warn_of_repeats
-from ldpbayes.estimation.priors import label_prior
-from ldpbayes.learning._objectives import MarginalLikelihood, Objective
-from ldpbayes.mechanisms import LaplaceMechanism, RPWithPrior
+from ldpbayes.estimation._objectives import MarginalLikelihood, Objective
+from ldpbayes.estimation.smoothing import SmoothFamily, estimate_density
+from ldpbayes.laws.functionals import cdf
+from ldpbayes.mechanisms import LaplaceMechanism, NumericMechanism, RPWithPrior
 from ldpbayes.mechanisms.design import Histogram, optimal_half_width
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 
+PRIOR_BINS = 64  # of a deconvolved prior
 PRIOR_SHARE = 0.9  # probability, under an estimated prior, of the interval in which labels keep their neighbourhood
 
 
@@ -42,8 +44,7 @@ class LabelRelease:
     def guarantee(self) -> Guarantee:
         """The guarantee of all releases together: pure differential privacy (δ = 0) with the sum of their ε.
 
-        If the labels were released only once, the trade-off curve is exact. If they were released twice, the curve is a
-        lower bound, which holds for every pair of mechanisms with these ε.
+        For two releases, the trade-off curve is a lower bound, which holds for every pair of mechanisms with these ε.
         """
         if self.prior_release is None:
             return self.release.guarantee
@@ -54,8 +55,10 @@ class LabelRelease:
         statement = self.guarantee.statement()
         if self.prior_release is None:
             return statement
-        prior, own = (f"{epsilon:.4g}" for epsilon in self._budgets)
-        return f"{statement} Of this epsilon, {prior} went into the prior of the labels and {own} into each label."
+        of_prior, of_label = (f"{epsilon:.4g}" for epsilon in self._budgets)
+        return (
+            f"{statement} Of this epsilon, {of_prior} went into the prior of the labels and {of_label} into each label."
+        )
 
 
 def release_labels(
@@ -104,9 +107,11 @@ def release_labels(
     LaplaceMechanism(epsilon, lower, upper)
     allowed = f"at least 0 and below epsilon = {epsilon:g}, the whole budget"
     prior_epsilon = checked("prior_epsilon", prior_epsilon, allowed, lambda a: (a >= 0) & (a < epsilon))
-    own = epsilon - prior_epsilon
+    label_epsilon = epsilon - prior_epsilon
     whole = (lower, upper)
-    RPWithPrior(own, whole if interval is None else interval, upper - lower if half_width is None else half_width)
+    RPWithPrior(
+        label_epsilon, whole if interval is None else interval, upper - lower if half_width is None else half_width
+    )
 
     prior_key, label_key = jax.random.split(jax.random.key(seed))
     if prior_epsilon > 0:
@@ -117,9 +122,58 @@ def release_labels(
     if interval is None:
         interval = whole if prior_release is None else prior.highest_density_interval(PRIOR_SHARE)
     if half_width is None:
-        half_width, interval, _ = optimal_half_width(prior, own, interval=interval)
-    release = simulated_release(label_key, values, RPWithPrior(own, interval, half_width))
-    return LabelRelease(release, prior_release, prior, (prior_epsilon, own))
+        half_width, interval, _ = optimal_half_width(prior, label_epsilon, interval=interval)
+    release = simulated_release(label_key, values, RPWithPrior(label_epsilon, interval, half_width))
+    return LabelRelease(release, prior_release, prior, (prior_epsilon, label_epsilon))
+
+
+def label_prior(release: Release, *, deconvolved: bool = True, width: float | None = None) -> Histogram:
+    """Estimate the law (probability distribution) of labels from released labels, as a `Histogram`.
+
+    It uses only released labels, and therefore needs no further privacy budget.
+
+    Parameters
+    ----------
+    release : Release
+        The released labels, which are numbers. With ``deconvolved=True``, their mechanism must have clipping bounds,
+        and very many labels must all have the same budget. Otherwise a ValueError is raised.
+    deconvolved : bool
+        True (default): the histogram describes the original labels. `estimate_density` computes it, with 64 bins
+        between the clipping bounds. Labels outside the bounds belong to the first or the last bin. False: the histogram
+        describes the released labels, including their noise ([LH], Algorithm 3).
+    width : float, optional
+        Only for ``deconvolved=False``: the width of the bins, in the unit of the labels. The first and the last bin are
+        narrower. Default: the standard deviation of the released labels.
+    """
+    if not isinstance(release, Release):
+        raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")
+    if release.values is None:
+        raise ValueError("the prior of labels needs released values; this release has none")
+    if not deconvolved:
+        return _released_histogram(release, width)
+    if width is not None:
+        raise ValueError(f"width is only for a histogram of released labels, deconvolved=False; got {width!r}")
+    edges = np.linspace(*SmoothFamily.of(release.mechanism)[:2], PRIOR_BINS + 1)
+    data = release if release.mechanism.batch_shape else release.sketch(keep_records=False)
+    below = estimate_density(data, knots=len(edges), functionals={"below": cdf(edges[1:-1])}).params
+    return Histogram(edges, np.diff(below, prepend=0.0, append=1.0) / np.diff(edges))
+
+
+def _released_histogram(release: Release, width: float | None) -> Histogram:
+    """[LH], Algorithm 3, with each bin's probability divided by its width."""
+    mechanism = release.mechanism
+    if not isinstance(mechanism, NumericMechanism) or mechanism.event_shape or mechanism.support.is_discrete:
+        raise ValueError(f"released labels must be real numbers, one for each record; got values under {mechanism!r}")
+    z = np.asarray(release.values, float)
+    low, high, mean = z.min(), z.max(), z.mean()
+    if not low < high:
+        raise ValueError(f"the released labels are degenerate: all {len(z)} of them are {low:g}")
+    width = checked("width", z.std() if width is None else width, *POSITIVE)
+    first, last = np.floor((low - mean) / width) + 1, np.ceil((high - mean) / width)
+    at_least(1, "the number of bins that width makes", int(last - first + 1), 10**6)
+    nodes = mean + width * np.arange(first, last)
+    nodes = np.concatenate([[low], nodes[(nodes > low) & (nodes < high)], [high]])
+    return Histogram(nodes, np.histogram(z, nodes)[0] / len(z) / np.diff(nodes))
 
 
 def checked_data(
@@ -127,16 +181,16 @@ def checked_data(
 ) -> tuple[Objective, np.ndarray, list[str]]:
     """The objective, features (n, d) and their names; TypeError or ValueError unless a fit can use them."""
     if not isinstance(release, Release):
-        kind, in_sketch = type(release).__name__, ": a sketch has one law for all labels"
-        hint = {"LabelRelease": ": pass its attribute .release", "PanelSketch": in_sketch, "MixedSketch": in_sketch}
-        raise TypeError(f"release must be a Release of labels, got {kind}{hint.get(kind, '')}")
+        hint = ": a sketch has one law for all labels" if isinstance(release, Sketch) else ""
+        hint = ": pass its attribute .release" if isinstance(release, LabelRelease) else hint
+        raise TypeError(f"release must be a Release of labels, got {type(release).__name__}{hint}")
     if release.mechanism.record_shape or release.mechanism.event_shape:
         raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
     if release.values is None:
         raise ValueError("a release without values has no labels to learn from")
     objective = MarginalLikelihood() if objective is None else objective
     if not isinstance(objective, Objective):
-        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(normal_labels), got {objective!r}")
+        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(dist.Normal), got {objective!r}")
     warn_of_repeats(release.promises)
     return objective, *checked_features(features, len(release))
 

@@ -1,0 +1,449 @@
+"""Polynomials that stand for the log-likelihood of many records: around the posterior's mode, or at its draws."""
+
+import dataclasses
+import functools
+import math
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpyro.infer import init_to_uniform
+
+from ldpbayes._core.checks import is_integer
+from ldpbayes._core.types import Array, Key, Model, Params
+from ldpbayes.inference.approximations._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, NoExpansion, cut_model
+from ldpbayes.inference.approximations._expanded import HOPELESS_SD, MODERATE_SD, NEGLIGIBLE_SD, Expanded
+from ldpbayes.inference.approximations._integral import AS_LONG
+from ldpbayes.inference.approximations._mode import Mode, find_mode
+from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
+from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
+from ldpbayes.inference.approximations.surrogates import Report, Surrogate
+from ldpbayes.inference.chains import Sampling, flat_rows
+from ldpbayes.inference.compiled_programs import program_of, trace
+from ldpbayes.inference.density import Density, Site, density_of, sites_of
+from ldpbayes.inference.model import model_of
+from ldpbayes.inference.problem import Problem
+from ldpbayes.numerics.arrays import evenly_spaced
+from ldpbayes.numerics.polynomial import Frame, Polynomial, polynomial_of_slopes
+
+ORDERS = (2, 3, 4)
+SPARE_POINTS = 16
+HELD_OUT_EVERY = 4  # every fourth point tests the polynomial and is not used to fit it
+MIN_SEARCHES = 8  # for the mode: of two modes that attract alike, one is missed with probability 1/128
+NORMAL_DRAWS = 4000  # from the normal approximation: a frame of few draws is too narrow in many dimensions
+MAX_FIRST_PASSES = 400  # passes that a first expansion may take, if it is to be of a higher order than the second
+MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
+MAX_ROUNDS = 4  # expansions, each at the draws of the one before
+MAX_PASSES = 6000  # passes for an expansion, beyond which no higher order is tried
+NARROW_RATIO = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
+MIN_WORK = 1.5e10  # array entries that a gradient an iteration handles, from which on compiling an expansion pays
+WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
+MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expansion:
+    """A polynomial that replaces the log-likelihood of many records in `fit`. The function `expand` makes the
+    expansion.
+
+    Expansions of different records can be added if they have the same points (argument ``at`` of `expand`): ``first +
+    second``, or ``sum(expansions)``. The attributes are:
+
+    - ``names``: the sites (named variables) of the model that are the variables of the polynomial;
+    - ``order``: the order of the polynomial: 2, 3 or 4;
+    - ``count``: the number of records;
+    - ``frame``: a linear transformation of the variables, after which their posterior covariance matrix is the
+      identity;
+    - ``points``: values of the variables, to which the polynomial is fitted. They are approximate posterior draws;
+    - ``values`` and ``slopes``: the log-likelihood at each of the points, in nats, and its gradient;
+    - ``rays``: m further points in the tails of the posterior, at which `fit` checks the polynomial;
+    - ``outwards`` (m,): the log-likelihood at each point of ``rays``, in nats;
+    - ``promises`` and ``doubts``: the guarantees of the releases of all records, and the texts of warnings about these
+      releases.
+    """
+
+    names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
+    order: int  # of the polynomial: 2, 3 or 4
+    count: int  # number of records
+    frame: Frame  # coordinates of the polynomial, in which draws of the posterior have covariance 1
+    points: np.ndarray  # (points, n) or (points, groups, n): values of these sites at draws
+    values: np.ndarray  # (points,): log-likelihoods of the records
+    slopes: np.ndarray  # of the shape of the points: gradients of the log-likelihood
+    rays: Any = None  # `Rays` out of these draws, where that of shards is compared with the records
+    outwards: Any = None  # (m,): log-likelihoods of the records at the points of the rays
+    promises: tuple[Any, ...] = ()  # of all different releases that the records are from
+    doubts: tuple[str, ...] = ()  # about these releases
+
+    def __add__(self, other: object) -> "Expansion":
+        if not isinstance(other, Expansion):
+            return NotImplemented
+        if self.names != other.names or not np.array_equal(self.points, other.points):
+            raise ValueError("expansions can be added only if their points are equal: make the second with at=first")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("count", "values", "slopes", "outwards")}
+        for name in ("promises", "doubts"):
+            own = getattr(self, name)
+            sums[name] = own + tuple(each for each in getattr(other, name) if each not in own)
+        return dataclasses.replace(self, **sums)
+
+    def __radd__(self, other: object) -> "Expansion":
+        """Return this expansion if `other` is 0, so that ``sum`` can add expansions."""
+        return self if is_integer(other) and other == 0 else NotImplemented
+
+    @functools.cached_property
+    def polynomial(self) -> Polynomial:
+        """The polynomial, fitted to the values and slopes at all points."""
+        return self._fitted(slice(None))
+
+    def _fitted(self, used: Any) -> Polynomial:
+        return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
+
+    def errors(self) -> np.ndarray:
+        """Return errors of the polynomial at some of its points, in nats, as a measure of its accuracy.
+
+        A polynomial is fitted to three quarters of the points. An error is the difference between the exact
+        log-likelihood and this polynomial, at one of the other points, minus the mean of all these differences. (A
+        constant does not change the posterior.)
+        """
+        test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
+        errors = self.values[test] - self._fitted(~test).values(self.points[test])
+        return errors - errors.mean()
+
+
+def expand(
+    model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
+) -> Expansion:
+    """Compute a polynomial (an expansion) that `fit` can use in place of the log-likelihood of all records.
+
+    Use this function if the data do not fit on one machine, and each machine holds a part of the records (a shard):
+
+    - On the first machine, compute ``first = expand(model, shard)``.
+    - On every other machine, compute ``expand(model, shard, at=first)``.
+    - Add all expansions to ``total``, and call ``fit(model, shard, expand=total)`` with any one of the shards.
+    - If `fit` warns that the expansion may be inexact, repeat these steps, where the first machine computes
+      ``expand(model, shard, at=posterior)`` with the result of `fit`.
+
+    Parameters
+    ----------
+    model, *args, **kwargs
+        NumPyro model and its arguments, with all records or with one shard. Raises ValueError if no polynomial can
+        replace the log-likelihood, for example because the model has too many parameters.
+    at : Expansion or posterior, optional
+        The points (values of the parameters) to which the polynomial is fitted.
+
+        - An expansion: the points of this expansion. The two expansions can then be added.
+        - A result of `fit`: its posterior draws.
+        - Default: points around the posterior mode of the records in the arguments. Raises ValueError if there are
+          several modes.
+    order : int, optional
+        Order of the polynomial: 2, 3 or 4. Default: the order of ``at``, if ``at`` is an expansion. Otherwise, the
+        function chooses an order. A higher order is more exact, but needs more points.
+    seed : int
+        Random seed for the choice of the points. Default: 0.
+
+    Returns
+    -------
+    Expansion
+        The polynomial, together with exact log-likelihoods, with which `fit` checks the polynomial.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> release = ldp.Release([1, 0, 1] * 60, ldp.RandomizedResponse(epsilon=1.0))
+    >>> ldp.expand(ldp.models.warner(), release, order=2).count
+    180
+    """
+    if order not in (None, *ORDERS):
+        raise ValueError(f"order must be 2, 3 or 4, got {order!r}")
+    args, kwargs, _ = model_of(model).prepare(args, kwargs)
+    density, key = density_of(model, args, kwargs), jax.random.key(seed)
+    with jax.enable_x64(True):
+        split = SplitModel(density, sites_of(density), init_to_uniform, key, REQUESTED_RECORDS)
+        split.compile()
+        if isinstance(at, Expansion):
+            split.check("at", at)
+            expansion, rays = split.expansion_at(at.points, at.frame, order or at.order), at.rays
+        else:
+            draws = split.normal_draws(split.mode(MIN_SEARCHES)) if at is None else split.posterior_draws(at)
+            coordinates = split.coordinates(draws)
+            expansion, rays = split.expansion(coordinates, order), straight_rays(draws, coordinates)
+        values = split.values(split.coordinates(rays.points))
+        promises = tuple(promise for each in density.data for promise in each.promises)
+        doubts = tuple(doubt for each in density.data for doubt in each.doubts)
+        return dataclasses.replace(expansion, rays=rays, outwards=values, promises=promises, doubts=doubts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _PolynomialDensity(Density):
+    """A density in which a polynomial stands for the log-likelihood of the records below a cut."""
+
+    cut: Cut
+    polynomial: Polynomial
+    mode: Mode
+
+    def start(self, key: Key, strategy: Callable = init_to_uniform) -> Params:
+        """A draw from the normal approximation at the mode: far from it, the polynomial is wrong."""
+        (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
+        return unravel(at + root @ jax.random.normal(key, at.shape, at.dtype))
+
+    def spread(self) -> tuple[Params, Params]:
+        (at, root), (_, unravel) = self.mode, ravel_pytree(self.cut.parameters)
+        return unravel(jnp.asarray(at)), unravel(jnp.linalg.norm(jnp.asarray(root), axis=1))
+
+    def potential(self, parameters: Params) -> Array:
+        return self.cut.rest(parameters) - jnp.sum(self.polynomial(self.cut.coordinates(parameters)))
+
+
+class SplitModel:
+    """A model that is cut, with passes over the records below its cut, and what is above, once `compile` was called.
+    Parameters are flat, (m, n), in the order of names; coordinates are (m, *cut.shape). Raises `NoExpansion`.
+    """
+
+    def __init__(self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, least: int) -> None:
+        self._density, self._strategy, self.key = density, strategy, key
+        self.cut = cut = cut_model(density, sites, self._start(0), least)
+        self.passes, self._lock = 0, threading.Lock()  # number of passes so far
+        self._point = np.zeros(cut.shape)
+        self._pass, (self._arrays,) = trace(lambda _, x: jax.value_and_grad(cut.likelihood)(x), self._point)
+        self.work = self._pass.work  # number of array entries that a pass reads and writes: its cost on any machine
+
+    def _start(self, number: int) -> Params:
+        return jax.tree.map(np.asarray, self._density.start(jax.random.fold_in(self.key, number), self._strategy))
+
+    def check(self, name: str, expansion: Expansion) -> None:
+        """ValueError if the expansion in a named argument is of another model."""
+        spaces = (expansion.names, expansion.points.shape[1:]), (self.cut.names, self.cut.shape)
+        theirs, here = (f"{names}, of shape {shape}" for names, shape in spaces)
+        if theirs != here:
+            raise ValueError(f"{name} is an expansion of another model: it depends on {theirs}, but this one on {here}")
+
+    def compile(self, passes: bool = True) -> None:
+        """Begin to compile what is above the cut, and passes: searches for the mode, in threads, would each begin."""
+        cut, (row, unravel) = self.cut, ravel_pytree(self.cut.parameters)
+
+        def tilted(row: Array, slope: Array) -> tuple[Array, Array]:
+            """Rest, and the gradient of the rest less a likelihood that is linear in the coordinates."""
+            (rest, _), pulled_back = jax.vjp(lambda row: (cut.rest(unravel(row)), cut.coordinates(unravel(row))), row)
+            return rest, pulled_back((jnp.ones_like(rest), -slope))[0]
+
+        if passes:
+            program = self._pass.program("pass", self._pass, self._arrays, self._point)
+            self._slopes = functools.partial(program, self._arrays)
+            self._values = program_of("pass", cut.likelihood, self._point)
+        self._coordinates = program_of("coordinates", lambda row: cut.coordinates(unravel(row)), row)
+        self._tilted = program_of("tilted", tilted, row, self._point)
+
+    def slopes(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-likelihoods (m,) of all records at coordinates, and their gradients: a pass each, as for `values`."""
+        values, slopes = zip(*self._passes(self._slopes, x), strict=True)
+        return np.array(values), np.stack(slopes)
+
+    def values(self, x: np.ndarray) -> np.ndarray:
+        return np.array(self._passes(self._values, x))
+
+    def _passes(self, program: Callable, x: np.ndarray) -> list[Any]:
+        with self._lock:  # searches for the mode run in threads
+            self.passes += len(x)
+
+        def at(point: np.ndarray) -> Any:
+            with jax.enable_x64(True):
+                return jax.tree.map(np.asarray, program(point))
+
+        if len(x) == 1:
+            return [at(x[0])]
+        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
+            return list(pool.map(at, x))
+
+    def coordinates(self, rows: np.ndarray) -> np.ndarray:
+        return np.stack(list(map(self._coordinates, rows)))
+
+    def potentials(self, rows: np.ndarray, values: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials (m,) and their gradients (m, n), from values and slopes of a likelihood at the coordinates."""
+        rest, gradients = zip(*map(self._tilted, rows, slopes), strict=True)
+        return np.array(rest) - values, np.stack(gradients)
+
+    def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
+        """The posterior's mode, of several searches, by the records or by an expansion, or raise `NoExpansion`."""
+        starts = [self.cut.parameters, *map(self._start, range(1, searches))]
+        slopes = self.slopes if expansion is None else expansion.polynomial.values_and_slopes
+
+        def gradients(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self.potentials(rows, *slopes(self.coordinates(rows)))
+
+        return find_mode(gradients, [flat_rows(start, self.cut.parameters)[0] for start in starts])
+
+    def normal_draws(self, mode: Mode) -> np.ndarray:
+        noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, len(mode.at))))
+        return mode.at + noise @ mode.root.T
+
+    def posterior_draws(self, posterior: Any) -> np.ndarray:
+        """Parameters at draws of a posterior."""
+        names = sorted(self.cut.parameters)
+        try:
+            values = {name: np.asarray(posterior["posterior"][name]) for name in names}
+        except (KeyError, TypeError):
+            allowed = f"an expansion, or a posterior with draws of {', '.join(names)}"
+            raise ValueError(f"at must be {allowed}; got {posterior!r}") from None
+        draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
+        return flat_rows(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws), self.cut.parameters)
+
+    def expansion(self, x: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
+        """The expansion at some of these draws and of their tail; by default of the highest order with few passes."""
+        frame = Frame.of_draws(x)
+        if order is None:
+            order = max((each for each in ORDERS if passes_for(frame, each) <= MAX_FIRST_PASSES), default=ORDERS[0])
+        count = passes_for(frame, order)
+        tails = [] if tail is None else [evenly_spaced(tail, count // 2)]
+        return self.expansion_at(np.concatenate([evenly_spaced(x, count), *tails]), frame, order)
+
+    def expansion_at(self, points: np.ndarray, frame: Frame, order: int) -> Expansion:
+        return Expansion(self.cut.names, order, self.cut.count, frame, points, *self.slopes(points))
+
+    def report(self, ran: str | None = None, order: int | None = None) -> Report:
+        cut = self.cut
+        return Report(ran, sites=cut.names, shape=cut.shape, count=cut.count, passes=self.passes, order=order)
+
+
+def passes_for(frame: Frame, order: int) -> int:
+    """Number of points that a polynomial is fitted to: twice the coefficients of a slope, and some to spare."""
+    return 2 * math.comb(frame.root.shape[-2] + order - 1, order - 1) + SPARE_POINTS
+
+
+@dataclasses.dataclass(eq=False)
+class ExpandedRecords(Expanded):
+    """An expansion of the records, which are its reference, the first one or one at draws of the one before."""
+
+    split: SplitModel
+    expansion: Expansion
+    mode: Mode
+    given: bool = False  # by the user
+    number: int = 0  # of expansions before
+
+    def __post_init__(self) -> None:
+        # Arrays of JAX stay arguments of what is compiled, also those of one number: NumPy's would become constants.
+        polynomial, mode = jax.tree.map(jnp.asarray, (self.expansion.polynomial, self.mode))
+        cut = self.split.cut
+        self.density = _PolynomialDensity(**vars(cut.density), cut=cut, polynomial=polynomial, mode=mode)
+        self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampling.iterations
+
+    @property
+    def key(self) -> Key:
+        return jax.random.fold_in(self.sampling.key, 2)
+
+    def give_up(self, why: str, report: Report) -> Surrogate:
+        # One by the user may be around another place, or of other records: then one around the mode is tried.
+        return _begun(self.problem, self.sampling, self.split) if self.given else super().give_up(why, report)
+
+    def coordinates(self, rows: np.ndarray) -> np.ndarray:
+        return self.split.coordinates(rows)
+
+    def report(self) -> Report:
+        return self.split.report("expansion", self.expansion.order)
+
+    def errors(self, x: np.ndarray) -> np.ndarray:
+        return self.split.values(x) - self.expansion.polynomial.values(x)
+
+    def along(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        x = self.split.coordinates(rows)
+        values, slopes = self.split.slopes(x)
+        potentials, gradients = self.split.potentials(rows, values, slopes)
+        return -potentials, -gradients, values - self.expansion.polynomial.values(x)
+
+    def again(self, draws: np.ndarray, errors: np.ndarray, final: bool) -> Surrogate | None:
+        if not self._may_repeat:
+            return None
+        order = self.expansion.order
+        if final:
+            worst = np.argsort(-np.abs(errors - np.mean(errors)))[: len(draws) // WORST_ONE_IN]
+            expansion = self.split.expansion(draws, order, draws[worst])
+        else:
+            sd, frame = np.std(errors), Frame.of_draws(draws)
+            order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
+            # Reweighting takes a pass a draw, but no slopes and no other chains.
+            passes, reweighting = 3 * passes_for(frame, order), self.sampling.num_samples * self.sampling.num_chains
+            tolerable = MODERATE_SD if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD
+            # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
+            if sd <= tolerable or (self.given and not sd <= HOPELESS_SD):
+                return None
+            expansion = self.split.expansion(draws, order)
+        return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
+
+
+class ExpandedShards(ExpandedRecords):
+    """An expansion of records on other machines, which nothing is compared with: its errors are those at its points."""
+
+    least_warmup = np.inf
+
+    def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
+        expansion, split, rays = self.expansion, self.split, self.expansion.rays
+        polynomial, x = expansion.polynomial, split.coordinates(rays.points)
+        share = polynomial.share_outside(split.coordinates(flat_rows(positions, split.cut.parameters)))
+        potentials, _ = split.potentials(rays.points, expansion.outwards, np.zeros_like(x))
+        errors = expansion.outwards - polynomial.values(x)
+        errors -= np.mean(expansion.values - polynomial.values(expansion.points))
+        tail, _ = tail_errors(rays.farthest, -potentials, errors)
+        report = split.report("expansion of shards", expansion.order)
+        report = report.of_errors(expansion.errors(), outside=share, tail_error=tail, count=expansion.count)
+        doubts = []
+        if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD:
+            off = f"the error of the expansion is {report.error_sd_nats:.2g} nats (standard deviation) at its points"
+            elsewhere = f"{share:.0%} of the draws are far from these points"
+            doubts.append(f"{off}, and {elsewhere}; expand the shards again, with at=this posterior")
+        if not tail <= TAIL_TOLERANCE:
+            off = f"a variance is wrong by {tail:.1%}; if this remains after another expansion"
+            doubts.append(f"{off}, the posterior has a tail that the expansion lacks, so fit the records")
+        return dataclasses.replace(report, doubt="; ".join(doubts) or None)
+
+
+def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
+    """Expansions of the records; None if neither requested nor worthwhile, ValueError if one is given and no use."""
+    density, sites, expand, expansion = problem.density, problem.sites, problem.expand, problem.expansion
+    unsolicited = expand is None and expansion is None
+    # Nothing is traced, let alone compiled, for the sketches that most fits are of.
+    few = unsolicited and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS)
+    if few or expand is False or sampling.outside is not None:
+        return None
+    least = WORTHWHILE_RECORDS if unsolicited else REQUESTED_RECORDS
+    try:
+        split = SplitModel(density, sites, sampling.kernel._init_strategy, sampling.key, least)
+    except NoExpansion as reason:
+        if expansion is not None:
+            raise ValueError(f"expand is an Expansion, but this model cannot be expanded: {reason}") from None
+        return instead_of_expansion(problem, sampling, str(reason)) if expand else None
+    if expansion is not None:
+        split.check("expand", expansion)
+    cut = split.cut
+    narrow = (cut.groups or 1) * cut.shape[-1] ** 2 <= NARROW_RATIO * cut.count
+    # Whether it is worth its time and likely to be exact; no clock has a part in it.
+    count = sum(np.size(value) for value in cut.parameters.values())
+    iterations = sampling.iterations if sampling.chains_because else AS_LONG.get(count, sampling.iterations)
+    if unsolicited and not (narrow and float(iterations) * float(split.work) >= MIN_WORK):
+        return None
+    split.compile(passes=expansion is None or expansion.count == cut.count)
+    return _begun(problem, sampling, split, expansion)
+
+
+def _begun(problem: Problem, sampling: Sampling, split: SplitModel, expansion: Expansion | None = None) -> Surrogate:
+    """The given expansion, or one around the mode; the records if there is none."""
+    of_shards = expansion is not None and expansion.count != split.cut.count
+    try:
+        mode = split.mode(max(MIN_SEARCHES, sampling.num_chains), expansion)
+    except NoExpansion as reason:
+        if of_shards:
+            why = f"the expansion has no mode at which chains can start: {reason}"
+            raise ValueError(f"{why}; expand the shards again, with at= points nearer to the whole posterior") from None
+        # A given one may be around another place, or of other records.
+        if expansion is not None:
+            return _begun(problem, sampling, split)
+        return instead_of_expansion(problem, sampling, str(reason), split.report())
+    if expansion is None:
+        around_mode = split.expansion(split.coordinates(split.normal_draws(mode)))
+        return ExpandedRecords(problem, sampling, split, around_mode, mode)
+    if of_shards:
+        return ExpandedShards(problem, sampling, split, expansion, mode)
+    return ExpandedRecords(problem, sampling, split, expansion, mode, given=True)

@@ -1,0 +1,152 @@
+"""What `fit` is asked: the density of a model with its data, the sites, and what its posterior states beside draws."""
+
+import contextlib
+import functools
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from numpyro.primitives import Messenger
+
+from ldpbayes._core.checks import warn
+from ldpbayes._core.types import Model, Params, PyTree
+from ldpbayes.data import NoisyTable, Release, ReleaseWarning, Sketch
+from ldpbayes.data.release import promises, warn_of_repeats
+from ldpbayes.inference._handlers import privatize
+from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
+from ldpbayes.inference.model import model_of, plans_of
+from ldpbayes.inference.result import UNCERTAINTY, labels
+from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms.protocol import Promise
+from ldpbayes.privacy.guarantee import counted_once
+
+UNKNOWN_PRIVACY = (
+    "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "
+    "was released as ldpbayes.Release(values, mechanism), also where it uses the values alone, or name the mechanisms "
+    "of its sites with ldpbayes.privatize."
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A density to sample, or one of fewer rows in its place, with the requests and the facts that do not change."""
+
+    density: Density
+    sites: dict[str, Site]
+    expand: bool | None  # whether a polynomial is requested in place of the records; None if where it saves time
+    expansion: Any  # the `Expansion` to use, or None
+    axes: tuple[Params, Params, Params] = ({}, {}, {})  # `labels` of the result
+    attrs: Params = field(default_factory=dict)  # of the result: the promises, and what predictions need
+    fewer: Params = field(default_factory=dict)  # what stands in place of all records, if their rows are fewer here
+
+    @property
+    def improper(self) -> bool:
+        """Whether a prior is no probability."""
+        return any(site.improper for site in self.sites.values())
+
+    @property
+    def plain(self) -> bool:
+        """Whether a sampler of unconstrained parameters takes all sites as they are."""
+        return all(site.plain for site in self.sites.values())
+
+    @property
+    def sampled(self) -> set[str]:
+        return {name for name, site in self.sites.items() if site.latent}
+
+
+def problem_of(
+    model: Model,
+    args: tuple,
+    kwargs: Params,
+    expand: bool | None,
+    expansion: Any,
+    dims: Mapping[str, Sequence[str]] | None,
+    coords: Mapping[str, Any] | None,
+    same_people: bool = False,
+    different_people: bool = False,
+) -> Problem:
+    """The problem of a model with a user's arguments. Warns of doubts about releases. ValueError if there is nothing to
+    sample.
+    """
+    args, kwargs, entries = model_of(model).prepare(args, kwargs)
+    plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
+    model = model_of(model).tuned(*args, **kwargs)
+    density = density_of(model, args, kwargs)
+    if any(isinstance(data, Release) and data.values is None for data in density.data):
+        raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
+    with jax.enable_x64(True):
+        sites = sites_of(density)
+    if not any(site.latent for site in sites.values()):
+        raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
+    data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
+    promised = [promise for part in data for promise in part.promises]
+    # The releases of other shards count, too.
+    of_shards = [] if expansion is None else [each for each in expansion.promises if each not in promised]
+    mechanisms = mechanisms_of(data, sites) + [promise.mechanism for promise in of_shards]
+    others = [*of_shards, *map(Promise, mechanisms_of([], sites))]
+    privacy = promises(data, others, same_people, different_people)
+    privacy = "\n".join(filter(None, [privacy, *map(_of_sampled, sites, sites.values())])) or UNKNOWN_PRIVACY
+    doubts = [doubt for part in density.data for doubt in part.doubts]
+    doubts += [] if expansion is None else [doubt for doubt in expansion.doubts if doubt not in doubts]
+    for doubt in doubts:
+        warn(doubt, ReleaseWarning)
+    doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
+    parts = [*(part.promises for part in data), *([promise] for promise in of_shards)]
+    doubts += warn_of_repeats(*parts, same_people=same_people)
+    attrs = plans | entries | {"privacy": privacy, "release_warnings": json.dumps(doubts)}
+    attrs["mechanisms"] = json.dumps([mechanism.spec() for mechanism in mechanisms])
+    of_tables = [site.fixed for site in sites.values() if isinstance(site.release, NoisyTable)]
+    if of_tables:
+        attrs["uncertainty"] = UNCERTAINTY[all(of_tables)]
+    return Problem(density, sites, expand, expansion, axes, attrs)
+
+
+def data_of(model: Model, data: PyTree) -> list[Any]:
+    """The releases and sketches among a model's arguments and variables."""
+    parts = (*leaves(data), *_variables(model))
+    return [*{id(part): part for part in parts if isinstance(part, (Release, Sketch))}.values()]
+
+
+def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
+    """Mechanisms of releases and sketches, and of a model's sites without one."""
+    of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
+    return [promise.mechanism for promise in counted_once(each for part in data for each in part.promises)] + of_sites
+
+
+def _of_sampled(name: str, site: Site) -> str:
+    """What is said of the promise of a mechanism with sampled parameters; nothing of others."""
+    return bool(site.sampled) * (
+        f"What the mechanism of site {name!r} promises depends on {' and '.join(map(repr, site.sampled))}, which the "
+        "model samples. So no epsilon is stated, and none is part of a sum. A mechanism made with a draw states the "
+        "guarantee at this draw."
+    )
+
+
+def _variables(model: Model) -> list[Any]:
+    """Leaves of a model's defaults, and of the variables of its module and of the functions around it."""
+    variables, pending, visited = list[Any](), [model], set[int]()
+    while pending:
+        function: Any = pending.pop()
+        if id(function) in visited:
+            continue
+        visited.add(id(function))
+        values: list[Any] = []
+        if isinstance(function, functools.partial):
+            values = [function.func, *function.args, *function.keywords.values()]
+        elif inspect.ismethod(function):
+            values = [function.__func__, *vars(function.__self__).values()]
+        elif inspect.isfunction(function):
+            with contextlib.suppress(ValueError):  # a variable that has no value yet
+                closure, module = inspect.getclosurevars(function), function.__module__
+                values = [*closure.nonlocals.values(), *(function.__defaults__ or ())]
+                # Data, and functions that are defined in the model's module.
+                values += [v for v in closure.globals.values() if not inspect.isroutine(v) or v.__module__ == module]
+        else:  # a handler, such as `privatize`, or a wrapper, such as a model of `ldp.models`
+            values = [function.fn if isinstance(function, Messenger) else getattr(function, "__wrapped__", None)]
+        parts = leaves(values)
+        variables += parts
+        pending += parts
+    return variables
