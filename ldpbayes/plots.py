@@ -1,7 +1,7 @@
 """Plots of posteriors, releases, trade-off curves, bootstrap replicates and studies.
 
-Every function draws on Matplotlib axes and returns these axes. If ``ax`` is not given, the function draws on the
-current axes. The colours are from the palette of Okabe and Ito, which colour-blind readers can distinguish.
+Every function draws on Matplotlib axes ``ax``, by default the current axes, and returns these axes. The colours are
+from the palette of Okabe and Ito, which colour-blind readers can distinguish.
 """
 
 import itertools
@@ -38,9 +38,10 @@ __all__ = [
 #: Colours of the analyses in pictures, as hexadecimal codes, for example ``COLOURS["naive"]``.
 COLOURS = {"naive": "#D55E00", "noise-aware": "#0072B2", "non-private": "#4D4D4D"}
 _GREY = COLOURS["non-private"]
-LABELS = 60  # areas that are labelled at most
-FAR_OUT = 3.0  # interquartile ranges beyond the quartiles, from where a value does not stretch the axis (Tukey's fence)
+MAX_LABELS = 60  # areas that are labelled at most
+FENCE_RANGES = 3.0  # interquartile ranges beyond the quartiles, where values do not stretch the axis (Tukey's fence)
 _MORE_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_LINE_COLOURS = COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS
 
 
 def __dir__() -> list[str]:
@@ -126,7 +127,7 @@ def plot_shares(
         ax.hlines(truth, x - 0.4, x + 0.4, color=_GREY, linewidth=1, label="truth")
     for i, (name, estimate) in enumerate(shares.items()):
         at = x + 0.3 * (i - (len(shares) - 1) / 2)
-        if hasattr(estimate, "standard_error"):
+        if _is_estimate(estimate):
             centre = estimate.estimate
             low, high = (centre, centre) if estimate.standard_error is None else estimate.interval(level)
         else:
@@ -183,9 +184,9 @@ def plot_density(
         counts, edges = np.histogram(release.values, bins)
         heights = counts / (len(release) * np.diff(edges))
         ax.stairs(heights, edges, color="#999999", linewidth=0.8, label="released, with noise")
-    for name, each in draws.items():
-        (mean, *pointwise), sd = _interval(each, level), each.std(axis=0)
-        reach = np.quantile(np.max(np.abs(each - mean) / np.where(sd > 0, sd, 1.0), axis=1), level) * sd
+    for name, of_curve in draws.items():
+        (mean, *pointwise), sd = _interval(of_curve, level), of_curve.std(axis=0)
+        reach = np.quantile(np.max(np.abs(of_curve - mean) / np.where(sd > 0, sd, 1.0), axis=1), level) * sd
         ax.plot(x, mean, color=colours[name], linewidth=1.5, label=name)
         for where, ends, alpha in (("all points", (mean - reach, mean + reach), 0.15), ("a point", pointwise, 0.3)):
             label = f"{100 * level:g}% at {where}" if name == next(iter(draws)) else None
@@ -229,7 +230,7 @@ def plot_areas(
     ax = _axes(ax, "top", "right", "left")
     raw, population = np.asarray(raw, float), _draws_first(population)
     if labels is None:
-        coords, dims = getattr(population, "coords", {}), getattr(population, "dims", ("",))
+        coords, dims = getattr(population, "coords", {}), getattr(population, "dims", ("",))  # of xarray
         labels = [*map(str, np.asarray(coords[dims[-1]]))] if dims[-1] in coords else []
     areas = len(raw), f"the {len(raw)} areas of raw"
     draws = _draws("population", population, *areas)
@@ -245,13 +246,13 @@ def plot_areas(
     ax.hlines(row, low, high, color=COLOURS["noise-aware"], linewidth=height / 3, label="the population")
     ax.plot(mean, row, "o", color=COLOURS["noise-aware"], markersize=height / 1.5)
     quartiles = np.nanquantile(np.concatenate(ends), [0.25, 0.75])
-    near = np.clip(np.concatenate(ends), *quartiles + FAR_OUT * np.diff(quartiles) * [-1, 1])
+    near = np.clip(np.concatenate(ends), *quartiles + FENCE_RANGES * np.diff(quartiles) * [-1, 1])
     left, right = np.nanmin([*near, *low]), np.nanmax([*near, *high])
     ax.set_xlim(left - 0.05 * (right - left), right + 0.05 * (right - left))
     ax.plot(raw, row, "|", color=_GREY, markersize=1.5 * height, label="released")
     for marker, beyond, end in (("<", raw < left, left), (">", raw > right, right)):
         ax.plot(np.full(beyond.sum(), end), row[beyond], marker, color=_GREY, markersize=height)
-    shown = row[:: -(-len(row) // LABELS)] if len(labels) else row[:0]
+    shown = row[:: -(-len(row) // MAX_LABELS)] if len(labels) else row[:0]
     ax.set_yticks(shown, [labels[order[place]] for place in shown])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-1, len(raw))
@@ -260,17 +261,12 @@ def plot_areas(
 
 
 def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = None) -> "Axes":
-    """Plot a histogram of released numbers, and mark the range between the clipping bounds, where the clipped records
-    lie.
+    """Plot a histogram of the released numbers of a release, and mark the range between the clipping bounds.
 
     Parameters
     ----------
-    release : Release
-        A release of numbers.
-    bins : int or array_like
-        Number of bins, or an array with the edges of the bins, as in ``numpy.histogram``. Default: 60.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    release, bins, ax : Release, int or array_like, and matplotlib.axes.Axes
+        A release of numbers, the number of bins or their edges, as in ``numpy.histogram`` (default: 60), and the axes.
     """
     ax = _axes(ax, "top", "right")
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
@@ -293,19 +289,20 @@ def plot_tradeoffs(
     curves : mapping of str to Tradeoff or Guarantee
         The curves by their labels in the legend. Each curve is for one budget.
     envelopes : sequence of Tradeoff
-        Further curves, such as results of `ldpbayes.privacy.approximate_tradeoff`, drawn as thin grey lines. Default:
-        none.
+        Further curves, such as results of `ldpbayes.privacy.approximate_tradeoff`, drawn as thin grey lines.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on. Default: the current axes.
     """
+    from ldpbayes.privacy import Guarantee
+
     ax = _axes(ax, "top", "right")
     alpha = np.concatenate([[0.0], np.geomspace(1e-5, 0.02, 60), np.linspace(0.02, 1, 240)[1:]])
     ax.plot([0, 1], [1, 0], color=_GREY, linewidth=1, linestyle=":", label="no information")
     for envelope in envelopes:
         ax.plot(alpha, envelope(alpha), color=_GREY, linewidth=0.8)
-    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    colours = itertools.cycle(_LINE_COLOURS)
     for (name, curve), colour in zip(curves.items(), colours, strict=False):
-        tradeoff: Any = getattr(curve, "tradeoff", curve)
+        tradeoff = curve.tradeoff if isinstance(curve, Guarantee) else curve
         ax.plot(alpha, tradeoff(alpha), color=colour, linewidth=2, label=name)
     ax.set_aspect("equal")
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="false alarms (type I error)", ylabel="misses (type II error)")
@@ -335,13 +332,11 @@ def plot_design(
         The parameter or functional that is estimated: one of ``plan.names``. Raises ValueError for another name.
     counts : sequence of int
         Numbers of people in the survey, at most four numbers. Default: 1,000 and 10,000.
-    level : float
-        Coverage of the intervals. Default: 0.95.
     delta : float
         The δ for which ε is computed, unless a mechanism states its own δ. Default: 0. Raises ValueError if a mechanism
         has no finite ε for this δ.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Coverage of the intervals. Default: 0.95, and the current axes.
     """
     if name not in plan.names:
         raise ValueError(f"name must be one of {', '.join(plan.names)}, got {name!r}")
@@ -353,7 +348,7 @@ def plot_design(
             raise ValueError(f"{label} has no finite epsilon at delta = {delta:g}; give another delta")
         kinds.setdefault(type(mechanism).__name__.removesuffix("Mechanism"), []).append((epsilon, label))
     tables = {count: {(r["mechanism"], r["name"]): r["width"] for r in plan.table(count, level)} for count in counts}
-    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    colours = itertools.cycle(_LINE_COLOURS)
     styles = dict(zip(counts, ("-", "--", ":", "-."), strict=False))
     for (kind, points), colour in zip(kinds.items(), colours, strict=False):
         points.sort()
@@ -391,11 +386,9 @@ def plot_calibration(
         A study made by `ldpbayes.studies.sbc`.
     names : sequence of str, optional
         Names of the parameters to show. Default: all. Raises ValueError for unknown names.
-    confidence : float
-        If posteriors are calibrated, the curve of one parameter lies completely in the band with this probability.
-        Default: 0.99.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    confidence, ax : float and matplotlib.axes.Axes, optional
+        Probability with which the whole curve of one parameter lies in the band, if posteriors are calibrated. Default:
+        0.99, and the current axes.
     """
     unknown = [name for name in names or () if name not in study.pit]
     if unknown:
@@ -404,7 +397,7 @@ def plot_calibration(
     least, most = (np.pad(end - points, 1) for end in (low, high))
     points = np.concatenate([[0.0], points, [1.0]])
     ax.fill_between(points, least, most, color=_GREY, alpha=0.15, linewidth=0, label=f"{100 * confidence:g} % band")
-    colours = itertools.cycle((COLOURS["noise-aware"], COLOURS["naive"], *_MORE_COLOURS))
+    colours = itertools.cycle(_LINE_COLOURS)
     for name, colour in zip(study.pit if names is None else names, colours, strict=False):
         cdf = np.searchsorted(np.sort(study.pit[name]), points, side="right") / study.replicates
         ax.plot(points, cdf - points, color=colour, label=name)
@@ -431,13 +424,10 @@ def plot_replicates(
         An estimate made by `ldpbayes.parametric_bootstrap`.
     name : str
         The parameter: one of ``estimate.names``. Raises ValueError for another name.
-    level : float
-        Coverage of the confidence interval, strictly between 0 and 1. Default: 0.95.
     reference : float, optional
-        Another estimate to compare with, such as the estimate from original records, shown as a grey line. Default:
-        none.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+        Another estimate to compare with, such as the estimate from original records, shown as a grey line.
+    level, ax : float and matplotlib.axes.Axes, optional
+        Coverage of the confidence interval, strictly between 0 and 1. Default: 0.95, and the current axes.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
@@ -459,9 +449,15 @@ def _interval(draws: np.ndarray, level: float) -> np.ndarray:
     return np.stack([draws.mean(axis=0), *np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)])
 
 
+def _is_estimate(value: Any) -> bool:
+    from ldpbayes.estimation import Estimate  # importing this takes a second, and draws do not need it
+
+    return isinstance(value, Estimate)
+
+
 def _curves(name: str, curve: Any, points: int) -> np.ndarray:
     """Draws (draws, points) of a curve, of an estimate by its normal law."""
-    if hasattr(curve, "covariance"):
+    if _is_estimate(curve):
         law = np.zeros(len(curve.params)), curve.covariance
         moves = np.random.default_rng(0).multivariate_normal(*law, 4000, check_valid="ignore")
         curve = curve.params + np.concatenate([moves, -moves])  # so that the estimate is the mean

@@ -7,13 +7,12 @@ categories. The docstrings list the sites (named variables) of each model. You c
 """
 
 from ldpbayes.models._formula import regression
-from ldpbayes.models._hierarchical import hierarchical
+from ldpbayes.models._groups import hierarchical, regional_histograms
 from ldpbayes.models._records import (
     clipped_counts,
     clipped_exponential,
     clipped_gaussian,
     oue_histogram,
-    regional_histograms,
     warner,
 )
 from ldpbayes.models._regression import (

@@ -10,11 +10,10 @@ from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.data import TotalSketch
+from ldpbayes.inference import factory
 from ldpbayes.likelihood import RegressionRows, SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
-from ldpbayes.models._factory import factory
 from ldpbayes.noise import Gaussian, Laplace
-from ldpbayes.numerics.arrays import packed
 
 
 def _coefficients(d: int, slope: dist.Distribution, intercept: dist.Distribution | None) -> tuple[Any, Any]:
@@ -42,21 +41,18 @@ def multivariate_normal(
 ) -> None:
     """Model of rows with a multivariate normal law: means, standard deviations and correlations of the columns.
 
-    Each column can be released with or without noise.
+    Returns ``model(release)`` with sites ``mean`` and ``scale`` (the means and standard deviations of the original
+    columns), ``root`` (the Cholesky factor of their correlation matrix, for two columns or more) and ``z`` (the
+    released rows). Each column can be released with or without noise.
 
-    Returns ``model(release)`` with sites ``mean``, ``scale``, ``root`` (for two columns or more) and ``z``.
-
-    ``mean`` and ``scale`` are the means and standard deviations of the original columns. ``root`` is the Cholesky
-    factor of their correlation matrix. ``z`` are the released rows. Use this model for a linear regression on
-    covariates with noise: the coefficients follow from the covariance matrix of the columns. The model ignores
-    clipping. Therefore choose clipping bounds that contain nearly all records.
+    Use this model for a linear regression on covariates with noise: the coefficients follow from the covariance matrix
+    of the columns. The model ignores clipping. Therefore choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
-    mean : numpyro.distributions.Distribution
-        Prior of the mean of each column, in the unit of the column. Default: standard normal.
-    scale : numpyro.distributions.Distribution
-        Prior of the standard deviation of each column, in the unit of the column. Default: half-normal with scale 1.
+    mean, scale : numpyro.distributions.Distribution
+        Priors of the mean and the standard deviation of each column, in the unit of the column. Default: standard
+        normal, and half-normal with scale 1.
     concentration : float or None
         Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix of the columns. With 1,
         this prior is uniform. With None, the columns are independent. Default: 2.
@@ -76,22 +72,19 @@ def perturbed_covariates(
 ) -> None:
     """Model of a regression in which the covariates are released with noise, and the response without noise.
 
-    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` and ``z``. The
-    records are rows. Exactly one column has no noise: the response. The covariates have a multivariate normal law.
+    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``z``, and ``mean``, ``scale`` and ``root`` of the
+    covariates, as in `multivariate_normal`. The records are rows. Exactly one column has no noise: the response.
 
-    ``mean`` and ``scale`` are the means and standard deviations of the covariates, and ``root`` is the Cholesky factor
-    of their correlation matrix. ``z`` are the released rows. If some rows are released without noise, call `fit` with
-    ``init_strategy=init_to_median``. Otherwise, chains may stay in a wrong mode, in which a covariate does not vary.
+    If some rows are released without noise, call `fit` with ``init_strategy=init_to_median``. Otherwise, chains may
+    stay in a wrong mode, in which a covariate does not vary.
 
     Parameters
     ----------
-    slope : numpyro.distributions.Distribution
-        Prior of each slope. Default: normal with mean 0 and standard deviation 2.
-    intercept : numpyro.distributions.Distribution or None
-        Prior of the intercept. Default: normal with mean 0 and standard deviation 2. None means that there is no
-        intercept.
+    slope, intercept : numpyro.distributions.Distribution
+        Priors of each slope and of the intercept. Default: normal with mean 0 and standard deviation 2.
+        ``intercept=None`` means that there is no intercept.
     mean, scale, concentration
-        Priors of the means, standard deviations and correlations of the covariates, as in `multivariate_normal`.
+        Priors of the covariates, as in `multivariate_normal`.
     response : callable
         A function that returns the law of the response, given the linear predictor. Default: ``dist.BernoulliLogits``,
         for a logistic regression.
@@ -119,34 +112,26 @@ def linear_regression(
     """Model of a linear regression of y on normal covariates x, from released rows (x, y) or sums of statistics of
     rows.
 
-    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``sigma``, ``mean``, ``scale``, ``root`` and ``z``.
-    The release has one of these forms:
+    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``sigma`` (the standard deviation of y given x),
+    ``z``, and ``mean``, ``scale`` and ``root`` of the covariates, as in `multivariate_normal`. The release has one of
+    these forms:
 
     - rows whose last column is y, under ``LinearRecordsMechanism`` or other Gaussian noise. A sketch of the rows
       (``release.sketch()``) is faster;
     - sums of products such as Σ x y, under ``LinearStatisticsMechanism``. Raises ValueError if the number of records in
       the sum is not known.
 
-    ``sigma`` is the standard deviation of y given x. ``mean`` and ``scale`` are the means and standard deviations of
-    the covariates, and ``root`` is the Cholesky factor of their correlation matrix. ``z`` are the released values. The
-    model is from [KJKH] sec. 3.1.1 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
+    The model is from [KJKH] sec. 3.1.1 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
     Therefore choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
-    slope : numpyro.distributions.Distribution
-        Prior of each slope. Default: normal with mean 0 and variance 5.
-    intercept : numpyro.distributions.Distribution or None
-        Prior of the intercept. Default: None, for an intercept of 0.
-    sigma : numpyro.distributions.Distribution
-        Prior of the standard deviation of y given x. Default: half-normal with scale 1.
-    mean : numpyro.distributions.Distribution or None
-        Prior of the mean of each covariate. Default: None, for means of 0.
-    scale : numpyro.distributions.Distribution
-        Prior of the standard deviation of each covariate. Default: half-normal with scale √2.5.
-    concentration : float or None
-        Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix of the covariates. With
-        None, the covariates are independent. Default: 2.
+    slope, sigma : numpyro.distributions.Distribution
+        Priors of each slope and of ``sigma``. Default: normal with mean 0 and variance 5, and half-normal with scale 1.
+    intercept, mean : numpyro.distributions.Distribution or None
+        Priors of the intercept and of the mean of each covariate. Default: None, for 0.
+    scale, concentration
+        Priors of the covariates, as in `multivariate_normal`. Default: half-normal with scale √2.5, and 2.
     count : float or Release, optional
         Only for a sum of statistics, if the mechanism does not state the number of records: this number. Or a release
         of the number with noise. The posterior then has a site ``count`` for the true number.
@@ -170,9 +155,8 @@ def linear_regression(
         if exact:
             # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
             root = rows.scale_tril @ numpyro.sample("bartlett", dist.WishartCholesky(n, scale_tril=jnp.eye(d + 1)))
-            sums = root @ root.T
-            each = [packed(sums[:d, :d], mechanism.off_diagonal), sums[:d, d], sums[d:, d]]
-            law = SumOfStatistics(jnp.concatenate(each), jnp.zeros((law.event_shape[0],) * 2), 1.0)
+            sums = linear_statistics(dist.MultivariateNormal(scale_tril=root), 1.0, mechanism.off_diagonal).mean
+            law = SumOfStatistics(sums, jnp.zeros((len(sums),) * 2), 1.0)
     observe("z", law, release)
 
 
@@ -190,17 +174,15 @@ def logistic_regression(
     """Model of a logistic regression of y on normal covariates x, from released rows (x, y) or sums of statistics of
     rows.
 
-    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``mean``, ``scale``, ``root`` and ``z``. The
-    release has one of these forms:
+    Returns ``model(release)`` with the sites of `linear_regression` except ``sigma``. The release has one of these
+    forms:
 
     - rows whose last column is the label y (0 or 1), under ``LogisticRecordsMechanism``, or with noise only in x;
     - sums of statistics of the rows, under ``LogisticStatisticsMechanism``. Raises ValueError if the number of records
       in the sum is not known.
 
-    ``mean`` and ``scale`` are the means and standard deviations of the covariates, and ``root`` is the Cholesky factor
-    of their correlation matrix. ``z`` are the released values. The model ignores clipping. Therefore choose clipping
-    bounds that contain nearly all records. The model is from [KJKH] sec. 3.1.2 and 3.2.3, and the default priors are
-    from Figure 8.
+    The model is from [KJKH] sec. 3.1.2 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
+    Therefore choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
@@ -244,11 +226,9 @@ def label_regression(
     features : array (N, d)
         The d features of each of N labels, in the order of the release. Standardise the features, because all slopes
         have the same prior.
-    slope : numpyro.distributions.Distribution
-        Prior of each slope, in the unit of the linear predictor. Default: standard normal.
-    intercept : numpyro.distributions.Distribution
-        Prior of the intercept, in the unit of the linear predictor. Default: normal with mean 0 and standard deviation
-        10.
+    slope, intercept : numpyro.distributions.Distribution
+        Priors of each slope and of the intercept, in the unit of the linear predictor. Default: standard normal, and
+        normal with mean 0 and standard deviation 10.
     sigma : numpyro.distributions.Distribution or None
         Prior of the second argument of ``response``, such as a standard deviation. None means that ``response`` has no
         second argument. Default: half-normal with scale 5.
@@ -280,7 +260,7 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
         raise ValueError(f"the number of records N is missing: {advice}")
     if not isinstance(count, Release):
         return release, count
-    noise: Any = getattr(count.mechanism, "noise", None)
+    noise: Any = count.mechanism.noise
     laws: dict[type, Any] = {Gaussian: dist.Normal, Laplace: dist.Laplace}
     if type(noise) not in laws or count.values is None or count.values.shape != (1,):
         raise ValueError(f"count must be a number, or the release of one with Gaussian or Laplace noise, got {count!r}")

@@ -9,9 +9,8 @@ import numpyro
 import numpyro.distributions as dist
 
 from ldpbayes import NoisyTable, Release, observe
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes.models._factory import factory
-from ldpbayes.models._pooled import FlatPositive, Located, pooled, pooled_gamma
+from ldpbayes.inference import factory
+from ldpbayes.models._coordinates import FlatPositive, located, pooled, pooled_gamma
 
 ROUGH_SPREAD = 0.5  # of cells within an area, for the coordinates in which areas are sampled
 
@@ -60,13 +59,9 @@ def small_areas(
         - "poisson" (default): Poisson counts with mean exposure × rate. The rates are log-normal.
         - "negative_binomial": Poisson counts with mean exposure × rate. The rates have a gamma law.
         - "binomial": binomial counts, where the rate is a probability. The logits of the rates are normal.
-    intercept : numpyro.distributions.Distribution
-        Prior of the overall log rate or logit. Default: normal with mean 0 and standard deviation 5.
-    spread : numpyro.distributions.Distribution
-        Prior of each standard deviation of areas within a larger area, on the scale of log rates or logits. Default:
-        half-normal with scale 1.
-    slope : numpyro.distributions.Distribution
-        Prior of each slope. Default: standard normal.
+    intercept, spread, slope : numpyro.distributions.Distribution
+        Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, and of each
+        slope. Default: normal with mean 0 and standard deviation 5, half-normal with scale 1, and standard normal.
     concentration : numpyro.distributions.Distribution
         Only for a negative binomial response: prior of the concentration. Default: gamma with shape 2 and rate 0.1
         (mean 20).
@@ -74,18 +69,18 @@ def small_areas(
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
     binomial, count = response == "binomial", len(table)
-    keys, gamma = list(getattr(table, "keys", None) or ["area"]), response == "negative_binomial"
-    both = isinstance(exposure, NoisyTable) and isinstance(table, NoisyTable)
-    rows = exposure.rows_of(table) if both else None
+    keyed, gamma = table if isinstance(table, NoisyTable) else None, response == "negative_binomial"
+    keys = ["area"] if keyed is None or not keyed.keys else list(keyed.keys)
+    rows = exposure.rows_of(keyed) if keyed is not None and isinstance(exposure, NoisyTable) else None
     size, rough = _exposures(exposure if rows is None else exposure[rows], count, binomial)
     center, precision = _rough_effects(table, rough, binomial)
     matrix = _matrix(covariates, count)
     # All coordinates depend on rough estimates of effects and spreads, and no law does: with coordinates of one scale,
     # near the posterior, chains need no long trees before they know the scales.
     informed = 1 / (1 / np.maximum(precision, 1e-12) + ROUGH_SPREAD**2)
-    known = np.sum(np.square(informed * ROUGH_SPREAD**2))  # number of cells that would tell as much without noise
+    exact_cells = np.sum(np.square(informed * ROUGH_SPREAD**2))  # that would tell as much without noise
     overall = np.average(center, weights=informed)
-    mean = numpyro.sample("intercept", _located(intercept, overall, ROUGH_SPREAD))
+    mean = numpyro.sample("intercept", located(intercept, overall, ROUGH_SPREAD))
     slopes = numpyro.sample("slopes", slope.expand([matrix.shape[1]]).to_event(1)) if matrix.shape[1] else jnp.zeros(0)
     cells = np.zeros(count, int)
     for key in keys[:-1]:
@@ -94,31 +89,24 @@ def small_areas(
         columns = np.stack([center, *matrix.T])
         rough_mean, *rough_columns = (np.bincount(cells, informed * column) / total for column in columns)
         estimate = rough_mean - np.reshape(rough_columns, (-1, len(total))).T @ slopes
-        between = numpyro.sample(f"spread_{key}", _located(spread, ROUGH_SPREAD, 1 / np.sqrt(2 * len(total))))
+        between = numpyro.sample(f"spread_{key}", located(spread, ROUGH_SPREAD, 1 / np.sqrt(2 * len(total))))
         with numpyro.plate(key, len(total)):
             mean = numpyro.sample(
                 f"effect_{key}", pooled(mean[above] if jnp.ndim(mean) else mean, between, estimate, total)
             )
     mean = (mean[cells] if jnp.ndim(mean) else mean) + matrix @ slopes
     # Within an area rates are log-normal, or gamma with a variance of 1/concentration.
-    error = 1 / np.sqrt(2 * max(known, 1.0))
+    error = 1 / np.sqrt(2 * max(exact_cells, 1.0))
     if gamma:
-        within = numpyro.sample("concentration", _located(concentration, ROUGH_SPREAD**-2, 2 * error))
+        within = numpyro.sample("concentration", located(concentration, ROUGH_SPREAD**-2, 2 * error))
     else:
-        within = numpyro.sample(f"spread_{keys[-1]}", _located(spread, ROUGH_SPREAD, error))
-    with numpyro.plate(getattr(table, "dim", "area"), count):
+        within = numpyro.sample(f"spread_{keys[-1]}", located(spread, ROUGH_SPREAD, error))
+    with numpyro.plate("area" if keyed is None else keyed.dim, count):
         law = (pooled_gamma if gamma else pooled)(mean, within, center, precision)
         effect = numpyro.sample("effect", law)
         rate = numpyro.deterministic("rate", jax.nn.sigmoid(effect) if binomial else jnp.exp(effect))
         numpyro.deterministic("total", size * rate)
     observe("z", dist.BinomialLogits(effect, size) if binomial else dist.Poisson(size * rate), table)
-
-
-def _located(law: dist.Distribution, center: float, scale: float) -> dist.Distribution:
-    """A prior of a number, or of a positive one (with a relative scale), sampled near a center; others as they are."""
-    if law.support is dist.constraints.positive:
-        return Located(law, np.log(center), scale, positive=True)
-    return Located(law, center, scale) if law.support is dist.constraints.real else law
 
 
 def _areas(table: Any, key: str, above: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -153,20 +141,22 @@ def _exposures(exposure: Any, count: int, binomial: bool) -> tuple[Any, np.ndarr
 
 def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np.ndarray, np.ndarray]:
     """Log rates or logits (cells,) by the released counts, drawn to the overall one, and the precisions of these."""
-    if table.values is None or not is_concrete(table.values):  # many tables at once have coordinates in common
+    if table.values is None or isinstance(
+        table.values, jax.core.Tracer
+    ):  # many tables at once have coordinates in common
         return np.zeros(len(table)), np.zeros(len(table))
     values = np.asarray(table.values, float)
-    known, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)
-    overall = max(np.sum(values[known]), 1.0) / np.sum(exposure[known])
+    reported, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)
+    overall = max(np.sum(values[reported]), 1.0) / np.sum(exposure[reported])
     expected = exposure * (min(overall, 0.5) if binomial else overall)
     variance = np.square(np.broadcast_to(table.mechanism.noise.standard_deviation, values.shape))
     # A count below what is expected says little of a logarithm: it is drawn to it by the noise's share of the variance.
     pull = variance / (variance + expected)
-    counts = np.maximum(np.where(known, values, expected), 0) * (1 - pull) + expected * pull
+    counts = np.maximum(np.where(reported, values, expected), 0) * (1 - pull) + expected * pull
     counts = np.clip(counts, 0.25, exposure - 0.25 if binomial else np.inf)
     share = binomial * counts / exposure
     information, center = counts * (1 - share), np.log(counts / exposure) - np.log1p(-share)
-    return center, np.where(known, np.square(information) / (information + variance), 0.0)
+    return center, np.where(reported, np.square(information) / (information + variance), 0.0)
 
 
 def _matrix(covariates: Any, count: int) -> np.ndarray:

@@ -11,8 +11,7 @@ import math
 from typing import NamedTuple
 
 from scipy import stats
-
-from ldpbayes.studies import binomial_band
+from scipy.stats import binom
 
 ERRORS = 4.0
 CONFIDENCE = float(2 * stats.norm.cdf(ERRORS) - 1)
@@ -90,7 +89,7 @@ def order(what, paper, ours, holds, *, reason=""):
 
 def share_band(size, level):
     """Ends of the band for the share of `size` intervals of this level that cover."""
-    return tuple(end / size for end in binomial_band(size, level, CONFIDENCE))
+    return tuple(float(end) / size for end in binom.interval(CONFIDENCE, size, level))
 
 
 def inside(share, size, level):

@@ -28,7 +28,7 @@ FLOORS = [
 ]
 """From the ground up: a module imports from floors below its own, and from its own folder."""
 FREE = {"__init__", "models"}
-"""Not on a floor: the top level, and the models, which a user could have written."""
+"""Not on a floor: the top level, and the models, which import faces only."""
 ALIKE = {frozenset({"Release", "release"}), frozenset({"SmoothDensity", "smooth_density"})}
 """`ldpbayes.secure.release` makes a `Release`, `ldpbayes.models.smooth_density` is the model of a `SmoothDensity`."""
 NUMBERS = {"int", "float", "complex", "bool", "integer", "floating", "number", "Number", "Integral", "Real"}
@@ -70,6 +70,26 @@ def test_imports_run_downwards():
                 wrong += [f"{file} imports from the face"] if own < len(FLOORS) - 1 else []
             elif name.split(".")[0] not in FREE | {head} and floor_of(name) >= own:
                 wrong.append(f"{file} imports {name}")
+    assert not wrong
+
+
+def test_models_are_what_a_user_would_have_written():
+    """They import public names of faces, and helpers of their own folder."""
+    public = {".".join(["ldpbayes", *path.parts]): {*names} for path, names in faces().items()}
+    wrong = []
+    for file, (_, tree) in SOURCES.items():
+        if file.split("/")[0] != "models":
+            continue
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        for node in imports:
+            module, names = node.module or "", {alias.name for alias in node.names}
+            if module.startswith("ldpbayes") and not module.startswith("ldpbayes.models."):
+                wrong += [f"{file} imports {module}.{name}" for name in names - public.get(module, set())]
+        wrong += [
+            f"{file} uses {name}"
+            for name in imported(tree)
+            if name.split(".")[-1].startswith("_") and not name.startswith("models.")
+        ]
     assert not wrong
 
 

@@ -1,7 +1,5 @@
 """Pictures show the numbers they were given."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -113,7 +111,7 @@ def test_the_simultaneous_band_of_a_curve_holds_the_pointwise_one_and_held_out_c
     rng = np.random.default_rng(0)
     centre = 2 + np.sin(6 * X)
     draws, held_out = (rng.multivariate_normal(centre, COVARIANCE, size) for size in (4000, 20_000))
-    estimate = SimpleNamespace(params=centre, covariance=COVARIANCE)
+    estimate = ldp.tables.TableEstimate(centre, [*map(str, X)], COVARIANCE, "")
     _, ax = pyplot.subplots()
     curves = {"noise-aware": xr.DataArray(draws.reshape(4, 1000, 30), dims=("chain", "draw", "at")), "fast": estimate}
     plot_density(X, curves, truth=centre, ax=ax)

@@ -377,11 +377,6 @@ def load_model(name: str, *arguments: Any) -> Callable:
     return model
 
 
-def traits_of(model: Any) -> tuple[str, str, bool]:
-    """The name of a model's factory, the kind of the records and whether there are groups; defaults for a function."""
-    return getattr(model, "factory", ""), getattr(model, "kind", "numbers"), bool(getattr(model, "groups", False))
-
-
 @contextlib.contextmanager
 def blaming(model: str) -> Iterator[None]:
     """Run a model, or its file: it can import from its folder, and its errors become `BadInput` with their line."""

@@ -31,7 +31,8 @@ from ldpbayes.data import sketch_from
 from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
-from ldpbayes.estimation.smoothing import DEFAULTS, shape_of
+from ldpbayes.estimation.smoothing import DEFAULT_FUNCTIONALS, SmoothFamily
+from ldpbayes.inference.model import traits_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
@@ -164,13 +165,13 @@ def _fit(args: argparse.Namespace) -> int:
         with naming("--add"):
             added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
         releases = [inputs.Named("--add", "", added)] if added else releases
-        mechanism, (factory, kind, _) = releases[0].release.mechanism, inputs.traits_of(model)
+        mechanism, factory = releases[0].release.mechanism, traits_of(model).name
         if args.plot is not None:
             others = several or mechanism.record_shape or mechanism.of_categories
-            if others or kind != "numbers":
+            if others or traits_of(model).kind != "numbers":
                 raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
             with naming("--plot"):
-                bounds = shape_of(mechanism)[:2]
+                bounds = SmoothFamily.of(mechanism)[:2]
         with naming("--same-people"):
             statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
         say(few(f"  {line}" for line in statement.splitlines()))
@@ -194,9 +195,9 @@ def _fit(args: argparse.Namespace) -> int:
         with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
             display(summary_table(result, shown))
             if factory == "smooth_density":
-                shape = shape_of(mechanism)
-                positive = args.model == factory and shape.lower >= 0 and not shape.whole
-                kinds = DEFAULTS | ({"gini": gini} if positive else {})
+                family = SmoothFamily.of(mechanism)
+                positive = args.model == factory and family.lower >= 0 and not family.whole
+                kinds = DEFAULT_FUNCTIONALS | ({"gini": gini} if positive else {})
                 law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
                 display(f"\n{summary_table(law, [*kinds])}")
         _write(args.out, lambda file: file.write(netcdf(result)), say)
@@ -444,7 +445,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.checkpoints is not None and not args.checkpoints.is_dir():
         raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
     model = inputs.load_model(args.model)
-    if inputs.traits_of(model)[2]:
+    if traits_of(model).groups:
         raise BadInput(f"{args.model} takes several releases; use ldpbayes.studies.sbc")
     options = {"replicates": args.repeats, "seed": args.seed, "progress_bar": not args.no_progress}
     options |= {"num_warmup": args.warmup, "num_samples": args.samples}
@@ -505,8 +506,7 @@ def _models(args: argparse.Namespace) -> int:
         # a formula, or features of one column, where they are needed
         model = factory(*("y ~ x" if parameter == "formula" else np.zeros((1, 1)) for parameter in needed))
         priors = ", ".join(f"{name}={text}" for name, text in model.shown.items() if name not in needed)
-        _, kind, groups = inputs.traits_of(model)
-        takes = f"Takes {'one release for each group, of' if groups else 'a release of'} {kind}."
+        takes = f"Takes {'one release for each group, of' if model.groups else 'a release of'} {model.kind}."
         rows.append({"name": name, "priors": priors, "description": MODELS[name], "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     display(json.dumps(rows, indent=2) if args.json else "\n".join(texts))

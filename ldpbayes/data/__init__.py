@@ -4,6 +4,7 @@ A sketch is a small summary of a release. `ldpbayes.fit` can use the sketch in p
 """
 
 from ldpbayes._core.tabular import arrays_of_frames
+from ldpbayes.data._formula import DesignMatrix, Formula
 from ldpbayes.data._sketches import Groups, MomentSketch, Sketch, TotalSketch
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
@@ -13,7 +14,9 @@ from ldpbayes.data.streams import sketch_from
 
 __all__ = [
     "CountSketch",
+    "DesignMatrix",
     "ExpandedSketch",
+    "Formula",
     "Groups",
     "MixedSketch",
     "MomentSketch",

@@ -16,7 +16,7 @@ from ldpbayes._core.types import Array
 from ldpbayes.data.readers import format_of
 from ldpbayes.data.release import Release, ReleaseWarning
 from ldpbayes.mechanisms import AdditiveMechanism
-from ldpbayes.mechanisms.plausibility import LEVEL, implausible_repeats
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_repeats
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
@@ -202,7 +202,7 @@ class NoisyTable(Release):
             if verdict := verdicts[moment]:
                 fits = " or the ".join(name for name in stated if not verdicts[name])
                 problem = f"repeated values differ {verdict} than is possible for noise with {moment} = {spread!r}"
-                problem += f" (probability below {LEVEL:g})"
+                problem += f" (probability below {FALSE_REPORT_LEVEL:g})"
                 problem += f"; the stated number could be the {fits}" if fits else ""
                 _doubt(table, problem)
         return table

@@ -25,7 +25,7 @@ from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansi
 from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
 from ldpbayes.data.readers._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
-from ldpbayes.mechanisms.plausibility import LEVEL
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
 from ldpbayes.privacy.guarantee import counted_once
 
@@ -352,7 +352,7 @@ def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
     reasons = "; ".join(mechanism.implausible(values))
     problem = f"these values are nearly impossible under {mechanism!r}, whatever the records are"
     advice = "Check the parameters of the mechanism, and that the values were not changed after the release"
-    return f"{problem} (probability below {LEVEL:g}): {reasons}. {advice}" if reasons else None
+    return f"{problem} (probability below {FALSE_REPORT_LEVEL:g}): {reasons}. {advice}" if reasons else None
 
 
 def is_npz(path: str | os.PathLike) -> bool:

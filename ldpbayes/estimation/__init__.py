@@ -22,7 +22,7 @@ from ldpbayes.estimation._frequencies import FrequencyEstimate, frequencies
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.m_estimation import EstimationWarning, Estimator, MEstimationResult, m_estimate
 from ldpbayes.estimation.priors import label_prior
-from ldpbayes.estimation.smoothing import DensityEstimate, estimate_density
+from ldpbayes.estimation.smoothing import DensityEstimate, SmoothFamily, estimate_density
 from ldpbayes.numerics.minimise import Ball, Box
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Naive",
     "Oracle",
     "Points",
+    "SmoothFamily",
     "SmoothedDoublyRandom",
     "SymmetricLaplaceCorrection",
     "estimate_density",

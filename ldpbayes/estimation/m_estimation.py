@@ -22,7 +22,7 @@ from ldpbayes.estimation.estimates import Estimate, names_of
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import Promise, statements
-from ldpbayes.numerics.minimise import TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
+from ldpbayes.numerics.minimise import STEP_TOLERANCE, Ball, Box, Derivatives, Minimum, minimise
 
 WIDTHS = (1.0, 0.5, 0.25, 0.12, 0.06)  # in units: kinks are rounded off over these before the final width
 LEAST_SPREAD = 0.1  # share of the released residuals' spread: a smaller estimate of the original spread is an accident
@@ -365,7 +365,7 @@ class Estimator:
             return Derivatives(value - jnp.sum(tilt * at), slope - tilt, hessian)
 
         # A user's loss settles to within the width only, not to rounding error.
-        tolerance = TOLERANCE if self.units is None else 0.3 * width
+        tolerance = STEP_TOLERANCE if self.units is None else 0.3 * width
         return minimise(derivatives, start, self.space, tolerance=tolerance, units=self.units)
 
     def _unit(self, evidence: EvidenceCorrection) -> Array:

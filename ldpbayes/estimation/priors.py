@@ -4,7 +4,7 @@ import numpy as np
 
 from ldpbayes._core.checks import POSITIVE, at_least, checked
 from ldpbayes.data import Release
-from ldpbayes.estimation.smoothing import estimate_density, shape_of
+from ldpbayes.estimation.smoothing import SmoothFamily, estimate_density
 from ldpbayes.laws.functionals import cdf
 from ldpbayes.mechanisms import NumericMechanism
 from ldpbayes.mechanisms.design import Histogram
@@ -45,7 +45,7 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
         return _released_histogram(release, width)
     if width is not None:
         raise ValueError(f"width is only for a histogram of released labels, deconvolved=False; got {width!r}")
-    edges = np.linspace(*shape_of(release.mechanism)[:2], BINS + 1)
+    edges = np.linspace(*SmoothFamily.of(release.mechanism)[:2], BINS + 1)
     data = release if release.mechanism.batch_shape else release.sketch(keep_records=False)
     below = estimate_density(data, knots=len(edges), functionals={"below": cdf(edges[1:-1])}).params
     return Histogram(edges, np.diff(below, prepend=0.0, append=1.0) / np.diff(edges))

@@ -22,20 +22,20 @@ from ldpbayes.likelihood.privatized import PreparedLikelihood
 from ldpbayes.mechanisms import Categories
 from ldpbayes.mechanisms.protocol import Promise, statements
 
-KNOTS = 41  # whose 40 pieces are the panels of most channels
+DEFAULT_KNOTS = 41  # whose 40 pieces are the panels of most channels
 ROUGHNESS = 2.0  # scale of the half-normal prior of the roughness
-ATOMS = -3.0, 1.5  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
-STEPS = 200  # Newton steps, of which ten to thirty are taken
-NEAR = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
-FAR = 2.0  # the largest step of log τ²
-SMALL = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
-LEAST, MOST = 1e-6, 1e6  # bounds of the squared roughness
-DEFAULTS: dict[str, Callable[[Any], Any]] = {
+ODDS_PRIOR = -3.0, 1.5  # mean and deviation of the prior of an atom's log odds against the interval: 0.3 to 50 % of it
+NEWTON_STEPS = 200  # Newton steps, of which ten to thirty are taken
+NEAR_ERRORS = 1.0  # standard errors within which a step is near enough to the mode for a step of the roughness
+MAX_LOG_STEP = 2.0  # the largest step of log τ²
+SETTLED = 5e-3  # standard errors and logarithms of the roughness, by which the last step may change them
+LEAST_SQUARE, LARGEST_SQUARE = 1e-6, 1e6  # bounds of the squared roughness
+DEFAULT_FUNCTIONALS: dict[str, Callable[[Any], Any]] = {
     "mean": mean,
     "sd": sd,
     "quantile": quantile(np.array([0.05, 0.25, 0.5, 0.75, 0.95])),
 }
-AT_A_BOUND = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
+END_SHARE_LIMIT = 0.95  # probability of the first or the last piece, with its atom, that leaves the rest unknown
 
 
 @functools.lru_cache
@@ -66,30 +66,93 @@ class Penalised(NamedTuple):
     converged: bool
 
 
-class Shape(NamedTuple):
-    """What laws of one problem have in common; static in compiled functions."""
+class SmoothFamily(NamedTuple):
+    """The laws on an interval whose log density is linear between equally spaced points (knots).
+
+    `ldpbayes.models.smooth_density` and `estimate_density` use these laws. `of` makes the family for a mechanism.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Ends of the interval, in the unit of the data.
+    knots : int
+        Number of knots.
+    whole : bool
+        True for laws of whole numbers.
+    """
 
     lower: float
     upper: float
     knots: int
-    whole: bool  # a law of whole numbers
+    whole: bool
 
+    @classmethod
+    def of(
+        cls, mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = DEFAULT_KNOTS
+    ) -> "SmoothFamily":
+        """Return the family of laws of the records of a mechanism, on its clipping bounds or a wider interval.
 
-def law_of(coefficients: Array, shape: Shape) -> SmoothDensity:
-    """The law with coefficients (p,): knots − 1 of the basis, and perhaps two log odds of atoms."""
-    knots = shape.knots
-    odds = coefficients[knots - 1 :]
-    outside = jax.nn.softmax(jnp.append(odds, 0.0))[:2] if len(odds) else None
-    basis = jnp.asarray(smooth_basis(knots), coefficients.dtype)
-    kind = SmoothMass if shape.whole else SmoothDensity
-    return kind(basis @ coefficients[: knots - 1], shape.lower, shape.upper, outside)
+        For whole numbers, there are at most as many knots as numbers in the interval. Raises ValueError for a mechanism
+        of categories or without clipping bounds, and for an interval that does not include the bounds.
+        """
+        if isinstance(mechanism, Categories):
+            raise ValueError(f"a density needs numbers, but {mechanism!r} takes categories: see estimation.frequencies")
+        bounds, knots, whole = ends_of(mechanism.domain), at_least(4, "knots", knots), mechanism.domain.is_discrete
+        if lower is None or upper is None or is_concrete(*bounds):
+            low, high = float(np.min(bounds[0])), float(np.max(bounds[1]))
+            if not np.isfinite([low, high]).all():
+                raise ValueError(f"a density needs a mechanism that clips numbers to bounds, got {mechanism!r}")
+            lower, upper = low if lower is None else lower, high if upper is None else upper
+            if not (lower <= low and high <= upper):
+                wanted = f"lower and upper must include the bounds {low:g} and {high:g} of the mechanism"
+                raise ValueError(f"{wanted}, got {lower:g} and {upper:g}")
+        return cls(float(lower), float(upper), min(knots, int(upper - lower) + 1) if whole else knots, whole)
+
+    def law(self, coefficients: Array) -> SmoothDensity:
+        """Return the law with coefficients (knots − 1,), or (knots + 1,) with the log odds of two atoms at the ends.
+
+        Independent standard normal coefficients, times a roughness τ, are a random walk of second order of the log
+        density at the knots. Its straight line and its bends then vary by about τ each.
+        """
+        odds = coefficients[self.knots - 1 :]
+        outside = jax.nn.softmax(jnp.append(odds, 0.0))[:2] if len(odds) else None
+        basis = jnp.asarray(smooth_basis(self.knots), coefficients.dtype)
+        kind = SmoothMass if self.whole else SmoothDensity
+        return kind(basis @ coefficients[: self.knots - 1], self.lower, self.upper, outside)
+
+    def fit(self, data: Release | Sketch, outside: bool = False) -> tuple["Penalised", PreparedLikelihood]:
+        """Return the posterior mode of the coefficients and of the roughness, and the likelihood of the data.
+
+        The mode has the ``coefficients``, the ``roughness`` τ and the ``covariance`` of the coefficients. With
+        ``outside=True``, the last two coefficients are log odds of atoms at the ends. Errors and warnings are those of
+        `estimate_density`.
+        """
+        if isinstance(data, Release) and data.values is None:
+            raise ValueError("a density needs released values; this release has none")
+        with jax.enable_x64(True):
+            likelihood = PreparedLikelihood.of(data, self.law(np.zeros(self.knots - 1)))
+            fit = penalised(likelihood, outside, self)
+        if not fit.converged:
+            problem = f"the search for the most likely density has not converged after {NEWTON_STEPS} steps"
+            warn(problem, EstimationWarning)
+        if fit.at_ends.max() > END_SHARE_LIMIT:
+            end = ("lower", "upper")[np.argmax(fit.at_ends)]
+            problem = f"{fit.at_ends.max():.1%} of the records are at the {end} end of [{self.lower:g}, {self.upper:g}]"
+            advice = "the values say little about the law between the ends; choose other bounds"
+            warn(f"{problem}: {advice}", EstimationWarning)
+        return fit, likelihood
+
+    def information(self, coefficients: Array, likelihood: PreparedLikelihood) -> np.ndarray:
+        """Return the information matrix (p, p) of the released values about p coefficients."""
+        with jax.enable_x64(True):
+            return np.asarray(log_likelihood_at(coefficients, likelihood, self)[2])
 
 
 def prior_of(roughness: float, knots: int, outside: bool) -> tuple[np.ndarray, np.ndarray]:
     """Prior means and precisions (p,) of the coefficients, of which the last two are log odds of atoms, if any."""
     size = knots + 1 if outside else knots - 1
-    means = np.append(np.zeros(knots - 1), [ATOMS[0]] * 2)[:size]
-    return means, np.append(np.full(knots - 1, 1 / roughness**2), np.full(2, 1 / ATOMS[1] ** 2))[:size]
+    means = np.append(np.zeros(knots - 1), [ODDS_PRIOR[0]] * 2)[:size]
+    return means, np.append(np.full(knots - 1, 1 / roughness**2), np.full(2, 1 / ODDS_PRIOR[1] ** 2))[:size]
 
 
 def _roughness_at(coefficients: np.ndarray, covariance: np.ndarray, square: float) -> tuple[float, float]:
@@ -104,43 +167,45 @@ def _roughness_at(coefficients: np.ndarray, covariance: np.ndarray, square: floa
     return 1 - freedom + size - prior, max(bend, 0.5 * (0.5 + freedom + size + prior))
 
 
-@functools.partial(jax.jit, static_argnames="shape")
-def log_likelihood_at(theta: Array, likelihood: PreparedLikelihood, shape: Shape) -> tuple[Array, Array, Array, Array]:
+@functools.partial(jax.jit, static_argnames="family")
+def log_likelihood_at(
+    theta: Array, likelihood: PreparedLikelihood, family: SmoothFamily
+) -> tuple[Array, Array, Array, Array]:
     """Log-likelihood of coefficients θ (p,), its slope (p,), the information (p, p) of the released values, and the
     probabilities (2,) of the first and the last piece of the law.
     """
 
     def log_prob(theta: Array) -> Array:
-        return likelihood.log_prob(law_of(theta, shape))
+        return likelihood.log_prob(family.law(theta))
 
     values, scores = log_prob(theta), jax.jacfwd(log_prob)(theta)
     weighted = scores.T * likelihood.weights
     slope, information = jnp.sum(weighted, axis=1), weighted @ scores
-    own, odds = theta[: shape.knots - 1], theta[shape.knots - 1 :]
+    own, odds = theta[: family.knots - 1], theta[family.knots - 1 :]
     if len(odds):  # where few records are at a bound, their scores say less than the second derivatives
         bends = jax.hessian(lambda odds: likelihood.weights @ log_prob(jnp.append(own, odds)))(odds)
-        places = np.arange(shape.knots - 1, shape.knots + 1)
+        places = np.arange(family.knots - 1, family.knots + 1)
         information = information.at[places, places].max(-jnp.diagonal(bends))
-    law = law_of(theta, shape)
+    law = family.law(theta)
     below = law.cdf(law.knots[np.array([1, -2])])
     return likelihood.weights @ values, slope, information, jnp.stack([below[0], 1 - below[1]])
 
 
-def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Penalised:
+def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamily) -> Penalised:
     """The coefficients' posterior mode, by Newton steps with the information in place of the second derivative, and
     between them log τ by a step to the mode of its marginal posterior, which Laplace's method approximates.
     """
 
     def at(theta: np.ndarray) -> list[np.ndarray]:
-        return [np.asarray(each) for each in log_likelihood_at(theta, likelihood, shape)]
+        return [np.asarray(each) for each in log_likelihood_at(theta, likelihood, family)]
 
-    own = slice(shape.knots - 1)  # coefficients of the basis
+    own = slice(family.knots - 1)  # coefficients of the basis
     square, damping, converged = 1.0, 0.0, False
-    theta, precisions = means, _ = prior_of(1.0, shape.knots, outside)
+    theta, precisions = means, _ = prior_of(1.0, family.knots, outside)
     here = at(theta)
     if not np.isfinite(here[0]):
         raise ValueError("some records at a bound were released without noise: in Python, give outside=True")
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         value, slope, information, _ = here
         curvature = information + np.diag(precisions)
         pull = slope - precisions * (theta - means)
@@ -154,10 +219,10 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, shape: Shape) -> Pe
         covariance = np.linalg.inv(here[2] + np.diag(precisions))
         slope_of_roughness, bend = _roughness_at(theta[own], covariance[own, own], square)
         moved = np.max(np.abs(move) / np.sqrt(np.diagonal(covariance)))
-        rise = np.clip(slope_of_roughness / bend, -FAR, FAR) if moved < NEAR else 0.0
-        converged = moved < SMALL and abs(rise) < 2 * SMALL
-        square = float(np.clip(square * np.exp(rise), LEAST, MOST))
-        _, precisions = prior_of(np.sqrt(square), shape.knots, outside)
+        rise = np.clip(slope_of_roughness / bend, -MAX_LOG_STEP, MAX_LOG_STEP) if moved < NEAR_ERRORS else 0.0
+        converged = moved < SETTLED and abs(rise) < 2 * SETTLED
+        square = float(np.clip(square * np.exp(rise), LEAST_SQUARE, LARGEST_SQUARE))
+        _, precisions = prior_of(np.sqrt(square), family.knots, outside)
         if converged:
             break
     _, _, information, at_ends = here
@@ -192,7 +257,7 @@ class DensityEstimate(Estimate):
     params: np.ndarray
     covariance: np.ndarray
     names: list[str]
-    _fit: tuple[Any, Any, Shape]  # coefficients (p,), their covariance (p, p)
+    _fit: tuple[Any, Any, SmoothFamily]  # coefficients (p,), their covariance (p, p)
     _promises: tuple[Promise, ...]
 
     estimate = property(lambda s: dict(zip(s.names, s.params.tolist(), strict=True)), doc="The estimates by name.")
@@ -208,8 +273,8 @@ class DensityEstimate(Estimate):
         if not functionals:
             raise ValueError(f"functionals must be one or more functions by name, got {functionals!r}")
         with jax.enable_x64(True):
-            coefficients, covariance, shape = self._fit
-            values, slopes = _values(coefficients, shape, tuple(functionals.values()))
+            coefficients, covariance, family = self._fit
+            values, slopes = _values(coefficients, family, tuple(functionals.values()))
         names = names_of_values(functionals, values)
         slopes = np.concatenate([np.reshape(each, (-1, len(coefficients))) for each in slopes])
         params = np.concatenate([np.ravel(each) for each in values])
@@ -217,11 +282,11 @@ class DensityEstimate(Estimate):
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _values(coefficients: Array, shape: Shape, functionals: tuple) -> tuple[list, list]:
+def _values(coefficients: Array, family: SmoothFamily, functionals: tuple) -> tuple[list, list]:
     """Functionals of a law, and their derivatives by the coefficients."""
 
     def values(coefficients: Array) -> list[Array]:
-        law = law_of(coefficients, shape)
+        law = family.law(coefficients)
         return [jnp.asarray(functional(law)) for functional in functionals]
 
     return values(coefficients), jax.jacrev(values)(coefficients)
@@ -232,7 +297,7 @@ def estimate_density(
     lower: float | None = None,
     upper: float | None = None,
     *,
-    knots: int = KNOTS,
+    knots: int = DEFAULT_KNOTS,
     outside: bool = False,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> DensityEstimate:
@@ -281,54 +346,15 @@ def estimate_density(
     RepeatedAnswersWarning
         Several released numbers may be about one person, but the estimate treats them as independent.
     """
-    fit, _, shape = fitted(data, lower, upper, knots, outside)
-    warn_of_repeats(data.promises)
-    with jax.enable_x64(True):
-        law = law_of(jnp.asarray(fit.coefficients), shape)
-    nothing, found = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, shape)
-    estimate = DensityEstimate(law, float(fit.roughness), *nothing, found, data.promises)
-    # the quantiles of whole numbers do not move with the coefficients, but at jumps
-    defaults = {name: DEFAULTS[name] for name in ("mean", "sd")} if shape.whole else DEFAULTS
-    return estimate.of(defaults if functionals is None else functionals)
-
-
-def fitted(
-    data: Any, lower: float | None, upper: float | None, knots: int, outside: bool
-) -> tuple[Penalised, PreparedLikelihood, Shape]:
-    """`penalised`, the likelihood, and the shape; errors and warnings of `estimate_density`."""
     if not isinstance(data, Release) and not (isinstance(data, Sketch) and data.law_shape == ()):
         raise TypeError(f"data must be one release, or one sketch without groups, got {type(data).__name__}")
-    shape = shape_of(data.mechanism, lower, upper, knots)
-    if isinstance(data, Release) and data.values is None:
-        raise ValueError("a density needs released values; this release has none")
+    family = SmoothFamily.of(data.mechanism, lower, upper, knots)
+    fit, _ = family.fit(data, outside)
+    warn_of_repeats(data.promises)
     with jax.enable_x64(True):
-        likelihood = PreparedLikelihood.of(data, law_of(np.zeros(shape.knots - 1), shape))
-        fit = penalised(likelihood, outside, shape)
-    if not fit.converged:
-        warn(f"the search for the most likely density has not converged after {STEPS} steps", EstimationWarning)
-    if fit.at_ends.max() > AT_A_BOUND:
-        end = ("lower", "upper")[np.argmax(fit.at_ends)]
-        problem = f"{fit.at_ends.max():.1%} of the records are at the {end} end of [{shape.lower:g}, {shape.upper:g}]"
-        warn(f"{problem}: the values say little about the law between the ends; choose other bounds", EstimationWarning)
-    return fit, likelihood, shape
-
-
-def shape_of(mechanism: Any, lower: float | None = None, upper: float | None = None, knots: int = KNOTS) -> Shape:
-    """The shape of laws on an interval, by default a mechanism's bounds; ValueError if it does not hold them."""
-    if isinstance(mechanism, Categories):
-        raise ValueError(f"a density needs numbers, but {mechanism!r} takes categories: see estimation.frequencies")
-    bounds, knots, whole = ends_of(mechanism.domain), at_least(4, "knots", knots), mechanism.domain.is_discrete
-    if lower is not None and upper is not None and not is_concrete(*bounds):
-        return _shape(lower, upper, knots, whole)
-    low, high = float(np.min(bounds[0])), float(np.max(bounds[1]))
-    if not np.isfinite([low, high]).all():
-        raise ValueError(f"a density needs a mechanism that clips numbers to bounds, got {mechanism!r}")
-    first, last = low if lower is None else lower, high if upper is None else upper
-    if not (first <= low and high <= last):
-        wanted = f"lower and upper must include the bounds {low:g} and {high:g} of the mechanism"
-        raise ValueError(f"{wanted}, got {first:g} and {last:g}")
-    return _shape(first, last, knots, whole)
-
-
-def _shape(lower: float, upper: float, knots: int, whole: bool) -> Shape:
-    return Shape(float(lower), float(upper), min(knots, int(upper - lower) + 1) if whole else knots, whole)
+        law = family.law(jnp.asarray(fit.coefficients))
+    nothing, found = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, family)
+    estimate = DensityEstimate(law, float(fit.roughness), *nothing, found, data.promises)
+    # the quantiles of whole numbers do not move with the coefficients, but at jumps
+    defaults = {name: DEFAULT_FUNCTIONALS[name] for name in ("mean", "sd")} if family.whole else DEFAULT_FUNCTIONALS
+    return estimate.of(defaults if functionals is None else functionals)

@@ -6,6 +6,7 @@ from ldpbayes.inference._handlers import observe, privatize
 from ldpbayes.inference._joint import observe_jointly
 from ldpbayes.inference._predict import predict
 from ldpbayes.inference._sharding import sharded
+from ldpbayes.inference.model import Model, factory
 from ldpbayes.inference.result import ConvergenceWarning
 from ldpbayes.inference.surrogates import ExpansionWarning, LikelihoodWarning, SketchWarning
 
@@ -14,8 +15,10 @@ __all__ = [
     "Expansion",
     "ExpansionWarning",
     "LikelihoodWarning",
+    "Model",
     "SketchWarning",
     "expand",
+    "factory",
     "fit",
     "observe",
     "observe_jointly",

@@ -24,6 +24,7 @@ from ldpbayes._core.types import Key, Message, Model, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, NoisyTable, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.panel_sketch import MixedSketch, budgets_of
 from ldpbayes.data.release import promises, warn_of_repeats
+from ldpbayes.inference import model as protocol
 from ldpbayes.inference._equal_rows import equal_rows_once, sketched_releases
 from ldpbayes.inference._expansion import ExpandedCategories, Expansion, expanded_records
 from ldpbayes.inference._handlers import joined_release, privatize
@@ -233,7 +234,7 @@ def fit(
     _check_call(model, args, kwargs)
     args, kwargs, entries = prepared(model, args, kwargs)
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
-    model = model.tuned(*args, **kwargs) if hasattr(model, "tuned") else model
+    model = model.tuned(*args, **kwargs) if isinstance(model, protocol.Model) else model
     density = density_of(model, args, kwargs)
     if any(isinstance(data, Release) and data.values is None for data in density.data):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")

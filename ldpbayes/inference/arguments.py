@@ -11,6 +11,7 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.tabular import Table, arrays_of_frames
 from ldpbayes._core.types import Model
 from ldpbayes.data import Groups, Release, Sketch
+from ldpbayes.inference import model as protocol
 from ldpbayes.mechanisms import mechanism_from_spec
 
 
@@ -25,15 +26,16 @@ def prepared(
     """A user's arguments as a model reads them, data frames as arrays, and entries for the attributes of a result; or,
     for new data, as the fit with the result of these attributes had them. A model may `prepare` its arguments itself.
     """
-    if hasattr(model, "prepare"):
-        return model.prepare(args, kwargs, attrs)
+    entries: dict[str, str] = {}
+    if isinstance(model, protocol.Model):
+        args, kwargs, entries = model.prepare(args, kwargs, attrs)
     call = signature_of(model).bind_partial(*args, **kwargs)
     places, structure = jax.tree_util.tree_flatten_with_path(arrays_of_frames(dict(call.arguments)), is_leaf=_is_table)
     names = {jax.tree_util.keystr(path): part.columns for path, part in places if _is_table(part)}
     fitted = json.loads((attrs or {}).get("columns", "{}"))
     parts = [part.ordered(fitted.get(jax.tree_util.keystr(path))) if _is_table(part) else part for path, part in places]
     call.arguments.update(jax.tree.unflatten(structure, parts))
-    return call.args, call.kwargs, {"columns": json.dumps(names)} if names else {}
+    return call.args, call.kwargs, entries | ({"columns": json.dumps(names)} if names else {})
 
 
 def _is_table(leaf: object) -> bool:

@@ -237,7 +237,6 @@ class ParametricFamily(abc.ABC):
     columns: ClassVar[tuple[str, ...] | None] = None  # names of the statistics; None for one, released as a number
     lattice_step: ClassVar[float | None] = None  # of records and statistics, 1 for whole numbers; None for densities
     accounts_for_clamping: ClassVar[bool] = True  # whether there is a `solve_clamped`
-    base: ClassVar[type[dist.Distribution]]  # NumPyro's law of a record before it is clamped
     known_arguments: ClassVar[tuple[str, ...]] = ()  # arguments of that law that are fields; the others are parameters
     event_shape: tuple[int, ...] = ()  # of a record
     record_range: tuple[float, float] = (-math.inf, math.inf)  # that records have, and bounds are inside
@@ -248,6 +247,11 @@ class ParametricFamily(abc.ABC):
         super().__init_subclass__(**kwargs)
         if "option" in vars(cls):
             FAMILIES[cls.option] = cls
+
+    @property
+    @abc.abstractmethod
+    def base(self) -> type[dist.Distribution]:
+        """The law of a record before it is clamped, a class of NumPyro."""
 
     def distribution(self, params: Params) -> dist.Distribution:
         """Return the law (probability distribution) of a record before it is clamped, for the parameters `params`."""

@@ -22,7 +22,7 @@ from ldpbayes.learning import _labels as labels
 from ldpbayes.learning._objectives import LearningWarning, MarginalLikelihood, Objective, label_range, plausible_labels
 from ldpbayes.learning._prediction import Prediction, predicted
 from ldpbayes.mechanisms import Mechanism, mechanism_from_spec
-from ldpbayes.numerics.minimise import FLAT_CURVATURE, NATS, Minimum, minimise_on_host
+from ldpbayes.numerics.minimise import FLAT_CURVATURE, HOST_NATS, Minimum, minimise_on_host
 
 CHUNK_ROWS = 1 << 15  # labels at a time, since some hundred numbers are held of each
 CHUNKED_TOLERANCE = 1e-6  # nats, for several chunks: the estimate is then off by 1.4e-3 of its standard errors
@@ -545,7 +545,7 @@ def linear_fit(
         start = min(starts, key=lambda theta: np.nan_to_num(sample(theta).value, nan=np.inf))
         if chunked:
             start = minimise_on_host(sample, start).theta
-        minimum = minimise_on_host(criterion, start, CHUNKED_TOLERANCE if chunked else NATS)
+        minimum = minimise_on_host(criterion, start, CHUNKED_TOLERANCE if chunked else HOST_NATS)
         identified = _identified(minimum.at.hessian)
         profile = _scale_profile(criterion, minimum) if identified and objective.scaled else None
     loss = float(minimum.at.value - criterion.prior(minimum.theta)[0])

@@ -24,7 +24,7 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, drawn_columns, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass
-from ldpbayes.numerics.arrays import CHUNK, by_rows
+from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, checked_laws
@@ -111,7 +111,7 @@ class PureProtocol(Categories):
         return self.log_supported(z).astype(dtype) + penalty.astype(dtype)
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        counts, n = self._support_counts(values) if self.categories <= MOST_COUNTED else None, len(values)
+        counts, n = self._support_counts(values) if self.categories <= MOST_COUNTED_CATEGORIES else None, len(values)
         if counts is None:
             return []
         p, q = (float(np.mean(np.broadcast_to(a, n))) for a in self.support_probabilities)
@@ -214,7 +214,7 @@ def row_sums(z: Array) -> Array:
         return z.sum(axis=-1, dtype=np.int32)
     # XLA is slow to add integers along rows; a product in single precision is exact up to 2^24
     width, ones = z.shape[-1], jnp.ones(z.shape[-1], jnp.float32)
-    rows = by_rows(lambda part: (part != 0).astype(jnp.float32) @ ones, CHUNK // width)
+    rows = by_rows(lambda part: (part != 0).astype(jnp.float32) @ ones, CACHE_SIZE // width)
     return rows(z.reshape(-1, width)).reshape(z.shape[:-1])
 
 
@@ -470,9 +470,9 @@ def _even_parity(bits: jax.Array) -> jax.Array:
     return jax.lax.population_count(bits) % 2 == 0
 
 
-MOST_COUNTED = 1 << 22  # categories whose values are counted to find implausible ones
-MAX_CATEGORIES = 10**7  # codes of at most seven digits
-MAX_RANGE = 1 << 31
+MOST_COUNTED_CATEGORIES = 1 << 22  # categories whose values are counted to find implausible ones
+MOST_HASHED_CATEGORIES = 10**7  # codes of at most seven digits
+LARGEST_HASH_RANGE = 1 << 31
 
 
 @registered_dataclass("local_hashing")
@@ -506,13 +506,13 @@ class LocalHashing(_EvenProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, "categories", self.categories, MAX_CATEGORIES)
+        at_least(2, "categories", self.categories, MOST_HASHED_CATEGORIES)
         g = self.hash_range
         if g is None:
             if not is_concrete(self.epsilon) or np.ndim(self.epsilon) or np.isinf(self.epsilon):
                 raise ValueError("hash_range must be given if epsilon is an array, infinite or traced")
-            g = min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
-        object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, MAX_RANGE))
+            g = min(round(math.exp(min(self.epsilon, 50.0))) + 1, LARGEST_HASH_RANGE)
+        object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, LARGEST_HASH_RANGE))
 
     @property
     def support(self) -> constraints.Constraint:

@@ -24,8 +24,8 @@ from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import FiniteTradeoff, PureProtocolTradeoff
 
-MOST_CELLS = 512  # of a prior: the optimum takes less than a second
-LEAST_CELLS = 64  # of a prior: more do not change the optimum visibly
+MOST_PRIOR_CELLS = 512  # of a prior: the optimum takes less than a second
+LEAST_PRIOR_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 
 @registered_dataclass("rr_on_bins")
@@ -131,15 +131,15 @@ def _module_of(mechanism: protocol.Mechanism, z: ArrayLike) -> tuple[ArrayModule
 
 
 def _cells(nodes: np.ndarray) -> np.ndarray:
-    """Ends of cells: a prior's bins, cut into parts, or `MOST_CELLS` equal cells of its range instead of more bins."""
+    """Ends of cells: a prior's bins, cut into parts, or equal cells of its range instead of too many bins."""
     bins = len(nodes) - 1
-    if bins > MOST_CELLS:
-        return np.linspace(nodes[0], nodes[-1], MOST_CELLS + 1)
-    parts = -(-LEAST_CELLS // bins)
+    if bins > MOST_PRIOR_CELLS:
+        return np.linspace(nodes[0], nodes[-1], MOST_PRIOR_CELLS + 1)
+    parts = -(-LEAST_PRIOR_CELLS // bins)
     return np.interp(np.arange(parts * bins + 1) / parts, np.arange(bins + 1), nodes)
 
 
-RULES = ("projection", "uniform")  # for labels outside the interval
+OUTSIDE_RULES = ("projection", "uniform")  # for labels outside the interval
 
 
 class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
@@ -277,12 +277,12 @@ class RPWithPrior(NearOrAnywhere):
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "interval", checked_interval(self.interval))
-        if self.outside not in RULES:
-            raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
+        if self.outside not in OUTSIDE_RULES:
+            raise ValueError(f"outside must be one of {', '.join(OUTSIDE_RULES)}, got {self.outside!r}")
 
 
-ONE_NUMBER = "a finite number", lambda a: (a.ndim == 0) & np.isfinite(a)
-_T, _W = np.polynomial.legendre.leggauss(40)
+ONE_FINITE_NUMBER = "a finite number", lambda a: (a.ndim == 0) & np.isfinite(a)
+_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
 @registered_dataclass("square_wave")
@@ -303,8 +303,8 @@ class SquareWaveMechanism(NearOrAnywhere):
     """
 
     epsilon: Array = ruled(("positive and at most 30", lambda a: (a > 0) & (a <= 30)))
-    lower: Array = ruled(ONE_NUMBER)
-    upper: Array = ruled(ONE_NUMBER)
+    lower: Array = ruled(ONE_FINITE_NUMBER)
+    upper: Array = ruled(ONE_FINITE_NUMBER)
 
     monotone = True
     _unit: ClassVar[str] = "record"
@@ -319,14 +319,16 @@ class SquareWaveMechanism(NearOrAnywhere):
         """The half-width in the unit of the data: b = f(−ε)/(2 f(ε)) of the range, with f(t) = (exp(t) − 1 − t)/t²."""
         xp = np if is_concrete(self) else jnp
         epsilon = xp.asarray(self.epsilon)[..., None]
-        rising, falling = (xp.exp(sign * epsilon * (1 + _T) / 2) @ (_W * (1 - _T)) for sign in (1, -1))
+        rising, falling = (
+            xp.exp(sign * epsilon * (1 + _GAUSS_NODES) / 2) @ (_GAUSS_WEIGHTS * (1 - _GAUSS_NODES)) for sign in (1, -1)
+        )
         return (self.upper - self.lower) * falling / (2 * rising)
 
     #: Possible kinks, for records whose law has kinks at 40ths of the interval, as `SmoothDensity` has.
     released_breakpoints = property(lambda self: self._bends(np.linspace(self.lower, self.upper, 41)))
 
 
-NODES = 25  # labels with a row of their own: a second's work
+DEFAULT_NODES = 25  # labels with a row of their own: a second's work
 MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 
 
@@ -383,7 +385,9 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
                 raise ValueError(f"matrix must have {needed}, up to {MATRIX_TOLERANCE:g}; the error is {error:.3g}")
 
     @classmethod
-    def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
+    def optimal(
+        cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = DEFAULT_NODES
+    ) -> "UnbiasedRandomizer":
         """Return the unbiased mechanism with the least mean squared error E[(z − x)²], if the labels x have a prior.
 
         Parameters

@@ -19,7 +19,7 @@ from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
-from ldpbayes.mechanisms.plausibility import LEVEL, implausible_numbers
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_numbers
 from ldpbayes.mechanisms.protocol import NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -28,8 +28,8 @@ from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
 from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
-COUNT = "a whole number of records, at least 1", lambda a: (a >= 1) & (a == np.round(a))
-ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
+RECORD_COUNT = "a whole number of records, at least 1", lambda a: (a >= 1) & (a == np.round(a))
+RADIUS_ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
 
 
 class _Regression(Columnwise):
@@ -75,7 +75,9 @@ class _Regression(Columnwise):
             for name, sizes in (("radius", np.linalg.norm(x, axis=-1)), ("response_bound", np.abs(y))):
                 bound = getattr(self, name)
                 problem = f"{{}} of {sizes.size} rows exceed {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
-                refuse(sizes > bound * (1 + ROUNDING), f"{problem}: scale the rows, or let the mechanism clip them")
+                refuse(
+                    sizes > bound * (1 + RADIUS_ROUNDING), f"{problem}: scale the rows, or let the mechanism clip them"
+                )
         if self.clip or concrete:
             xp = np if is_concrete(y, self.response_bound) else jnp
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)
@@ -285,7 +287,7 @@ class StatisticsMechanism(_Regression, Additive):
     ratios: Array = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
-    count: Array = optional(COUNT, default=None)
+    count: Array = optional(RECORD_COUNT, default=None)
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
 
@@ -386,7 +388,7 @@ class StatisticsMechanism(_Regression, Additive):
         # below −sd (√(2d) + t) with probability at most exp(−t²/2).
         least = np.linalg.eigvalsh(unpacked(values[:, : self._blocks[0]], d, self.off_diagonal))[:, 0]
         root = math.sqrt(2.0) / OFF_DIAGONALS[self.off_diagonal]
-        bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / LEVEL)))
+        bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / FALSE_REPORT_LEVEL)))
         if (least < bound).any():
             sentences.append(f"the matrix of second moments has an eigenvalue {least.min():.4g}, below {bound:.4g}")
         return sentences

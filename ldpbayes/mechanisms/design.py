@@ -110,9 +110,9 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
     return Histogram(nodes, densities / (densities @ np.diff(nodes)))
 
 
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)  # Gauss-Legendre rule between two cuts
-MAX_BINS = 256  # finer histograms are merged to as many bins of equal probability
-GRID = 30  # half-widths tried before the best of them is refined
+GAUSS_NODES, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)  # Gauss-Legendre rule between two cuts
+MOST_BINS = 256  # finer histograms are merged to as many bins of equal probability
+HALF_WIDTHS_TRIED = 30  # half-widths tried before the best of them is refined
 LEAST_HALF_WIDTH = 1e-6  # of the interval: a smaller one would explain 1e-12 more, which is lost in rounding
 
 
@@ -135,11 +135,11 @@ def explained_variance(histogram: HistogramLike, epsilon: float, interval: Inter
 
 
 def _merged(prior: Histogram) -> Histogram:
-    """The histogram, or one with at most `MAX_BINS` bins whose probabilities are its own."""
-    if len(prior.densities) <= MAX_BINS:
+    """The histogram, or one with at most `MOST_BINS` bins whose probabilities are its own."""
+    if len(prior.densities) <= MOST_BINS:
         return prior
     mass = prior.cumulative
-    nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), prior.nodes[[0, -1]]]))
+    nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MOST_BINS)), prior.nodes[[0, -1]]]))
     return Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
 
 
@@ -161,8 +161,8 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
     cuts = np.append(np.add.outer([-half_width, half_width], [*nodes, lower, upper]), (lower + upper) / 2)
     cuts = np.unique(np.clip(cuts, *ends))
     halves = np.diff(cuts)[:, None] / 2
-    z = ((cuts[1:] + cuts[:-1])[:, None] / 2 + halves * NODES).ravel()
-    weights = (halves * WEIGHTS).ravel()
+    z = ((cuts[1:] + cuts[:-1])[:, None] / 2 + halves * GAUSS_NODES).ravel()
+    weights = (halves * GAUSS_WEIGHTS).ravel()
     # a label at or beyond the interval's end is near to z where that end is
     high = below(np.where(z + half_width >= upper, np.inf, z + half_width))
     low = below(np.where(z - half_width <= lower, -np.inf, z - half_width))
@@ -220,9 +220,9 @@ def optimal_half_width(
     widest = np.log(ends[1] - ends[0])
     # squared error grows like ζ² by the uniform noise and like exp(−ε)/ζ by labels released anywhere
     least = max(-epsilon / 3 - np.log(100), np.log(LEAST_HALF_WIDTH))
-    grid = [design(x) for x in np.linspace(widest + least, widest, GRID)]
-    best = max(range(GRID), key=lambda i: grid[i].explained)
-    around = [float(np.log(grid[i].half_width)) for i in (max(best - 1, 0), min(best + 1, GRID - 1))]
+    grid = [design(x) for x in np.linspace(widest + least, widest, HALF_WIDTHS_TRIED)]
+    best = max(range(HALF_WIDTHS_TRIED), key=lambda i: grid[i].explained)
+    around = [float(np.log(grid[i].half_width)) for i in (max(best - 1, 0), min(best + 1, HALF_WIDTHS_TRIED - 1))]
     refined = scipy.optimize.minimize_scalar(lambda x: -design(x).explained, bounds=around, method="bounded")
     # an interval chosen for each ζ may jump between two of them, so that the refined one need not be better
     return max(design(float(refined.x)), grid[best], key=lambda one: one.explained)
@@ -349,7 +349,7 @@ def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
 DEFAULT_OUTPUTS = np.arange(-70, 71) / 40  # in units of half the narrowest possible range; optima need less than 1.5
 LEAST_SPARE_REACH = 1e-8  # beyond the labels, in half their range: two outputs whose means reach less far cannot help
 REACH_ROUNDING = 2e-14  # of half the labels' range
-TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabilities count as 0
+SOLVER_TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabilities count as 0
 
 
 class UnbiasedLaws(NamedTuple):
@@ -385,7 +385,7 @@ def optimal_unbiased(
             f"give outputs from {centre - reach:g} to {centre + reach:g}"
         )
     spare = _solve(labels, probabilities, budget, places)
-    spare = _possible(places, np.where(spare > TOLERANCE, spare, 0.0), budget)
+    spare = _possible(places, np.where(spare > SOLVER_TOLERANCE, spare, 0.0), budget)
     kept = spare > 0
     matrix = _windows(labels, places[kept], spare[kept], budget)
     loss = probabilities @ np.sum(matrix * (outputs[kept] - values[:, None]) ** 2, axis=1)
@@ -409,7 +409,7 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
         b_eq=np.concatenate([np.ones(k), labels]),
         bounds=(0, None),
         method="highs",
-        options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
+        options={"primal_feasibility_tolerance": SOLVER_TOLERANCE, "dual_feasibility_tolerance": SOLVER_TOLERANCE},
     )
     if solution.x is None:
         raise RuntimeError(f"the linear programme was not solved: {solution.message}")

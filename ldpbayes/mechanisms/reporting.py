@@ -21,7 +21,7 @@ from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMe
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import snapped
 
-ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number, but for rounding
+UNITS_FROM_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number, but for rounding
 
 
 def _slack(z: jax.Array) -> jax.Array:
@@ -220,8 +220,10 @@ class Rounded(Reported):
     unit: Array = ruled(POSITIVE)
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
-        first = xp.ceil(low / self.unit - ON_GRID)
-        last = xp.where(short, xp.ceil(high / self.unit - ON_GRID) - 1, xp.floor(high / self.unit + ON_GRID))
+        first = xp.ceil(low / self.unit - UNITS_FROM_GRID)
+        last = xp.where(
+            short, xp.ceil(high / self.unit - UNITS_FROM_GRID) - 1, xp.floor(high / self.unit + UNITS_FROM_GRID)
+        )
         return (first - 0.5) * self.unit, (last + 0.5) * self.unit, xp.ones(xp.shape(last), bool)
 
     def _applied(self, z: jax.Array) -> jax.Array:

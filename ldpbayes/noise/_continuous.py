@@ -21,7 +21,7 @@ from ldpbayes.numerics.special import log_ndtr
 from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff, ZeroInflatedTradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 
-PUBLIC = 1e200  # distance in standard deviations at which no epsilon is finite, as of records without noise
+DEVIATIONS_OF_PUBLIC = 1e200  # a distance at which no epsilon is finite, as of records without noise
 
 
 class _LaplaceColumns(Noise):
@@ -154,7 +154,7 @@ class Gaussian(_NormalColumns):
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         with np.errstate(divide="ignore"):
             mu = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
-        return GaussianTradeoff(np.minimum(mu, PUBLIC))
+        return GaussianTradeoff(np.minimum(mu, DEVIATIONS_OF_PUBLIC))
 
 
 @pytree_dataclass

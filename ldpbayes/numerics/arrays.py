@@ -13,14 +13,11 @@ from jax.interpreters import ad, batching, mlir
 from ldpbayes._core.tracing import array_of
 from ldpbayes._core.types import Array, ArrayModule
 
-CHUNK = 1 << 15  # floating-point numbers that stay in a core's cache
+CACHE_SIZE = 1 << 15  # floating-point numbers that stay in a core's cache
 
 
 def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.Array]:
-    """Return a function that computes the same as `function`, but for about `rows` rows at a time.
-
-    `function` turns arrays (n, ...) into an array (n,), with one number for each row.
-    """
+    """Return `function`, from arrays (n, ...) to a number for each row (n,), applied to about `rows` rows at a time."""
 
     def apply(*arrays: jax.Array) -> jax.Array:
         n, size = arrays[0].shape[0], max(1, rows)
@@ -49,18 +46,14 @@ OFF_DIAGONALS = {"scaled": math.sqrt(2.0), "once": 1.0}
 
 
 def diagonal_first_pairs(d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row indices and the column indices of the diagonal and the upper triangle of a matrix (d, d).
-
-    The order is (0, 0), ..., (d−1, d−1), (0, 1), (0, 2), ..., (d−2, d−1).
-    """
+    """Return row and column indices of the diagonal and then the upper triangle of a matrix (d, d), row by row."""
     above = np.triu_indices(d, 1)
     return np.concatenate([np.arange(d), above[0]]), np.concatenate([np.arange(d), above[1]])
 
 
 def packed(matrix: Array, off_diagonal: str) -> Array:
-    """Return the different entries of symmetric matrices (*batch, d, d) as vectors (*batch, d (d + 1)/2).
-
-    The diagonal is first. Entries off the diagonal are multiplied by ``OFF_DIAGONALS[off_diagonal]``.
+    """Return the different entries of symmetric matrices (*batch, d, d) as vectors (*batch, d (d + 1)/2), the diagonal
+    first, and those off the diagonal times ``OFF_DIAGONALS[off_diagonal]``.
     """
     rows, columns = diagonal_first_pairs(matrix.shape[-1])
     return matrix[..., rows, columns] * np.where(rows == columns, 1.0, OFF_DIAGONALS[off_diagonal]).astype(matrix.dtype)
@@ -76,10 +69,10 @@ def unpacked(vector: Array, d: int, off_diagonal: str) -> Array:
 
 
 # A product with bits is exact arithmetic on fixed-point numbers in eight digits of seven bits, the lowest first.
-SHIFTS = 7 * np.arange(8)[:, None]
-BIAS = int(np.sum(64 << SHIFTS))  # added to a number, it makes each digit larger by 64: from 0 to 127
-POINT = 54  # fractional bits of numbers below one, which fill half of the range of the digits
-LONGEST = 1 << 24  # terms of a sum of digits, each up to 64 in size, that is exact in 32 bits
+DIGIT_SHIFTS = 7 * np.arange(8)[:, None]
+DIGIT_BIAS = int(np.sum(64 << DIGIT_SHIFTS))  # added to a number, it makes each digit larger by 64: from 0 to 127
+FRACTION_BITS = 54  # fractional bits of numbers below one, which fill half of the range of the digits
+MAX_TERMS = 1 << 24  # terms of a sum of digits, each up to 64 in size, that is exact in 32 bits
 
 
 def pays() -> bool:
@@ -88,9 +81,8 @@ def pays() -> bool:
 
 
 def bit_product(bits: Array, vector: Array) -> jax.Array:
-    """Return ``bits @ vector`` (n,) for a matrix `bits` (n, d) of booleans or int8, and a float64 vector (d,).
-
-    If the vector is not finite, all results are NaN.
+    """Return ``bits @ vector`` (n,) for a matrix `bits` (n, d) of booleans or int8, and a float64 vector (d,); all NaN
+    if the vector is not finite.
     """
     return _product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
 
@@ -100,12 +92,12 @@ def _product_by_digits(bits: jax.Array, vectors: jax.Array, *, axis: int) -> jax
     # without the barrier XLA recomputes the vectors for each digit
     vectors = lax.optimization_barrier(vectors)
     largest = jnp.max(jnp.abs(vectors), axis=1, keepdims=True)
-    scale = jnp.ldexp(1.0, jnp.minimum(POINT - jnp.frexp(largest)[1], 1000))
-    fixed = jnp.rint(vectors * scale).astype(jnp.int64) + BIAS
-    digits = (((fixed[:, None] >> SHIFTS) & 127) - 64).astype(jnp.int8)
+    scale = jnp.ldexp(1.0, jnp.minimum(FRACTION_BITS - jnp.frexp(largest)[1], 1000))
+    fixed = jnp.rint(vectors * scale).astype(jnp.int64) + DIGIT_BIAS
+    digits = (((fixed[:, None] >> DIGIT_SHIFTS) & 127) - 64).astype(jnp.int8)
     sums = jnp.tensordot(digits, bits.astype(jnp.int8), ((2,), (axis,)), preferred_element_type=jnp.int32)
     total = sums[:, -1].astype(vectors.dtype)
-    for digit in range(len(SHIFTS) - 2, -1, -1):
+    for digit in range(len(DIGIT_SHIFTS) - 2, -1, -1):
         total = total * 128 + sums[:, digit]
     return total * jnp.where(jnp.isfinite(largest), 1 / scale, jnp.nan)
 
@@ -116,8 +108,8 @@ _product_p.def_impl(jax.jit(_product_p.bind, static_argnames="axis"))
 
 @_product_p.def_abstract_eval
 def _shape(bits: Array, vectors: Array, *, axis: int) -> jax.core.ShapedArray:
-    if vectors.dtype != jnp.float64 or max(bits.shape) > LONGEST:
-        raise ValueError(f"bit_product takes float64 and up to {LONGEST} rows and columns, got {vectors}, {bits}")
+    if vectors.dtype != jnp.float64 or max(bits.shape) > MAX_TERMS:
+        raise ValueError(f"bit_product takes float64 and up to {MAX_TERMS} rows and columns, got {vectors}, {bits}")
     return jax.core.ShapedArray((vectors.shape[0], bits.shape[1 - axis]), vectors.dtype)
 
 
@@ -139,10 +131,8 @@ mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_r
 
 
 def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
-    """Return `values`, where a number that is a rounded copy of one of the `points` is replaced by the exact point.
-
-    For example, 0.1 in single precision is slightly above a bound of 0.1, and is replaced by 0.1 in double precision.
-    In double precision, a number is replaced if it is a point rounded to single precision, which noise never produces.
+    """Return `values` with exact points in the place of rounded ones: 0.1 in single precision is slightly above a bound
+    of 0.1. Values in double precision are compared with points in single precision, which noise never produces.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():
@@ -159,10 +149,7 @@ def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
 
 
 def rounded(xp: ArrayModule, point: Array, dtype: np.dtype) -> Array:
-    """Return `point` rounded to the floating-point type `dtype`, or to single precision if `dtype` is double precision.
-
-    `xp` is ``numpy`` or ``jax.numpy``.
-    """
+    """Return `point` rounded to the floating-point type `dtype`, or to single precision if `dtype` is double."""
     if xp is jnp:
         # XLA may leave out a cast to single precision and back
         point = jnp.asarray(point, dtype)

@@ -18,22 +18,22 @@ from scipy.spatial import KDTree
 
 # By number of variables: nodes of a cell on an axis, at which the density is evaluated, and at which its polynomial is;
 # and the error of a cell's mass, as a share of the integral, above which the cell is divided.
-ORDER, DENSE = {1: 9, 2: 7, 3: 5}, {1: 20, 2: 16, 3: 12}
-TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 1e-5}
-COARSE = 30.0  # tolerances that are enough for one of many posteriors, or a density that stands for another one
-NEGLIGIBLE = 0.1  # mass beyond a face that is not looked at, in tolerances
-HALF, RATIO = 2.0, 2.8  # half of the width of the innermost cell, in standard deviations, and ratio of further ends
+CELL_NODES, DENSE_NODES = {1: 9, 2: 7, 3: 5}, {1: 20, 2: 16, 3: 12}
+MASS_TOLERANCE = {1: 1e-7, 2: 3e-6, 3: 1e-5}
+COARSE_FACTOR = 30.0  # tolerances that are enough for one of many posteriors, or a density that stands for another one
+NEGLIGIBLE_MASS = 0.1  # mass beyond a face that is not looked at, in tolerances
+INNER_HALF, WIDENING = 2.0, 2.8  # half width of the innermost cell, in standard deviations, and ratio of further ends
 RINGS = 28  # cells on each side of the innermost one: to 7e12 standard deviations
 TESTS = 3  # places of a cell, where its mass is, at which the polynomial is compared with the density
-CORNER = 0.04  # share of a cell that another place stands for: its outermost nodes leave as much at the ends
-BISECTIONS = 45  # steps of inverting a cumulative distribution function
-SEARCHES, ROUNDS, STEPS = 8, 6, 60  # searches for modes at once, how often, and their steps at most
-NEGLIGIBLE_MODE = 25.0  # nats: difference of the masses of two modes
+CORNER_SHARE = 0.04  # share of a cell that another place stands for: its outermost nodes leave as much at the ends
+INVERSION_STEPS = 45  # steps of inverting a cumulative distribution function
+SEARCHES, SEARCH_ROUNDS, SEARCH_STEPS = 8, 6, 60  # searches for modes at once, how often, and their steps at most
+LESSER_MODE_NATS = 25.0  # nats: difference of the masses of two modes
 MAX_CONDITION = 1e13  # of the root of the inverse curvature at a mode
-FAR = 1e3  # spreads of the prior beyond which a density that does not fall is improper
+IMPROPER_REACH = 1e3  # spreads of the prior beyond which a density that does not fall is improper
 MAX_GROWTH = 1e8  # spreads of the prior that are a standard deviation at most, if the density is flat
 MAX_DIFFERENCE = 1e9  # nats, beyond which differences over a standard deviation are none
-LOPSIDED = 0.4  # share of a cell's width that has mass, on an axis
+LOPSIDED_SHARE = 0.4  # share of a cell's width that has mass, on an axis
 MAX_NATS = 50.0  # above the highest mode, where a polynomial is certainly wrong
 
 # From points (m, n) to log densities (m,): −inf where the density is 0, NaN where it is undefined.
@@ -51,20 +51,20 @@ class ImproperDensity(ValueError):
 class _Rule(NamedTuple):
     """Nodes and matrices for cells from −1 to 1 in n variables."""
 
-    nodes: np.ndarray  # (ORDER^n, n): Gauss-Legendre nodes
-    dense: np.ndarray  # (DENSE^n, n)
-    weights: np.ndarray  # (DENSE^n,), of sum 1
+    nodes: np.ndarray  # (CELL_NODES^n, n): Gauss-Legendre nodes
+    dense: np.ndarray  # (DENSE_NODES^n, n)
+    weights: np.ndarray  # (DENSE_NODES^n,), of sum 1
     analysis: np.ndarray  # from values at the nodes of an axis to Legendre coefficients
     synthesis: np.ndarray  # from these to values at the dense nodes of an axis
     dense_analysis: np.ndarray  # from values at these to their Legendre coefficients
-    lateral: np.ndarray  # (ORDER^(n−1),): weights of the nodes of a face, of sum 1
+    lateral: np.ndarray  # (CELL_NODES^(n−1),): weights of the nodes of a face, of sum 1
     last: np.ndarray  # (2,): the last two nodes on an axis
     ends: np.ndarray  # (m, n): centres of faces, and corners
 
 
 @functools.cache
 def _rule(n: int) -> _Rule:
-    (x, w), (y, v) = legendre.leggauss(ORDER[n]), legendre.leggauss(DENSE[n])
+    (x, w), (y, v) = legendre.leggauss(CELL_NODES[n]), legendre.leggauss(DENSE_NODES[n])
 
     def analysis(x: np.ndarray, w: np.ndarray) -> np.ndarray:
         return (legendre.legvander(x, len(x) - 1) * w[:, None] * (np.arange(len(x)) + 0.5)).T
@@ -72,14 +72,14 @@ def _rule(n: int) -> _Rule:
     def product(w: np.ndarray, n: int) -> np.ndarray:
         return functools.reduce(np.multiply.outer, [w / 2] * n, np.array(1.0)).ravel()
 
-    signs, synthesis = _grid(np.array([-1.0, 0.0, 1.0]), n), legendre.legvander(y, ORDER[n] - 1)
+    signs, synthesis = _grid(np.array([-1.0, 0.0, 1.0]), n), legendre.legvander(y, CELL_NODES[n] - 1)
     ends = signs[np.isin(np.count_nonzero(signs, axis=1), (1, n))]
     matrices = analysis(x, w), synthesis, analysis(y, v)
     return _Rule(_grid(x, n), _grid(y, n), product(v, n), *matrices, product(w, n - 1), x[-2:], ends)
 
 
 def _grid(x: np.ndarray, n: int) -> np.ndarray:
-    return np.stack([each.ravel() for each in np.meshgrid(*[x] * n, indexing="ij")], axis=-1)
+    return np.stack([axis.ravel() for axis in np.meshgrid(*[x] * n, indexing="ij")], axis=-1)
 
 
 def _along_axes(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -91,15 +91,11 @@ def _along_axes(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Cells:
-    """A density in n variables as polynomials on cells, and its integral.
-
-    `error` estimates the total variation between the density and the one that `draws` are from. `evaluations` counts
-    how often the density was evaluated.
-    """
+    """A density in n variables as polynomials on cells, and its integral."""
 
     log_integral: float
-    error: float
-    evaluations: int
+    error: float  # estimated total variation between the density and the one that `draws` are from
+    evaluations: int  # how often the density was evaluated
     height: float  # log density to which that of cells is relative
     centre: np.ndarray  # (n,)
     root: np.ndarray  # (n, n): the variables are centre + root @ coordinates
@@ -141,15 +137,16 @@ class Cells:
         chosen, inverse, counts = np.unique(cell, return_inverse=True, return_counts=True)
         rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])  # of the draws in each chosen cell
         # Series in the axes that are left, of density and log density: one for all draws of a cell, then one a draw.
-        parts, logs = ([of[[each]] for each in chosen] for of in (self._series, self.logs))
+        parts, logs = ([of[[i]] for i in chosen] for of in (self._series, self.logs))
         places, series = np.empty((len(cell), n)), np.empty((len(cell), self._series.shape[1]))
         for axis in range(n):
-            for part, own in zip(parts, rows, strict=True):
+            for part, draws in zip(parts, rows, strict=True):
                 # Integrals over the later axes: those of Legendre polynomials of positive degree are 0.
-                series[own] = part.reshape(*part.shape[:2], -1)[..., 0]
+                series[draws] = part.reshape(*part.shape[:2], -1)[..., 0]
             places[:, axis] = _inverted(series, uniforms[:, 1 + axis])
             basis = legendre.legvander(places[:, axis], series.shape[1] - 1)
-            parts, logs = ([_at(each, basis[own]) for each, own in zip(of, rows, strict=True)] for of in (parts, logs))
+            bases = [basis[draws] for draws in rows]
+            parts, logs = ([_at(*pair) for pair in zip(of, bases, strict=True)] for of in (parts, logs))
         height = np.empty(len(cell))
         height[np.concatenate(rows)] = np.concatenate(logs)
         return self._points(cell, places), self.height + height
@@ -172,7 +169,7 @@ def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
     integral[0] += scaled.T[0]
     target = shares * 2 * series[:, 0]
     low, high = np.full(len(series), -1.0), np.ones(len(series))
-    for _ in range(BISECTIONS):
+    for _ in range(INVERSION_STEPS):
         middle = 0.5 * (low + high)
         below = legendre.legval(middle, integral, tensor=False) < target
         low, high = np.where(below, middle, low), np.where(below, high, middle)
@@ -188,18 +185,16 @@ def integrate(
     rings: int = RINGS,
     coarse: bool = False,
 ) -> Cells:
-    """Integrate a density on so many rings of cells around its main mode. Modes are sought from the best of some
-    points (m, n), with steps of the size of spreads (n,). Farther from the first point than `reach` (n,), what is
-    higher than all modes nearer to it is taken to be numerical nonsense, such as logarithms of rounded differences.
-
-    `NotIntegrable` if this takes more evaluations than the limit, `ImproperDensity` if the mass grows without end.
+    """Integrate a density on `rings` of cells around its main mode. Modes are sought from the best of some points
+    (m, n), by steps of the size `scale` (n,). Farther from the first point than `reach` (n,), a density above all modes
+    is numerical nonsense. `NotIntegrable` after `limit` evaluations, `ImproperDensity` if the mass has no end.
     """
     with np.errstate(all="ignore"):  # densities may be 0, and undefined where they are not evaluated
         cubature = _Cubature(log_density, points[0], reach, limit, rings)
-        return cubature.cells(points, scale, TOLERANCE[len(scale)] * (COARSE if coarse else 1.0))
+        return cubature.cells(points, scale, MASS_TOLERANCE[len(scale)] * (COARSE_FACTOR if coarse else 1.0))
 
 
-class _Mode(NamedTuple):
+class _LocalMode(NamedTuple):
     height: float  # log density
     at: np.ndarray  # (n,)
     root: np.ndarray  # (n, n): of the inverse curvature
@@ -243,9 +238,9 @@ class _Cubature:
         self._top = max(mode.height for mode in modes)
         self._tolerance = tolerance
         # Rays along the axes of the cells, their diagonals, and the axes of the variables.
-        own = np.linalg.solve(self._root, np.diag(np.linalg.norm(self._root, axis=1))).T
-        rays = np.concatenate([_rule(n).ends, own[:-1], -own[:-1]])
-        distances = HALF * RATIO ** np.arange(0.25, self._rings, 0.5)  # two in each ring
+        axes = np.linalg.solve(self._root, np.diag(np.linalg.norm(self._root, axis=1))).T
+        rays = np.concatenate([_rule(n).ends, axes[:-1], -axes[:-1]])
+        distances = INNER_HALF * WIDENING ** np.arange(0.25, self._rings, 0.5)  # two in each ring
         outwards = rays[:, None] * distances[:, None]
         heights = self._heights(outwards, undefined=np.nan)
         if self._rings == RINGS:
@@ -255,7 +250,7 @@ class _Cubature:
         places, heights = self._places()
         rings = _rings(places)
         low, high = _bounds(rings)
-        seeds = heights + np.log(high - low).sum(axis=1) > np.log(NEGLIGIBLE * self._tolerance)
+        seeds = heights + np.log(high - low).sum(axis=1) > np.log(NEGLIGIBLE_MASS * self._tolerance)
         return self._adapted(np.unique(rings[seeds], axis=0))
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
@@ -266,7 +261,7 @@ class _Cubature:
         rings = np.abs(_rings(places))
         low, high = _bounds(rings)
         mass, far = heights + np.log(high - low).sum(axis=1), rings.max(axis=1)
-        kept = (far <= 1) | ((mass > np.log(NEGLIGIBLE * self._tolerance)) & (far <= self._rings))
+        kept = (far <= 1) | ((mass > np.log(NEGLIGIBLE_MASS * self._tolerance)) & (far <= self._rings))
         return places[kept], heights[kept]
 
     def _check_proper(self, masses: np.ndarray, ends: np.ndarray) -> None:
@@ -276,41 +271,40 @@ class _Cubature:
         for ray, end in zip(masses, ends, strict=True):
             defined = np.argmax(np.isnan(ray)) if np.isnan(ray).any() else len(ray)
             ray = ray[:defined]
-            if defined and ray[-1] > np.log(NEGLIGIBLE * self._tolerance):
-                if defined > 4 and ray[-1] >= ray[-5] - 1e-6 and end > FAR:
+            if defined and ray[-1] > np.log(NEGLIGIBLE_MASS * self._tolerance):
+                if defined > 4 and ray[-1] >= ray[-5] - 1e-6 and end > IMPROPER_REACH:
                     raise ImproperDensity("its mass grows outwards without end")
                 if defined == masses.shape[1]:
                     raise NotIntegrable("a tail of the density is too heavy")
 
     # --- modes --------------------------------------------------------------------------------------------------------
 
-    def _modes(self, points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> list[_Mode]:
+    def _modes(self, points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> list[_LocalMode]:
         """Distinct modes, that of most mass first."""
-        starts, modes = points[_peaks(points / scale, values)][: SEARCHES * ROUNDS], list[_Mode]()
+        starts, modes = points[_peaks(points / scale, values)][: SEARCHES * SEARCH_ROUNDS], list[_LocalMode]()
         for first in range(0, len(starts), SEARCHES):
             part = starts[first : first + SEARCHES]
             at, root, height = self._climb(part.copy(), self._at(part).copy(), scale)
-            known, hits = len(modes), np.zeros(len(modes) + len(part))
+            earlier, hits = len(modes), np.zeros(len(modes) + len(part))
             for i in np.flatnonzero(np.linalg.cond(root) < MAX_CONDITION):
                 apart = [np.linalg.norm(np.linalg.solve(mode.root, at[i] - mode.at)) for mode in modes]
                 number = int(np.argmin(apart)) if apart and min(apart) < 1 else len(modes)
                 if number == len(modes):
                     # Of all roots the triangular one: axes along which nothing is correlated stay.
-                    modes.append(_Mode(height[i], at[i], np.transpose(np.linalg.qr(root[i].T, mode="r"))))
+                    modes.append(_LocalMode(height[i], at[i], np.transpose(np.linalg.qr(root[i].T, mode="r"))))
                 hits[number] += 1
             # Further searches are for what one search in this round has found alone.
-            if modes and (hits[known : len(modes)] > 1).all():
+            if modes and (hits[earlier : len(modes)] > 1).all():
                 break
         if not modes:
             raise NotIntegrable(f"none of {len(starts)} searches found a mode")
         modes = [mode for mode in modes if self._within(mode.at)] or modes
         mass = [mode.height + np.linalg.slogdet(mode.root)[1] for mode in modes]
-        return [modes[i] for i in np.argsort(mass)[::-1] if mass[i] > max(mass) - NEGLIGIBLE_MODE]
+        return [modes[i] for i in np.argsort(mass)[::-1] if mass[i] > max(mass) - LESSER_MODE_NATS]
 
     def _climb(self, x: np.ndarray, value: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ends (k, n) of searches uphill, roots (k, n, n) of their inverse curvatures, and log densities (k,).
-
-        Each step is Newton's, with derivatives from differences over a standard deviation, as far as it is known.
+        """Ends (k, n) of searches uphill, roots (k, n, n) of their inverse curvatures, and log densities (k,): steps
+        are Newton's, with derivatives from differences over a standard deviation, as far as it is known.
         """
         k, n = x.shape
         pairs, unit = [*itertools.combinations(range(n), 2)], np.eye(n)
@@ -318,13 +312,13 @@ class _Cubature:
         design = np.concatenate([unit, -unit, both, -both])
         opposite = np.argmin(np.abs(design[:, None] + design).sum(axis=-1), axis=1)
         root, active, settled = np.tile(np.diag(scale), (k, 1, 1)), np.arange(k), np.zeros(k, int)
-        for _ in range(STEPS):
+        for _ in range(SEARCH_STEPS):
             rows = np.arange(len(active))
             around = x[active, None] + design @ np.swapaxes(root[active], 1, 2)
             exact, f = self._at(around), value[active]
             # Beyond an edge the density is taken to be as on the other side, or else the next step is a quarter.
             mirrored = exact[:, opposite]
-            near = [np.abs(each - f[:, None]) < MAX_DIFFERENCE for each in (exact, mirrored)]
+            near = [np.abs(values - f[:, None]) < MAX_DIFFERENCE for values in (exact, mirrored)]
             v = np.select(near, [exact, mirrored], f[:, None] - 8.0)
             slope, curve = 0.5 * (v[:, :n] - v[:, n : 2 * n]), np.empty((len(active), n, n))
             curve[:, range(n), range(n)] = v[:, :n] + v[:, n : 2 * n] - 2 * f[:, None]
@@ -364,13 +358,13 @@ class _Cubature:
         with the heights at all places that were seen.
         """
         n, rng, rings = len(self._centre), np.random.default_rng(0), rings.astype(int)
-        known, (low, high) = set[tuple[int, ...]](), _bounds(rings)
+        visited, (low, high) = set[tuple[int, ...]](), _bounds(rings)
         finished, outside, total = list[_Batch](), dict[tuple[int, ...], float](), 1e-300  # the mass that is known
         while len(low):
             while len(low):
-                known |= set(map(tuple, rings.tolist()))
+                visited |= set(map(tuple, rings.tolist()))
                 batch = self._evaluated(low, high, rings)
-                total = max(total, sum(each.mass[~each.rough].sum() for each in (*finished, batch)))
+                total = max(total, sum(part.mass[~part.rough].sum() for part in (*finished, batch)))
                 enough = self._tolerance * total
                 divide = batch.mass * batch.error > enough
                 self._test(batch, np.flatnonzero(~divide & ~batch.rough & (batch.mass > enough)), rng)
@@ -381,7 +375,7 @@ class _Cubature:
                 finished.append(batch.part(~divide))
                 for ring, beyond in self._beyond(finished[-1]):
                     outside[ring] = outside.get(ring, 0.0) + beyond
-                fresh = [each for each in outside if outside[each] > NEGLIGIBLE * enough and each not in known]
+                fresh = [ring for ring in outside if outside[ring] > NEGLIGIBLE_MASS * enough and ring not in visited]
                 # On the worst axis, and on all on which the polynomial is not exact enough.
                 worst = batch.axis_errors == batch.axis_errors.max(axis=1, keepdims=True)
                 cut = worst | (~batch.rough[:, None] & (batch.mass[:, None] * batch.axis_errors > enough))
@@ -389,14 +383,14 @@ class _Cubature:
                 rings = np.concatenate([rings, np.array(fresh, int).reshape(-1, n)])
                 low, high = map(np.concatenate, zip((low, high), _bounds(rings[len(low) :]), strict=True))
             batch = _Batch(*map(np.concatenate, zip(*finished, strict=True)))
-            off = CORNER * batch.off(*self._places()) > enough
+            off = CORNER_SHARE * batch.off(*self._places()) > enough
             finished, part = [batch.part(~off)], batch.part(off)
             low, high, rings = _halves(part, np.ones_like(part.low, bool))
         kept = batch.part(~batch.rough & (batch.mass > 0))
         integral = kept.mass.sum()
         if not integral > 0:
             raise NotIntegrable("no cell has mass")
-        missing = batch.mass[batch.rough].sum() + sum(each for ring, each in outside.items() if ring not in known)
+        missing = batch.mass[batch.rough].sum() + sum(mass for ring, mass in outside.items() if ring not in visited)
         wrong = float((0.5 * (kept.mass @ kept.error) + missing) / integral)
         log_integral = float(self._top + math.log(integral) + np.linalg.slogdet(self._root)[1])
         frame, masses = (float(self._top), self._centre, self._root), kept.mass / integral
@@ -404,7 +398,7 @@ class _Cubature:
 
     def _evaluated(self, low: np.ndarray, high: np.ndarray, rings: np.ndarray) -> "_Batch":
         n = low.shape[1]
-        rule, shape = _rule(n), (-1, *[ORDER[n]] * n)
+        rule, shape = _rule(n), (-1, *[CELL_NODES[n]] * n)
         middle, half = 0.5 * (low + high)[:, None], 0.5 * (high - low)[:, None]
         values = self._heights(middle + half * rule.nodes, undefined=np.nan)  # kept in the cells
         whole, undefined = np.isfinite(values).all(axis=1), np.isnan(values).any(axis=1)
@@ -420,11 +414,11 @@ class _Cubature:
         filled = density.sum(axis=1)
         mass = volume * np.exp(np.minimum(np.where(rough, summit, top), MAX_NATS)) * np.where(rough, 1.0, filled)
         # A density that is steep on a cell is not resolved by its dense nodes.
-        steep = _lacking(_along_axes(rule.dense_analysis, (density / rule.weights).reshape(-1, *[DENSE[n]] * n)))
+        steep = _lacking(_along_axes(rule.dense_analysis, (density / rule.weights).reshape(-1, *[DENSE_NODES[n]] * n)))
         # A rough cell is first cut where its mass is at one end.
         profiles = _by_axis(np.exp(values - peak[:, None]).reshape(shape))
-        filling = np.stack([each.max(axis=-1).mean(axis=1) for each in profiles], axis=1)
-        lopsided = rough & (filling.min(axis=1) < LOPSIDED)
+        filling = np.stack([profile.max(axis=-1).mean(axis=1) for profile in profiles], axis=1)
+        lopsided = rough & (filling.min(axis=1) < LOPSIDED_SHARE)
         error = np.where(whole[:, None], error, half[:, 0] / half.sum())
         error = np.where(lopsided[:, None], 1 - filling, error + np.where(rough, 0.0, 1 / filled)[:, None] * steep)
         total = np.where(rough, 1.0, np.minimum(error.sum(axis=1), 1.0))
@@ -447,16 +441,16 @@ class _Cubature:
         values = _values(batch.logs[tested][at_ends[0]], at_ends[1]).reshape(len(tested), -1)
         off = np.abs(np.expm1(np.minimum(exact[:, :TESTS] - np.take_along_axis(batch.dense[tested], pick, 1), 1.0)))
         jumps = np.abs(np.exp(np.minimum(exact[:, TESTS:], MAX_NATS)) - np.exp(np.minimum(values, MAX_NATS)))
-        jumps *= CORNER * np.prod(high - low, axis=-1) / batch.mass[tested][:, None]
+        jumps *= CORNER_SHARE * np.prod(high - low, axis=-1) / batch.mass[tested][:, None]
         batch.error[tested] = np.maximum(batch.error[tested], np.concatenate([off, jumps], axis=1).max(axis=1))
 
     def _beyond(self, batch: "_Batch") -> Iterator[tuple[tuple[int, ...], float]]:
         """Numbers of neighbours of cells, and the mass there, if the density falls as it does at the cell's face."""
         n, rings = batch.low.shape[1], batch.rings
-        rule, grids = _rule(n), _by_axis(batch.values.reshape(len(rings), *[ORDER[n]] * n))
+        rule, grids = _rule(n), _by_axis(batch.values.reshape(len(rings), *[CELL_NODES[n]] * n))
         bounds, half, (before, last) = _bounds(rings), 0.5 * (batch.high - batch.low), rule.last
         for axis, side in itertools.product(range(n), (-1, 1)):
-            own, of_ring = ((batch.low, bounds[0]), (batch.high, bounds[1]))[side > 0]
+            of_cell, of_ring = ((batch.low, bounds[0]), (batch.high, bounds[1]))[side > 0]
             neighbour, layers = rings + side * np.eye(n, dtype=int)[axis], grids[axis][:, ::side]
             fall = (layers[:, -2] - layers[:, -1]) / ((last - before) * half[:, [axis]])
             fall = np.where(np.isfinite(fall), fall, 0.0)
@@ -465,7 +459,7 @@ class _Cubature:
             width = (high - low)[:, [axis]]
             reach = np.where(fall * width > 1, 1 / np.maximum(fall, 1e-300), width)
             mass = (face * reach) @ rule.lateral * np.prod(np.delete(2 * half, axis, axis=1), axis=1)
-            touches = (own[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= self._rings)
+            touches = (of_cell[:, axis] == of_ring[:, axis]) & (np.abs(neighbour[:, axis]) <= self._rings)
             yield from zip(map(tuple, neighbour[touches].tolist()), mass[touches].tolist(), strict=True)
 
 
@@ -478,7 +472,7 @@ class _Batch(NamedTuple):
     values: np.ndarray  # (cells, nodes)
     undefined: np.ndarray  # whether the density is NaN at a node
     rough: np.ndarray  # whether no polynomial stands for the density, whose mass is then a bound
-    logs: np.ndarray  # (cells, ORDER, ...): Legendre coefficients
+    logs: np.ndarray  # (cells, CELL_NODES, ...): Legendre coefficients
     dense: np.ndarray  # (cells, dense nodes): values of the polynomial
     density: np.ndarray  # (cells, dense nodes): shares of the mass, up to a factor
     mass: np.ndarray
@@ -486,16 +480,16 @@ class _Batch(NamedTuple):
     axis_errors: np.ndarray  # (cells, n): as polynomials on each axis alone
 
     def part(self, chosen: np.ndarray) -> "_Batch":
-        return _Batch(*(each[chosen] for each in self))
+        return _Batch(*(values[chosen] for values in self))
 
     def off(self, places: np.ndarray, heights: np.ndarray) -> np.ndarray:
         """Masses (cells,) by which cells, or nothing in the place of rough ones, are off at places that were seen."""
         result = np.zeros(len(self.low))
-        own, place = np.nonzero(np.all((self.low[:, None] <= places) & (places <= self.high[:, None]), axis=-1))
-        local = (2 * places[place] - self.low[own] - self.high[own]) / (self.high - self.low)[own]
-        density = np.where(self.rough[own], 0.0, np.exp(np.minimum(_values(self.logs[own], local), MAX_NATS)))
+        cell, place = np.nonzero(np.all((self.low[:, None] <= places) & (places <= self.high[:, None]), axis=-1))
+        local = (2 * places[place] - self.low[cell] - self.high[cell]) / (self.high - self.low)[cell]
+        density = np.where(self.rough[cell], 0.0, np.exp(np.minimum(_values(self.logs[cell], local), MAX_NATS)))
         off = np.abs(np.exp(np.minimum(heights[place], MAX_NATS)) - density)
-        np.maximum.at(result, own, off * np.prod(self.high - self.low, axis=1)[own])
+        np.maximum.at(result, cell, off * np.prod(self.high - self.low, axis=1)[cell])
         return result
 
 
@@ -507,7 +501,7 @@ def _halves(cells: _Batch, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
         first_high, second_low = high.copy(), low[halves]
         first_high[halves, axis] = second_low[:, axis] = 0.5 * (low + high)[halves, axis]
         low, high = np.concatenate([low, second_low]), np.concatenate([first_high, high[halves]])
-        rings, cut = (np.concatenate([each, each[halves]]) for each in (rings, cut))
+        rings, cut = (np.concatenate([rows, rows[halves]]) for rows in (rings, cut))
     return low, high, rings
 
 
@@ -527,8 +521,8 @@ def _by_axis(tensors: np.ndarray) -> list[np.ndarray]:
 def _lacking(series: np.ndarray) -> np.ndarray:
     """Sizes (m, n) of the terms that Legendre series (m, k, ...) lack on each axis, by how their coefficients fall."""
     tails = []
-    for each in _by_axis(np.abs(series)):
-        sizes = each.sum(axis=-1)
+    for coefficients in _by_axis(np.abs(series)):
+        sizes = coefficients.sum(axis=-1)
         last, earlier = sizes[:, -2:].max(axis=1), sizes[:, -4:-2].max(axis=1)
         ratio = np.minimum(np.sqrt(last / np.maximum(earlier, 1e-300)), 0.99)
         tails.append(last * ratio / (1 - ratio))
@@ -537,20 +531,20 @@ def _lacking(series: np.ndarray) -> np.ndarray:
 
 def _rings(places: np.ndarray) -> np.ndarray:
     """Numbers of the undivided cells that contain places, on each axis: 0 in the middle, to ± `RINGS`."""
-    outside = np.maximum(np.abs(places) / HALF, 1.0)
-    return np.sign(places) * np.where(outside > 1, np.minimum(np.ceil(np.log(outside) / math.log(RATIO)), RINGS), 0)
+    outside = np.maximum(np.abs(places) / INNER_HALF, 1.0)
+    return np.sign(places) * np.where(outside > 1, np.minimum(np.ceil(np.log(outside) / math.log(WIDENING)), RINGS), 0)
 
 
 def _bounds(rings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    outer = HALF * RATIO ** np.abs(rings).astype(float)
-    inner = np.where(rings == 0, -HALF, outer / RATIO)
+    outer = INNER_HALF * WIDENING ** np.abs(rings).astype(float)
+    inner = np.where(rings == 0, -INNER_HALF, outer / WIDENING)
     return np.where(rings < 0, -outer, inner), np.where(rings < 0, -inner, outer)
 
 
 def _peaks(points: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Numbers of the points whose values are largest among those of their neighbours, the highest first."""
     finite = np.flatnonzero(np.isfinite(values))
-    own = np.arcsinh(points[finite])
-    near = KDTree(own).query(own, min(4 * points.shape[1] + 1, len(own)))[1].reshape(len(own), -1)
+    shrunk = np.arcsinh(points[finite])
+    near = KDTree(shrunk).query(shrunk, min(4 * points.shape[1] + 1, len(shrunk)))[1].reshape(len(shrunk), -1)
     chosen = finite[values[finite] >= values[finite][near].max(axis=1)]
     return chosen[np.argsort(-values[chosen])]

@@ -13,14 +13,14 @@ from ldpbayes._core.checks import FINITE, ONE_POSITIVE, check_order
 from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled
 from ldpbayes._core.types import Array, ArrayModule, Key
 
-MAX_ITERATIONS = 100
-MOST_DAMPING = 1e8  # above it no step will decrease the criterion any more
-TOLERANCE = 1e-6  # of the last step, against one that changes the criterion by its size; the step after is far shorter
+MAX_NEWTON_STEPS = 100
+MAX_DAMPING = 1e8  # above it no step will decrease the criterion any more
+STEP_TOLERANCE = 1e-6  # of the last step, over one that changes the criterion by its size; the next is far shorter
 SECULAR_STEPS = 12  # Newton steps for the Lagrange multiplier of a ball
-EDGE = 1e-9  # share of the space's size: a parameter nearer than that to a bound is on the boundary
+EDGE_SHARE = 1e-9  # share of the space's size: a parameter nearer than that to a bound is on the boundary
 FLAT_CURVATURE = 1e-10  # share of the largest curvature: a smaller one counts as none
 HOST_ROUNDING = 1e-12  # share of a criterion on the host, a sum over many records, that is lost in rounding
-NATS = 1e-8  # that a last step on the host promises: the estimate is then off by 1e-4 of its standard errors
+HOST_NATS = 1e-8  # that a last step on the host promises: the estimate is then off by 1e-4 of its standard errors
 
 
 class Derivatives(NamedTuple):
@@ -64,10 +64,7 @@ class Box:
         return jnp.clip(theta, jnp.asarray(self.lower, theta.dtype), jnp.asarray(self.upper, theta.dtype))
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Return the point of the box at which a damped quadratic model of a function is smallest.
-
-        The model has the `gradient` and the `hessian` of the function at `theta`.
-        """
+        """Return the point of the box where a damped quadratic model, by derivatives at `theta`, is smallest."""
         at_lower, at_upper = theta <= jnp.asarray(self.lower), theta >= jnp.asarray(self.upper)
         free = ~((at_lower & (gradient > 0)) | (at_upper & (gradient < 0)))
         hessian = jnp.where(free[:, None] & free, hessian, jnp.eye(len(theta)))
@@ -75,7 +72,7 @@ class Box:
 
     def boundary(self, theta: jax.Array) -> jax.Array:
         """Return an array of booleans (p,): True for each parameter in `theta` that is at a bound."""
-        edge = EDGE * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
+        edge = EDGE_SHARE * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
         return (theta <= self.lower + edge) | (theta >= self.upper - edge)
 
     def sample(self, key: Key, shape: tuple[int, ...], size: int, dtype: jnp.dtype) -> jax.Array:
@@ -110,10 +107,7 @@ class Ball:
         return jnp.where(out, self.centre + away * (self.radius / jnp.sqrt(jnp.where(out, square, 1.0))), theta)
 
     def lowest(self, theta: jax.Array, gradient: jax.Array, hessian: jax.Array, damping: Array) -> jax.Array:
-        """Return the point of the ball at which a damped quadratic model is smallest: a trust-region step ([MS]).
-
-        The model is described in `Box.lowest`.
-        """
+        """Return the point of the ball where the model of `Box.lowest` is smallest: a trust-region step ([MS])."""
         centre = jnp.asarray(self.centre, theta.dtype)
         sizes, vectors = _downhill(hessian, damping)
         target = vectors.T @ (theta - centre) * sizes - vectors.T @ gradient
@@ -134,7 +128,7 @@ class Ball:
     def boundary(self, theta: jax.Array) -> jax.Array:
         """Return an array of booleans (p,): all True if `theta` is on the surface of the ball, else all False."""
         away = jnp.sqrt(jnp.sum((theta - jnp.asarray(self.centre, theta.dtype)) ** 2))
-        return jnp.broadcast_to(away >= self.radius * (1 - EDGE), theta.shape)
+        return jnp.broadcast_to(away >= self.radius * (1 - EDGE_SHARE), theta.shape)
 
     def sample(self, key: Key, shape: tuple[int, ...], size: int, dtype: jnp.dtype) -> jax.Array:
         keys = jax.random.split(key)
@@ -175,16 +169,12 @@ def minimise(
     derivatives: Callable[[jax.Array], Derivatives],
     start: jax.Array,
     space: Box | Ball,
-    tolerance: Array = TOLERANCE,
+    tolerance: Array = STEP_TOLERANCE,
     units: Array = None,
 ) -> Minimum:
-    """Minimise a function by damped Newton steps inside `space`, from `start`. JAX may trace this function.
-
-    `derivatives` computes the value, the gradient and the Hessian of the function. Without `units`, the search ends
-    when a step changes the function by less than `tolerance`² times its absolute value.
-
-    With `units` (p,), the search ends when a step is shorter than `tolerance` times the units. A step is not longer
-    than one unit, unless the Hessian justifies a longer step.
+    """Minimise a function by damped Newton steps inside `space`, until a step changes it by less than `tolerance`² of
+    its size. With `units` (p,), until a step is shorter than `tolerance` units; a step is then not longer than a unit,
+    unless the Hessian justifies it. JAX may trace this function.
     """
 
     def body(state: tuple) -> tuple:
@@ -204,7 +194,7 @@ def minimise(
         better = there.value <= at.value + 8 * (rounding + jnp.finfo(at.value.dtype).eps * jnp.abs(at.value))
         damping = _next_damping(damping, better)
         # A short step does not mean convergence if damping made it short.
-        done = short & ((better & (damping < 1)) | (damping > MOST_DAMPING))
+        done = short & ((better & (damping < 1)) | (damping > MAX_DAMPING))
         theta, at = jax.tree.map(lambda new, old: jnp.where(better, new, old), (ahead, there), (theta, at))
         return theta, at, damping, iterations + 1, done
 
@@ -212,30 +202,29 @@ def minimise(
     first = derivatives(start)
     rounding = jnp.finfo(first.value.dtype).eps * jnp.abs(first.value)
     state = (start, first, jnp.zeros((), start.dtype), jnp.zeros((), int), jnp.zeros((), bool))
-    theta, at, _, iterations, done = jax.lax.while_loop(lambda s: ~s[-1] & (s[-2] < MAX_ITERATIONS), body, state)
+    theta, at, _, iterations, done = jax.lax.while_loop(lambda s: ~s[-1] & (s[-2] < MAX_NEWTON_STEPS), body, state)
     return Minimum(theta, at, done & jnp.isfinite(at.value), iterations)
 
 
-def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, tolerance: float = NATS) -> Minimum:
-    """Minimise `criterion` by damped Newton steps in NumPy, from `start`, where the criterion must be finite.
-
-    The search ends when the quadratic model predicts that a step decreases the criterion by less than `tolerance`.
+def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, nats: float = HOST_NATS) -> Minimum:
+    """Minimise `criterion` by damped Newton steps in NumPy, from `start`, where the criterion must be finite, until the
+    quadratic model predicts that a step decreases the criterion by less than `nats`.
     """
     theta, at, damping = np.array(start, float), criterion(start), 0.0  # `at`: `Derivatives`, or alike
-    for steps in range(MAX_ITERATIONS):
+    for steps in range(MAX_NEWTON_STEPS):
         step = _newton_step(at.gradient, at.hessian, 0.0, np)
         promised = 0.5 * float(at.gradient @ step)  # decrease by a step without damping
         rounding = HOST_ROUNDING * abs(at.value)
-        if steps and promised <= tolerance + rounding:
+        if steps and promised <= nats + rounding:
             return Minimum(theta, at, bool(np.isfinite(at.value)), steps)
         ahead = theta - (_newton_step(at.gradient, at.hessian, damping, np) if damping else step)
         there = criterion(ahead)
         better = there.value <= at.value + rounding  # false for NaN
         theta, at = (ahead, there) if better else (theta, at)
         damping = _next_damping(damping, better, np)
-        if damping > MOST_DAMPING:
-            return Minimum(theta, at, promised <= 1e3 * (tolerance + rounding), steps)
-    return Minimum(theta, at, False, MAX_ITERATIONS)
+        if damping > MAX_DAMPING:
+            return Minimum(theta, at, promised <= 1e3 * (nats + rounding), steps)
+    return Minimum(theta, at, False, MAX_NEWTON_STEPS)
 
 
 def nearest_probabilities(shares: Array, xp: ArrayModule = jnp) -> Array:
@@ -263,13 +252,9 @@ def likeliest_shares(
     tolerance: float,
     max_iterations: int,
 ) -> LikeliestShares:
-    """Return the maximum-likelihood estimate of the shares θ of `categories` mixture components.
-
-    The data are `count` records z_i. `likelihood(theta)` returns their mean log-likelihood and its gradient g. Entry k
-    of g is the mean of p(z_i | k)/p(z_i | θ). `information(theta)` is minus the second derivative (k, k), or None to
-    omit Newton steps. The search ends at most `tolerance` nats below the maximum, or after `max_iterations`.
-
-    At shares with the gradient g, the log-likelihood is at most count (max g_k − 1) below its maximum ([Lindsay]).
+    """Maximum-likelihood shares θ of mixture components, at most `tolerance` nats below the maximum. Entry k of the
+    gradient g is the mean of p(z_i | k)/p(z_i | θ) over `count` records, and the log-likelihood at most count (max g_k
+    − 1) below its maximum ([Lindsay]). `information` is minus the second derivative (k, k); None omits Newton steps.
     """
     slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost
 

@@ -13,27 +13,24 @@ from numpy.polynomial import legendre
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, ArrayModule
 
-# A polynomial is believed up to the larger of two distances from its center: BEYOND times that of the farthest point,
-# and REACH standard deviations beyond the typical distance √r, within which nearly all draws are.
-BEYOND = 1.1
-REACH = 3.0
-OUTSIDE = 2.0  # standard deviations beyond the typical distance: at most one draw in 300 of a normal law is there
-RANK = 1e-10  # least variance of a direction that counts, over the largest, among standardised variables
+# A polynomial is believed up to the larger of two distances from its center: a factor times that of the farthest point,
+# and so many standard deviations beyond the typical distance √r, within which nearly all draws are.
+RADIUS_FACTOR, RADIUS_MARGIN = 1.1, 3.0
+OUTSIDE_MARGIN = 2.0  # standard deviations beyond the typical distance: fewer than one normal draw in 300 is there
+RANK_SHARE = 1e-10  # least variance of a direction that counts, over the largest, among standardised variables
 
 
 def lagrange_from_legendre(order: int) -> np.ndarray:
-    """Return the matrix C with ℓ_k(t) = Σ_n C[n, k] P_n(t), for n and k below `order`.
-
-    P_n is a Legendre polynomial, and ℓ_k the Lagrange polynomial of Gauss-Legendre node k.
+    """Return the matrix C with ℓ_k(t) = Σ_n C[n, k] P_n(t), n and k below `order`: P_n is a Legendre polynomial, ℓ_k
+    the Lagrange polynomial of Gauss-Legendre node k.
     """
     t, w = legendre.leggauss(order)
     return (np.arange(order)[:, None] + 0.5) * legendre.legvander(t, order - 1).T * w
 
 
 class Frame(NamedTuple):
-    """Coordinates y = root (x − center) of draws x, such that y has mean 0 and covariance 1.
-
-    x has n variables. y has r ≤ n coordinates, for the directions in which the draws vary.
+    """Coordinates y = root (x − center) of draws x of n variables, such that y has mean 0 and covariance 1: y has r ≤ n
+    coordinates, for the directions in which the draws vary.
     """
 
     center: np.ndarray  # (..., n)
@@ -42,17 +39,14 @@ class Frame(NamedTuple):
 
     @classmethod
     def of_draws(cls, draws: np.ndarray) -> "Frame":
-        """Return the frame for the mean and the covariance of `draws` (draws, ..., n).
-
-        The number of draws must be larger than the number n of variables.
-        """
+        """Return the frame for the mean and the covariance of more than n `draws` (draws, ..., n)."""
         center = draws.mean(axis=0)
         away = np.moveaxis(draws - center, 0, -2)
         sd = np.sqrt(np.mean(away**2, axis=-2))
         sd = np.where(sd > 0, sd, 1.0)
         away = away / sd[..., None, :]
         values, vectors = np.linalg.eigh(np.swapaxes(away, -1, -2) @ away / len(draws))
-        wide = values > RANK * values[..., -1:]
+        wide = values > RANK_SHARE * values[..., -1:]
         rank = max(1, int(np.max(np.sum(wide, axis=-1))))
         # In a batch of lower rank the coordinates of the other directions are 0 at all draws.
         wide, kept, spread = wide[..., -rank:], vectors[..., -rank:], np.sqrt(np.maximum(values[..., -rank:], 0.0))
@@ -67,10 +61,8 @@ class Frame(NamedTuple):
 
 @pytree_dataclass(eq=False)
 class Polynomial:
-    """A polynomial of order 2 to 4 in coordinates y = root (x − center) of x, or a batch of such polynomials.
-
-    If y is farther from 0 than ``radius``, as nearly no draw is, the function decreases like the standard normal log
-    density, because a polynomial could increase without limit.
+    """A polynomial of order 2 to 4 in coordinates y = root (x − center) of x, or a batch of such polynomials. Farther
+    from 0 than ``radius``, the function falls like the standard normal log density: a polynomial might grow.
     """
 
     center: Array  # (..., n)
@@ -99,12 +91,9 @@ class Polynomial:
         return value.reshape(len(points), -1).sum(axis=1), np.einsum("...kn,m...k->m...n", polynomial.root, slope)
 
     def share_outside(self, points: np.ndarray) -> float:
-        """Return the share of the points x (points, ..., n) that are far from the points of the fit.
-
-        Far means |y| > √r + 2, for r coordinates y.
-        """
+        """Return the share of points x (points, ..., n) with |y| > √r + 2 for r coordinates y: outside of the fit."""
         y = self.coordinates(points)
-        return float(np.mean(np.linalg.norm(y, axis=-1) > np.sqrt(y.shape[-1]) + OUTSIDE))
+        return float(np.mean(np.linalg.norm(y, axis=-1) > np.sqrt(y.shape[-1]) + OUTSIDE_MARGIN))
 
     def coordinates(self, points: np.ndarray) -> np.ndarray:
         """Return the coordinates y (points, ..., r) of points x (points, ..., n)."""
@@ -162,18 +151,16 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Array, order: int) -> Polynomial:
-    """Return the polynomial of the given order, 2 to 4, whose gradients are nearest to the gradients of a function.
-
-    `slopes` (points, ..., n) are the gradients of the function at `points` (points, ..., n). The polynomial has the
-    mean of `values` (points,), the values of the function summed over a batch.
+    """Return the polynomial of an order, 2 to 4, whose gradients are nearest to those of a function, `slopes` (points,
+    ..., n) at `points`, and whose mean is that of the `values` (points,), which are summed over a batch.
     """
     y, g = frame.coordinates(points), np.einsum("...nk,...n->...k", frame.lift, slopes)
     batch, r = y.shape[1:-1], y.shape[-1]
-    own_y, own_g = (np.moveaxis(a.reshape(len(a), -1, r), 1, 0) for a in (y, g))
-    tensors = [_fitted_tensors(a, b, order) for a, b in zip(own_y, own_g, strict=True)]
-    parts = [np.reshape(np.stack(each), batch + each[0].shape) for each in zip(*tensors, strict=True)]
+    flat = [np.moveaxis(a.reshape(len(a), -1, r), 1, 0) for a in (y, g)]
+    tensors = [_fitted_tensors(a, b, order) for a, b in zip(*flat, strict=True)]
+    parts = [np.reshape(np.stack(part), batch + part[0].shape) for part in zip(*tensors, strict=True)]
     slope, curvature, third, fourth = (*parts, None)[:4]
-    radius = np.maximum(BEYOND * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(r) + REACH)
+    radius = np.maximum(RADIUS_FACTOR * np.linalg.norm(y, axis=-1).max(axis=0), math.sqrt(r) + RADIUS_MARGIN)
     centred = Polynomial(frame.center, frame.root, np.zeros(batch), slope, curvature, radius, third, fourth)
     constant = np.mean(values - centred.values(points)) / max(1, math.prod(batch))
     return dataclasses.replace(centred, constant=np.full(batch, constant))
@@ -185,15 +172,15 @@ def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray
     """
     r = y.shape[1]
     indices = [np.array([*itertools.combinations_with_replacement(range(r), k)], int).T for k in range(1, order)]
-    monomials = [np.ones((len(y), 1)), *(np.prod(y[:, each], axis=1) for each in indices)]
+    monomials = [np.ones((len(y), 1)), *(np.prod(y[:, index], axis=1) for index in indices)]
     coefficients = np.linalg.lstsq(np.concatenate(monomials, axis=1), g, rcond=None)[0]
-    slope, *parts = np.split(coefficients, np.cumsum([each.shape[1] for each in monomials])[:-1])
+    slope, *parts = np.split(coefficients, np.cumsum([part.shape[1] for part in monomials])[:-1])
     curvature, *higher = map(_symmetric, indices, parts)
     rows, columns = np.triu_indices(r)
     twice = np.where(rows == columns, 1.0, 2.0)
     third = twice * higher[0][rows, columns].T if higher else np.zeros((r, len(rows)))
     # The quartic part is Σ T[i, j, k, l] y_i y_j y_k y_l / 4.
-    fourth = [0.25 * each[rows, columns][:, rows, columns] * twice[:, None] * twice for each in higher[1:]]
+    fourth = [0.25 * tensor[rows, columns][:, rows, columns] * twice[:, None] * twice for tensor in higher[1:]]
     return [slope[0], curvature, third, *fourth]
 
 

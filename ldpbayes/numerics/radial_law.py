@@ -10,12 +10,12 @@ from scipy import interpolate, special
 
 from ldpbayes._core.types import Array, ArrayModule
 
-DROP = 44.0  # nats below the peak where an integrand ends, since exp(−44) < 1e-19
-TAIL = 400.0  # as DROP, for a density times a probability that grows from nearly 0: the product peaks far below
+DROP_NATS = 44.0  # nats below the peak where an integrand ends, since exp(−44) < 1e-19
+TAIL_NATS = 400.0  # the same for a density times a probability that grows from nearly 0 and peaks far below
 BESSEL_NODES = 256
-STEP = 0.01  # between the table's knots, in the logarithm of the radius: quintics between them are exact to rounding
-LEAST, MOST = -92.0, 9.0  # the table's ends, logarithms of radii
-SMALL = -45.0  # the logarithm of the smallest radius that `RadialLaw.axis` tells apart
+KNOT_GAP = 0.01  # between logarithms of radii in the table: quintics between them are exact to rounding
+FIRST_U, LAST_U = -92.0, 9.0  # the table's ends, logarithms of radii
+LEAST_U = -45.0  # the logarithm of the smallest radius that `RadialLaw.axis` tells apart
 
 
 def _unit_rule(panels: int, order: int) -> tuple[np.ndarray, np.ndarray]:
@@ -35,10 +35,9 @@ _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(4
 
 
 def log_density(xp: ArrayModule, radius: Array, dimension: int) -> Array:
-    """Return the log density of the symmetric Laplace law SL_d(I) at a distance `radius` from its centre.
-
-    SL_d(I) is the law of √W·X with W ~ Exp(1) and X ~ N(0, I), d = `dimension`. Its density at the distance r is 2
-    (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1 ([KKP]; [LCQ] sec. 3.2). For d ≥ 2, it is infinite at 0.
+    """Return the log density of the symmetric Laplace law SL_d(I), of √W·X with W ~ Exp(1) and X ~ N(0, I), at a
+    distance `radius` r from its centre: 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1 ([KKP]; [LCQ] sec.
+    3.2), infinite at 0 for d ≥ 2.
     """
     if dimension == 1:
         return -math.sqrt(2) * radius - math.log(2) / 2
@@ -56,9 +55,9 @@ def _log_bessel_k(xp: ArrayModule, order: float, x: Array) -> Array:
     bend = xp.sqrt(order**2 + x**2)
     # at t = peak + s the exponent, less its peak, is order·s − ½ (bend + order)(e^s − 1) − ½ (bend − order)(e^−s − 1)
     rise, fall = 0.5 * (bend + order), 0.5 * x**2 / (bend + order)
-    right = xp.arccosh(1 + DROP / bend)
-    left = xp.log(DROP + bend) - xp.log(rise) - 2 * (xp.log(x) - xp.log(2 * rise))
-    left = xp.minimum(left, (DROP + bend) / order) if order > 0 else left
+    right = xp.arccosh(1 + DROP_NATS / bend)
+    left = xp.log(DROP_NATS + bend) - xp.log(rise) - 2 * (xp.log(x) - xp.log(2 * rise))
+    left = xp.minimum(left, (DROP_NATS + bend) / order) if order > 0 else left
     s = -left[..., None] + (left + right)[..., None] * ((np.arange(BESSEL_NODES) + 0.5) / BESSEL_NODES)
     # e^−s − 1 = −(e^s − 1) e^−s, and a product with ones in place of a sum: JAX 0.10.2 fuses sums on a CPU, those of
     # expm1(s) and expm1(−s) as if expm1 were odd
@@ -70,15 +69,13 @@ def _log_bessel_k(xp: ArrayModule, order: float, x: Array) -> Array:
 
 
 class RadialLaw:
-    """The law of the radius r of the symmetric Laplace law SL_d(I), described by u = log r.
-
-    The radius is the distance from the centre. `axis` and `cap` compare it with a second such law, whose centre is at a
-    distance c.
+    """The law of the distance r from the centre of the symmetric Laplace law SL_d(I), described by u = log r. `axis`
+    and `cap` compare it with a second such law, whose centre is at a distance c.
     """
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self.knots = np.arange(LEAST, MOST + STEP / 2, STEP)
+        self.knots = np.arange(FIRST_U, LAST_U + KNOT_GAP / 2, KNOT_GAP)
         x = math.sqrt(2) * np.exp(self.knots)
         fall = bend = x
         if dimension > 1:
@@ -86,7 +83,7 @@ class RadialLaw:
             fall = x * np.exp(_log_bessel_k(np, order + 1, x) - _log_bessel_k(np, order, x))
             bend = fall * (fall - 2 * order) - x**2  # Bessel's equation, for the logarithm
         self.values = log_density(np, np.exp(self.knots), dimension)
-        rise, h = np.diff(self.values), STEP
+        rise, h = np.diff(self.values), KNOT_GAP
         a, b = -h * fall[:-1], -h * fall[1:]
         p, q = -(h**2) * bend[:-1] / 2, -(h**2) * bend[1:] / 2
         # the quintic a s + p s² + k3 s³ + k4 s⁴ + k5 s⁵ has the values, slopes and bends of both knots
@@ -109,7 +106,7 @@ class RadialLaw:
         target = self.log_density(u) + kappa
         there = np.interp(-target, -self.values, self.knots)
         for _ in range(3):
-            there = np.clip(there - (self.log_density(there) - target) / self.log_density(there, 1), LEAST, MOST)
+            there = np.clip(there - (self.log_density(there) - target) / self.log_density(there, 1), FIRST_U, LAST_U)
         step = there - u
         near = np.abs(step) < 0.5
         step_near = np.where(near, step, 0.1)
@@ -119,14 +116,12 @@ class RadialLaw:
         return np.where(near, step_near, step)
 
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log distances from the second centre of two points at which the log density ratio is `kappa`.
-
-        The points are on the line through both centres. The ratio is the density of the second law over the density of
-        the first. The first point is towards the first centre.
+        """Return the log distances from the second centre of two points on the line through both centres, the first
+        towards the first centre, where the log density of the second law is above that of the first by `kappa`.
         """
 
         def solve(ratio: Callable[[np.ndarray], np.ndarray], most: float) -> np.ndarray:
-            low, high = np.full_like(kappa, SMALL), np.full_like(kappa, most)
+            low, high = np.full_like(kappa, LEAST_U), np.full_like(kappa, most)
             for _ in range(60):
                 middle = (low + high) / 2
                 above = ratio(middle) > kappa
@@ -135,7 +130,7 @@ class RadialLaw:
 
         log_c, f = math.log(c), self.log_density
         near = solve(lambda v: f(v) - f(np.log1p(-np.exp(v - log_c)) + log_c), log_c - math.log(2))
-        return near, solve(lambda v: f(v) - f(np.logaddexp(v, log_c)), MOST)
+        return near, solve(lambda v: f(v) - f(np.logaddexp(v, log_c)), LAST_U)
 
     def cap(self, u: np.ndarray, step: np.ndarray, c: float) -> np.ndarray:
         """Return the probability that a point at radius exp(u) is nearer than exp(u + step) to the second centre."""
@@ -151,9 +146,10 @@ class RadialLaw:
 
     def integrate(self, start: np.ndarray, stop: np.ndarray, probability: Callable) -> np.ndarray:
         """Return the log of the integral of `probability`(u) over the law of u = log r, from `start` to `stop`."""
-        begin = np.clip(((start - LEAST) / STEP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
-        # the integral ends where the law's density is TAIL nats below its value at the start
-        end = self.knots[self.mode + np.searchsorted(-self.tail, TAIL - self.tail[begin]).clip(max=len(self.tail) - 1)]
+        begin = np.clip(((start - FIRST_U) / KNOT_GAP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
+        # the integral ends where the law's density is TAIL_NATS nats below its value at the start
+        last = np.searchsorted(-self.tail, TAIL_NATS - self.tail[begin]).clip(max=len(self.tail) - 1)
+        end = self.knots[self.mode + last]
         stop = np.maximum(np.minimum(stop, end), start)
         edges = np.stack([start, np.minimum(start + 0.5, stop), np.maximum(stop - 0.5, start), stop])
         edges[1:3] = np.where(stop - start < 1, (start + stop) / 2, edges[1:3])

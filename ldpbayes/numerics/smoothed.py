@@ -18,24 +18,20 @@ from numpy.polynomial.chebyshev import chebpts1
 OCTAVES = 12  # doublings of the width of cells; beyond the last, at |t| = 4,095 √(1 + v), L is continued linearly
 SPLITS = 3  # an octave of 1 + |t|/√(1 + v) has 2**SPLITS cells on either side
 POWERS = {np.dtype(np.float64): 7, np.dtype(np.float32): 4}  # coefficients of the polynomial of a cell
-NODES = {np.dtype(np.float64): 12, np.dtype(np.float32): 7}  # Chebyshev nodes on half an octave, where L is computed
-VARIANCES = 14  # Chebyshev nodes of log(1 + v) from which the tables for more variances than this are interpolated
-POINTS = 16  # points of the trapezoidal rule that are added at once
-BLOCK = 1 << 13  # look-ups at once, so that their intermediate arrays stay in the cache
+OCTAVE_NODES = {np.dtype(np.float64): 12, np.dtype(np.float32): 7}  # on half an octave, of Chebyshev
+VARIANCE_NODES = 14  # Chebyshev nodes of log(1 + v) from which the tables for more variances than this are interpolated
+RULE_POINTS = 16  # points of the trapezoidal rule that are added at once
+LOOKUPS = 1 << 13  # look-ups at once, so that their intermediate arrays stay in the cache
 
 
 def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any) -> jax.Array:
-    """Return log E[p_k(t + √v U)] for labels k = `which`, where U is standard normal and p_k(η) is a probability.
-
-    `which` has shape (n,). The means t have shape (q, n) or (n,), and the variances v have shape (q,) or (). The result
-    has the shape of t, and first and second derivatives with respect to t and v. `log_p` maps an array (labels, *shape)
-    to log p_k of its k-th part. It must be (nearly) log-concave, change little in steps of 0.1, and contain no
-    differentiated variables.
-
-    For logit and probit responses in double precision and v < 100, the error is at most 3e-9 if v < 10 or if the
-    probability is above 1e-10. Otherwise, the error is at most 1e-6. For more than 14 variances, these bounds hold for
-    v < 6, and the error of the probability is at most 1e-8 for v < 30.
+    """Return log E[p_k(t + √v U)] for labels k = `which` (n,), means t (q, n) or (n,) and variances v (q,) or (), with
+    first and second derivatives in t and v. `log_p`, from arrays (labels, *shape) to log p_k of the k-th part, must be
+    (nearly) log-concave, change little in steps of 0.1, and contain no differentiated variables.
     """
+    # Logit and probit responses in double precision, v < 100: the error is at most 3e-9 if v < 10 or if the probability
+    # is above 1e-10, else 1e-6. With more than 14 variances that holds for v < 6, and for v < 30 the probability's
+    # error is at most 1e-8.
     dtype = jnp.result_type(t, v, float)
     t, v = jnp.asarray(t, dtype), jnp.asarray(v, dtype)
     mean, variance = lax.stop_gradient((t, v))
@@ -48,12 +44,12 @@ def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v
 
 def _table(log_p: Callable, labels: int, v: Any, octaves: Any) -> jax.Array:
     """Coefficients of the powers of the place in a cell, shape (v, powers, cells); cells by label, side and octave."""
-    nodes = chebpts1(NODES[v.dtype])
+    nodes = chebpts1(OCTAVE_NODES[v.dtype])
     base = 1 + (np.arange(2)[:, None] + (1 + nodes) / 2) / 2  # of 1 + |t|/√(1 + v), in the first octave
-    tabulated, interpolation = (v, None) if len(v) <= VARIANCES else _interpolation(v)
+    tabulated, interpolation = (v, None) if len(v) <= VARIANCE_NODES else _interpolation(v)
     r, unit = jnp.sqrt(tabulated)[:, None], jnp.sqrt(1 + tabulated)[:, None]
     # the integrand has a width of at least 1/√(1 + v) about and, of a logistic response, poles at a distance of π/√v
-    chunks = jnp.clip(jnp.ceil(jnp.maximum(28, 22 * jnp.max(r)) / POINTS), 2, 256).astype(int)
+    chunks = jnp.clip(jnp.ceil(jnp.maximum(28, 22 * jnp.max(r)) / RULE_POINTS), 2, 256).astype(int)
 
     def octave(e: Any, table: Any) -> Any:
         x = jnp.exp2(e.astype(v.dtype)) * base.astype(v.dtype) - 1
@@ -80,13 +76,13 @@ def _narrower(nodes: np.ndarray, powers: int) -> np.ndarray:
 
 def _interpolation(v: Any) -> tuple[jax.Array, jax.Array]:
     """Variances at Chebyshev nodes of log(1 + v), and the matrix (v, nodes) of the polynomial through values there."""
-    nodes = chebpts1(VARIANCES)
+    nodes = chebpts1(VARIANCE_NODES)
     low, high = jnp.log1p(jnp.min(v)), jnp.log1p(jnp.max(v))
     wide = high > low
     x = jnp.where(wide, 2 * (jnp.log1p(v) - low) / jnp.where(wide, high - low, 1) - 1, 0)
-    apart = nodes[:, None] - nodes + np.eye(VARIANCES)
+    apart = nodes[:, None] - nodes + np.eye(VARIANCE_NODES)
     factors = (x[:, None, None] - nodes.astype(v.dtype)) / apart.astype(v.dtype)  # of Lagrange's formula
-    matrix = jnp.prod(jnp.where(np.eye(VARIANCES, dtype=bool), 1, factors), axis=-1)
+    matrix = jnp.prod(jnp.where(np.eye(VARIANCE_NODES, dtype=bool), 1, factors), axis=-1)
     return jnp.expm1(low + (high - low) * ((1 + nodes) / 2).astype(v.dtype)), matrix
 
 
@@ -110,10 +106,10 @@ def _log_mean(log_p: Callable, t: Any, r: Any, chunks: Any) -> jax.Array:
     low, high, _ = lax.while_loop(unsettled, halve, (jnp.minimum(end, 0), jnp.maximum(end, 0), 0))
     mode = (low + high) / 2
     top = log_p(t + r * mode) - 0.5 * mode * mode
-    step = 16 / (POINTS * chunks.astype(t.dtype))
+    step = 16 / (RULE_POINTS * chunks.astype(t.dtype))
 
     def add_points(chunk: Any, total: Any) -> Any:
-        away = step * (chunk * POINTS + np.arange(POINTS, dtype=t.dtype) + 0.5) - 8
+        away = step * (chunk * RULE_POINTS + np.arange(RULE_POINTS, dtype=t.dtype) + 0.5) - 8
         u = mode[:, None] + away[:, None, None]
         return total + jnp.sum(jnp.exp(log_p(t[:, None] + r * u) - 0.5 * u * u - top[:, None]), axis=1)
 
@@ -129,10 +125,10 @@ def _jet(order: int, t: Any, v: Any, which: Any, table: Any) -> tuple[jax.Array,
     # in one dimension: look-ups of arrays (1, n) are compiled into code five times as slow
     table = jnp.swapaxes(table, 0, 1).reshape(powers, rows * cells)
     flat = t.ravel(), first.ravel(), per_unit.ravel()
-    if t.size <= BLOCK:
+    if t.size <= LOOKUPS:
         jet = _looked_up(order, *flat, table)
     else:
-        blocks = tuple(jnp.pad(a, (0, -t.size % BLOCK), mode="edge").reshape(-1, BLOCK) for a in flat)
+        blocks = tuple(jnp.pad(a, (0, -t.size % LOOKUPS), mode="edge").reshape(-1, LOOKUPS) for a in flat)
         jet = lax.map(lambda b: _looked_up(order, b[0], b[1], b[2], table), blocks)
     return tuple(d.ravel()[: t.size].reshape(t.shape) for d in jet)
 

@@ -123,9 +123,8 @@ def log_ndtr(x: Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def betainc(a: Array, b: Array, x: Array) -> jax.Array:
-    """Return the regularised incomplete beta function, with derivatives in all arguments.
-
-    The derivatives in a and b are computed by differences, with a relative error of 1e-11.
+    """Return the regularised incomplete beta function, with derivatives in all arguments, those in a and b by
+    differences, with a relative error of 1e-11.
     """
     return jax.scipy.special.betainc(*jnp.broadcast_arrays(*_inexact(a, b, x)))
 
@@ -202,10 +201,7 @@ def log1mexp(x: Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.jit
 def log_relative_expm1(y: Array) -> jax.Array:
-    """Return log((1 − exp(−y)) / y) for y ≥ 0, which is smooth at 0.
-
-    (1 − exp(−y)) / y is the integral of exp(−y s) for s from 0 to 1.
-    """
+    """Return log((1 − exp(−y)) / y), the log of the integral of exp(−y s) for s from 0 to 1, smooth at y = 0."""
     small = y < 1e-2
     series, safe = jnp.where(small, y, 0.0), jnp.where(small, 1.0, y)
     # log((1 − e^−y)/y) = −y/2 + y²/24 − y⁴/2880 + y⁶/181440 − ..., whose next term is below 1e-24 here
@@ -214,13 +210,9 @@ def log_relative_expm1(y: Array) -> jax.Array:
 
 
 def log_tilted_normal(u: Array, v: Array, k: Array, anchor: Array) -> jax.Array:
-    """Return the log of ∫ φ(s)·exp(k (s − anchor)) ds from u to v, where φ is the standard normal density.
-
-    If v ≤ u, the result is −inf with zero gradient. Choose the anchor such that exp(k (s − anchor)) is moderate for s
-    from u to v.
-
-    The integral equals exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)]. For u > k, it is computed as φ(u)·exp(k (u −
-    anchor))·(M(u − k) − exp(−d)·M(v − k)), where M is the Mills ratio and d = (v − u)·(u + v − 2 k)/2.
+    """Return the log of ∫ φ(s)·exp(k (s − anchor)) ds = exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)] from u to v; −inf
+    with zero gradient if v ≤ u. The anchor should make exp(k (s − anchor)) moderate there. For u > k, with the Mills
+    ratio M and d = (v − u)·(u + v − 2 k)/2, it is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)).
     """
     valid = v > u
     u, v = jnp.where(valid, u, 0.0), jnp.where(valid, v, 1.0)
@@ -254,41 +246,36 @@ def _log_right_of_mean(u: Array, v: Array, k: Array) -> tuple[jax.Array, ...]:
     return value, by_u, by_v, jnp.where(tail, u + beyond, k - by_u - by_v)
 
 
-# Theta functions: the direct series in exp(−k²/(2σ²)) below σ = _TURN, its Poisson dual in exp(−2π²σ²k²) above.
-_TURN = 1 / math.sqrt(2 * math.pi)
-_SQUARES = np.arange(1.0, 5.0) ** 2  # of the four k that either series needs
+# Theta functions: the direct series in exp(−k²/(2σ²)) below σ = _THETA_TURN, its Poisson dual in exp(−2π²σ²k²) above.
+_THETA_TURN = 1 / math.sqrt(2 * math.pi)
+_THETA_SQUARES = np.arange(1.0, 5.0) ** 2  # of the four k that either series needs
 
 
 def _series(xp: ArrayModule, sigma: Array) -> tuple[Array, Array, Array]:
     """Whether σ is small, and the terms of both series, of which the wrong one has _TURN in place of σ."""
     sigma = xp.asarray(sigma)
-    small = sigma < _TURN
-    direct, dual = xp.where(small, sigma, _TURN)[..., None], xp.where(small, _TURN, sigma)[..., None]
-    squares = xp.asarray(_SQUARES, direct.dtype)
+    small = sigma < _THETA_TURN
+    direct, dual = xp.where(small, sigma, _THETA_TURN)[..., None], xp.where(small, _THETA_TURN, sigma)[..., None]
+    squares = xp.asarray(_THETA_SQUARES, direct.dtype)
     # the limits keep squares from overflowing; beyond them all terms vanish
     direct = xp.maximum(direct, 1e-3)
     return small, xp.exp(-squares / (2 * direct**2)), xp.exp(-2 * math.pi**2 * squares * xp.minimum(dual, 1e3) ** 2)
 
 
 def log_theta(xp: ArrayModule, sigma: Array) -> Array:
-    """Return the log of Σ exp(−k²/(2σ²)) over all integers k, exact up to rounding.
-
-    `xp` is ``numpy`` or ``jax.numpy``.
-    """
+    """Return the log of Σ exp(−k²/(2σ²)) over all integers k, exact up to rounding."""
     small, direct, dual = _series(xp, sigma)
-    dual_log = xp.log(xp.where(small, _TURN, sigma)) + math.log(2 * math.pi) / 2 + xp.log1p(2 * xp.sum(dual, axis=-1))
+    large = xp.where(small, _THETA_TURN, sigma)
+    dual_log = xp.log(large) + math.log(2 * math.pi) / 2 + xp.log1p(2 * xp.sum(dual, axis=-1))
     return xp.where(small, xp.log1p(2 * xp.sum(direct, axis=-1)), dual_log)
 
 
 def theta_variance(xp: ArrayModule, sigma: Array) -> Array:
-    """Return the variance of a random integer k with probability proportional to exp(−k²/(2σ²)).
-
-    The result is nearly σ², unless σ is small.
-    """
+    """Return the variance, nearly σ², of a random integer k with probability proportional to exp(−k²/(2σ²))."""
     small, direct, dual = _series(xp, sigma)
-    squares = xp.asarray(_SQUARES, direct.dtype)
+    squares = xp.asarray(_THETA_SQUARES, direct.dtype)
     direct_variance = 2 * xp.sum(squares * direct, axis=-1) / (1 + 2 * xp.sum(direct, axis=-1))
-    square = xp.where(small, _TURN, sigma) ** 2
+    square = xp.where(small, _THETA_TURN, sigma) ** 2
     # σ² + σ³ d log(Σ exp(−2π²σ²k²))/dσ
     lost = 8 * math.pi**2 * square * xp.sum(squares * dual, axis=-1) / (1 + 2 * xp.sum(dual, axis=-1))
     return xp.where(small, direct_variance, square * (1 - lost))

@@ -54,22 +54,16 @@ def integrated_normal_tail(edges: Any) -> jax.Array:
 
 
 def integrated_laplace_tail(edges: Any) -> jax.Array:
-    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), as an array (n − 1, ...).
-
-    X has the Laplace law with scale 1.
-    """
+    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), for the Laplace law of scale 1, as (n − 1, ...)."""
     far = jnp.where(edges < 0, -edges, edges)
     beyond = 0.5 * (1.0 + far) * jnp.exp(-far)  # ∫ s f(s) ds from there to infinity
     return _integrated(edges, laplace_tails(edges)[1], beyond[:-1] - beyond[1:])
 
 
 def integrated_student_t_tail(df: Any, edges: Any) -> jax.Array:
-    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), for X with Student's t law, as an array (n − 1, ...).
-
-    Let f be the density and ν = `df`. The integral of s f(s) from a to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m
-    L). Here A = 1 + a²/ν, B = 1 + b²/ν, L = log(B/A) and m = (ν − 1)/2. This formula also holds for ν = 1, where X has
-    no mean.
-    """
+    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), for Student's t law, as an array (n − 1, ...)."""
+    # The integral of s f(s) from a to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m L), with A = 1 + a²/ν, B = 1 +
+    # b²/ν, L = log(B/A) and m = (ν − 1)/2, also for ν = 1, where X has no mean.
     at_center = jnp.exp(special.gammaln(0.5 * (df + 1)) - special.gammaln(0.5 * df)) / jnp.sqrt(df * math.pi)
     logs, m = jnp.log1p(edges * edges / df), 0.5 * (df - 1)
     step = logs[1:] - logs[:-1]
@@ -140,10 +134,8 @@ def binomial_log_mass(k: Any, n: Any, log_p: Any, log_q: Any) -> jax.Array:
 
 
 def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: Any) -> jax.Array:
-    """Return the log probability of counts k under a negative binomial law.
-
-    The probability is Γ(α + k)/(Γ(α) k!)·p^α q^k, where α is the `concentration`, log_p = log p, log_q = log q and p =
-    1 − q.
+    """Return the log of the negative binomial probability Γ(α + k)/(Γ(α) k!)·p^α q^k, with the `concentration` α, and
+    p = 1 − q.
     """
     alpha, positive = concentration, k > 0
     k = jnp.where(positive, k, 1.0)
@@ -175,12 +167,9 @@ def _log_integral(exponent: Callable[[Any], Any], slope: Any, curvature: Any, st
 
 
 def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
-    """Return Σ exp(tilt·(k − z)) P(k) for a Poisson law, over k ≤ z (`side` 1) or over k > z (`side` −1).
-
-    `tilt` has the sign of `side`. The law with probabilities proportional to exp(tilt·k) P(k) is Poisson with the rate
-    μ = rate·exp(tilt). For this law, P(k ≤ z)/P(z) is ∫ exp(−v) (1 + v/μ)^z dv, and P(k > z)/P(z) is μ ∫ exp(−(z + 1) v
-    + μ (1 − exp(−v))) dv.
-    """
+    """Return Σ exp(tilt·(k − z)) P(k) for a Poisson law, over k ≤ z (`side` 1) or k > z (−1), the sign of the tilt."""
+    # The law in proportion to exp(tilt·k) P(k) is Poisson with the rate μ = rate·exp(tilt). Of it, P(k ≤ z)/P(z) is
+    # ∫ exp(−v) (1 + v/μ)^z dv, and P(k > z)/P(z) is μ ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv.
     z, rate, tilt = jnp.broadcast_arrays(z, rate, jnp.minimum(tilt, _safe_exponent(tilt, 0.7)))
     mean = rate * jnp.exp(tilt)
     below = z < mean
@@ -198,12 +187,10 @@ def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
 
 
 def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, tilt: Any, side: int) -> Tail:
-    """Return the sum that `poisson_tail` describes, for a negative binomial law instead of a Poisson law.
-
-    The tilt replaces q = exp(log_q) by q exp(tilt), which may exceed 1. In the formulas, q is this tilted number, b =
-    q/(1 − q), and α is the `concentration`. Divided by the probability of z, the lower sum is (α + z) ∫ exp(−α v)
-    (exp(−v) + (1 − exp(−v))/q)^z dv. The upper sum is (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv.
-    """
+    """Return the sum that `poisson_tail` describes, for a negative binomial law instead of a Poisson law."""
+    # The tilt replaces q = exp(log_q) by q exp(tilt), which may exceed 1 and is q here; let b = q/(1 − q). Over the
+    # probability of z, the lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z dv, and the upper one
+    # (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv, with the concentration α.
     tilt = jnp.minimum(tilt, _safe_exponent(tilt, 0.7))
     z, alpha, log_q, log_p, tilt = jnp.broadcast_arrays(z, concentration, log_q, log_p, tilt)
     most = _safe_exponent(log_q, 0.45)  # odds are squared

@@ -18,14 +18,14 @@ from ldpbayes.numerics.minimise import find_root
 from ldpbayes.privacy.guarantee import Guarantee, counted_once
 from ldpbayes.privacy.tradeoffs import GaussianTradeoff, PureProtocolTradeoff, SymmetricTradeoff, Tradeoff
 
-STEPS = 1000  # steps that the smallest epsilon has on the grid of privacy losses ...
-LARGEST = 1 << 16  # ... unless the likely losses of all releases would then have more than this number
-STEEP = 500.0  # largest privacy loss on the grid of one release: exp(500) is a float
-FAR = 9.0  # standard deviations beyond which there is less than LOST
-LOST = 1e-15  # probability that counts as if it gave the record away
-ROUNDING = 1e-15  # of second differences of deltas, relative to the deltas
-TINY = 1e-300  # keeps logarithms finite
-CHUNK = 1 << 20  # deltas of many personal budgets that are computed at a time
+STEPS_OF_LEAST_EPSILON = 1000  # steps that the smallest epsilon has on the grid of privacy losses ...
+MOST_GRID_LOSSES = 1 << 16  # ... unless the likely losses of all releases would then have more than this number
+LARGEST_LOSS = 500.0  # largest privacy loss on the grid of one release: exp(500) is a float
+KEPT_DEVIATIONS = 9.0  # standard deviations beyond which there is less than LOST_PROBABILITY
+LOST_PROBABILITY = 1e-15  # probability that counts as if it gave the record away
+DELTA_ROUNDING = 1e-15  # of second differences of deltas, relative to the deltas
+LOG_GUARD = 1e-300  # keeps logarithms finite
+DELTAS_AT_ONCE = 1 << 20  # deltas of many personal budgets that are computed at a time
 
 
 def compose(*parts: Any, delta: float | None = None) -> Guarantee:
@@ -102,7 +102,7 @@ def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
     """
     if len(curves) == 1 == curves[0][1]:
         return curves[0][0]
-    if any(np.max(curve.delta(STEEP)) >= 1 for curve, _ in curves):
+    if any(np.max(curve.delta(LARGEST_LOSS)) >= 1 for curve, _ in curves):
         return PureProtocolTradeoff(math.inf, 1.0)  # one release gives everything away
     pairs = [(curve, times) for curve, times in curves if not isinstance(curve, GaussianTradeoff)]
     squares = [times * np.max(curve.mu) ** 2 for curve, times in curves if isinstance(curve, GaussianTradeoff)]
@@ -138,12 +138,12 @@ class ComposedTradeoff(SymmetricTradeoff):
 
         counts, ranges = (np.array(each) for each in zip(*((n, _range(curve)) for curve, n in self.parts), strict=True))
         # The mean loss and Hoeffding's bound: with probability exp(−9²/2) = 1e-18 at most, losses add up to more.
-        likely = np.sum(counts * ranges * np.tanh(ranges / 2)) + FAR * math.sqrt(np.sum(counts * ranges**2))
+        likely = np.sum(counts * ranges * np.tanh(ranges / 2)) + KEPT_DEVIATIONS * math.sqrt(np.sum(counts * ranges**2))
         whole = min(np.sum(counts * ranges), likely)
-        step = max(np.min(ranges) / STEPS, whole / LARGEST)
+        step = max(np.min(ranges) / STEPS_OF_LEAST_EPSILON, whole / MOST_GRID_LOSSES)
         triples = zip(self.parts, ranges, strict=True)
-        losses = [_losses_of(curve, reach, step).self_compose(n, LOST) for (curve, n), reach in triples]
-        total = functools.reduce(lambda one, other: pld_pmf.compose_pmfs(one, other, LOST), losses)
+        losses = [_losses_of(curve, reach, step).self_compose(n, LOST_PROBABILITY) for (curve, n), reach in triples]
+        total = functools.reduce(lambda one, other: pld_pmf.compose_pmfs(one, other, LOST_PROBABILITY), losses)
         deltas = total.get_delta_for_epsilon(step * np.arange(math.ceil(whole / step) + len(self.parts) + 1))
         return step, np.clip(np.maximum.accumulate(deltas[::-1])[::-1], 0.0, 1.0)
 
@@ -163,7 +163,7 @@ class ComposedTradeoff(SymmetricTradeoff):
         step, deltas = self._table
         above = np.searchsorted(-deltas, -delta)  # the first place at which delta is small enough
         place = np.clip(above - 1, 0, len(deltas) - 2)
-        fall = np.maximum(deltas[place] - deltas[place + 1], LOST * LOST)
+        fall = np.maximum(deltas[place] - deltas[place + 1], LOST_PROBABILITY * LOST_PROBABILITY)
         share = np.clip((deltas[place] - delta) / fall, 0.0, 1.0)
         epsilon = np.where(above < len(deltas), step * place + np.log1p(share * math.expm1(step)), math.inf)
         return np.where(delta > 0, np.minimum(epsilon, self.budget), self.budget)[()]
@@ -172,9 +172,9 @@ class ComposedTradeoff(SymmetricTradeoff):
 def _range(curve: Tradeoff) -> float:
     """The privacy loss beyond which there is none, or none to speak of besides what gives the record away."""
     reach = float(np.max(curve.epsilon(0.0)))
-    if reach > STEEP:
-        reach = float(np.max(curve.epsilon(np.minimum(curve.delta(STEEP) + LOST, 1.0))))
-    return min(max(reach, 1e-9), STEEP)
+    if reach > LARGEST_LOSS:
+        reach = float(np.max(curve.epsilon(np.minimum(curve.delta(LARGEST_LOSS) + LOST_PROBABILITY, 1.0))))
+    return min(max(reach, 1e-9), LARGEST_LOSS)
 
 
 def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
@@ -184,13 +184,13 @@ def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
     from dp_accounting.pld import pld_pmf
 
     places = np.arange(math.ceil(reach / step * (1 - 1e-12)) + 1)
-    parts = np.array_split(places, -(-len(places) * np.size(curve.delta(0.0)) // CHUNK))
+    parts = np.array_split(places, -(-len(places) * np.size(curve.delta(0.0)) // DELTAS_AT_ONCE))
     worst = [np.max(np.reshape(curve.delta(step * part[:, None]), (len(part), -1)), axis=1) for part in parts]
     deltas = np.concatenate(worst)
     slopes = np.diff(deltas) / (np.exp(step * places[:-1]) * math.expm1(step))
     mass = np.exp(step * places[1:-1]) * np.diff(slopes)
     # Rounding errors of deltas are relative to them, and absolute where a delta is a difference of larger numbers.
-    bends = mass > ROUNDING * (deltas[1:-1] + 1e-3 * deltas[0]) / step
+    bends = mass > DELTA_ROUNDING * (deltas[1:-1] + 1e-3 * deltas[0]) / step
     kept = np.concatenate([[True], bends, [True]]) if len(places) > 1 else np.array([True])
     places, deltas = places[kept], deltas[kept]
     # Symmetry: delta(−ε) = 1 − exp(−ε) (1 − delta(ε)).
@@ -265,7 +265,7 @@ class ShuffledTradeoff(SymmetricTradeoff):
     def _clones(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Numbers of clones, their probabilities, and the probability of other numbers."""
         law = stats.binom(self.count - 1, math.exp(-self.budget))
-        reach = FAR * law.std() + FAR**2
+        reach = KEPT_DEVIATIONS * law.std() + KEPT_DEVIATIONS**2
         low, high = max(math.floor(law.mean() - reach), 0), min(math.ceil(law.mean() + reach), self.count - 1)
         clones = np.arange(low, high + 1)
         return clones, law.pmf(clones), float(law.cdf(low - 1) + law.sf(high))
@@ -283,11 +283,11 @@ class ShuffledTradeoff(SymmetricTradeoff):
         # ratio exceeds exp(epsilon).
         below = math.exp(-epsilon)
         # of all symbols, the share of the other one at this ratio: positive, though its terms may underflow
-        rest = max(q * (below - math.exp(-self.budget)) / ((q - p) * (1 + below)), TINY)
+        rest = max(q * (below - math.exp(-self.budget)) / ((q - p) * (1 + below)), LOG_GUARD)
         start = clones + 2 - np.ceil((clones + 1) * rest)
         gain = -q * math.expm1(epsilon - self.budget) * stats.binom.pmf(start - 1, clones, 0.5)
         tail = stats.binom.logsf(start - 1, clones, 0.5)
-        cost = np.exp(np.minimum(epsilon + tail, STEEP)) - np.exp(tail)
+        cost = np.exp(np.minimum(epsilon + tail, LARGEST_LOSS)) - np.exp(tail)
         return float(np.sum(probabilities * np.maximum(gain - cost, 0.0)) + others)
 
     def epsilon(self, delta: ArrayLike) -> Array:
@@ -296,5 +296,5 @@ class ShuffledTradeoff(SymmetricTradeoff):
         inside = (delta > 0) & (delta < largest)
         target = np.log(np.where(inside, delta, largest))
         bracket = np.zeros_like(target), np.full_like(target, self.budget)
-        root = find_root(lambda epsilon: np.log(self.delta(epsilon) + TINY), target, bracket)
+        root = find_root(lambda epsilon: np.log(self.delta(epsilon) + LOG_GUARD), target, bracket)
         return np.where(inside, root.x, np.where(delta > 0, 0.0, self.budget))[()]

@@ -13,7 +13,7 @@ from ldpbayes._core.pytrees import check_fields, optional
 from ldpbayes._core.types import Array
 from ldpbayes.privacy.tradeoffs import Tradeoff, composed_delta, composed_tradeoff
 
-SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
+DEFAULT_STATED_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +86,9 @@ class Guarantee:
         delta = self.stated_delta
         if delta is None:
             away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
-            beyond = np.where(away > 0, np.minimum(np.ceil(1e4 * (away + SMALL_DELTA)) / 1e4, 1.0), SMALL_DELTA)
+            beyond = np.where(
+                away > 0, np.minimum(np.ceil(1e4 * (away + DEFAULT_STATED_DELTA)) / 1e4, 1.0), DEFAULT_STATED_DELTA
+            )
             delta = np.where(np.isfinite(self.epsilon(0.0)), 0.0, beyond)
         epsilon, delta = np.broadcast_arrays(self.epsilon(delta), delta)
         return epsilon, delta

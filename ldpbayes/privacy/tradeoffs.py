@@ -249,7 +249,7 @@ class Polygon(ParametricTradeoff):
         return np.maximum(np.fmax.reduce(needed, axis=-1), 0.0)
 
 
-ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
+LAW_SUM_ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -288,10 +288,10 @@ def checked_laws(name: str, laws: Array) -> np.ndarray:
         raise ValueError(f"{name} must be rows of probabilities, an array (k, m), got shape {laws.shape}")
     errors = np.abs(laws.sum(axis=1) - 1)
     worst = np.max(errors)
-    if worst > ROUNDING:
+    if worst > LAW_SUM_ROUNDING:
         single = worst < laws.shape[1] * np.finfo(np.float32).eps
         advice = "; this is a rounding error of single precision: compute in double precision" if single else ""
-        message = f"{name} must be rows of probabilities that sum to one up to {ROUNDING:g}"
+        message = f"{name} must be rows of probabilities that sum to one up to {LAW_SUM_ROUNDING:g}"
         raise ValueError(f"{message}; the sum of row {np.argmax(errors)} is wrong by {worst:.2g}{advice}")
     return laws
 
@@ -367,7 +367,7 @@ def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
     away = composed_delta(delta, times)
     epsilon = float(epsilon)  # whose products overflow without a warning
     none = away == 1 or math.isinf(times * epsilon)
-    if none or times * np.logaddexp(0.0, epsilon) > STEEPEST:  # where probabilities below underflow
+    if none or times * np.logaddexp(0.0, epsilon) > LARGEST_LOG_SLOPE:  # where probabilities below underflow
         return PureProtocolTradeoff(np.inf, 1.0) if none else approximate_tradeoff(times * epsilon, away)
     yes = np.arange(times, -1.0, -1.0)
     ways = special.gammaln(times + 1) - special.gammaln(yes + 1) - special.gammaln(times - yes + 1)
@@ -382,9 +382,9 @@ def composed_delta(delta: ArrayLike, times: float) -> Array:
     return -np.expm1(special.xlog1py(times, -np.asarray(delta, float)))
 
 
-STEEPEST = 700.0  # largest log slope of a tangent: exp(700) is nearly the largest float
-GOLDEN = (math.sqrt(5) - 1) / 2
-STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one of 3e-14
+LARGEST_LOG_SLOPE = 700.0  # largest log slope of a tangent: exp(700) is nearly the largest float
+GOLDEN_SECTION = (math.sqrt(5) - 1) / 2
+GOLDEN_STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one of 3e-14
 
 
 class SymmetricTradeoff(Tradeoff):
@@ -404,10 +404,10 @@ class SymmetricTradeoff(Tradeoff):
             return np.where(t < 0, np.exp(np.minimum(t, 0.0)) * (1 - delta - alpha), 1 - delta - np.exp(t) * alpha)
 
         with np.errstate(divide="ignore"):
-            low, high = np.full(alpha.shape, -STEEPEST), np.clip(-np.log(alpha), 0.0, STEEPEST)
+            low, high = np.full(alpha.shape, -LARGEST_LOG_SLOPE), np.clip(-np.log(alpha), 0.0, LARGEST_LOG_SLOPE)
         # tangents are concave in their slope: the golden section approaches the highest from below
-        for _ in range(STEPS):
-            one, other = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        for _ in range(GOLDEN_STEPS):
+            one, other = high - GOLDEN_SECTION * (high - low), low + GOLDEN_SECTION * (high - low)
             left = tangent(one) >= tangent(other)
             low, high = np.where(left, low, one), np.where(left, other, high)
         highest = np.clip(tangent((low + high) / 2), 0.0, smallest)

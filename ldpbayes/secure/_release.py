@@ -97,8 +97,8 @@ def _unsafe(mechanism: Any) -> str | None:
     if type(mechanism) in ANSWERS:
         infinite = np.isinf(mechanism.epsilon).any()
         return "a record of infinite budget would be released unchanged; epsilon must be finite" if infinite else None
-    if type(mechanism) not in MECHANISMS or type(mechanism.noise) not in NOISES:
-        kinds, laws = (", ".join(kind.__name__ for kind in each) for each in (ANSWERS, NOISES))
+    if type(mechanism) not in SAFE_MECHANISMS or type(mechanism.noise) not in SAFE_NOISES:
+        kinds, laws = (", ".join(kind.__name__ for kind in each) for each in (ANSWERS, SAFE_NOISES))
         return f"it has no safe sampler; samplers exist for {kinds}, and for {laws} noise"
     if mechanism.perturbed is not None and mechanism.dimension < len(mechanism.names):
         return "nothing would protect the columns that get no noise; leave them out"
@@ -161,7 +161,7 @@ def _array(data: Any, columns: Any) -> np.ndarray:
         return array.astype(float)
 
 
-PARTS = 1 << 64  # a probability is a whole number of parts in 2^64
+PROBABILITY_PARTS = 1 << 64  # a probability is a whole number of parts in 2^64
 WORDS_AT_ONCE = 1 << 22  # random words that are held at a time, of answers with a word a category
 
 
@@ -172,7 +172,7 @@ def random_words(*shape: int) -> np.ndarray:
 
 def uniform(number: int, size: int) -> np.ndarray:
     """Integers 0, ..., number − 1, exactly equally likely: words beyond the last whole multiple are drawn again."""
-    words, last = random_words(size), np.uint64(PARTS - PARTS % number - 1)
+    words, last = random_words(size), np.uint64(PROBABILITY_PARTS - PROBABILITY_PARTS % number - 1)
     while (beyond := words > last).any():
         words[beyond] = random_words(beyond.sum())
     return (words % np.uint64(number)).astype(np.int64)
@@ -184,8 +184,8 @@ def flip_threshold(odds: Fraction, epsilon: float) -> int:
     """
     with decimal.localcontext(prec=50):  # `exp` rounds to the nearest; of large budgets e^100 is a lower bound
         ratio = Fraction(decimal.Decimal(min(epsilon, 100.0)).exp()) * (1 - Fraction(1, 10**45))
-    t = math.ceil(PARTS * odds / (ratio + odds))
-    if odds * (PARTS - t) < t:
+    t = math.ceil(PROBABILITY_PARTS * odds / (ratio + odds))
+    if odds * (PROBABILITY_PARTS - t) < t:
         raise ValueError(f"epsilon is too small for probabilities in multiples of 2^-64, got {epsilon}")
     return t
 
@@ -198,7 +198,7 @@ def thresholds(mechanism: Any, epsilon: float) -> tuple[int, int]:
     if isinstance(mechanism, SymmetricUnaryEncoding):  # two codes differ in two bits, which tell them apart alike
         return (flip_threshold(odds, epsilon / 2),) * 2
     t = flip_threshold(odds, epsilon)
-    return (PARTS // 2, t) if isinstance(mechanism, OptimalUnaryEncoding) else (t, 0)
+    return (PROBABILITY_PARTS // 2, t) if isinstance(mechanism, OptimalUnaryEncoding) else (t, 0)
 
 
 def answers(mechanism: Any, x: np.ndarray) -> tuple[np.ndarray, str]:
@@ -256,8 +256,8 @@ ANSWERS: dict[type, tuple[Callable, Callable]] = {
 }
 
 
-NOISES = (DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace)
-MECHANISMS = (
+SAFE_NOISES = (DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace)
+SAFE_MECHANISMS = (
     AdditiveMechanism,
     DiscreteGaussianMechanism,
     DiscreteLaplaceMechanism,

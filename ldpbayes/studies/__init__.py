@@ -7,6 +7,6 @@ how often posterior intervals contain the true parameters.
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._design import SurveyDesign, design
 from ldpbayes.studies._replicated_fit import ReplicatedFit
-from ldpbayes.studies._sbc import CalibrationStudy, binomial_band, sbc
+from ldpbayes.studies._sbc import CalibrationStudy, sbc
 
-__all__ = ["CalibrationStudy", "Checkpoint", "ReplicatedFit", "SurveyDesign", "binomial_band", "design", "sbc"]
+__all__ = ["CalibrationStudy", "Checkpoint", "ReplicatedFit", "SurveyDesign", "design", "sbc"]

@@ -20,8 +20,8 @@ from ldpbayes._core.archive import load_arrays, only_user, reading, save_arrays,
 from ldpbayes._core.types import Array, Model, Params
 from ldpbayes.data import Release
 
-FORMAT = 2
-PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
+CHECKPOINT_FORMAT = 2
+VERSIONED_PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
 _version = functools.cache(metadata.version)  # which reads files of the installed package
 
 
@@ -66,7 +66,7 @@ class Checkpoint(dict):
                 refusal = f"another running study uses the checkpoint {self.path}; give this study another file"
                 stack.enter_context(only_user(self.path, refusal))
                 model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
-                versions = {name: _version(name) for name in PACKAGES} | {"platform": jax.default_backend()}
+                versions = {name: _version(name) for name in VERSIONED_PACKAGES} | {"platform": jax.default_backend()}
                 self.settings = json.loads(json.dumps(self.settings | model | {"versions": versions}))
                 self._read(self.path)
                 self._lock = stack.pop_all()
@@ -80,7 +80,7 @@ class Checkpoint(dict):
         if self.path is None:
             return
         # arrays are stored by number, since a site may have a name that no file in an archive can have
-        header = {"format": FORMAT, "settings": self.settings, "names": list(self)}
+        header = {"format": CHECKPOINT_FORMAT, "settings": self.settings, "names": list(self)}
         with whole_file(self.path) as file:
             save_arrays(file, "header", header, {str(i): array for i, array in enumerate(self.values())})
 
@@ -115,11 +115,11 @@ class Checkpoint(dict):
         with reading(path, " is damaged, or is not a checkpoint; remove the file to start again") as file:
             header, arrays = load_arrays(file, "header")
             settings, results = header["settings"], {name: arrays[str(i)] for i, name in enumerate(header["names"])}
-            if header["format"] != FORMAT:
+            if header["format"] != CHECKPOINT_FORMAT:
                 raise ValueError(f"its format is {header['format']!r}, of another version of ldpbayes")
         differences = _differences(settings | {"model": None}, self.settings | {"model": None})
         # A fingerprint depends on the release and on the versions too: if these differ, it says nothing of the model.
-        comparable = not any(each.startswith(("mechanism", "count ", "release ", "versions")) for each in differences)
+        comparable = not any(text.startswith(("mechanism", "count ", "release ", "versions")) for text in differences)
         if comparable and settings.get("model") != self.settings.get("model"):
             differences.append("the model or its priors are different")
         if differences:
@@ -156,7 +156,7 @@ def model_fingerprint(model: Model, plan: Any) -> str:
         return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
 
     def weigh(key: jax.Array, values: list[Array]) -> Array:
-        releases = tuple(dataclasses.replace(each, values=z) for each, z in zip(plans, values, strict=True))
+        releases = tuple(dataclasses.replace(plan, values=z) for plan, z in zip(plans, values, strict=True))
         data = releases if isinstance(plan, tuple) else releases[0]
         return log_density(numpyro.handlers.seed(model, key), (data,), {}, {})[0]
 
@@ -167,6 +167,6 @@ def model_fingerprint(model: Model, plan: Any) -> str:
 
     with jax.enable_x64(True):
         key = jax.eval_shape(jax.random.key, 0)
-        values = [released(key, each) for each in plans]
+        values = [released(key, plan) for plan in plans]
         texts = [jax.jit(simulate).lower(key).as_text(), jax.jit(weigh).lower(key, values).as_text()]
     return "-".join(hashlib.sha256(text.encode()).hexdigest()[:20] for text in texts)

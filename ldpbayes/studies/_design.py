@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -23,22 +22,20 @@ from ldpbayes.laws.families import graded_breaks, is_narrow, panel_nodes
 from ldpbayes.laws.functionals import names_of_values, quantile
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.likelihood.privatized import PreparedLikelihood, Privatized
-from ldpbayes.mechanisms import Mechanism, NumericMechanism, PureProtocol
+from ldpbayes.mechanisms import Mechanism, NumericMechanism
 from ldpbayes.numerics.arrays import evenly_spaced
 
-MOST_VALUES = 1 << 16  # released values that are added up
-MISSED = 1e-6  # probability that a sum over all released values may miss
-TAIL = 1e-12  # probability on either side that is left out of the information in a record
-ROWS = 1 << 10  # rows of covariates that are looked at, evenly spread
-BATCH = 16  # of them at a time
-UNKNOWN = 1e-10  # eigenvalue of the correlations of the parameters' scores below which they cannot be told apart
+MAX_VALUES = 1 << 16  # released values that are added up
+MISSED_MASS = 1e-6  # probability that a sum over all released values may miss
+TAIL_MASS = 1e-12  # probability on either side that is left out of the information in a record
+MAX_ROWS = 1 << 10  # rows of covariates that are looked at, evenly spread
+ROW_BATCH = 16  # of them at a time
+LEAST_EIGENVALUE = 1e-10  # of the correlations of the scores: below it, parameters cannot be told apart
 
 
 class Outcomes(NamedTuple):
-    """The values that a mechanism may release for a record, so that integrals over them are sums.
-
-    Beyond some of them the density is that of the values of a cell, again and again at a distance, and falls each time
-    by the factor that the values at two places show.
+    """The values that a mechanism may release for a record, so that integrals over them are sums. Beyond cells at both
+    ends, the density repeats that of the cell, each time smaller by the factor that the values at two places show.
     """
 
     values: np.ndarray  # (n, *event)
@@ -52,7 +49,7 @@ class Outcomes(NamedTuple):
             factor = np.exp(log_prob[away] - log_prob[here])
             volume[places] += self.volume[places] * factor / (1 - factor)
         weights = np.where(volume > 0, volume * np.exp(log_prob), 0.0)
-        if not abs(weights.sum() - 1) < MISSED:
+        if not abs(weights.sum() - 1) < MISSED_MASS:
             raise ValueError(f"the probabilities of all released values add up to {weights.sum():.9g} instead of 1")
         return weights
 
@@ -61,23 +58,13 @@ def outcomes(mechanism: Mechanism, law: Any, narrow: bool = False) -> Outcomes:
     """All values that a mechanism may release of records with a law; ValueError where they are too many, or rows. They
     lie denser where the density of released values follows a law that is narrow.
     """
-    support = mechanism.support
     if isinstance(mechanism, NumericMechanism) and mechanism.released_range is not None:
         return _numbers(mechanism, law.support.is_discrete, law if narrow else None)
-    if hasattr(mechanism, "outputs"):
-        values = np.asarray(mechanism.outputs, float)
-        return Outcomes(values, np.ones(len(values)))
-    if not mechanism.event_shape and support.is_discrete:
-        low, high = ends_of(support)
-        if high - low < MOST_VALUES:
-            return Outcomes(np.arange(int(low), int(high) + 1), np.ones(int(high) - int(low) + 1))
-    size = mechanism.event_shape[0] if mechanism.event_shape else MOST_VALUES
-    if isinstance(mechanism, PureProtocol) and size == mechanism.categories and 2**size <= MOST_VALUES:
-        bits = np.array(list(itertools.product((0, 1), repeat=size)), np.uint8)
-        if np.array_equal(mechanism.membership(bits), bits):
-            possible = bits[np.asarray(support(bits))]
-            return Outcomes(possible, np.ones(len(possible)))
-    raise ValueError(f"{type(mechanism).__name__} releases rows, or has too many possible values for a sum over them")
+    values = mechanism.possible_values(MAX_VALUES)
+    if values is None:
+        problem = "releases rows, or has too many possible values for a sum over them"
+        raise ValueError(f"{type(mechanism).__name__} {problem}")
+    return Outcomes(values, np.ones(len(values)))
 
 
 def _numbers(mechanism: Any, counts: bool, narrow: Any) -> Outcomes:
@@ -91,7 +78,7 @@ def _numbers(mechanism: Any, counts: bool, narrow: Any) -> Outcomes:
     if not length > 0:
         raise ValueError(f"{mechanism!r} adds no noise: a plan for original records has no mechanism")
     if whole:
-        at_least(0, "the number of released whole numbers", int(high - low), MOST_VALUES)
+        at_least(0, "the number of released whole numbers", int(high - low), MAX_VALUES)
         values = np.arange(math.floor(low), math.ceil(high) + 1.0)
         volume = np.ones(len(values))
     else:
@@ -143,9 +130,8 @@ class SurveyDesign:
 
     @property
     def efficiency(self) -> dict[str, np.ndarray]:
-        """For each mechanism, the efficiency of estimates of each parameter, as an array (names,).
-
-        An efficiency of 0.1 means that an estimate needs ten times as many released values as original records.
+        """For each mechanism, the efficiency of estimates of each parameter, as an array (names,): 0.1 if an estimate
+        needs ten times as many released values as original records.
         """
         return {name: self.record_variances / row for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
@@ -155,22 +141,17 @@ class SurveyDesign:
         return {name: np.sqrt(row) / root for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def counts(self, width: float, level: float = 0.95) -> dict[str, np.ndarray]:
-        """Return, for each mechanism, how many released values (names,) are needed for confidence intervals of a given
-        `width`.
-
-        `width` is the distance between the ends of the interval, in the unit of the parameter. `level` is the coverage
-        of the interval. Default: 0.95.
+        """Return, for each mechanism, how many released values (names,) are needed for confidence intervals with the
+        coverage `level` and a `width` (the distance between the ends) in the unit of the parameter.
         """
         width = checked("width", width, *ONE_POSITIVE)
         needed = np.ceil((2 * _reach(level) / width) ** 2 * self.variances)
         return {name: row.astype(np.int64) for name, row in zip(self.mechanisms, needed, strict=True)}
 
     def table(self, count: int, level: float = 0.95) -> list[dict[str, Any]]:
-        """Return the precision of estimates from `count` released values, as a list of dicts.
-
-        There is one dict for each mechanism and name. Its entries are ``mechanism``, ``name``, ``value`` (the guess),
-        ``standard_error``, ``width`` (of the confidence interval), and ``efficiency``. `level` is the coverage of the
-        interval. Default: 0.95.
+        """Return the precision of estimates from `count` released values, as a list with a dict for each mechanism and
+        name. Its entries are ``mechanism``, ``name``, ``value`` (the guess), ``standard_error``, ``width`` (of the
+        confidence interval with the coverage `level`), and ``efficiency``.
         """
         errors, kept = self.standard_errors(count), self.efficiency
         return [
@@ -187,9 +168,8 @@ class SurveyDesign:
         ]
 
     def summary(self, count: int, level: float = 0.95) -> str:
-        """Return the content of `table` as text, with one row for each mechanism, and one column for each name.
-
-        An entry has the width of the confidence interval, and the efficiency in %.
+        """Return the content of `table` as text, with one row for each mechanism, and one column for each name: the
+        width of the confidence interval, and the efficiency in %.
         """
         rows = self.table(count, level)
         columns = {
@@ -214,10 +194,9 @@ def design(
 ) -> SurveyDesign:
     """Plan a survey: compute how precisely parameters can be estimated from released values, for several mechanisms.
 
-    For each mechanism, the function computes the Fisher information of one released value, as a sum over all possible
-    released values. For N released values, the covariance matrix of estimates is the inverse of the information,
-    divided by N. This holds approximately for large N, for maximum-likelihood estimates and for posterior means under
-    weak priors.
+    For each mechanism, the covariance matrix of estimates from N released values is the inverse of the Fisher
+    information of one released value, divided by N. This holds approximately for large N, for maximum-likelihood
+    estimates and for posterior means under weak priors.
 
     Parameters
     ----------
@@ -236,11 +215,6 @@ def design(
         Further quantities to plan for, by name: functions of the law, such as the functions of `ldpbayes.functionals`.
         Only without ``columns``. Default: none.
 
-    Returns
-    -------
-    SurveyDesign
-        The plan. Its methods compute standard errors, widths of intervals, and the necessary number of people.
-
     Raises
     ------
     TypeError
@@ -252,7 +226,9 @@ def design(
     if not at:
         raise ValueError("at must have a guess of at least one parameter of the law, got none")
     named = {type(mechanisms).__name__: mechanisms} if isinstance(mechanisms, Mechanism) else mechanisms
-    if not (isinstance(named, Mapping) and named and all(isinstance(each, Mechanism) for each in named.values())):
+    if not (
+        isinstance(named, Mapping) and named and all(isinstance(mechanism, Mechanism) for mechanism in named.values())
+    ):
         raise TypeError(f"mechanisms must be a mechanism, or a dict of mechanisms by name, got {mechanisms!r}")
     if columns is not None and functionals:
         raise ValueError("functionals need one law for all people; with columns each row has its own law")
@@ -300,11 +276,11 @@ def design(
                 scored = _with_scores(by_law(mechanism, possible[0].values), theta, count)
             elif narrow(latent_nodes(first, mechanism).edges):
                 possible = [outcomes(mechanism, law_at(theta, row), narrow=True) for row in range(count)]
-                values = np.stack([each.values for each in possible])
+                values = np.stack([of_row.values for of_row in possible])
                 scored = jax.jit(functools.partial(followed, mechanism))(values)
             else:
                 scored = released(PreparedLikelihood.at(possible[0].values, possible[0].volume, mechanism, first))
-            variances.append(_variances(_information([each.weights for each in possible], *scored), jacobian, name))
+            variances.append(_variances(_information([of_row.weights for of_row in possible], *scored), jacobian, name))
         points, weigh = _records(law_at, theta, count)
         of_records = _with_scores(lambda theta, index: law_at(theta, index).log_prob(points[index]), theta, count)
         record = _variances(_information([weigh] * count, *of_records), jacobian, "original records")
@@ -312,14 +288,14 @@ def design(
 
 
 def _thinned(columns: Mapping[str, Any]) -> tuple[dict[str, jax.Array], int]:
-    """Columns of at most `ROWS` rows, and how many, one without columns; ValueError unless they have one length."""
+    """Columns of at most `MAX_ROWS` rows, and how many, one without columns; ValueError unless they have one length."""
     arrays = {name: np.asarray(column, float) for name, column in columns.items()}
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()} or {1}
     if len(lengths) > 1 or 0 in lengths:
         shapes = {name: array.shape for name, array in arrays.items()}
         raise ValueError(f"columns must have the same number of rows, at least one; got shapes {shapes}")
-    rows = {name: jnp.asarray(evenly_spaced(array, ROWS)) for name, array in arrays.items()}
-    return rows, min(ROWS, lengths.pop())
+    rows = {name: jnp.asarray(evenly_spaced(array, MAX_ROWS)) for name, array in arrays.items()}
+    return rows, min(MAX_ROWS, lengths.pop())
 
 
 def _with_scores(log_prob: Callable[[Array, Array], Array], theta: Array, count: int) -> tuple[Array, Array]:
@@ -333,12 +309,12 @@ def _with_scores(log_prob: Callable[[Array, Array], Array], theta: Array, count:
 
 def _mapped(function: Callable[[Array], Any], count: int) -> Any:
     """Results of a function of row numbers, for all rows, compiled as one."""
-    return jax.jit(lambda rows: jax.lax.map(function, rows, batch_size=BATCH))(jnp.arange(count))
+    return jax.jit(lambda rows: jax.lax.map(function, rows, batch_size=ROW_BATCH))(jnp.arange(count))
 
 
 def _information(weigh: list[Callable[[np.ndarray], np.ndarray]], log_prob: Array, scores: Array) -> np.ndarray:
     """Mean over rows of Σ weight · score scoreᵀ, from (rows, n) and (rows, n, p); weights are of log densities."""
-    weights = np.stack([own(each) for own, each in zip(weigh, np.asarray(log_prob), strict=True)])
+    weights = np.stack([of_row(logs) for of_row, logs in zip(weigh, np.asarray(log_prob), strict=True)])
     scores = np.where(weights[..., None] > 0, np.asarray(scores), 0.0)
     return np.einsum("rn,rnp,rnq->pq", weights, scores, scores) / len(scores)
 
@@ -355,10 +331,10 @@ def _records(law_at: Callable, theta: Array, count: int) -> tuple[Array, Callabl
         return _mapped(lambda index: quantile(u)(law_at(theta, index)), count), lambda _: weights
     low, high = ends_of(first.support)
     if not np.isfinite([low, high]).all():
-        tails = quantile(np.array([TAIL, 1 - TAIL]))
+        tails = quantile(np.array([TAIL_MASS, 1 - TAIL_MASS]))
         ends = np.asarray(_mapped(lambda index: tails(law_at(theta, index)), count))
         low, high = ends.min(), ends.max()
-    at_least(0, "the number of counts between", int(high - low), MOST_VALUES)
+    at_least(0, "the number of counts between", int(high - low), MAX_VALUES)
     return jnp.broadcast_to(jnp.arange(int(low), int(high) + 1), (count, int(high - low) + 1)), np.exp
 
 
@@ -369,11 +345,11 @@ def _questions(
     theta, _ = ravel_pytree(guess)
 
     def at(theta: Array) -> list[Array]:
-        own = law(theta)
-        return [jnp.asarray(functional(own)) for functional in functionals.values()]
+        there = law(theta)
+        return [jnp.asarray(functional(there)) for functional in functionals.values()]
 
     values, slopes = jax.jit(lambda theta: (at(theta), jax.jacfwd(at)(theta)))(theta)
-    jacobian = [np.eye(len(theta)), *(np.reshape(each, (-1, len(theta))) for each in slopes)]
+    jacobian = [np.eye(len(theta)), *(np.reshape(slope, (-1, len(theta))) for slope in slopes)]
     names = names_of(dict(guess)) + names_of_values(functionals, values)
     return names, np.concatenate([theta, *map(np.ravel, values)]), np.concatenate(jacobian)
 
@@ -382,6 +358,6 @@ def _variances(information: np.ndarray, jacobian: np.ndarray, where: str) -> np.
     """Variances (names,) of the numbers with a jacobian (names, p), from one value with an information (p, p)."""
     scale = np.sqrt(np.maximum(np.diagonal(information), np.finfo(float).tiny))
     correlations = information / np.outer(scale, scale)
-    if not np.isfinite(correlations).all() or np.linalg.eigvalsh(correlations)[0] < UNKNOWN:
+    if not np.isfinite(correlations).all() or np.linalg.eigvalsh(correlations)[0] < LEAST_EIGENVALUE:
         raise ValueError(f"{where}: released values do not identify the parameters; check that all can vary freely")
     return np.einsum("np,pq,nq->n", jacobian / scale, np.linalg.inv(correlations), jacobian / scale)

@@ -32,8 +32,8 @@ from ldpbayes.mechanisms import StatisticsMechanism
 from ldpbayes.studies._checkpoint import Checkpoint, model_fingerprint
 from ldpbayes.studies._replicated_fit import ReplicatedFit
 
-LEVELS = (0.5, 0.8, 0.95)
-POINTS = 100  # cells of equal width, at whose ends an empirical cdf is compared with its band
+SHOWN_LEVELS = (0.5, 0.8, 0.95)
+CDF_CELLS = 100  # cells of equal width, at whose ends an empirical cdf is compared with its band
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -65,9 +65,8 @@ class CalibrationStudy:
 
     @property
     def ranks(self) -> dict[str, np.ndarray]:
-        """The number of posterior draws below the true value, as an array (replicates,) for each parameter.
-
-        Raises ValueError if the PIT values were computed from posterior cdfs instead of draws.
+        """The number of posterior draws below the true value, as an array (replicates,) for each parameter; ValueError
+        without ``draws``.
         """
         if self.draws is None:
             raise ValueError("ranks need posterior draws, but these PIT values were computed from cdfs")
@@ -75,62 +74,55 @@ class CalibrationStudy:
 
     @property
     def data(self) -> Any:
-        """The PIT values and the ranks as ArviZ data, for plots such as ``arviz_plots.plot_ecdf_pit``.
-
-        The group ``prior_sbc`` has the PIT values, and the group ``ranks`` the ranks. The axis ``draw`` has the
-        replicates.
+        """The PIT values and the ranks as ArviZ data, in the groups ``prior_sbc`` and ``ranks``, for plots such as
+        ``arviz_plots.plot_ecdf_pit``. The axis ``draw`` has the replicates.
         """
         groups = {"prior_sbc": self.pit} | ({"ranks": self.ranks} if self.draws is not None else {})
-        return data_by_group({k: {name: each[None] for name, each in v.items()} for k, v in groups.items()})
+        return data_by_group({k: {name: values[None] for name, values in group.items()} for k, group in groups.items()})
 
     @functools.cached_property
     def p_values(self) -> dict[str, float]:
         """For each parameter, the exact p-value of the hypothesis that its PIT values (see ``pit``) are uniform ([SBV]
-        sec. 2).
-
-        The test counts the PIT values below each of the points 0.01, ..., 0.99. Under the hypothesis, each count is
-        binomial. The test statistic is the smallest tail probability of these counts.
+        sec. 2). The test statistic is the smallest tail probability of the binomial numbers of PIT values below the
+        points 0.01, ..., 0.99.
         """
-        n, found = self.replicates, {}
+        n, p_values = self.replicates, {}
         for name, values in self.pit.items():
             counts = np.searchsorted(np.sort(values), _points(), side="right")
             tails = [scipy.stats.binom.cdf(counts, n, _points()), scipy.stats.binom.sf(counts - 1, n, _points())]
             # a little more, so that rounding does not let the band hold what it is compared with
-            found[name] = max(0.0, 1 - _probability_inside(n, min(1.0, 2 * np.min(tails) * (1 + 1e-9))))
-        return found
+            p_values[name] = max(0.0, 1 - _probability_inside(n, min(1.0, 2 * np.min(tails) * (1 + 1e-9))))
+        return p_values
 
     def covered(self, level: float) -> dict[str, int]:
-        """Return, for each parameter, the number of replicates whose credible interval contains the true value.
-
-        The intervals are equal-tailed. `level` is their posterior probability.
+        """Return, for each parameter, the number of replicates whose equal-tailed credible interval, of the posterior
+        probability `level`, contains the true value.
         """
         return {name: int(np.sum(np.abs(q - 0.5) <= level / 2)) for name, q in self.pit.items()}
 
-    def table(self, levels: Sequence[float] = LEVELS, confidence: float = 0.99) -> list[dict[str, Any]]:
-        """Return how often credible intervals contain the true value, as a list with a dict for each level and
-        parameter.
+    def table(self, levels: Sequence[float] = SHOWN_LEVELS, confidence: float = 0.99) -> list[dict[str, Any]]:
+        """Return how often equal-tailed credible intervals of posterior probabilities `levels` contain the true value.
 
-        `levels` are the posterior probabilities of the equal-tailed intervals. The entries of a dict are ``parameter``;
-        ``level``; ``covered``, the share of replicates whose interval contains the true value; ``low`` and ``high``,
-        between which this share lies with probability `confidence` (default: 0.99) if posteriors are calibrated; and
-        ``inside``, True if the share lies between them.
+        The result is a list with a dict for each level and parameter. Its entries are ``parameter``; ``level``;
+        ``covered``, the share of replicates whose interval contains the true value; ``low`` and ``high``, between which
+        this share lies with probability `confidence` if posteriors are calibrated; and ``inside``, True if it does.
         """
         n, rows = self.replicates, []
         for level in levels:
-            low, high = binomial_band(n, level, confidence)
+            low, high = map(float, scipy.stats.binom.interval(confidence, n, level))
             for name, count in self.covered(level).items():
                 row = {"parameter": name, "level": level, "covered": count / n, "low": low / n, "high": high / n}
                 rows.append(row | {"inside": low <= count <= high})
         return rows
 
-    def summary(self, levels: Sequence[float] = LEVELS, confidence: float = 0.99) -> str:
+    def summary(self, levels: Sequence[float] = SHOWN_LEVELS, confidence: float = 0.99) -> str:
         """Return the content of `table` and `p_values` as text, with one row for each parameter.
 
         A star marks a share that is not ``inside``, and a p-value below 1 − `confidence`.
         """
         columns: dict[str, list[str]] = {}
         for level in levels:
-            low, high = np.divide(binomial_band(self.replicates, level, confidence), self.replicates)
+            low, high = np.divide(scipy.stats.binom.interval(confidence, self.replicates, level), self.replicates)
             rows = self.table([level], confidence)
             shares = [f"{row['covered']:12.3f}{' ' if row['inside'] else '*'}" for row in rows]
             columns[f"{100 * level:g} % "] = [f"{low:6.3f}-{high:.3f} ", *shares]
@@ -157,24 +149,8 @@ class CalibrationStudy:
         return _points(), low / self.replicates, high / self.replicates
 
 
-def binomial_band(n: int, level: float, confidence: float = 0.99) -> tuple[int, int]:
-    """Return the equal-tailed interval (low, high) of a binomial count of successes.
-
-    Parameters
-    ----------
-    n : int
-        Number of trials.
-    level : float
-        Probability of a success.
-    confidence : float
-        The interval contains the count with at least this probability. Default: 0.99.
-    """
-    low, high = scipy.stats.binom.interval(confidence, n, level)
-    return int(low), int(high)
-
-
 def _points() -> np.ndarray:
-    return np.arange(1, POINTS) / POINTS
+    return np.arange(1, CDF_CELLS) / CDF_CELLS
 
 
 def _ends(n: int, tails: float) -> tuple[np.ndarray, np.ndarray]:
@@ -183,11 +159,10 @@ def _ends(n: int, tails: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _probability_inside(n: int, tails: float) -> float:
-    """Probability that numbers of n uniform values are within `_ends` at all points.
-
-    Numbers in cells are independent Poisson variables, given that they sum to n.
+    """Probability that numbers of n uniform values are within `_ends` at all points: numbers in cells are independent
+    Poisson variables, given that they sum to n.
     """
-    cell, first = scipy.stats.poisson.pmf(np.arange(n + 1), n / POINTS), 0
+    cell, first = scipy.stats.poisson.pmf(np.arange(n + 1), n / CDF_CELLS), 0
     cell = cell[: np.flatnonzero(cell)[-1] + 1]
     mass = np.ones(1)  # of the numbers first, first + 1, ... so far
     for low, high in zip(*_ends(n, tails), strict=True):
@@ -216,10 +191,9 @@ def sbc(
 ) -> CalibrationStudy:
     """Check if a model and `fit` give calibrated posteriors, by simulation-based calibration ([TBSVG] alg. 1).
 
-    Each replicate has four steps. True parameters are drawn from the prior. A release is simulated with these
-    parameters. The posterior given this release is sampled, with one chain. The rank of each true parameter among its
-    posterior draws is computed. If posteriors are calibrated, the ranks are uniform ([KJKH] sec. 4.4, Figures 1 and
-    10).
+    In each replicate, true parameters are drawn from the prior, a release is simulated with them, and the posterior
+    given this release is sampled, with one chain. If posteriors are calibrated, the ranks of the true parameters among
+    the posterior draws are uniform ([KJKH] sec. 4.4, Figures 1 and 10).
 
     Parameters
     ----------
@@ -228,47 +202,36 @@ def sbc(
         ``Release(None, mechanism, count)``. If records are numbers, the plan can have at most 64 different budgets.
         Raises ValueError if a plan is not observed by exactly one site (named variable) of the model. The entries of
         array parameters are studied separately, with names such as ``theta[0]``.
-    replicates : int
-        Number of replicates (simulated data sets). Default: 200.
+    replicates, batch : int
+        Number of replicates (simulated data sets), and how many run together, and are saved together. If the study is
+        interrupted, only the replicates of the current batch are lost.
     seed : int
-        Random seed. Default: 0. Calls with the same seed, ``batch``, other arguments and versions of the libraries give
-        the same result.
-    num_warmup, num_samples : int
+        Random seed. Calls with equal arguments and versions of the libraries give the same result.
+    num_warmup, num_samples, thin : int
         For each replicate: the number of warm-up iterations, which are discarded, and the number of posterior draws.
-        Default: 500 and 500.
-    thin : int
-        The ranks are computed from every ``thin``-th posterior draw, because they need nearly independent draws.
-        Default: 5.
-    batch : int
-        Number of replicates that run together, and are saved together. If the study is interrupted, only the replicates
-        of the current batch are lost. Default: 50.
+        The ranks are computed from every ``thin``-th draw, because they need nearly independent draws.
     simulator : callable, optional
         Another NumPyro model with the same arguments, which simulates the parameters and releases. Use it to study the
         effects of wrong assumptions in ``model``. Default: ``model``.
     executor : concurrent.futures.Executor, optional
-        An executor whose workers run the batches at the same time. Examples are ``client.get_executor()`` of Dask, an
-        ``MPIPoolExecutor``, and a ``ProcessPoolExecutor`` that spawns processes. Default: this process runs all
-        batches. Raises ValueError for an executor that forks processes, because JAX could hang.
+        An executor whose workers run the batches at the same time, such as ``client.get_executor()`` of Dask, an
+        ``MPIPoolExecutor``, or a ``ProcessPoolExecutor`` that spawns processes. Default: this process runs all batches.
+        Raises ValueError for an executor that forks processes, because JAX could hang.
     checkpoint : path, optional
         Path of a file in which the finished batches are saved (see `Checkpoint`). If the study is interrupted, a later
         call with equal arguments continues the study. Default: nothing is saved.
     progress_bar : bool
         True (default) if a progress bar is shown on stderr.
-
-    Returns
-    -------
-    CalibrationStudy
-        The positions of the true parameters in their posteriors, with tests and a table.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
         at_least(1, argument, number)
     if num_samples < at_least(1, "thin", thin):
         raise ValueError(f"thin must be at most num_samples = {num_samples}, got {thin}")
-    study = _Replicates(model, args, simulator, seed, num_warmup, num_samples, thin)
+    study = _SimulatedPosteriors(model, args, simulator, seed, num_warmup, num_samples, thin)
     _, names = study.sites
-    each = [{"mechanism": plan.mechanism.spec(), "count": plan.count} for plan in study.plans]
-    settings: Params = each[0] if len(each) == 1 else {f"release {i}": one for i, one in enumerate(each)}
+    plans = [{"mechanism": plan.mechanism.spec(), "count": plan.count} for plan in study.plans]
+    settings: Params = plans[0] if len(plans) == 1 else {f"release {i}": plan for i, plan in enumerate(plans)}
     settings |= {"replicates": replicates, "seed": seed, "batch": batch, "thin": thin}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
     if checkpoint is not None and simulator is not None:
@@ -283,9 +246,9 @@ def sbc(
         tasks = [(start, min(batch, replicates - start)) for start in waiting]
         bar = study.fit.bar(replicates, int(results["finished"]), progress_bar)
         run = study if executor is not None else functools.partial(study, bar=bar)
-        found = completed(run, tasks, executor)
-        with results.interruptible(), contextlib.closing(bar), contextlib.closing(found):
-            for (start, size), (places, free) in found:
+        batches = completed(run, tasks, executor)
+        with results.interruptible(), contextlib.closing(bar), contextlib.closing(batches):
+            for (start, size), (places, free) in batches:
                 for name in names:
                     results[f"place {name}"][start : start + size] = places[name]
                     results[f"free {name}"] |= free[name]
@@ -303,7 +266,7 @@ def sbc(
     return CalibrationStudy({name: values / (draws + 1) for name, values in pit.items()}, draws)
 
 
-class _Part(NamedTuple):
+class _Simulated(NamedTuple):
     """The release in the place of one plan: some of the values of a site."""
 
     site: str
@@ -312,19 +275,19 @@ class _Part(NamedTuple):
     joined: bool
 
 
-class _Replicates:
+class _SimulatedPosteriors:
     """A function from the number of the first replicate, and how many they are, to the truth's places in posteriors."""
 
-    def __init__(self, *given: Any) -> None:
-        self._given = given
-        self._model, self._args, self._simulator, self._seed, *self._iterations, self._thin = given
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
+        self._model, self._args, self._simulator, self._seed, *self._iterations, self._thin = arguments
         self.plans = tuple(leaf for leaf in jax.tree.leaves(self._args, is_leaf=_is_release) if _is_plan(leaf))
         if not self.plans:
             raise ValueError("the model's arguments need a release to simulate: Release(None, mechanism, count)")
         self.plan = _data_of(self.plans)
 
     def __reduce__(self) -> Any:  # without what has been compiled
-        return type(self), self._given
+        return type(self), self._arguments
 
     def modelled(self, data: Any) -> Any:
         """The model, as one of the data alone: a release, or a tuple of several."""
@@ -343,36 +306,36 @@ class _Replicates:
             return numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(self.plan)
 
     def _abstract_trace(self, model: Model) -> dict[str, Message]:
-        found: dict[str, Message] = {}
+        trace: dict[str, Message] = {}
         with jax.enable_x64(True):
-            jax.eval_shape(lambda key: found.update(self._trace(model, key)), jax.random.key(0))
-        return found
+            jax.eval_shape(lambda key: trace.update(self._trace(model, key)), jax.random.key(0))
+        return trace
 
     @functools.cached_property
-    def sites(self) -> tuple[list[_Part], dict[str, tuple[int, ...]]]:
+    def sites(self) -> tuple[list[_Simulated], dict[str, tuple[int, ...]]]:
         """The part of a site in the place of each plan, and shapes of parameters by site."""
         trace = self._abstract_trace(self.simulated)
         private = _privatized(trace)
         if len(private) == len([site for site in trace.values() if site["type"] == "sample"]):
             factory = "call a model factory first, as in sbc(clipped_gaussian(), ...)"
             raise ValueError(f"the model has no site to sample; {factory}")
-        rest, parts = list(range(len(self.plans))), dict[int, _Part]()
+        rest, parts = list(range(len(self.plans))), dict[int, _Simulated]()
         for name, site in private.items():
             source = site["infer"].get("released")
-            own = [i for i in rest if self.plans[i] is source]
-            if not own:  # what the model makes of its only plan, or groups of one kind, which are one site
-                kinds: Any = [jax.tree.structure(each.mechanism) for each in (*self.plans, source or self.plans[0])]
-                own = [i for i in rest if len(self.plans) == 1 or kinds[i] == kinds[-1]]
-            ends = np.cumsum([0, *(self.plans[i].count for i in own)]).tolist()
-            rest = [i for i in rest if i not in own]
-            for i, start, stop in zip(own, ends[:-1], ends[1:], strict=True):
+            of_site = [i for i in rest if self.plans[i] is source]
+            if not of_site:  # what the model makes of its only plan, or groups of one kind, which are one site
+                kinds: Any = [jax.tree.structure(p.mechanism) for p in (*self.plans, source or self.plans[0])]
+                of_site = [i for i in rest if len(self.plans) == 1 or kinds[i] == kinds[-1]]
+            ends = np.cumsum([0, *(self.plans[i].count for i in of_site)]).tolist()
+            rest = [i for i in rest if i not in of_site]
+            for i, start, stop in zip(of_site, ends[:-1], ends[1:], strict=True):
                 plan = self.plans[i]
-                if len(own) == 1 and source is not None and source.count != plan.count:
+                if len(of_site) == 1 and source is not None and source.count != plan.count:
                     if not isinstance(plan.mechanism, StatisticsMechanism):  # of which the model takes the sum
                         problem = f"simulates {source.count:,} values for a release of {plan.count:,}"
                         raise ValueError(f"site {name!r} {problem}")
                     plan = source
-                parts[i] = _Part(name, slice(start, stop), plan, len(own) > 1)
+                parts[i] = _Simulated(name, slice(start, stop), plan, len(of_site) > 1)
         if rest or {part.site for part in parts.values()} != private.keys():
             raise ValueError(f"the model must have one privatized site for each release, found {list(private)}")
         latent = {
@@ -414,7 +377,7 @@ class _Replicates:
                     [dataclasses.replace(part.plan, values=truth[part.site][i][part.rows]) for part in self.sites[0]]
                     for i in range(size)
                 ]
-            samples = self.fit(key, [_data_of(each) for each in releases], bar)
+            samples = self.fit(key, [_data_of(replicate) for replicate in releases], bar)
         rng, places, free = np.random.default_rng((self._seed, start)), {}, {}
         for name in self.sites[1]:
             value, draws = truth[name][:, None], samples[name]

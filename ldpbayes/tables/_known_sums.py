@@ -9,17 +9,17 @@ from scipy import optimize, signal, special
 from ldpbayes._core.checks import checked
 from ldpbayes.data import NoisyTable
 
-NEGLIGIBLE = 1e-15  # share of the largest probability below which ends of a sum's law are cut off
-BLOCK = 1 << 23  # probabilities of parts given their sum that are held at once
-STEEP = 1e5  # largest slope of log probabilities, a whole number, by which laws are tilted
-WHOLE = "a whole number", lambda a: a == np.round(a)
+END_SHARE = 1e-15  # share of the largest probability below which ends of a sum's law are cut off
+MAX_PROBABILITIES = 1 << 23  # probabilities of parts given their sum that are held at once
+MAX_TILT = 1e5  # largest slope of log probabilities, a whole number, by which laws are tilted
+WHOLE_NUMBER = "a whole number", lambda a: a == np.round(a)
 
 
 def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarray) -> list[tuple[np.ndarray, int]]:
     """Rows and sum of disjoint cells, of nested sums the outer without the inner; these limit `most` in place.
     ValueError, by key and label, for sums that contradict one another or the bounds, or overlap and are not nested.
     """
-    known: list[tuple[str, np.ndarray, int]] = []
+    stated: list[tuple[str, np.ndarray, int]] = []
     if isinstance(names := getattr(getattr(total, "index", None), "names", None), Sequence):  # a series of pandas
         total = {names[0] if len(names) == 1 else (*names,): total}
         if None in names:
@@ -32,21 +32,21 @@ def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarra
             raise ValueError(f"total names the key {unknown.pop()!r}; the table's keys are {keys}")
         for label, value in sums.items() if isinstance(sums, Mapping) else [((), sums)]:
             pairs = dict(zip(names, label if isinstance(label, tuple) else (label,), strict=True))
-            name = ", ".join(f"{key} = {each!r}" for key, each in pairs.items()) or "all cells"
+            name = ", ".join(f"{key} = {label!r}" for key, label in pairs.items()) or "all cells"
             inside = np.all([np.ones(table.count, bool), *(table.keys[key] == pairs[key] for key in pairs)], axis=0)
             if not inside.any():
                 raise ValueError(f"total of {name}: the table has no such cell")
-            known.append((name, inside, int(checked(f"total of {name}", value, *WHOLE))))
-    known.sort(key=lambda each: np.count_nonzero(each[1]))
+            stated.append((name, inside, int(checked(f"total of {name}", value, *WHOLE_NUMBER))))
+    stated.sort(key=lambda entry: np.count_nonzero(entry[1]))
     owner, result = np.full(table.count, -1), []  # the widest known sum so far that a cell is in
-    for number, (name, inside, value) in enumerate(known):
+    for number, (name, inside, value) in enumerate(stated):
         inner = np.setdiff1d(owner[inside], -1)
         if (crossing := np.isin(owner, inner) & ~inside).any():
-            other = known[owner[crossing][0]][0]
+            other = stated[owner[crossing][0]][0]
             hint = "give such sums as tables with small noise, and queries='keys'"
             raise ValueError(f"total of {name} and total of {other} have only a part of their cells in common: {hint}")
         rest = np.flatnonzero(inside & (owner < 0))
-        taken = sum(known[each][2] for each in inner)
+        taken = sum(stated[i][2] for i in inner)
         left, low, high = value - taken, least[rest].sum(), most[rest].sum()
         if not low <= left <= high:
             parts = f", and known sums of its parts add up to {taken}" if len(inner) else ""
@@ -66,7 +66,7 @@ def tilted(log_p: np.ndarray, target: float) -> np.ndarray:
     def convex(theta: float) -> float:  # whose derivative is the mean sum less the target
         return special.logsumexp(log_p + theta * places, axis=1).sum() - theta * target
 
-    theta = optimize.minimize_scalar(convex, bounds=(-STEEP, STEEP), method="bounded").x
+    theta = optimize.minimize_scalar(convex, bounds=(-MAX_TILT, MAX_TILT), method="bounded").x
     return special.log_softmax(log_p + theta * places, axis=1)
 
 
@@ -77,7 +77,7 @@ def tree_of_sums(laws: list) -> tuple:
     left, right = (tree_of_sums(half) for half in (laws[: len(laws) // 2], laws[len(laws) // 2 :]))
     # a fast Fourier transform, which serves long laws, leaves rounding errors of either sign
     p = np.maximum(signal.convolve(left[0][1], right[0][1]), 0.0)
-    kept = np.flatnonzero(p > NEGLIGIBLE * p.max())
+    kept = np.flatnonzero(p > END_SHARE * p.max())
     return (left[0][0] + right[0][0] + int(kept[0]), p[kept[0] : kept[-1] + 1] / p.max()), left, right
 
 
@@ -87,7 +87,7 @@ def draw_given_sums(rng: np.random.Generator, tree: tuple, sums: np.ndarray) -> 
     if left is None:
         return sums[None]
     distinct, which = np.unique(sums, return_inverse=True)
-    if len(distinct) > 1 and len(distinct) * len(left[0][1]) > BLOCK:
+    if len(distinct) > 1 and len(distinct) * len(left[0][1]) > MAX_PROBABILITIES:
         return np.hstack([draw_given_sums(rng, tree, half) for half in np.array_split(sums, 2)])
     cumulative = np.cumsum(split_weights(left[0], right[0], distinct), axis=1)
     cumulative = cumulative / cumulative[:, -1:] + np.arange(len(distinct))[:, None]

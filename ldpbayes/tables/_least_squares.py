@@ -21,8 +21,8 @@ from ldpbayes.mechanisms import Incomplete
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import DiscreteGaussian, Gaussian
 
-SINGULAR = 1e-10  # least share of a cell's own precision that is left when the other cells are accounted for
-FEW = 6  # cells that an error names
+SINGULAR_SHARE = 1e-10  # least share of a cell's own precision that is left when the other cells are accounted for
+NAMED_CELLS = 6  # cells that an error names
 
 
 def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
@@ -46,16 +46,11 @@ def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
         are the cells of the table with most keys. A table with only some of these keys has the sums over the missing
         keys, and a table without keys has the sum of all cells. Raises ValueError if the tables do not determine all
         cells.
-
-    Returns
-    -------
-    TableEstimate
-        The estimated cells, with standard errors and intervals, as an `ldpbayes.estimation.Estimate`.
     """
     work = Workload(tables, queries)
-    for name, each in work.tables.items():
-        if not _unbiased(each.mechanism):
-            rule = f"{name} has the reporting rule {type(each.mechanism).__name__}, which makes least squares biased"
+    for name, table in work.tables.items():
+        if not _unbiased(table.mechanism):
+            rule = f"{name} has the reporting rule {type(table.mechanism).__name__}, which makes least squares biased"
             raise TypeError(f"{rule}; true_table(..., queries=...) uses the likelihood of the rule")
     estimate, covariance = work.solve()
     return TableEstimate(estimate, [*map(str, work.labels)], covariance, promises([*work.tables.values()]))
@@ -63,10 +58,7 @@ def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TableEstimate(Estimate):
-    """Result of `estimate_table`: the estimated cells before noise was added.
-
-    `ldpbayes.estimation.Estimate` describes the attributes and methods.
-    """
+    """Result of `estimate_table`: the estimated cells before noise was added, an `ldpbayes.estimation.Estimate`."""
 
     estimate: np.ndarray
     names: list[str]
@@ -87,32 +79,32 @@ def _unbiased(mechanism: Any) -> bool:
 def by_name(tables: Any) -> dict[str, Any]:
     """Tables by name, "cells" if there is one without a name."""
     named = dict(tables) if isinstance(tables, Mapping) else {"cells": tables}
-    for name, each in named.items():
-        if not isinstance(each, NoisyTable) or each.values is None:
-            raise TypeError(f"{name} must be a NoisyTable with values, got {each!r}")
+    for name, table in named.items():
+        if not isinstance(table, NoisyTable) or table.values is None:
+            raise TypeError(f"{name} must be a NoisyTable with values, got {table!r}")
     return named
 
 
 class Workload:
     """Releases by name, each of a matrix times the cells of one table; and this table, if it is one of them.
 
-    Of all reported values: their matrix and they themselves, over the standard deviation of their noise, and the
-    precision of the cells. TypeError or ValueError for arguments of `estimate_table` that do not fit together.
+    ``matrix`` and ``values`` are of all reported values, over the standard deviation of their noise, ``precision`` is
+    of the cells. TypeError or ValueError for arguments of `estimate_table` that do not fit together.
     """
 
     def __init__(self, tables: Any, queries: Any) -> None:
         self.tables = by_name(tables)
         queries = dict(queries or {}) if queries is None or isinstance(tables, Mapping) else {"cells": queries}
-        by_keys = [each for name, each in self.tables.items() if queries.get(name) is None]
-        self.cells = max(by_keys, key=lambda each: len(each.keys), default=None)
+        by_keys = [table for name, table in self.tables.items() if queries.get(name) is None]
+        self.cells = max(by_keys, key=lambda table: len(table.keys), default=None)
         self.matrices, values = list[sparse.csr_array](), []
-        for name, each in self.tables.items():
-            query = _by_keys(name, each, self.cells) if queries.get(name) is None else queries[name]
+        for name, table in self.tables.items():
+            query = _by_keys(name, table, self.cells) if queries.get(name) is None else queries[name]
             self.matrices.append(sparse.csr_array(query, dtype=float))
-            shape, noise = self.matrices[-1].shape, each.mechanism.noise
-            if shape[0] != each.count or not np.isfinite(self.matrices[-1].data).all():
-                raise ValueError(f"queries of {name} must be {each.count} rows of finite numbers, got {shape}")
-            values.append(np.broadcast_arrays(np.asarray(each.values, float), 1 / noise.standard_deviation))
+            shape, noise = self.matrices[-1].shape, table.mechanism.noise
+            if shape[0] != table.count or not np.isfinite(self.matrices[-1].data).all():
+                raise ValueError(f"queries of {name} must be {table.count} rows of finite numbers, got {shape}")
+            values.append(np.broadcast_arrays(np.asarray(table.values, float), 1 / noise.standard_deviation))
         if len(sizes := {matrix.shape[1] for matrix in self.matrices}) > 1:
             raise ValueError(f"queries must all have one column for each cell, got matrices with {sizes} columns")
         self.labels = np.arange(max(sizes)) if self.cells is None else self.cells.labels
@@ -122,18 +114,18 @@ class Workload:
 
     def solve(self) -> tuple[np.ndarray, np.ndarray]:
         """Estimate and covariance by least squares; ValueError with the cells that the queries do not determine."""
-        own = np.diagonal(self.precision)
-        scale = 1 / np.sqrt(np.where(own > 0, own, 1.0))
+        precisions = np.diagonal(self.precision)
+        scale = 1 / np.sqrt(np.where(precisions > 0, precisions, 1.0))
         scaled = self.precision * scale * scale[:, None]
         factor, failed = linalg.lapack.dpotrf(scaled, lower=True, clean=True)
-        if failed or np.diagonal(factor).min() ** 2 < SINGULAR:
+        if failed or np.diagonal(factor).min() ** 2 < SINGULAR_SHARE:
             levels, vectors = linalg.eigh(scaled)
-            free = vectors[:, levels < SINGULAR * len(levels)]
+            free = vectors[:, levels < SINGULAR_SHARE * len(levels)]
             loose = self.labels[np.sum(free**2, axis=1) > 1e-6]
-            some = ", ".join(map(str, loose[:FEW])) + (", ..." if len(loose) > FEW else "")
-            rank = f"the queries have rank {len(own) - free.shape[1]}, and {len(loose)} of {len(own)} cells"
+            some = ", ".join(map(str, loose[:NAMED_CELLS])) + (", ..." if len(loose) > NAMED_CELLS else "")
+            rank = f"the queries have rank {len(scale) - free.shape[1]}, and {len(loose)} of {len(scale)} cells"
             raise ValueError(f"{rank} are not determined ({some}); true_table(..., queries=...) can bound them")
-        estimate = np.zeros(len(own))
+        estimate = np.zeros(len(scale))
         for _ in range(2):  # the second time corrects rounding errors of the normal equations
             gradient = scale * (self.matrix.T @ (self.values - self.matrix @ estimate))
             estimate = estimate + scale * linalg.cho_solve((factor, True), gradient)
@@ -156,13 +148,13 @@ def _by_keys(name: str, release: NoisyTable, cells: Any) -> np.ndarray:
 
 def sample_cells(work: Workload, bounded: bool, num_samples: int, seed: int, options: dict) -> tuple[Any, dict]:
     """Draws (chains, draws, cells); by chains, which may diverge, where there are bounds, rules, or other noise."""
-    mechanisms = [each.mechanism for each in work.tables.values()]
+    mechanisms = [table.mechanism for table in work.tables.values()]
     if not bounded and all(_unbiased(m) and isinstance(m.noise, (Gaussian, DiscreteGaussian)) for m in mechanisms):
         estimate, covariance = work.solve()
         numbers = np.random.default_rng(seed).standard_normal((1, num_samples, len(estimate)))
         return estimate + numbers @ linalg.cholesky(covariance), {}
     # a little more precision, for cells that are determined by their bounds alone
-    widest = 1 + max(np.abs(np.nan_to_num(each.values)).max() for each in work.tables.values())
+    widest = 1 + max(np.abs(np.nan_to_num(table.values)).max() for table in work.tables.values())
     covariance = linalg.inv(work.precision + np.eye(len(work.labels)) / widest**2)
     scale = np.sqrt(np.diagonal(covariance))
     # x = scale·softplus(v), or scale·v: v is whitened by its precision where the cells are estimated to be
@@ -171,7 +163,7 @@ def sample_cells(work: Workload, bounded: bool, num_samples: int, seed: int, opt
     slope = -np.expm1(-above) if bounded else np.ones(len(scale))
     bent = work.precision * np.outer(slope * scale, slope * scale) + np.diag(slope * (1 - slope) + 1e-6)
     whitening = linalg.solve_triangular(linalg.cholesky(bent), np.eye(len(scale)))
-    matrices = [(each.data, *sparse.coo_array(each).coords) for each in work.matrices]
+    matrices = [(matrix.data, *sparse.coo_array(matrix).coords) for matrix in work.matrices]
     start = numpyro.infer.init_to_value(values={"whitened": np.zeros(len(scale))})
     arguments = list(work.tables.values()), matrices, above + np.log(slope), scale, whitening
     options = {"init_strategy": start, "num_samples": num_samples, "seed": seed} | options

@@ -22,20 +22,19 @@ from ldpbayes.inference.density import Site
 from ldpbayes.inference.result import UNCERTAINTY, inference_data, labels
 from ldpbayes.laws.compound import law_of_records
 from ldpbayes.laws.families import CATEGORICAL, family_of, unexpanded
-from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.tables._known_sums import draw_given_sums, known_sums, tilted, tree_of_sums
 from ldpbayes.tables._least_squares import Workload, by_name, sample_cells
 
-PLACES = 1 << 14  # numbers of a cell whose probabilities are listed; of more, and of real numbers, equal blocks are
-DROP = 42.0  # nats by which a cell's log probability has fallen at the ends of its window: e^-42 is 6e-19
-PASSES = 6  # in which blocks may be moved (in the last three of them to twice as many), until their
+MAX_PLACES = 1 << 14  # numbers of a cell whose probabilities are listed; of more, and of real numbers, equal blocks are
+WINDOW_NATS = 42.0  # nats by which a cell's log probability has fallen at the ends of its window: e^-42 is 6e-19
+BLOCK_MOVES = 6  # in which blocks may be moved (in the last three of them to twice as many), until their
 CDF_ERROR = 1e-5  # distribution function is as exact
-HIDDEN = 0.01  # probability that is looked for in long blocks with the centre of a prior, or an end of whole numbers
-NEAREST, TINY = 1e-8, 1e-300  # distance from an end, in sizes of the end and in all, within which nothing is moved
-SPREAD = 0.1  # share of the blocks that stays where it is
-ROWS = 128  # cells whose probabilities are evaluated at once
-FEW_ROWS = 8  # or these, where there are no more: with 128 rows most of the time would go into repeated cells
-DRAWS = 1 << 20  # draws that are made at once
+HIDDEN_MASS = 0.01  # that is looked for in long blocks with the centre of a prior, or an end of whole numbers
+END_GAP, LEAST_GAP = 1e-8, 1e-300  # distance from an end, in sizes of the end and in all, within which nothing is moved
+FIXED_SHARE = 0.1  # share of the blocks that stays where it is
+CELL_ROWS = 128  # cells whose probabilities are evaluated at once
+FEW_CELL_ROWS = 8  # or these, where there are no more: with 128 rows most of the time would go into repeated cells
+DRAWS_AT_ONCE = 1 << 20  # draws that are made at once
 
 
 def true_table(
@@ -82,10 +81,8 @@ def true_table(
         as in `estimate_table`. The cells are then real numbers. The draws come from chains. Exception: with
         ``nonnegative=False`` and (discrete) Gaussian noise, they come from a normal law. Default: the released values
         are cells.
-    num_samples : int
-        Number of draws. If the draws come from chains, the number for each chain. Default: 1000.
-    seed : int
-        Random seed. Default: 0.
+    num_samples, seed : int
+        Number of draws (if they come from chains, for each chain), and random seed.
     **options
         Only if the draws come from chains (see ``queries``): options of `fit`.
 
@@ -100,7 +97,7 @@ def true_table(
     about = {"prior": prior, "whole": whole, "total": total, "zeros": zeros, "nonnegative": nonnegative}
     named, statistics = by_name(tables), dict[str, Any]()
 
-    def own(value: Any, name: str) -> Any:
+    def of_table(value: Any, name: str) -> Any:
         split = isinstance(tables, Mapping) and isinstance(value, Mapping) and value.keys() <= named.keys()
         return value.get(name) if split else value
 
@@ -113,24 +110,28 @@ def true_table(
     elif options:
         raise TypeError(f"true_table has no option {', '.join(options)} (options of fit are only for queries=)")
     else:
-        laws = [_Law(name, each, **{k: own(value, name) for k, value in about.items()}) for name, each in named.items()]
+        laws = [
+            _TablePosterior(name, table, **{option: of_table(value, name) for option, value in about.items()})
+            for name, table in named.items()
+        ]
         with jax.enable_x64(True), ThreadPoolExecutor() as pool:
             result = {law.name: law.sample([seed, i], num_samples, pool)[None] for i, law in enumerate(laws)}
         cells = dict(named)
-        for name, each in named.items():  # one order of equal cells, by their keys
-            first = next(one for one in named.values() if one is each or each.rows_of(one) is not None)
-            result[name], cells[name] = result[name][..., slice(None) if first is each else each.rows_of(first)], first
+        for name, table in named.items():  # one order of equal cells, by their keys
+            first = next(other for other in named.values() if other is table or table.rows_of(other) is not None)
+            rows, cells[name] = slice(None) if first is table else table.rows_of(first), first
+            result[name] = result[name][..., rows]
     sites = {
-        name: Site(True, False, [] if cells[name] else ["cell"], False, shape=each.shape[2:], release=cells[name])
-        for name, each in result.items()
+        name: Site(True, False, [] if cells[name] else ["cell"], False, shape=draws.shape[2:], release=cells[name])
+        for name, draws in result.items()
     }
     data = inference_data({"posterior": result, "sample_stats": statistics}, *labels(None, None, sites))
-    specs = json.dumps([each.mechanism.spec() for each in named.values()])
+    specs = json.dumps([table.mechanism.spec() for table in named.values()])
     data.attrs.update(uncertainty=UNCERTAINTY[True], privacy=promises([*named.values()]), mechanisms=specs, seed=seed)
     return data
 
 
-class _Law:
+class _TablePosterior:
     """The posterior of one table's cells, independent of each other but for sums that are known."""
 
     def __init__(self, name: str, table: Any, prior: Any, whole: Any, nonnegative: Any, total: Any, zeros: Any) -> None:
@@ -145,7 +146,7 @@ class _Law:
         self.whole = discrete if whole is None else bool(whole)
         if discrete and not self.whole:
             raise ValueError(f"{name}: whole=False is not possible, because the noise or the prior is discrete")
-        least, most = ends_of(getattr(prior, "support", None))
+        least, most = ends_of(None if prior is None else prior.support)
         least = np.maximum(least, 0.0 if (self.whole if nonnegative is None else nonnegative) else -math.inf)
         self.least = np.where(fixed, 0.0, np.ceil(least) if self.whole else least)
         self.most = np.where(fixed, 0.0, np.floor(most) if self.whole else most)
@@ -158,15 +159,15 @@ class _Law:
     def sample(self, seed: list[int], count: int, pool: ThreadPoolExecutor) -> np.ndarray:
         """Draws (count, N)."""
         n = len(self.z)
-        plain = isinstance(self.mechanism, Additive) and self.prior is None and not self.whole
+        plain = self.mechanism is self.mechanism.innermost and self.prior is None and not self.whole
         if plain and np.isinf(self.least).all():  # noise is symmetric about 0
             key = jax.random.fold_in(jax.random.key(seed[0]), seed[1])
             return self.z - np.asarray(self.noise.sample(key, (count, n, 1), float))[..., 0]
         result = np.empty((n, count), np.int64 if self.whole else float)
         rngs = (np.random.Generator(np.random.SFC64([*seed, part])) for part in itertools.count())
-        known = [row for rows, _ in self.sums for row in rows]
-        free = np.setdiff1d(np.argsort(self.scale), known, assume_unique=True)  # cells side by side are as wide
-        size = min(ROWS, -(-DRAWS // count))
+        summed = [row for rows, _ in self.sums for row in rows]
+        free = np.setdiff1d(np.argsort(self.scale), summed, assume_unique=True)  # cells side by side are as wide
+        size = min(CELL_ROWS, -(-DRAWS_AT_ONCE // count))
 
         def draw(rng: np.random.Generator, rows: np.ndarray) -> None:
             with jax.enable_x64(True):  # which is an affair of each thread
@@ -191,12 +192,12 @@ class _Law:
         with a known sum tilted to its mean, which changes no law given the sum: nothing underflows then.
         """
         least, most, whole, z = self.least[rows], self.most[rows], self.whole, self.z[rows]
-        room = FEW_ROWS if len(rows) <= FEW_ROWS else ROWS
+        room = FEW_CELL_ROWS if len(rows) <= FEW_CELL_ROWS else CELL_ROWS
         padded = np.resize(rows, -(-len(rows) // room) * room)  # so that few functions are compiled
         prior = self.prior
         prior = law_of_records(prior, padded) if prior is not None and prior.batch_shape else prior
         laws = self.mechanism.of_records(self.z.shape, padded), prior
-        of_cells = [each[padded] for each in (self.z, self.least, self.most)]
+        of_cells = [of_all[padded] for of_all in (self.z, self.least, self.most)]
 
         def log_masses(edges: np.ndarray) -> np.ndarray:
             edges = edges if len(rows) == len(padded) else np.resize(edges, (len(padded), edges.shape[1]))
@@ -209,7 +210,7 @@ class _Law:
             low, high = np.clip(low, least, most), np.clip(high, least, most)
             low, high = (np.floor(low), np.ceil(high)) if whole else (low, high)
             span = high - low + whole
-            places = min(PLACES, 2 ** math.ceil(math.log2(max(32, span.max())))) if whole else PLACES
+            places = min(MAX_PLACES, 2 ** math.ceil(math.log2(max(32, span.max())))) if whole else MAX_PLACES
             step = np.ceil(span / places) if whole else span / places
             step = step + (1 - step % 2) * whole  # an odd number of whole numbers, whose middle is one
             edges = low[:, None] + step[:, None] * np.arange(places + 1.0)
@@ -219,10 +220,10 @@ class _Law:
             log_p = log_masses(edges)
             if total is not None:
                 if step.max() > 1:
-                    raise ValueError(f"{self.name}: a cell of a known total has more than {PLACES:,} likely values")
+                    raise ValueError(f"{self.name}: a cell of a known total has more than {MAX_PLACES:,} likely values")
                 log_p = tilted(log_p, total - low.sum())
             peak = log_p.max(axis=1, keepdims=True)
-            likely = log_p > peak - DROP
+            likely = log_p > peak - WINDOW_NATS
             first, end = likely.argmax(axis=1), places - likely[:, ::-1].argmax(axis=1)
             below, above = (first == 0) & (low > least), (end == places) & (high < most)
             lost = ~np.isfinite(peak[:, 0]) | ((below | above) & (span > 2.0**40 * (1 + self.scale[rows])))
@@ -247,13 +248,14 @@ class _Law:
             return edges, log_p
         ends = least[:, None], most[:, None] + whole
         hidden = [ends[0], ends[1] - 1] if whole else []
-        hidden = [*family_of(prior).centres(), *((each, float(whole)) for each in hidden)]
-        hidden = [[np.resize(each, (len(padded), 1))[: len(rows)] for each in pair] for pair in hidden]
-        for attempt in range(PASSES):
+        hidden = [*family_of(prior).centres(), *((end, float(whole)) for end in hidden)]
+        hidden = [[np.resize(value, (len(padded), 1))[: len(rows)] for value in pair] for pair in hidden]
+        for attempt in range(BLOCK_MOVES):
             error, need = _needs(whole, edges, log_p, ends, hidden)
             if np.max(error) <= CDF_ERROR:
                 break
-            edges, hidden = _moved(edges, np.asarray(need), places * (1 + (attempt >= PASSES / 2)), ends, whole), []
+            count, hidden = places * (1 + (attempt >= BLOCK_MOVES / 2)), []
+            edges = _moved(edges, np.asarray(need), count, ends, whole)
             log_p = log_masses(edges)
         return edges, log_p
 
@@ -284,7 +286,7 @@ def _nearer(xp: ArrayModule, edges: Array, ends: Any, whole: bool) -> tuple[Arra
     """The nearer end (n, blocks) of the support of each block, and the least distance from there that tells blocks."""
     end = xp.where(edges[:, :-1] - ends[0] <= ends[1] - edges[:, 1:], *ends)
     span = edges[:, -1:] - edges[:, :1]
-    return end, xp.ones_like(end) if whole else xp.maximum(NEAREST * xp.minimum(xp.abs(end), span), TINY)
+    return end, xp.ones_like(end) if whole else xp.maximum(END_GAP * xp.minimum(xp.abs(end), span), LEAST_GAP)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -299,7 +301,7 @@ def _needs(whole: bool, edges: Array, log_p: Array, ends: Any, hidden: list) -> 
     long = length > _nearer(jnp, edges, ends, whole)[1]  # others are exact
     for point, width in hidden:
         holds = (edges[:, :-1] <= point) & (point < edges[:, 1:]) & long & (length > width)
-        p, change = jnp.maximum(p, HIDDEN * holds), jnp.maximum(change, holds)
+        p, change = jnp.maximum(p, HIDDEN_MASS * holds), jnp.maximum(change, holds)
     error = p * change * long
     worst = jnp.maximum((error * change).sum(axis=1) / 24, error.max(axis=1) / 8)  # of sums, and inside a block
     return worst, jnp.cbrt(p * jnp.minimum(change, 1) ** 2)
@@ -307,13 +309,13 @@ def _needs(whole: bool, edges: Array, log_p: Array, ends: Any, hidden: list) -> 
 
 def _moved(edges: np.ndarray, need: np.ndarray, count: int, ends: Any, whole: bool) -> np.ndarray:
     """Edges (n, count + 1) of blocks, the shorter the greater the need (n, blocks) there; graded to finite ends."""
-    need = need / need.sum(axis=1, keepdims=True) + SPREAD / need.shape[1]
+    need = need / need.sum(axis=1, keepdims=True) + FIXED_SHARE / need.shape[1]
     total = np.pad(np.cumsum(need, axis=1), ((0, 0), (1, 0)))
-    even, numbers = np.linspace(0, 1 + SPREAD, count + 1), np.arange(count + 1.0)
-    place = np.stack([np.interp(even, each, np.arange(need.shape[1] + 1)) for each in total])
+    even, numbers = np.linspace(0, 1 + FIXED_SHARE, count + 1), np.arange(count + 1.0)
+    place = np.stack([np.interp(even, row, np.arange(need.shape[1] + 1)) for row in total])
     block = np.minimum(place.astype(int), need.shape[1] - 1)
     (end, least), left, right = _nearer(np, edges, ends, whole), edges[:, :-1], edges[:, 1:]
-    end, least, left, right = (np.take_along_axis(each, block, axis=1) for each in (end, least, left, right))
+    end, least, left, right = (np.take_along_axis(array, block, axis=1) for array in (end, least, left, right))
     near, far = (np.maximum(np.abs(x - end), least) for x in (left, right))
     with np.errstate(invalid="ignore"):
         graded = end + np.where(left < end, -near, near) * (far / near) ** (place - block)

@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
+from scipy.stats import binom
 
-from ldpbayes.studies import binomial_band
 from reproductions.ferrando_wang_sheldon.trials import LEVEL
 
 MARKS = {"inside": " ", "below": "-", "above": "+"}
@@ -30,7 +30,7 @@ def scores(label, names, truth, ends, fisher=None):
         size, miss = len(estimate), estimate - truth[j]
         left, right = int(np.sum(low > truth[j])), int(np.sum(high < truth[j]))
         covered = size - left - right
-        least, most = binomial_band(size, LEVEL)
+        least, most = map(float, binom.interval(0.99, size, LEVEL))
         rows.append(
             label
             | {"parameter": name, "coverage": covered / size, "low": least / size, "high": most / size}

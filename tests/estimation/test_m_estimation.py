@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import integrate, optimize, stats
+from scipy.stats import binom
 
 import ldpbayes as ldp
 from ldpbayes import losses
@@ -17,7 +18,6 @@ from ldpbayes.estimation import Combined, DoublyRandom, Oracle, SmoothedDoublyRa
 from ldpbayes.estimation._problem import natural_units, posed, records_of
 from ldpbayes.estimation.losses import as_loss
 from ldpbayes.estimation.m_estimation import Estimator, _fixed_point
-from ldpbayes.studies import binomial_band
 
 N = 5000
 COLUMNS = ("age", "income", "ill")
@@ -582,7 +582,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(name, method):
     estimator = Estimator(loss, mechanism, options[method], ldp.estimation.Box(-20.0, 20.0))
     replicates = 200
     covered = coverage(estimator, simulate, truth, replicates)
-    low, high = binomial_band(replicates, 0.95, 1 - 0.01 / 3)  # of 1 % for the three parameters of a regression
+    low, high = binom.interval(1 - 0.01 / 3, replicates, 0.95)  # of 1 % for the three parameters of a regression
     assert np.all((covered >= low) & (covered <= high)), covered
 
 

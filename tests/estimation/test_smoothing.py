@@ -14,9 +14,7 @@ from ldpbayes.estimation import estimate_density
 from ldpbayes.estimation.estimates import Estimate
 from ldpbayes.estimation.smoothing import (
     ROUGHNESS,
-    Shape,
-    fitted,
-    law_of,
+    SmoothFamily,
     log_likelihood_at,
     prior_of,
     smooth_basis,
@@ -27,7 +25,7 @@ N = 5000
 RNG = np.random.default_rng(0)
 RECORDS = 10 * RNG.beta(5, 2, N)
 MECHANISM = ldp.LaplaceMechanism(2.0, 0.0, 10.0)
-SHAPE = Shape(0.0, 10.0, 41, whole=False)
+FAMILY = SmoothFamily(0.0, 10.0, 41, whole=False)
 
 
 def released(records=RECORDS, mechanism=MECHANISM, seed=0):
@@ -55,7 +53,7 @@ def estimated():
 @jax.jit
 def mean_and_cdf(thetas, at):
     def values(theta):
-        law = law_of(theta, SHAPE)
+        law = FAMILY.law(theta)
         return jnp.append(law.mean, law.cdf(at))
 
     return jax.vmap(values)(thetas)
@@ -72,12 +70,12 @@ def test_second_differences_of_the_prior_are_independent_and_its_sizes_are_the_r
 
 
 def test_the_estimate_is_the_mode_and_its_roughness_has_the_largest_marginal_likelihood():
-    fit, likelihood, shape = fitted(sketch(), None, None, 41, False)
+    fit, likelihood = FAMILY.fit(sketch())
     assert fit.converged
     with jax.enable_x64(True):
 
         def slope_and_information(theta, roughness):
-            _, slope, information, _ = log_likelihood_at(theta, likelihood, shape)
+            _, slope, information, _ = log_likelihood_at(theta, likelihood, FAMILY)
             return np.asarray(slope - theta / roughness**2), np.asarray(information) + np.eye(40) / roughness**2
 
         slope, information = slope_and_information(fit.coefficients, fit.roughness)
@@ -88,9 +86,9 @@ def test_the_estimate_is_the_mode_and_its_roughness_has_the_largest_marginal_lik
             """Minus the log posterior of the log of a roughness by Laplace's method, at the mode by Newton's."""
             theta = fit.coefficients
             for _ in range(8):
-                _, slope, information, _ = log_likelihood_at(theta, likelihood, shape)
+                _, slope, information, _ = log_likelihood_at(theta, likelihood, FAMILY)
                 theta = theta + np.linalg.solve(information + np.eye(40) / roughness**2, slope - theta / roughness**2)
-            value, _, information, _ = log_likelihood_at(theta, likelihood, shape)
+            value, _, information, _ = log_likelihood_at(theta, likelihood, FAMILY)
             log_det = np.linalg.slogdet(np.asarray(information) * roughness**2 + np.eye(40))[1]
             prior = theta @ theta / roughness**2 / 2 + roughness**2 / ROUGHNESS**2 / 2 - np.log(roughness)
             return -float(value) + float(prior) + log_det / 2

@@ -18,6 +18,7 @@ import pytest
 from numpyro import handlers
 from numpyro.infer.util import potential_energy, unconstrain_fn
 from scipy import stats
+from scipy.stats import binom
 
 import ldpbayes as ldp
 from ldpbayes.inference import _expansion
@@ -29,7 +30,6 @@ from ldpbayes.models import (
     perturbed_covariates,
     regional_histograms,
 )
-from ldpbayes.studies import binomial_band
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def test_intervals_of_posteriors_by_expansion_cover(name, orders, monkeypatch):
     below, ranks = np.array(below), np.array(ranks)
     size = ranks.shape[1]
     covered = np.sum(np.abs(below - 0.5) <= 0.45, axis=0)
-    low, high = binomial_band(FITS, 0.9, 1 - 0.01 / size)
+    low, high = binom.interval(1 - 0.01 / size, FITS, 0.9)
     bins = np.stack([np.bincount(column * BINS // (KEPT + 1), minlength=BINS) for column in ranks.T])
     p = stats.chisquare(bins, axis=1).pvalue
     print(f"\n{name}, orders {orders}: {dict(ran)} in {time.perf_counter() - start:.0f} s")

@@ -170,7 +170,7 @@ def test_chunks_change_nothing(make, monkeypatch):
         return squares(theta), jax.value_and_grad(mass)(laws), hessian(theta)
 
     whole = jax.jit(functions)(theta, laws)
-    monkeypatch.setattr(_categories, "CHUNK", 6 * 100)
+    monkeypatch.setattr(_categories, "CACHE_SIZE", 6 * 100)
     chunked = jax.jit(lambda *arguments: functions(*arguments))(theta, laws)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(chunked), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)

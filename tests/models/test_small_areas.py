@@ -7,12 +7,12 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
+from scipy.stats import binom
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms.reporting import Incomplete, Withheld
 from ldpbayes.models import small_areas
-from ldpbayes.models._pooled import FlatPositive, pooled_gamma
-from ldpbayes.studies import binomial_band
+from ldpbayes.models._coordinates import FlatPositive, pooled_gamma
 
 STATES, COUNTIES = 4, 60
 NOISE = ldp.DiscreteGaussianMechanism(scale=10.0)
@@ -190,7 +190,7 @@ def test_intervals_cover_rates_and_totals_of_tables_from_the_prior(threshold):
             )
             rates = fitted(small_areas(EXPOSURE[reported], **PRIORS), part, seed=seed)["posterior"]["intercept"]
             biased.append(np.quantile(rates, 0.05) <= truth["intercept"])
-    low, high = binomial_band(replicates, 0.9)
+    low, high = binom.interval(0.99, replicates, 0.9)
     print(
         f"threshold {threshold}: {covered} of {replicates}, band {low}..{high}; without the withheld: {np.mean(biased)}"
     )

@@ -15,7 +15,7 @@ from ldpbayes import functionals
 from ldpbayes.inference.result import inference_data
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
 from ldpbayes.models import smooth_density
-from ldpbayes.models._smooth_density import InCoordinates
+from ldpbayes.models._coordinates import AlongAxes, Located
 
 N = 3000
 MECHANISM = ldp.LaplaceMechanism(2.0, 0.0, 10.0)
@@ -84,11 +84,11 @@ def test_whole_numbers_have_a_law_of_masses():
 
 def test_coordinates_of_the_sampler_are_a_change_of_variables():
     axes = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
-    coordinates, u = (np.arange(3.0), axes, np.array([1.0, 2, 0.1])), np.array([0.3, -1.0, 2.0])
+    (center, *linear), u = (np.arange(3.0), axes, np.array([1.0, 2, 0.1])), np.array([0.3, -1.0, 2.0])
 
     @jax.jit
-    def computed(coordinates, u):
-        law = InCoordinates(dist.Normal(jnp.zeros(3), 2.0).to_event(1), *coordinates)
+    def computed(center, linear, u):
+        law = Located(dist.Normal(jnp.zeros(3), 2.0).to_event(1), center, 1.0, linear=AlongAxes(*linear))
         transform = biject_to(law.support)
         x = transform(u)
         slopes = jax.jacobian(transform)(u)
@@ -97,7 +97,7 @@ def test_coordinates_of_the_sampler_are_a_change_of_variables():
         return values | {"sample": law.sample(jax.random.key(0), (4,))}, law
 
     with jax.enable_x64(True):
-        values, law = jax.tree.map(np.asarray, computed(coordinates, u))
+        values, law = jax.tree.map(np.asarray, computed(center, linear, u))
         np.testing.assert_allclose(law.log_prob(values["x"]), values["log density"], rtol=1e-12)  # a law is a pytree
     np.testing.assert_allclose(values["u"], u, rtol=1e-12)
     np.testing.assert_allclose(values["determinant"], np.linalg.slogdet(values["slopes"])[1], rtol=1e-12)

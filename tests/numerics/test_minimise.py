@@ -163,7 +163,7 @@ def test_shares_are_those_of_a_table_and_zero_where_nothing_was_seen():
 
 
 def test_not_converging_is_said(monkeypatch):
-    monkeypatch.setattr(minimisation, "MAX_ITERATIONS", 3)
+    monkeypatch.setattr(minimisation, "MAX_NEWTON_STEPS", 3)
     few = jax.jit(lambda start: minimise(derivatives(rosenbrock), start, Box(-4.0, 4.0)))
     found = few(np.array([-1.2, 1.0, 0.3]))
     assert not found.converged and found.iterations == 3

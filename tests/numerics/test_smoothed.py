@@ -86,10 +86,10 @@ def test_tables_for_many_variances_are_interpolated(monkeypatch):
     v, t = np.linspace(0, 6, 23), np.array([-15.0, -3.0, -0.5, 0.1, 2.0, 8.0])
     which = np.array([0, 1, 1, 0, 1, 0])
     one_by_one = jax.jit(jax.vmap(lambda t, v: smoothed_log(logit, 2, which, t, v), (None, 0)))(t, v)
-    monkeypatch.setattr(_smoothed, "BLOCK", 14)
+    monkeypatch.setattr(_smoothed, "LOOKUPS", 14)
     together = jax.jit(lambda t, v: smoothed_log(logit, 2, which, t, v))(np.broadcast_to(t, (23, 6)), v)
     np.testing.assert_allclose(together, one_by_one, rtol=0, atol=2e-9)
-    monkeypatch.setattr(_smoothed, "BLOCK", 4)
+    monkeypatch.setattr(_smoothed, "LOOKUPS", 4)
     blocks = jax.jit(lambda t, v: smoothed_log(logit, 2, which, t, v))(t, v[5])
     np.testing.assert_allclose(blocks, one_by_one[5], rtol=0, atol=1e-14)
 

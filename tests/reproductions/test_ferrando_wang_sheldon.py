@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from scipy.stats import binom
 
 from ldpbayes.bootstrap import Normal, Poisson, Transformed, sufficient_statistics
 from ldpbayes.plots import COLOURS
-from ldpbayes.studies import binomial_band
 from reproductions.ferrando_wang_sheldon.figures import appendix, figure_1, figure_2, figure_3
 from reproductions.ferrando_wang_sheldon.report import draw_coverage, scores, table
 from reproductions.ferrando_wang_sheldon.trials import (
@@ -82,7 +82,7 @@ def test_intervals_of_a_trial_are_those_of_the_bootstrap_with_the_same_random_nu
 def test_coverage_is_in_its_band(poisson):
     # 1 % of correct intervals fall outside, so that about 2 % of seeds fail here
     estimate, low, high = intervals(poisson[1])["percentile"]
-    least, most = binomial_band(SIZE, 0.95)
+    least, most = binom.interval(0.99, SIZE, 0.95)
     assert least <= np.sum((low <= 8.0) & (high >= 8.0)) <= most
     likeliest = normal_interval(*without_privacy(FAMILIES["Poisson"].unclamped(), TRUTH, 1000, trials=SIZE, seed=3))
     assert least <= np.sum((likeliest[1] <= 8.0) & (likeliest[2] >= 8.0)) <= most

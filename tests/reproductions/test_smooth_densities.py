@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
-from ldpbayes.studies import binomial_band
 from reproductions.smooth_densities import (
     EDGES,
     FUNCTIONS,
@@ -60,7 +60,7 @@ def test_means_of_functions_have_a_fraction_of_the_error_of_the_corrected_losses
 def test_posterior_intervals_of_laws_from_the_prior_cover():
     """The seed is fixed. A calibrated posterior's count is outside one of the 5 bands with probability below 5e-3."""
     table = coverage(replicates=25, posteriors=25)["posterior"]
-    low, high = binomial_band(25, 0.8, 0.999)
+    low, high = binom.interval(0.999, 25, 0.8)
     assert all(low <= count <= high for count in table.covered(0.8).values())
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 import ldpbayes as ldp
 from ldpbayes.inference.chains import Bar
 from ldpbayes.models import clipped_gaussian, multivariate_normal, oue_histogram, warner
-from ldpbayes.studies import CalibrationStudy, ReplicatedFit, binomial_band, sbc
+from ldpbayes.studies import CalibrationStudy, ReplicatedFit, sbc
 from tests.checkpoints import read, write
 from tests.protocols import PROTOCOLS
 
@@ -197,14 +197,6 @@ def test_the_summary_has_a_row_a_parameter_and_marks_what_is_outside_its_band():
     assert mu.split() == ["mu", "0.500", "0.960", "1"]
     *shares, p = sigma.split()
     assert shares == ["sigma", "0.000*", "0.000*"] and p.endswith("*") and float(p[:-1]) < 1e-12
-
-
-@pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
-def test_the_binomial_band_holds_its_confidence(level):
-    low, high = binomial_band(200, level, 0.99)
-    assert stats.binom.cdf(high, 200, level) - stats.binom.cdf(low - 1, 200, level) >= 0.99
-    assert stats.binom.cdf(low - 1, 200, level) <= 0.005
-    assert stats.binom.sf(high, 200, level) <= 0.005
 
 
 @pytest.mark.parametrize("n", [20, 200])

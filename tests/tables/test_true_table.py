@@ -18,7 +18,7 @@ from ldpbayes.inference.result import dataset
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Rounded, Withheld
 from ldpbayes.tables import NoisyTable, estimate_table, true_table
 from ldpbayes.tables._known_sums import split_weights, tilted, tree_of_sums
-from ldpbayes.tables._true_table import _Law
+from ldpbayes.tables._true_table import _TablePosterior
 
 SCALE = 3.0
 
@@ -62,7 +62,7 @@ def table(values, mechanism, **keys):
 
 
 def law_of(table, **options):
-    return _Law(
+    return _TablePosterior(
         "n", table, **({"prior": None, "whole": None, "nonnegative": None, "total": None, "zeros": None} | options)
     )
 

@@ -20,7 +20,7 @@ from ldpbayes.likelihood.latent import log_sum_over_counts
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, SymmetricLaplace
-from ldpbayes.numerics.arrays import CHUNK, by_rows, width_classes
+from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows, width_classes
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
 from ldpbayes.numerics.tails import (
     binomial_log_mass,
@@ -128,7 +128,7 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
             # where an interval takes curvature from the noise, it leaves more than a third
             half = math.ceil((1.3 if longest else 1.0) * NOISE_REACH_SCALES * widest) + 2 + longest
             width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
-        values = _in_chunks(function, 8 * CHUNK // width, *(array.ravel()[group] for array in arrays))
+        values = _in_chunks(function, 8 * CACHE_SIZE // width, *(array.ravel()[group] for array in arrays))
         result = result.at[group].set(values)
     return result.reshape(shape)
 

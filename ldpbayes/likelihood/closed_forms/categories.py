@@ -16,7 +16,7 @@ from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import PureProtocol, RandomizedResponse, TransitionMatrix
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
-from ldpbayes.numerics.arrays import CHUNK, bit_product, by_rows, pays
+from ldpbayes.numerics.arrays import CACHE_SIZE, bit_product, by_rows, pays
 from ldpbayes.numerics.special import log_or_nothing
 
 BITS_AT_ONCE = 1 << 23  # memberships at a time as 8-bit integers, for which a loop costs more than the cache saves
@@ -33,15 +33,16 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
     rows = jnp.reshape(z, (-1, *mechanism.event_shape))
     bits = mechanism.membership
     if groups is not None:
-        mass = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), CHUNK // mechanism.categories)
+        at_once = CACHE_SIZE // mechanism.categories
+        mass = by_rows(lambda z, g: jnp.sum(jnp.where(bits(z), theta[g], 0.0), axis=-1), at_once)
         return mass(rows, jnp.asarray(groups)).reshape(batch)
-    many = mechanism.categories >= FEWEST_FOR_BITS and len(rows) * mechanism.categories > 2 * CHUNK
+    many = mechanism.categories >= FEWEST_FOR_BITS and len(rows) * mechanism.categories > 2 * CACHE_SIZE
     # bit_product has absolute precision, which is enough if p(z | theta) is at least exp(-7) of its largest
     precise = is_concrete(mechanism.epsilon) and np.max(mechanism.epsilon) <= 7
     if many and pays() and theta.dtype == jnp.float64 and precise:
         mass = by_rows(lambda z: bit_product(bits(z), theta), BITS_AT_ONCE // mechanism.categories)
     else:
-        mass = by_rows(lambda z: bits(z).astype(theta.dtype) @ theta, CHUNK // mechanism.categories)
+        mass = by_rows(lambda z: bits(z).astype(theta.dtype) @ theta, CACHE_SIZE // mechanism.categories)
     return mass(rows).reshape(batch)
 
 

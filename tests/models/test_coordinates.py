@@ -11,7 +11,7 @@ from scipy import stats
 import ldpbayes as ldp
 from ldpbayes import models
 from ldpbayes.data import CountSketch
-from ldpbayes.models._pooled import pooled_relative
+from ldpbayes.models._coordinates import pooled_relative
 
 RNG = np.random.default_rng(0)
 
@@ -70,14 +70,14 @@ def test_coordinates_that_follow_the_data_leave_the_model_as_it_is(x64):
         return [log_density(model, (sketch,), {}, values)[0] for model in (plain, tuned)]
 
     np.testing.assert_allclose(*densities(values), rtol=1e-14)
-    logits, precisions = tuned.__wrapped__.keywords["_coordinates"]
+    logits, precisions = tuned.__wrapped__.keywords["coordinates"]
     assert logits.shape == precisions.shape == (5, 4)
 
 
 def test_rough_logits_are_those_of_the_shares(x64):
     """At 10 million answers an error is below a quarter: of 5 errors of 0.04, from 0.009 as the least share."""
     sketch, shares = of_regions(10_000_000)
-    logits, precisions = models.regional_histograms().tuned(sketch).__wrapped__.keywords["_coordinates"]
+    logits, precisions = models.regional_histograms().tuned(sketch).__wrapped__.keywords["coordinates"]
     errors = logits - np.log(shares)
     errors -= np.average(errors, axis=1, weights=shares.mean(axis=0))[:, None]
     common = shares > 0.05

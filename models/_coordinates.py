@@ -9,10 +9,20 @@ from jax.typing import ArrayLike
 from numpyro.distributions import biject_to, constraints, transforms
 
 
-class _Stretch(transforms.Transform):
-    """Vectors that are `factor` times as long along a unit vector `direction`, and elsewhere as they were."""
+class _LinearMap(transforms.Transform):
+    """A linear map of vectors."""
 
     domain = codomain = constraints.real_vector
+    matrices: tuple[str, ...]  # attributes
+
+    def tree_flatten(self) -> Any:
+        return tuple(getattr(self, name) for name in self.matrices), (self.matrices, {})
+
+
+class _Stretch(_LinearMap):
+    """Vectors that are `factor` times as long along a unit vector `direction`, and elsewhere as they were."""
+
+    matrices = "direction", "factor"
 
     def __init__(self, direction: Any, factor: Any) -> None:
         self.direction, self.factor = direction, factor
@@ -26,19 +36,34 @@ class _Stretch(transforms.Transform):
     def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> jax.Array:
         return jnp.broadcast_to(jnp.log(self.factor)[..., 0], jnp.shape(x)[:-1])
 
-    def tree_flatten(self) -> Any:
-        return (self.direction, self.factor), (("direction", "factor"), {})
+
+class AlongAxes(_LinearMap):
+    """Vectors whose coordinates, in units of `spread` (p,), are along orthogonal axes, the columns of `axes` (p, p)."""
+
+    matrices = "axes", "spread"
+
+    def __init__(self, axes: Any, spread: Any) -> None:
+        self.axes, self.spread = axes, spread
+
+    def __call__(self, x: Any) -> Any:
+        return (self.spread * x) @ self.axes.T
+
+    def _inverse(self, y: Any) -> Any:
+        return y @ self.axes / self.spread
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> jax.Array:
+        return jnp.broadcast_to(jnp.sum(jnp.log(self.spread)), jnp.shape(x)[:-1])
 
 
-class Coordinates(constraints.greater_than):
+class _Coordinates(constraints.greater_than):
     """The real line in the coordinates (x − center)/scale, or the positive numbers in (log x − center)/scale; or
-    vectors, which are stretched before. NumPyro lets "greater than −∞" depend on other sites.
+    vectors, to which a linear map is applied before. NumPyro lets "greater than −∞" depend on other sites.
     """
 
-    def __init__(self, center: Any, scale: Any, positive: bool = False, stretch: _Stretch | None = None) -> None:
+    def __init__(self, center: Any, scale: Any, positive: bool = False, linear: _LinearMap | None = None) -> None:
         super().__init__(jnp.full(jnp.shape(center), 0.0 if positive else -jnp.inf))
-        self.center, self.scale, self.positive, self.stretch = center, scale, positive, stretch
-        self.event_dim = int(stretch is not None)
+        self.center, self.scale, self.positive, self.linear = center, scale, positive, linear
+        self.event_dim = int(linear is not None)
 
     def __call__(self, x: Any) -> Any:
         return jnp.all(super().__call__(x), axis=-1) if self.event_dim else super().__call__(x)
@@ -47,28 +72,30 @@ class Coordinates(constraints.greater_than):
         return jnp.ones_like(prototype)
 
     def tree_flatten(self) -> Any:
-        names, fixed = ("lower_bound", "center", "scale", "stretch"), ("positive", "event_dim")
+        names, fixed = ("lower_bound", "center", "scale", "linear"), ("positive", "event_dim")
         return tuple(getattr(self, n) for n in names), (names, {name: getattr(self, name) for name in fixed})
 
     def eq(self, other: object, static: bool = False) -> Any:
         return self is other
 
 
-@biject_to.register(Coordinates)
-def _(support: Coordinates) -> transforms.Transform:
+@biject_to.register(_Coordinates)
+def _(support: _Coordinates) -> transforms.Transform:
     affine = transforms.AffineTransform(support.center, support.scale, domain=constraints.real)
-    parts = [*([support.stretch] if support.stretch else []), affine, *[transforms.ExpTransform()] * support.positive]
+    parts = [*([support.linear] if support.linear else []), affine, *[transforms.ExpTransform()] * support.positive]
     return transforms.ComposeTransform(parts) if len(parts) > 1 else affine
 
 
 class Located(dist.Distribution):
-    """A law of numbers, of positive ones or of vectors in the coordinates of `Coordinates`."""
+    """A law of numbers, of positive ones or of vectors, in coordinates that the law itself does not depend on."""
 
     support: Any = constraints.real
     pytree_data_fields = ("law", "support")
 
-    def __init__(self, law: dist.Distribution, center: Any, scale: Any, positive: bool = False, *vector: Any) -> None:
-        self.law, self.support = law, Coordinates(jnp.asarray(center), jnp.asarray(scale), positive, *vector)
+    def __init__(
+        self, law: dist.Distribution, center: Any, scale: Any, positive: bool = False, linear: _LinearMap | None = None
+    ) -> None:
+        self.law, self.support = law, _Coordinates(jnp.asarray(center), jnp.asarray(scale), positive, linear)
         batch = jnp.shape(center)[: jnp.ndim(center) - law.event_dim]
         super().__init__(jnp.broadcast_shapes(law.batch_shape, batch), law.event_shape, validate_args=False)
 
@@ -77,6 +104,13 @@ class Located(dist.Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> jax.Array:
         return self.law.log_prob(value)
+
+
+def located(law: dist.Distribution, center: Any, scale: Any) -> dist.Distribution:
+    """A prior of a number, or of a positive one (with a relative scale), sampled near a center; others as they are."""
+    if law.support is constraints.positive:
+        return Located(law, jnp.log(center), scale, positive=True)
+    return Located(law, center, scale) if law.support is constraints.real else law
 
 
 def pooled(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
@@ -102,12 +136,12 @@ def pooled_relative(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precisi
     total = jnp.sum(sharpness, axis=-1, keepdims=True)
     total = jnp.where(total > 0, total, 1.0)
     level = jnp.sum(sharpness * (loc - center), axis=-1, keepdims=True) / total
-    own = pooled(loc, scale, center + level, precision)
-    moved = informed / (1 + informed) / own.support.scale / jnp.sqrt(total)
+    apart = pooled(loc, scale, center + level, precision)
+    moved = informed / (1 + informed) / apart.support.scale / jnp.sqrt(total)
     length = jnp.sum(jnp.square(moved), axis=-1, keepdims=True)
     direction = moved / jnp.sqrt(jnp.where(length > 0, length, 1.0))
     stretch = _Stretch(direction, jnp.sqrt(1 + length))
-    return Located(own.law.to_event(1), own.support.center, own.support.scale, False, stretch)
+    return Located(apart.law.to_event(1), apart.support.center, apart.support.scale, False, stretch)
 
 
 def pooled_gamma(loc: ArrayLike, concentration: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
@@ -125,5 +159,5 @@ class FlatPositive(dist.ImproperUniform):
     """Flat law on positive numbers, sampled as (log x − log center)/error, for estimates ± error (relative)."""
 
     def __init__(self, center: ArrayLike, error: ArrayLike) -> None:
-        support = Coordinates(jnp.log(center), jnp.asarray(error), positive=True)
+        support = _Coordinates(jnp.log(center), jnp.asarray(error), positive=True)
         super().__init__(support, jnp.shape(center), (), validate_args=False)

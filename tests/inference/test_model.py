@@ -10,7 +10,7 @@ import pytest
 
 import ldpbayes as ldp
 from ldpbayes import models
-from ldpbayes.models._factory import factory
+from ldpbayes.inference import factory
 
 CASES = {
     "warner(theta=Beta(1, 1))": lambda: models.warner(),

@@ -1,0 +1,159 @@
+"""Design matrices of data frames, from formulas."""
+
+import json
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ldpbayes._core.checks import refuse, require
+from ldpbayes._core.pytrees import host, pytree_dataclass, static
+from ldpbayes._core.tabular import column, columns_of, levels_in_order
+
+GROUP_TERM = re.compile(r"(^|\+)\s*\(\s*1\s*\|\s*(\w+)\s*\)(?=\s*(\+|$))")  # an intercept a group, as lme4 writes it
+
+
+@pytree_dataclass(eq=False)
+class DesignMatrix:
+    """The columns of a formula in a data frame, made by `Formula.design`. NumPyro models can take it as an argument.
+
+    Parameters
+    ----------
+    columns : array (N, p)
+        The standardised columns.
+    codes : dict of str to array (N,)
+        For each group, the number of the level of each row.
+    centre, unit : array (p,)
+        Means of the columns (0 without an intercept), and standard deviations (1 for a constant column).
+    offset : array (N,)
+        Sum of the terms ``offset(...)``, less ``shift``.
+    shift : float
+        Mean of these sums in the fit, or 0 without an intercept.
+    answer : array (2,)
+        Rough mean and standard deviation of the answers.
+    names, groups
+        Names of the columns; and for each group, its name and its levels.
+    intercept : bool
+        True if the formula has an intercept.
+    learned : str
+        A JSON text, from which `Formula.design` reads new data in the same way.
+    """
+
+    columns: Any
+    codes: dict[str, Any]
+    centre: Any
+    unit: Any
+    offset: Any
+    shift: Any
+    answer: Any
+    names: tuple[str, ...] = static(default=())
+    groups: tuple[tuple[str, tuple], ...] = static(default=())
+    intercept: bool = static(default=True)
+    learned: str = host(default="")
+
+    @property
+    def coords(self) -> dict[str, Any]:
+        """Labels of the axes of a fit."""
+        return {"coefficient": list(self.names)} | {name: list(levels) for name, levels in self.groups}
+
+    def __len__(self) -> int:
+        return int(np.shape(self.columns)[0])
+
+
+class Formula:
+    """A formula such as ``"income ~ age + C(education) + (1 | region)"``, which makes design matrices of data frames.
+
+    Attributes of a formula are ``answer``, the name on the left, and ``groups``, the names of the columns of terms ``(1
+    | region)``. Such terms are random intercepts.
+
+    Parameters
+    ----------
+    text : str
+        The formula, in the syntax of the package formulaic, which must be installed (extra ``formula``). Raises
+        ValueError if the left side is not a single name, or if a group is not written as ``(1 | column)``.
+    """
+
+    def __init__(self, text: str) -> None:
+        require("formula", "formulaic", "pandas")
+        name, separator, right = text.partition("~")
+        self.text, self.answer = text, name.strip()
+        if not separator or not self.answer.isidentifier():
+            raise ValueError(f"formula must be 'answer ~ columns', with a name on the left, got {text!r}")
+        self.groups = [match[2] for match in GROUP_TERM.finditer(right)]
+        self._right = GROUP_TERM.sub("", right).strip().removeprefix("+").strip() or "1"
+        if "|" in self._right or self.answer in self.groups:
+            raise ValueError(f"write groups as (1 | column), where column is not the answer; got {text!r}")
+
+    def design(self, frame: Any, learned: str | None = None, answer: tuple[float, float] = (0.0, 1.0)) -> DesignMatrix:
+        """Return the design matrix of a data frame.
+
+        Parameters
+        ----------
+        frame : data frame or dict of columns
+            The columns of the right side. Raises ValueError if one is unknown or has missing values.
+        learned : str, optional
+            The text ``learned`` of the design matrix of a fit. The levels of categories, knots of splines, means and
+            standard deviations are then those of the fit. Raises ValueError if it is of another formula, or if a level
+            is new. Default: they are learned from the frame.
+        answer : pair of float
+            Rough mean and standard deviation of the answers, which the matrix keeps for priors. Default: 0 and 1.
+        """
+        import formulaic
+        import pandas as pd
+
+        state, columns_by_name = json.loads(learned or "{}", object_hook=_with_numbers), columns_of(frame)
+        formula, rows = "".join(self.text.split()), len(next(iter(columns_by_name.values()), ()))
+        if learned is not None and state.get("formula") != formula:
+            raise ValueError(f"the posterior has the formula {state.get('formula')}, but the model has {formula}")
+        table = pd.DataFrame(index=range(rows))
+        for name, values in columns_by_name.items():
+            if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", self._right + str(self.groups)):
+                if name == self.answer:
+                    raise ValueError(f"the answer is private and cannot be a column on the right; got {self.text!r}")
+                order = levels_in_order(frame[name])
+                table[name] = values if order is None else pd.Categorical(values, categories=order)
+                refuse(table[name].isna().to_numpy(), f"column {name!r} has {{}} missing values", place="in row {0}")
+        encoders = {name: ("categorical", {"categories": of_fit}) for name, of_fit in state.get("levels", {}).items()}
+        states = {"transform_state": state.get("transforms", {}), "encoder_state": encoders, "na_action": "ignore"}
+        maker = formulaic.materializers.PandasMaterializer(table, {"offset": lambda values: values})
+        by = {name: column(dict(table), name) for name in self.groups}
+        try:
+            with warnings.catch_warnings(action="ignore"):  # such as of unseen levels, which are refused below
+                matrix = maker.get_model_matrix(formulaic.ModelSpec.from_spec(self._right, **states))
+        except (formulaic.errors.FormulaicError, SyntaxError, RecursionError) as error:
+            raise ValueError(f"{self.text!r}: {error}; the columns are {', '.join(columns_by_name)}") from None
+        spec = matrix.model_spec
+        levels = {
+            name: encoder["categories"] for name, (_, encoder) in spec.encoder_state.items() if "categories" in encoder
+        }
+        levels = state.get("levels", levels | {name: list(pd.Categorical(by[name]).categories) for name in by})
+        for name, of_fit in levels.items():
+            values = pd.Series(by[name] if name in by else maker.factor_cache[name].values)
+            problem = f"column {name!r} has {{}} values that are not among the levels of the data of the fit"
+            refuse(~values.isin(of_fit).to_numpy(), problem, values.to_numpy(), "in row {0}")
+        for name, values in matrix.items():
+            refuse(~np.isfinite(values), f"column {name!r} has {{}} values that are not finite", place="in row {0}")
+        fixed, intercept = [name for name in matrix if re.fullmatch(r"offset\([^:]*\)", name)], "Intercept" in matrix
+        names, offset = [name for name in matrix if name not in ("Intercept", *fixed)], matrix[fixed].sum(axis=1)
+        if mixed := [name for name in names if "offset(" in name]:
+            raise ValueError(f"an offset cannot be in a term with other columns, got {mixed[0]!r}")
+        columns = matrix[names].to_numpy(float)
+        if learned is None:
+            unit = columns.std(axis=0)
+            state = {"formula": formula, "names": names, "levels": levels, "transforms": spec.transform_state}
+            state |= {"centre": columns.mean(axis=0) * intercept, "unit": np.where(unit > 0, unit, 1.0)}
+            state |= {"answer": answer, "shift": offset.mean() * intercept}
+            learned = json.dumps(state, default=lambda part: part.tolist())
+        if names != state["names"]:
+            raise ValueError(f"the columns of {self.text!r} are {names}, but the fit had {state['names']}")
+        codes = {name: pd.Categorical(values, levels[name]).codes.astype(int) for name, values in by.items()}
+        groups = tuple((name, tuple(levels[name])) for name in by)
+        centre, unit, shift, scale = (np.array(state[n], float) for n in ("centre", "unit", "shift", "answer"))
+        scaled = (columns - centre) / unit, codes, centre, unit, offset.to_numpy(float) - shift, shift, scale
+        return DesignMatrix(*scaled, tuple(names), groups, intercept, learned)
+
+
+def _with_numbers(entries: dict[str, Any]) -> dict[Any, Any]:
+    """Keys that JSON made texts of as numbers again."""
+    return {int(key) if key.isdigit() else key: value for key, value in entries.items()}
