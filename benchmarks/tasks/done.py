@@ -199,6 +199,7 @@ def own_mechanism(folder):
 
         epsilon: Any
 
+        noise, bounded = None, True
         domain = constraints.interval(0.0, 10.0)
         support = constraints.integer_interval(-2000, 2000)
         guarantee = property(lambda self: ldp.privacy.Guarantee(ldp.privacy.approximate_tradeoff(self.epsilon)))

@@ -256,7 +256,7 @@ class NoisyTable(Release):
         sentence = f"It compares data sets in which one person is {word}: this changes up to {changed} of the released"
         sentence = f"{sentence} values, each by up to {most}."
         beside: Any = {"neighbours": self.neighbours, "publisher": self.privacy}
-        return Promise(mechanism, changed=changed, said=sentence, **beside)
+        return Promise(mechanism, changed=changed, change=sentence, **beside)
 
     @property
     def dim(self) -> str:

@@ -145,7 +145,7 @@ class Release(Holding):
     @property
     def _promise(self) -> Promise:
         unknown = self.mechanism.trust_model == "central" and self.count > 1 and self.times is None
-        return Promise(self.mechanism, self.times, said=OF_ONE_VALUE if unknown else "")
+        return Promise(self.mechanism, self.times, change=OF_ONE_VALUE if unknown else "")
 
     sampler = property(
         lambda self: (self.about or {}).get("sampler"),

@@ -25,7 +25,7 @@ class LaplaceMechanism(Additive):
 
     The scale of the noise is the sensitivity divided by epsilon. With bounds, every record gets noise and is protected;
     the sensitivity is then upper − lower, summed over the perturbed columns of a row. With `sensitivity`, noise is
-    added once, to a statistic of many records, and the guarantee protects each person in the statistic.
+    added once, to a statistic of many records. The guarantee then protects each person in the statistic.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class IndependentLaplaceMechanism(_StatedDeviation):
 
 @registered_dataclass("zero_inflated_laplace")
 class ZeroInflatedLaplaceMechanism(Additive):
-    """Symmetric Laplace noise that is omitted for some records at random, the law ZIL(δ, λ² I) ([LCQ] Definition 3.1).
+    """Symmetric Laplace noise that is omitted for some records at random ([LCQ] Definition 3.1).
 
     Records without noise can often be recognised in the release, if records have many columns or if the bounds are
     narrow compared with the scale. `ldpbayes.privacy.zil_parameters` computes the scale for a privacy target.
@@ -148,9 +148,11 @@ class GaussianMechanism(Additive):
     """Gaussian noise for a privacy target, added to a number, to columns of a row, or to a statistic ([BW] Theorem 8).
 
     The attribute `scale` is the smallest standard deviation of the noise that gives (epsilon, delta)-differential
-    privacy, proportional to the sensitivity. With bounds, the sensitivity is upper − lower, of rows the Euclidean norm
-    of upper − lower over the perturbed columns; `LaplaceMechanism` describes the two uses. The mechanism stores
-    `scale`. Therefore, if `jax.vmap` maps over `epsilon` or `delta`, it must also map over `scale`.
+    privacy, proportional to the sensitivity. With bounds, every record gets noise and is protected; the sensitivity is
+    then upper − lower, of rows the Euclidean norm of upper − lower over the perturbed columns. With `sensitivity`,
+    noise is added once, to a statistic of many records. The guarantee then protects each person in the statistic.
+
+    The mechanism stores `scale`. If `jax.vmap` maps over `epsilon` or `delta`, it must also map over `scale`.
 
     Parameters
     ----------
@@ -230,10 +232,10 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
 
 @registered_dataclass("staircase")
 class StaircaseMechanism(Additive, PiecewiseConstant):
-    """Staircase noise for a privacy budget, added to a clipped number ([GV]; see `ldpbayes.noise.Staircase`).
+    """Staircase noise for a privacy budget, added to a clipped number ([GV]).
 
-    With the default γ, no other noise with this budget has a smaller variance. The gain over Laplace noise is large for
-    large budgets, and vanishes for small budgets.
+    `ldpbayes.noise.Staircase` is the law. With the default γ, no other noise with this budget has a smaller variance.
+    The gain over Laplace noise is large for large budgets, and vanishes for small budgets.
 
     Parameters
     ----------
@@ -270,7 +272,7 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
 
 
 @dataclasses.dataclass(frozen=True)
-class _WholeNumbers(Additive):
+class _WholeNumberMechanism(Additive):
     """Noise of whole numbers; without bounds and sensitivity it is for a count, which one record moves by 1."""
 
     scale: Array = ruled(POSITIVE)
@@ -287,11 +289,12 @@ class _WholeNumbers(Additive):
 
 
 @registered_dataclass("discrete_laplace")
-class DiscreteLaplaceMechanism(_WholeNumbers):
-    """Discrete Laplace noise, also called geometric noise, on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
+class DiscreteLaplaceMechanism(_WholeNumberMechanism):
+    """Discrete Laplace noise, also called geometric noise, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
 
-    Without bounds, the released value is a statistic of many records, such as a count (central model), and the budget
-    is `sensitivity`/`scale`. With bounds, each record is clipped and gets its own noise (local model).
+    The law is from [GRS]. Without bounds, the released value is a statistic of many records, such as a count (central
+    model), and the budget is `sensitivity`/`scale`. With bounds, each record is clipped and gets its own noise (local
+    model).
 
     Parameters
     ----------
@@ -312,7 +315,7 @@ class DiscreteLaplaceMechanism(_WholeNumbers):
 
 
 @registered_dataclass("discrete_gaussian")
-class DiscreteGaussianMechanism(_WholeNumbers):
+class DiscreteGaussianMechanism(_WholeNumberMechanism):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
     Parameters

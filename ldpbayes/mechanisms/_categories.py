@@ -43,6 +43,9 @@ class Categories(DiscreteMechanism):
         nan = jnp.full(np.broadcast_shapes(np.shape(x), self.batch_shape) + self.event_shape, jnp.nan)
         return nan, nan
 
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(z).reshape(len(z), -1)
+
     def _codes(self, x: ArrayLike) -> jax.Array:
         """Records as an integer array; ValueError for other codes, if they are concrete."""
         last = self.categories - 1
@@ -101,9 +104,6 @@ class PureProtocol(Categories):
         """Return 1 for each category that `z` supports and 0 for others: the batch shape of `z`, then (categories,)."""
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
-
-    def equivalence(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(z).reshape(len(z), -1)
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         dtype = jnp.result_type(x, float)
@@ -193,8 +193,8 @@ class BitVectorProtocol(PureProtocol):
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         dtype = jnp.result_type(x, float)
         p, q = (jnp.asarray(a, dtype)[..., None] for a in self.support_probabilities)
-        own = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
-        mean = jnp.where(own, p, q)
+        is_true = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
+        mean = jnp.where(is_true, p, q)
         return mean, mean * (1 - mean)
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray:
@@ -279,19 +279,19 @@ class _UnaryEncoding(BitVectorProtocol):
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = self._codes(x)
-        own, other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
+        of_true, of_other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
         shape = jnp.broadcast_shapes(x.shape, jnp.shape(self.epsilon)) + self.event_shape
-        probability = jnp.where(x[..., None] == jnp.arange(self.categories), own, other)
+        probability = jnp.where(x[..., None] == jnp.arange(self.categories), of_true, of_other)
         return (jax.random.uniform(key, shape, probability.dtype) < probability).astype(jnp.uint8)
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        own, other = self._log_odds
-        ones = row_sums(z).astype(other.dtype) - 1
+        of_true, of_other = self._log_odds
+        ones = row_sums(z).astype(of_other.dtype) - 1
         zeros = self.categories - 1 - ones
         # at an infinite budget q = 0: with one bit set, 0 log 0 is 0; with none or several, the value is impossible
-        exact = jnp.isinf(other)
-        log_q = jnp.where(exact & (ones != 0), -jnp.inf, -ones * jax.nn.softplus(-jnp.where(exact, 0.0, other)))
-        return -jax.nn.softplus(-own) + log_q - zeros * jax.nn.softplus(other)
+        exact = jnp.isinf(of_other)
+        log_q = jnp.where(exact & (ones != 0), -jnp.inf, -ones * jax.nn.softplus(-jnp.where(exact, 0.0, of_other)))
+        return -jax.nn.softplus(-of_true) + log_q - zeros * jax.nn.softplus(of_other)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
@@ -306,11 +306,11 @@ class _UnaryEncoding(BitVectorProtocol):
 
 @registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
-    """Optimal unary encoding (OUE): release one perturbed bit for each category ([WBLJ] sec. 4.2).
+    """Optimal unary encoding (OUE): release one perturbed bit for each category.
 
-    The bit of the true category is 1 with probability p = 1/2, and the bit of each other category with probability
-    q = 1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. In [KJKH] eq. 9, the letter q stands for our
-    p, and the letter p stands for our 1 − q. `PureProtocol` describes the parameters.
+    The bit of the true category is 1 with probability p = 1/2, and the bit of each other category with probability q =
+    1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. See [WBLJ] sec. 4.2. In [KJKH] eq. 9, the letter
+    q stands for our p, and the letter p stands for our 1 − q. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -323,10 +323,10 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("symmetric_unary_encoding")
 class SymmetricUnaryEncoding(_UnaryEncoding):
-    """Symmetric unary encoding (SUE): release one bit for each category, after random flips ([WBLJ] sec. 4.2).
+    """Symmetric unary encoding (SUE): release one bit for each category, after random flips.
 
-    Before the flips, only the bit of the true category is 1. Each bit is flipped with probability
-    q = 1 / (exp(epsilon / 2) + 1). This is the permanent response of basic RAPPOR in [EPK], with f = 2 q.
+    Before the flips, only the bit of the true category is 1. Each bit is flipped with probability q = 1 / (exp(epsilon
+    / 2) + 1). SUE is from [WBLJ] sec. 4.2. It is the permanent response of basic RAPPOR in [EPK], with f = 2 q.
     `PureProtocol` describes the parameters.
 
     Examples
@@ -392,8 +392,8 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
         held = jax.random.uniform(key_own, shape, log_odds.dtype) < jax.nn.sigmoid(-log_odds)
         # the set is the first w categories of an order: x is first or last in it, the others are shuffled
         order = jax.random.uniform(key_others, (*shape, d), log_odds.dtype)
-        own = x[..., None] == jnp.arange(d)
-        order = jnp.where(own, jnp.where(held, -1.0, 2.0)[..., None], order)
+        is_true = x[..., None] == jnp.arange(d)
+        order = jnp.where(is_true, jnp.where(held, -1.0, 2.0)[..., None], order)
         rank = jnp.argsort(jnp.argsort(order, axis=-1), axis=-1)
         return (rank < w).astype(jnp.uint8)
 
@@ -477,14 +477,13 @@ LARGEST_HASH_RANGE = 1 << 31
 
 @registered_dataclass("local_hashing")
 class LocalHashing(_EvenProtocol):
-    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash ([WBLJ] sec.
-    4.3).
+    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
 
     Randomized response perturbs the hash. With ``hash_range=2``, the mechanism is binary local hashing (BLH). With the
-    default `hash_range`, it is optimal local hashing (OLH). A released value is a pair (seed, hash). It supports the
-    categories that have this hash under this seed. The guarantee is for two categories with different hashes, the worst
-    case. The hash is xxHash32 of the decimal digits of the category's code, modulo g, as in the package pure-ldp.
-    `PureProtocol` describes epsilon and categories (here at most 10^7).
+    default `hash_range`, it is optimal local hashing (OLH), both from [WBLJ] sec. 4.3. A released value is a pair
+    (seed, hash). It supports the categories that have this hash under this seed. The guarantee is for two categories
+    with different hashes, the worst case. The hash is xxHash32 of the decimal digits of the category's code, modulo g,
+    as in the package pure-ldp. `PureProtocol` describes epsilon and categories (here at most 10^7).
 
     Parameters
     ----------
@@ -524,9 +523,9 @@ class LocalHashing(_EvenProtocol):
         shape = jnp.broadcast_shapes(x.shape, log_odds.shape)
         key_seed, key_flip, key_other = jax.random.split(key, 3)
         seed = jax.random.bits(key_seed, shape, jnp.uint32)
-        own = self.hash(seed, x)
+        code = self.hash(seed, x)
         flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
-        return jnp.stack([seed, flipped(key_other, own, flip, self.hash_range)], axis=-1)
+        return jnp.stack([seed, flipped(key_other, code, flip, self.hash_range)], axis=-1)
 
     def hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
         """Return the hash of each code `x` under each `seed`, from 0 to `hash_range` − 1. Arguments broadcast."""
@@ -630,9 +629,6 @@ class TransitionMatrix(Categories):
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         matrix = jnp.asarray(self.matrix, jnp.result_type(x, float))
         return log_or_nothing(matrix[jnp.asarray(x).astype(int), jnp.asarray(z).astype(int)])
-
-    def equivalence(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(z)[:, None]
 
     def implausible(self, values: np.ndarray) -> list[str]:
         counts = np.bincount(values, minlength=self.matrix.shape[1])

@@ -199,11 +199,11 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1
     _labels = True
-    noise, bounded = None, True
+    bounded = True
     linear_tails = has_atoms = False
     resolution = property(attrgetter("standard_deviation"), doc="See `NumericMechanism`.")
     response_epsilon = property(lambda self: self.epsilon * self.split, doc="Budget of the label in nats.")
-    _noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
+    noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
     _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
     # the covariates get noise
     _columns = property(lambda self: Columns(self.columns, Columns(self.columns, None).keys[:-1]))
@@ -227,7 +227,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         x = floating(x)
         keys = jax.random.split(key)
         covariates, y = self._clipped(x), x[..., -1]
-        z = covariates + self._noise.sample(keys[0], covariates.shape, x.dtype)
+        z = covariates + self.noise.sample(keys[0], covariates.shape, x.dtype)
         flip = jax.random.bernoulli(keys[1], jax.nn.sigmoid(-jnp.asarray(self.response_epsilon, x.dtype)), y.shape)
         return jnp.concatenate([z, jnp.where(flip, 1 - y, y)[..., None]], axis=-1)
 
@@ -236,7 +236,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         z, x = jnp.asarray(z), jnp.asarray(x)
-        noise = self._noise.log_prob(z[..., :-1] - self._clipped(x))
+        noise = self.noise.log_prob(z[..., :-1] - self._clipped(x))
         return noise + self._label.log_prob(z[..., -1], x[..., -1])
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -268,7 +268,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         d = self.dimension
         names = [f"column {name}: " for name in self.names[:d]]
         laws = [(-self.radius, self.radius, self.standard_deviation)] * d
-        return implausible_numbers(values[:, :d].T, laws, 1.0, self._noise.depth, names)
+        return implausible_numbers(values[:, :d].T, laws, 1.0, self.noise.depth, names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,9 +348,9 @@ class StatisticsMechanism(_Regression, Additive):
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
         """The law of the noise in a released value, which is about one record or is the sum over several records."""
         summed = 1.0 if self.trust_model == "central" or self.count is None else self.count
-        each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
+        relative = np.repeat(self.ratios, self._blocks) / self.ratios[0]
         first = array_of(self.standard_deviation * summed**0.5)
-        return unchecked(IndependentGaussian, first[..., None] * each)
+        return unchecked(IndependentGaussian, first[..., None] * relative)
 
     def total(self, count: int) -> "StatisticsMechanism":
         """Return the mechanism for the sum of `count` released values of this mechanism (local model).

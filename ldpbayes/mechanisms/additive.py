@@ -21,7 +21,7 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import registered_dataclass
-from ldpbayes.noise import IndependentGaussian, Noise
+from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
@@ -95,8 +95,8 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     names, selection = whole.keys, tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
     if positions := all(is_integer(name) and 0 <= name < len(names) for name in selection):
         selection = tuple(names[position] for position in selection)
-    known = positions or (columns == names and all(isinstance(name, str) and name in names for name in selection))
-    if not known or not selection or len(set(selection)) < len(selection):
+    valid = positions or (columns == names and all(isinstance(name, str) and name in names for name in selection))
+    if not valid or not selection or len(set(selection)) < len(selection):
         text = f"{tuple(names[:9])}{' ...' * (len(names) > 9)}"
         raise ValueError(f"perturbed must be distinct columns out of {text}, got {perturbed!r}")
     ordered = tuple(sorted(selection, key=names.index))
@@ -247,8 +247,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         """ValueError for noise whose scale is not positive, or neither a number nor one a record (or column)."""
         left_out, (scale, *_) = self.omits_noise, jax.tree.leaves(self.noise)
         self._law.check_records(self.lower, self.upper, self.columns is None and not left_out)
-        if isinstance(self.noise, IndependentGaussian):
-            columns = np.shape(self.noise.standard_deviations)[-1]
+        if self.noise.per_column:
+            columns = np.shape(self.noise.standard_deviation)[-1]
             if self.columns is None or columns != self.dimension:
                 wanted = "a number without columns" if self.columns is None else f"{self.dimension} perturbed columns"
                 raise ValueError(f"noise with {columns} standard deviations is for {columns} columns, not for {wanted}")

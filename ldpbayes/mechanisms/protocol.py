@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 import ldpbayes.noise
-from ldpbayes._core.checks import FINITE_NUMBERS, checked, kind_in_words, refuse, unmasked, whole_numbers_up_to
+from ldpbayes._core.checks import FINITE_NUMBERS, checked, ends_of, kind_in_words, refuse, unmasked, whole_numbers_up_to
 from ldpbayes._core.printing import Called, shown_fields
 from ldpbayes._core.pytrees import checked_field, equal
 from ldpbayes._core.tracing import array_of, floating, is_concrete
@@ -50,14 +50,14 @@ class Mechanism(Called, abc.ABC):
     domain: Any  #: NumPyro constraint on the record x, after clipping.
     support: Any  #: NumPyro constraint on the released value z.
     bounded: Any  #: False if records, or a statistic of them, get noise without being clipped to bounds.
-    #: The `Noise` of an additive mechanism, also below reporting rules. None for every other mechanism, of which only
-    #: `log_prob` knows p(z | x).
+    #: The `Noise` that is added to a number, or to columns of a row, before any reporting rule. None if the mechanism
+    #: does something else.
     noise: Any
     _owed: ClassVar[dict[str, str]] = {
         "domain": "NumPyro constraint on the record x, after clipping",
         "support": "NumPyro constraint on the released value z",
         "bounded": "False if records get noise without being clipped to bounds, else True",
-        "noise": "None, unless the class is derived from an additive mechanism or a reporting rule",
+        "noise": "the Noise that is added to a number or to columns, None if the mechanism does something else",
     }
     innermost: Any = property(lambda self: self, doc="The mechanism without reporting rules.")
     #: A bound on how many whole numbers from 0 on are printed as one value; 1 without reporting rules.
@@ -168,12 +168,6 @@ class Mechanism(Called, abc.ABC):
         values = f"a row of {math.prod(self.event_shape)} numbers" if self.event_shape else "one number"
         return f"{type(self).__name__} releases {values} for each record"
 
-    @property
-    def _support_bounds(self) -> tuple[Array, Array]:
-        """Least and largest value, infinite where the `support` has no bound."""
-        support = self.support
-        return getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
-
     @abc.abstractmethod
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """`validated` for finite values of the right shape."""
@@ -269,7 +263,7 @@ class NumericMechanism(Mechanism):
     period: Array = None
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        low, high = self._support_bounds
+        low, high = ends_of(self.support)
         if is_concrete(low, high):
             interval = f"numbers from {np.min(low):g} to {np.max(high):g}"
             bad = (values < low) | (values > high)
@@ -288,12 +282,12 @@ class DiscreteMechanism(Mechanism):
         """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        return checked_integers(values, type(self).__name__, *self._support_bounds)
+        return checked_integers(values, type(self).__name__, *ends_of(self.support))
 
     def possible_values(self, most: int) -> np.ndarray | None:
         if self.event_shape or not self.support.is_discrete:
             return None
-        low, high = self._support_bounds
+        low, high = ends_of(self.support)
         return np.arange(int(low), int(high) + 1) if high - low < most else None
 
 
@@ -399,10 +393,10 @@ def drawn_columns(matrix: jax.Array, row: jax.Array, law: jax.Array) -> jax.Arra
     return place
 
 
-def flipped(key: Key, own: jax.Array, flip: jax.Array, number: int) -> jax.Array:
-    """The records' own codes, or another one of 0, ..., number − 1: from their own on, one more than what is drawn."""
-    other = jax.random.randint(key, flip.shape, 0, number - 1).astype(own.dtype)
-    return jnp.where(flip, other + (other >= own), own)
+def flipped(key: Key, code: jax.Array, flip: jax.Array, number: int) -> jax.Array:
+    """The records' codes, or another one of 0, ..., number − 1: from theirs on, one more than what is drawn."""
+    other = jax.random.randint(key, flip.shape, 0, number - 1).astype(code.dtype)
+    return jnp.where(flip, other + (other >= code), code)
 
 
 def checked_labels(x: ArrayLike) -> jax.Array:
@@ -456,7 +450,7 @@ class Promise(NamedTuple):
     times: int | None = None
     whole: str | None = None
     changed: int = 1  # how many of its statistics one person changes
-    said: str = ""  # what one person changes, in words, or that it is not known; empty if there is one value for each
+    change: str = ""  # what one person changes, in words, or that it is not known; empty if there is one value for each
     neighbours: str | None = None  # how data sets differ that are compared, if the publisher states it
     publisher: str | None = None  # the statement of a publisher, in place of all that
 
@@ -470,19 +464,23 @@ class Promise(NamedTuple):
         return (self,)
 
     @property
+    def repeats(self) -> int:
+        return self.times or 1
+
+    @property
     def in_all(self) -> Guarantee:
         """Of all values about one person."""
-        return self.guarantee.composed(self.times or 1)
+        return self.guarantee.composed(self.repeats)
 
     def stated(self, one: Guarantee) -> Guarantee:
         """What is promised if one value has this guarantee."""
-        words = " ".join(filter(None, [one.assumption, self.said]))
+        words = " ".join(filter(None, [one.assumption, self.change]))
         return dataclasses.replace(one.composed(self.changed), times=one.times, assumption=words)
 
 
 def parts_of(whole: str, promises: Iterable[Promise]) -> tuple[Promise, ...]:
     """The promises of a part of what is named `whole`."""
-    return tuple(each._replace(whole=f"{whole} {place}") for place, each in enumerate(promises))
+    return tuple(promise._replace(whole=f"{whole} {place}") for place, promise in enumerate(promises))
 
 
 def statements(promises: Iterable[Promise], same_people: bool = False, different_people: bool = False) -> str:
@@ -492,12 +490,12 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if same_people and different_people:
         raise ValueError("give same_people=True or different_people=True, not both")
     promises = counted_once(promises)
-    if publishers := [each.publisher for each in promises if each.publisher]:
+    if publishers := [part.publisher for part in promises if part.publisher]:
         if same_people:
             raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
-        rest = statements([each for each in promises if not each.publisher], different_people=different_people)
+        rest = statements([part for part in promises if not part.publisher], different_people=different_people)
         return "\n".join(filter(None, [rest, *dict.fromkeys(publishers)]))
-    guarantees = [each.in_all for each in promises]
+    guarantees = [part.in_all for part in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
         return "".join(texts)
@@ -505,16 +503,16 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if same_people:
         heading = f"{len(guarantees)} releases about the same people. {compose(*promises).statement()}"
         return "\n".join([f"{heading} What each promises by itself:", *lines])
-    wholes = {each.whole for each in promises}
+    wholes = {part.whole for part in promises}
     if different_people or (len(wholes) == 1 and None not in wholes):
         return "\n".join([f"{len(guarantees)} releases about different people. What each promises:", *lines])
     # basic composition: epsilons add up, and deltas; somebody who is replaced is removed and added
     summed = guarantees
-    if {"add_remove", "replace"} <= {each.neighbours for each in promises}:
+    if {"add_remove", "replace"} <= {part.neighbours for part in promises}:
         twice = [
-            each._replace(changed=2 * each.changed) if each.neighbours == "add_remove" else each for each in promises
+            part._replace(changed=2 * part.changed) if part.neighbours == "add_remove" else part for part in promises
         ]
-        summed = [each.in_all for each in twice]
+        summed = [part.in_all for part in twice]
     budget, delta = (
         np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
         for parts in zip(*(guarantee.stated_pair for guarantee in summed), strict=True)
@@ -523,8 +521,8 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if budget[1] == np.inf or delta[1] >= 1:
         sum_of_budgets = "may be promised nothing in all"
     unit = min(guarantee.unit for guarantee in guarantees)  # a promise to a record is one to its attributes and label
-    held = f"one {unit}" if max(each.times for each in guarantees) == 1 else "as many reports as are allowed"
-    held = "one released value" if any(each.said == OF_ONE_VALUE for each in promises) else held
+    held = f"one {unit}" if max(part.times for part in guarantees) == 1 else "as many reports as are allowed"
+    held = "one released value" if any(part.change == OF_ONE_VALUE for part in promises) else held
     heading = (
         f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with "
         f"{held} in each {sum_of_budgets}. What each promises by itself:"
@@ -559,14 +557,14 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
     """
 
     def join(path: tuple, *leaves: Array) -> Array:
-        first, known = leaves[0], is_concrete(leaves)
+        first, concrete = leaves[0], is_concrete(leaves)
         if not mechanisms[0]._is_personal(path, first):
-            if all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
+            if all(leaf is first or (concrete and np.array_equal(leaf, first)) for leaf in leaves):
                 return first
             if np.ndim(first):
                 kind = type(mechanisms[0]).__name__
                 raise ValueError(f"releases of {kind} cannot be joined if their {path[0].name} differ")
-        xp = np if known else jnp
+        xp = np if concrete else jnp
         if counts is None:
             return xp.stack(leaves)
         return xp.concatenate([xp.broadcast_to(leaf, n) for leaf, n in zip(leaves, counts, strict=True)])

@@ -39,10 +39,10 @@ def register(name: str) -> Callable[[_M], _M]:
             return cls
         if "name" in cls.__dict__:
             raise ValueError(f"{cls!r} is already registered as {cls.name!r}, so it cannot be {name!r} too")
-        known = _registry.get(name, cls)
+        namesake = _registry.get(name, cls)
         # running a notebook cell again defines the same class anew
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"mechanism name {name!r} is taken by {known!r}; register {cls!r} under another name")
+        if (namesake.__module__, namesake.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"mechanism name {name!r} is taken by {namesake!r}; register {cls!r} under another name")
         cls.name = name
         pytree(cls)
         _registry[name] = cls

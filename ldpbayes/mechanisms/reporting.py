@@ -31,16 +31,9 @@ def _slack(z: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Reported(NumericMechanism, DiscreteMechanism):
-    """Base of reporting rules. A rule says what is printed if an additive mechanism has released the number z.
-
-    If z is printed unchanged, the likelihood of a printed value is the density of z, else the probability of all
-    numbers that are printed as this value. NaN is a missing value. A rule uses only the released number, not the
-    record. Therefore the guarantee of the mechanism does not change.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    """Base of reporting rules: what is printed if an additive mechanism has released z. A printed value has the density
+    of z if z was printed unchanged, else the probability of all z that are printed as it; NaN is a missing value. A
+    rule uses only the released number, not the record, so the guarantee of the mechanism does not change.
     """
 
     mechanism: Mechanism
@@ -93,8 +86,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
         low = high = z.astype(float) if xp is np else floating(z)
         short: Any = xp.zeros(z.shape, bool)
-        rule: Mechanism = self
-        while isinstance(rule, Reported):
+        rule: Any = self
+        while rule is not self.innermost:
             low, high, short = rule._undone(xp, low, high, short)
             rule = rule.mechanism
         before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)
@@ -124,8 +117,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
         between = inner.noise.astype(clipped.dtype).log_interval
-        own = functools.partial(inner.log_prob, x=clipped)
-        return self.by_intervals(z, own, lambda low, high: between(low - clipped, high - clipped))
+        at = functools.partial(inner.log_prob, x=clipped)
+        return self.by_intervals(z, at, lambda low, high: between(low - clipped, high - clipped))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         z = self.mechanism.randomize(key, x)
@@ -207,7 +200,9 @@ class Withheld(Reported):
 
 @registered_dataclass("rounded")
 class Rounded(Reported):
-    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z, of two the larger one.
+    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z.
+
+    If two multiples are equally near, the larger one is printed.
 
     Parameters
     ----------

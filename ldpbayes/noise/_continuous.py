@@ -167,8 +167,8 @@ class IndependentGaussian(_NormalColumns):
         Standard deviation of each column, positive, in the unit of the column.
     """
 
-    #: Standard deviations (*batch, columns), > 0, in the units of the columns.
     standard_deviations: Array = ruled(("positive and finite, one a column", lambda a: POSITIVE[1](a) & (a.ndim > 0)))
+    per_column = True
     standard_deviation = property(lambda self: self.standard_deviations)
     batch_shape = property(lambda self: np.shape(self.standard_deviations)[:-1])
 
@@ -240,7 +240,6 @@ class ZeroInflated(Omitted):
         Probability δ in (0, 1) that a record gets no noise: one number, or one number for each record.
     """
 
-    #: δ in (0, 1), that a record gets no noise: one number, or one for each record.
     probability: Array = ruled(INSIDE_0_1)
 
     chance = property(attrgetter("probability"))

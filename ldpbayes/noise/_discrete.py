@@ -25,7 +25,7 @@ _HERMITE = _NODES[8:], _WEIGHTS[8:] * math.sqrt(2 / math.pi)
 
 
 @dataclasses.dataclass(frozen=True)
-class _WholeNumbers(Noise):
+class _WholeNumberNoise(Noise):
     """Noise on the integers with a scale, independent in the columns."""
 
     scale: Array = ruled(WHOLE_SCALE)
@@ -38,7 +38,7 @@ class _WholeNumbers(Noise):
 
 
 @pytree_dataclass
-class DiscreteLaplace(_WholeNumbers):
+class DiscreteLaplace(_WholeNumberNoise):
     """Discrete Laplace noise on the integers, also called two-sided geometric: P(k) = (1 − a)/(1 + a)·a^|k| ([GRS]).
 
     Here a = exp(−1/scale). The noise is independent in every column.
@@ -96,7 +96,7 @@ class DiscreteLaplace(_WholeNumbers):
 
 
 @pytree_dataclass
-class DiscreteGaussian(_WholeNumbers):
+class DiscreteGaussian(_WholeNumberNoise):
     """Discrete Gaussian noise on the integers, independent in every column: P(k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
     Parameters

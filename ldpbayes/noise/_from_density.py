@@ -38,7 +38,7 @@ DISTANCES_AT_ONCE = 64
 _T, _W = leggauss(4)
 
 
-class _Law(NamedTuple):
+class _TabulatedLaw(NamedTuple):
     """Noise of scale one in panels between edges (n + 1,), in arcsinh of the noise."""
 
     edges: np.ndarray
@@ -52,10 +52,10 @@ class _Law(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
+def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _TabulatedLaw:
     # no panel ends at a round number, so that a kink there which is not stated is seen in the integral
-    own = (np.arange(-PANELS_PER_SIDE, PANELS_PER_SIDE + 1) + 1 / 3) * PANEL_WIDTH
-    edges = np.union1d(own, np.arcsinh(breaks))
+    panel_ends = (np.arange(-PANELS_PER_SIDE, PANELS_PER_SIDE + 1) + 1 / 3) * PANEL_WIDTH
+    edges = np.union1d(panel_ends, np.arcsinh(breaks))
     half = np.diff(edges)[:, None] / 2
     u = edges[:-1, None] + half * (1 + _T)
     t, logs = np.sinh(u), _logs(log_density, np.sinh(u))
@@ -77,7 +77,8 @@ def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
     inside = edges[(below > NEGLIGIBLE_TAIL) & (above > NEGLIGIBLE_TAIL)]
     reach = math.sinh(max(abs(inside[0]), abs(inside[-1])) + PANEL_WIDTH)
     kept = weights > VISIBLE_NODE_MASS
-    return _Law(edges, t[kept], weights[kept], below, above, deviation, 1 / slope if slope else math.inf, reach)
+    resolution = 1 / slope if slope else math.inf
+    return _TabulatedLaw(edges, t[kept], weights[kept], below, above, deviation, resolution, reach)
 
 
 def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
@@ -124,7 +125,7 @@ class FromDensity(Noise):
     monotone = True
     norm: ClassVar[int] = 1  # of one column only
     symmetric: ClassVar[bool] = False  # for all that is known
-    kinks = property(lambda self: tuple(self.scale * each for each in self.breaks))  # type: ignore[assignment]
+    kinks = property(lambda self: tuple(self.scale * place for place in self.breaks))  # type: ignore[assignment]
     assumption = "This was computed numerically, and no distance of two inputs is known to be worse."
     has_variance = property(lambda self: self._law.deviation < math.inf)  # type: ignore[assignment]
     standard_deviation = property(lambda self: self.scale * self._law.deviation)
@@ -167,7 +168,9 @@ class FromDensity(Noise):
         different scales or distances, a curve below all of theirs.
         """
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
-        curves = [_curve(self.log_density, self.breaks, each) for each in _worst(self.log_density, self.breaks, apart)]
+        curves = [
+            _curve(self.log_density, self.breaks, distance) for distance in _worst(self.log_density, self.breaks, apart)
+        ]
         if len(curves) == 1:
             return curves[0]
         return Polygon(best_tests(np.minimum(curve.corners.T * [[1.0], [1 + POWER_MARGIN]], 1.0) for curve in curves))
@@ -186,19 +189,19 @@ def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
     largest delta, and the one with the largest likelihood ratio; the whole distance alone if it is the worst for all.
     """
     law = _tabulated(log_density, breaks)
-    own = _logs(log_density, law.nodes)
+    logs = _logs(log_density, law.nodes)
 
     def scores(apart: np.ndarray) -> np.ndarray:
         """Deltas and the largest log ratio of inputs so far apart, in their worse order, by sums over nodes."""
-        found = []
+        rows = []
         for part in np.append(apart, np.repeat(distance, -len(apart) % DISTANCES_AT_ONCE)).reshape(
             -1, DISTANCES_AT_ONCE, 1
         ):
-            ratio = np.stack([_logs(log_density, law.nodes + shift) for shift in (-part, part)]) - own
+            ratio = np.stack([_logs(log_density, law.nodes + shift) for shift in (-part, part)]) - logs
             kept = np.exp(np.minimum(ratio, 0.0))
-            deltas = [np.maximum(1 - np.exp(each) * kept, 0.0) @ law.weights for each in COMPARED_EPSILONS]
-            found.append(np.max([*deltas, np.minimum(-ratio.min(axis=-1), LARGEST_STATED_EPSILON)], axis=1))
-        return np.concatenate(found, axis=1)[:, : len(apart)]
+            deltas = [np.maximum(1 - np.exp(epsilon) * kept, 0.0) @ law.weights for epsilon in COMPARED_EPSILONS]
+            rows.append(np.max([*deltas, np.minimum(-ratio.min(axis=-1), LARGEST_STATED_EPSILON)], axis=1))
+        return np.concatenate(rows, axis=1)[:, : len(apart)]
 
     even = np.linspace(
         0.0, distance, int(np.clip(4 * distance / law.resolution, DISTANCES_AT_ONCE, MOST_EVEN_DISTANCES))
@@ -210,18 +213,18 @@ def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
     ]
     tried = np.unique(np.concatenate(tries))
     tried = tried[(tried > 0) & (tried <= distance)]
-    found = scores(tried)
+    scored = scores(tried)
     for _ in range(ZOOM_ROUNDS):
-        worse = found.max(axis=1) > found[:, -1] * (1 + ALIKE_SHARE)
+        worse = scored.max(axis=1) > scored[:, -1] * (1 + ALIKE_SHARE)
         if not worse.any():
             return [distance]
-        place = found.argmax(axis=1)[worse]
+        place = scored.argmax(axis=1)[worse]
         ends = tried[np.maximum(place - 1, 0)], tried[place + 1]
         new = np.setdiff1d(np.linspace(*ends, 33), tried)
         order = np.argsort(np.append(tried, new))
-        found, tried = np.append(found, scores(new), axis=1)[:, order], np.append(tried, new)[order]
+        scored, tried = np.append(scored, scores(new), axis=1)[:, order], np.append(tried, new)[order]
     chosen = [len(tried) - 1]
-    for row in found:
+    for row in scored:
         if row.max() > row[chosen].max() * (1 + ALIKE_SHARE):
             alike = np.flatnonzero(row >= row.max() * (1 - 1e-9))  # sums see no more of where jumps meet
             chosen.append(int(alike[len(alike) // 2]))
@@ -233,8 +236,8 @@ def _curve(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
     """The curve of inputs so many scales apart. In a panel the ratio of the two densities is moved to the ends of its
     range, so that the panel keeps its two probabilities: no test is worse for that (a spread in Blackwell's order).
     """
-    own = np.sinh(_tabulated(log_density, breaks).edges)
-    edges = np.sort(np.append(own, own + distance))  # of one length for all distances, for which JAX compiles once
+    ends = np.sinh(_tabulated(log_density, breaks).edges)
+    edges = np.sort(np.append(ends, ends + distance))  # of one length for all distances, for which JAX compiles once
     half = np.diff(edges)[:, None] / 2
     t = edges[:-1, None] + half * (1 + _T)
     logs = np.stack([_logs(log_density, t), _logs(log_density, t - distance)])

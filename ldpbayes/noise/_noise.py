@@ -38,6 +38,7 @@ class Noise(abc.ABC):
     monotone: bool = False  #: True if the trade-off curve is monotone in every parameter and in the distance.
     assumption: str = ""  #: A condition of the trade-off curves, which statements of the guarantee quote.
     symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
+    per_column: ClassVar[bool] = False  #: True if every column has a parameter of its own.
     omitted: ClassVar[bool] = False  #: True if some records may get no noise, as in `ZeroInflated`.
     standard_deviation: Array  #: Standard deviation in one column, infinite if there is no variance.
     #: Shortest length on which the density in one column changes, such as by a factor e for an exponential density.

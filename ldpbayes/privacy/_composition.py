@@ -57,43 +57,36 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
         The computation needs the extra ``opendp``, which is not installed.
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
-    counted = counted_once(each for part in parts for each in _promises(part))
-    if len({each.neighbours for each in counted if not isinstance(each, Guarantee)} - {None}) > 1:
+    promises = counted_once(promise for part in parts for promise in _promises(part))
+    if len({promise.neighbours for promise in promises} - {None}) > 1:
         raise ValueError(
             "tables whose neighbours are 'add_remove' and 'replace' cannot be composed: give both 'replace'"
         )
-    guarantees = [_guarantee(each) for each in counted]
+    guarantees = [(promise.guarantee, promise.repeats) for promise in promises]
     if not guarantees:
         raise ValueError("compose needs a guarantee, a mechanism, a release or a sketch")
     first = guarantees[0][0]
-    for each, _ in guarantees:
+    for guarantee, _ in guarantees:
         for name in ("unit", "trust_model", "exposed"):
-            one, other = getattr(first, name), getattr(each, name)
+            one, other = getattr(first, name), getattr(guarantee, name)
             if one != other:
                 raise ValueError(f"guarantees whose {name} is {one!r} and {other!r} cannot be composed")
-    curve = composed_curve([(each.tradeoff, repeats) for each, repeats in guarantees])
-    reports = sum(each.times * repeats for each, repeats in guarantees)
+    curve = composed_curve([(guarantee.tradeoff, repeats) for guarantee, repeats in guarantees])
+    reports = sum(guarantee.times * repeats for guarantee, repeats in guarantees)
     if stated is None:
-        known = [np.max(each.stated_delta) for each, _ in guarantees if each.stated_delta is not None]
-        stated = first.stated_delta if curve is first.tradeoff else max(known, default=None)
-    assumption = " ".join(dict.fromkeys(each.assumption for each, _ in guarantees if each.assumption))
+        deltas = [np.max(guarantee.stated_delta) for guarantee, _ in guarantees if guarantee.stated_delta is not None]
+        stated = first.stated_delta if curve is first.tradeoff else max(deltas, default=None)
+    assumption = " ".join(dict.fromkeys(guarantee.assumption for guarantee, _ in guarantees if guarantee.assumption))
     return dataclasses.replace(first, tradeoff=curve, stated_delta=stated, times=reports, assumption=assumption)
 
 
 def _promises(part: Any) -> Sequence[Any]:
-    """The promises of a mechanism, release or sketch; or a guarantee."""
-    if isinstance(part, Guarantee):
-        return (part,)
+    """The promises of a guarantee, mechanism, release or sketch."""
     if not hasattr(part, "promises"):
         raise TypeError(f"compose takes guarantees, mechanisms, releases and sketches, got {part!r}")
-    if any(each.publisher for each in part.promises):
+    if any(promise.publisher for promise in part.promises):
         raise ValueError(f"{part!r} has only a statement of its publisher, which cannot be composed")
     return part.promises
-
-
-def _guarantee(part: Any) -> tuple[Guarantee, int]:
-    """The guarantee of independent reports, and how often it counts."""
-    return (part, 1) if isinstance(part, Guarantee) else (part.guarantee, part.times or 1)
 
 
 def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
@@ -136,7 +129,9 @@ class ComposedTradeoff(SymmetricTradeoff):
         require("opendp", "dp_accounting")
         from dp_accounting.pld import pld_pmf
 
-        counts, ranges = (np.array(each) for each in zip(*((n, _range(curve)) for curve, n in self.parts), strict=True))
+        counts, ranges = (
+            np.array(column) for column in zip(*((n, _range(curve)) for curve, n in self.parts), strict=True)
+        )
         # The mean loss and Hoeffding's bound: with probability exp(−9²/2) = 1e-18 at most, losses add up to more.
         likely = np.sum(counts * ranges * np.tanh(ranges / 2)) + KEPT_DEVIATIONS * math.sqrt(np.sum(counts * ranges**2))
         whole = min(np.sum(counts * ranges), likely)
@@ -224,14 +219,14 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
         The central guarantee of a record. At delta = 0, its epsilon is the local ε. Shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
-    mechanisms = [each.mechanism for each in counted_once(_promises(local)) if not isinstance(each, Guarantee)]
-    personal = [leaf for each in mechanisms for leaf in each.personal_parameters()]
+    mechanisms = [promise.mechanism for promise in _promises(local) if promise.mechanism]
+    personal = [leaf for mechanism in mechanisms for leaf in mechanism.personal_parameters()]
     personal.append(np.asarray(guarantee.epsilon(0.0)))
     for problem, wrong in {
         f"guarantees of one {guarantee.unit} only": guarantee.unit != "record",
         f"reports in which {' and '.join(guarantee.exposed)} are public": guarantee.exposed,
         "parameters that differ between persons": any(np.any(leaf != np.ravel(leaf)[0]) for leaf in personal),
-        "reports that may be missing": any(each.may_be_missing for each in mechanisms),
+        "reports that may be missing": any(mechanism.may_be_missing for mechanism in mechanisms),
     }.items():
         if wrong:
             raise ValueError(f"shuffling hides a person among whole reports that are made alike, got {problem}")
@@ -272,7 +267,7 @@ class ShuffledTradeoff(SymmetricTradeoff):
 
     def delta(self, epsilon: ArrayLike) -> Array:
         epsilon = np.asarray(checked("epsilon", epsilon, *NOT_NEGATIVE), float)
-        return np.reshape([self._delta(each) for each in epsilon.ravel().tolist()], epsilon.shape)[()]
+        return np.reshape([self._delta(value) for value in epsilon.ravel().tolist()], epsilon.shape)[()]
 
     def _delta(self, epsilon: float) -> float:
         clones, probabilities, others = self._clones

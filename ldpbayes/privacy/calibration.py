@@ -199,7 +199,7 @@ def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsi
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)
     if np.any(budget >= epsilon):
-        part, whole = (each[budget >= epsilon][0] for each in (budget, epsilon))
+        part, whole = (budgets[budget >= epsilon][0] for budgets in (budget, epsilon))
         raise ValueError(f"response_epsilon must be below epsilon = {whole:g}, got {part:g}")
     # basic composition keeps the promise, and the Gaussian noise alone must keep it
     low, high = (-np.log(gaussian_scale(part, delta)) for part in (epsilon - budget, epsilon))

@@ -21,8 +21,7 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Pol
 class _IntegerTradeoff(ParametricTradeoff):
     """Two laws on the integers whose centres are `distance` apart, a positive integer."""
 
-    scale: Array = ruled(WHOLE_SCALE)  #: Scale of the noise, in the unit of the data, a number or an array.
-    #: Distance of the centres, in the unit of the data, a number or an array.
+    scale: Array = ruled(WHOLE_SCALE)
     distance: Array = ruled(
         ("a positive integer up to 2**53", lambda a: (a >= 1) & (a <= 2.0**53) & (a == np.floor(a)))
     )
@@ -169,7 +168,7 @@ def _log_sum(term: Callable, start: np.ndarray, scale: np.ndarray, *others: np.n
     j = np.arange(math.ceil(np.max(counts)) + 3.0)
     step = max(TERMS_AT_ONCE // len(j), 1)
     parts = (np.s_[first : first + step, None] for first in range(0, len(scale), step))
-    totals = [np.sum(term(j, *(each[part] for each in (start, scale, *others))), axis=1) for part in parts]
+    totals = [np.sum(term(j, *(array[part] for array in (start, scale, *others))), axis=1) for part in parts]
     return np.log(np.concatenate(totals))
 
 

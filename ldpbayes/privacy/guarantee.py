@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -47,6 +47,15 @@ class Guarantee:
     times: int = 1
     assumption: str = ""
 
+    # as a promise that no mechanism makes, that counts once, and that is no part of others
+    mechanism: ClassVar[None] = None
+    repeats: ClassVar[int] = 1
+    whole: ClassVar[None] = None
+    neighbours: ClassVar[None] = None
+    publisher: ClassVar[None] = None
+    guarantee = property(lambda self: self, doc="The guarantee itself, as of a mechanism.")
+    promises = property(lambda self: (self,))
+
     def __post_init__(self) -> None:
         if not isinstance(self.tradeoff, Tradeoff):
             raise TypeError(f"tradeoff must be a curve of ldpbayes.privacy (a `Tradeoff`), got {self.tradeoff!r}")
@@ -71,8 +80,8 @@ class Guarantee:
         budget ε becomes `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
-        if times > 1 and (known := curve.repeated(times)):
-            curve = known
+        if times > 1 and (exact := curve.repeated(times)):
+            curve = exact
         elif times > 1:
             delta = np.max(self.stated_pair[1])
             small = composed_delta(delta, 1 / times)  # of one report, for delta of all
@@ -130,26 +139,25 @@ class Guarantee:
 
 def counted_once(promises: Iterable[Any]) -> list[Any]:
     """Promises and guarantees; of equal parts of one `whole`, the promise for the most values."""
-    found = list[Any]()
-    for each in promises:
-        alike = [place for place, other in enumerate(found) if _are_parts(each, other)]
+    kept = list[Any]()
+    for promise in promises:
+        alike = [place for place, other in enumerate(kept) if _are_parts(promise, other)]
         if not alike:
-            found.append(each)
-        elif (each.times or 1) > (found[alike[0]].times or 1):
-            found[alike[0]] = each
-    return found
+            kept.append(promise)
+        elif promise.repeats > kept[alike[0]].repeats:
+            kept[alike[0]] = promise
+    return kept
 
 
 def _are_parts(one: Any, other: Any) -> bool:
     """Whether two promises are the same for different people."""
-    if isinstance(one, Guarantee) or isinstance(other, Guarantee) or one.whole is None or one.whole != other.whole:
-        return False
-    return bool(one._replace(times=None) == other._replace(times=None))
+    same = one.whole is not None and one.whole == other.whole
+    return bool(same and one._replace(times=None) == other._replace(times=None))
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:
     """Return a number as text after the text `equals`, or the range of several numbers."""
-    low, high = (f"{_rounded_up(float(each)):.4g}" for each in (np.min(value), np.max(value)))
+    low, high = (f"{_rounded_up(float(end)):.4g}" for end in (np.min(value), np.max(value)))
     return f"{equals}{low}" if low == high else f"between {low} and {high}"
 
 

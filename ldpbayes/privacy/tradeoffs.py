@@ -85,8 +85,8 @@ class SeparateTradeoff(ParametricTradeoff):
     def _at(self, formula: str, argument: Array) -> Array:
         argument, *parameters = self._broadcast(argument)
         result = np.empty(argument.shape)
-        for values in set(zip(*(each.ravel().tolist() for each in parameters), strict=True)):
-            here = np.all([each == value for each, value in zip(parameters, values, strict=True)], axis=0)
+        for values in set(zip(*(parameter.ravel().tolist() for parameter in parameters), strict=True)):
+            here = np.all([parameter == value for parameter, value in zip(parameters, values, strict=True)], axis=0)
             result[here] = self._curve(*values)._at(formula, argument[here])
         return result[()]
 
@@ -128,7 +128,7 @@ class LaplaceTradeoff(ParametricTradeoff):
         Epsilon in nats, positive: the sensitivity divided by the scale of the noise.
     """
 
-    budget: Array = ruled(POSITIVE, "epsilon")  #: Epsilon in nats, > 0: sensitivity over scale, a number or an array.
+    budget: Array = ruled(POSITIVE, "epsilon")
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray) -> np.ndarray:
         log_alpha = np.log(alpha)
@@ -159,8 +159,7 @@ class PureProtocolTradeoff(ParametricTradeoff):
         Probability, in (0, 1], that a released value supports the true category and not the other category.
     """
 
-    budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")  #: Epsilon in nats, ≥ 0, a number or an array.
-    #: Probability in (0, 1] of the outputs that favour the true category; exp(−budget) times that under the other one.
+    budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")
     separation: Array = ruled(SHARE)
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
@@ -215,7 +214,7 @@ class GaussianTradeoff(LogTradeoff):
         Distance of the two means, positive: the sensitivity divided by the standard deviation of the noise.
     """
 
-    mu: Array = ruled(POSITIVE)  #: Distance of the means, > 0: sensitivity over standard deviation, one or an array.
+    mu: Array = ruled(POSITIVE)
 
     def repeated(self, times: int) -> "GaussianTradeoff":
         return GaussianTradeoff(np.max(self.mu) * times**0.5)
@@ -267,7 +266,7 @@ class FiniteTradeoff(Polygon):
         Probabilities of m outputs under k laws. If a row does not sum to one, a ValueError is raised.
     """
 
-    laws: Array  #: Probabilities (k, m) of m outputs under k laws. Each row sums to one, else ValueError.
+    laws: Array
     corners: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -328,8 +327,8 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
         Probability δ, in (0, 1), that a record gets no noise.
     """
 
-    tradeoff: Tradeoff  #: The curve T of the noise.
-    zero_probability: Array = ruled(INSIDE_0_1)  #: δ in (0, 1), a number or an array.
+    tradeoff: Tradeoff
+    zero_probability: Array = ruled(INSIDE_0_1)
 
     def _type_ii_error(self, alpha: np.ndarray, share: np.ndarray) -> np.ndarray:
         return (1 - share) * self.tradeoff(np.minimum(alpha / (1 - share), 1.0))

@@ -98,7 +98,7 @@ def _unsafe(mechanism: Any) -> str | None:
         infinite = np.isinf(mechanism.epsilon).any()
         return "a record of infinite budget would be released unchanged; epsilon must be finite" if infinite else None
     if type(mechanism) not in SAFE_MECHANISMS or type(mechanism.noise) not in SAFE_NOISES:
-        kinds, laws = (", ".join(kind.__name__ for kind in each) for each in (ANSWERS, SAFE_NOISES))
+        kinds, laws = (", ".join(kind.__name__ for kind in table) for table in (ANSWERS, SAFE_NOISES))
         return f"it has no safe sampler; samplers exist for {kinds}, and for {laws} noise"
     if mechanism.perturbed is not None and mechanism.dimension < len(mechanism.names):
         return "nothing would protect the columns that get no noise; leave them out"
@@ -194,11 +194,7 @@ def thresholds(mechanism: Any, epsilon: float) -> tuple[int, int]:
     """Of a budget, in parts of 2^64: the probability that an answer does not support the record's own code (for unary
     encodings, that its own bit is 0); and, for unary encodings, that another bit is 1.
     """
-    odds = Fraction(ANSWERS[type(mechanism)][1](mechanism))
-    if isinstance(mechanism, SymmetricUnaryEncoding):  # two codes differ in two bits, which tell them apart alike
-        return (flip_threshold(odds, epsilon / 2),) * 2
-    t = flip_threshold(odds, epsilon)
-    return (PROBABILITY_PARTS // 2, t) if isinstance(mechanism, OptimalUnaryEncoding) else (t, 0)
+    return ANSWERS[type(mechanism)][1](mechanism, epsilon)
 
 
 def answers(mechanism: Any, x: np.ndarray) -> tuple[np.ndarray, str]:
@@ -211,24 +207,24 @@ def answers(mechanism: Any, x: np.ndarray) -> tuple[np.ndarray, str]:
     return np.concatenate(parts), "Python's secrets, probabilities in parts of 2^64"
 
 
-def _flipped(own: np.ndarray, flip: np.ndarray, number: int) -> np.ndarray:
-    other = uniform(number - 1, len(own))
-    return np.where(random_words(len(own)) < flip, other + (other >= own), own)
+def _flipped(code: np.ndarray, flip: np.ndarray, number: int) -> np.ndarray:
+    other = uniform(number - 1, len(code))
+    return np.where(random_words(len(code)) < flip, other + (other >= code), code)
 
 
 def _bits(mechanism: Any, x: np.ndarray, off: np.ndarray, on: np.ndarray) -> np.ndarray:
-    words, own = random_words(len(x), mechanism.categories), x[:, None] == np.arange(mechanism.categories)
-    return np.where(own, words >= off[:, None], words < on[:, None]).astype(np.uint8)
+    words, is_true = random_words(len(x), mechanism.categories), x[:, None] == np.arange(mechanism.categories)
+    return np.where(is_true, words >= off[:, None], words < on[:, None]).astype(np.uint8)
 
 
 def _subset(mechanism: SubsetSelection, x: np.ndarray, flip: np.ndarray, _: np.ndarray) -> np.ndarray:
     """The own code is in the set or not; the others are the first ones of a random order, drawn again where it ties."""
     d, held = mechanism.categories, random_words(len(x)) >= flip
-    words, own = random_words(len(x), d - 1), x[:, None] == np.arange(d)
+    words, is_true = random_words(len(x), d - 1), x[:, None] == np.arange(d)
     while (ties := (np.diff(np.sort(words, axis=1), axis=1) == 0).any(axis=1)).any():
         words[ties] = random_words(ties.sum(), d - 1)
     z, rank = np.empty((len(x), d), np.uint8), np.argsort(np.argsort(words, axis=1), axis=1)
-    z[own], z[~own] = held, (rank < (mechanism.subset_size - held)[:, None]).ravel()
+    z[is_true], z[~is_true] = held, (rank < (mechanism.subset_size - held)[:, None]).ravel()
     return z
 
 
@@ -241,18 +237,23 @@ def _column(mechanism: HadamardResponse, x: np.ndarray, flip: np.ndarray, _: np.
 
 def _seed_and_hash(mechanism: LocalHashing, x: np.ndarray, flip: np.ndarray, _: np.ndarray) -> np.ndarray:
     seed = uniform(1 << 32, len(x))
-    own = np.asarray(mechanism.hash(seed.astype(np.uint32), x), np.int64)
-    return np.stack([seed, _flipped(own, flip, mechanism.hash_range)], axis=-1)
+    code = np.asarray(mechanism.hash(seed.astype(np.uint32), x), np.int64)
+    return np.stack([seed, _flipped(code, flip, mechanism.hash_range)], axis=-1)
 
 
-# How each class is drawn, and its odds (`flip_threshold`); not those of others derived from these classes.
+def _by_odds(odds: Callable[[Any], Any]) -> Callable[[Any, float], tuple[int, int]]:
+    return lambda mechanism, epsilon: (flip_threshold(Fraction(odds(mechanism)), epsilon), 0)
+
+
+# How each class is drawn, and its thresholds; not those of others derived from these classes.
 ANSWERS: dict[type, tuple[Callable, Callable]] = {
-    HadamardResponse: (_column, lambda m: 1),
-    LocalHashing: (_seed_and_hash, lambda m: m.hash_range - 1),
-    OptimalUnaryEncoding: (_bits, lambda m: 1),
-    RandomizedResponse: (lambda m, x, flip, _: _flipped(x, flip, m.categories), lambda m: m.categories - 1),
-    SubsetSelection: (_subset, lambda m: Fraction(m.categories - m.subset_size, m.subset_size)),
-    SymmetricUnaryEncoding: (_bits, lambda m: 1),
+    HadamardResponse: (_column, _by_odds(lambda m: 1)),
+    LocalHashing: (_seed_and_hash, _by_odds(lambda m: m.hash_range - 1)),
+    OptimalUnaryEncoding: (_bits, lambda m, epsilon: (PROBABILITY_PARTS // 2, flip_threshold(Fraction(1), epsilon))),
+    RandomizedResponse: (lambda m, x, flip, _: _flipped(x, flip, m.categories), _by_odds(lambda m: m.categories - 1)),
+    SubsetSelection: (_subset, _by_odds(lambda m: Fraction(m.categories - m.subset_size, m.subset_size))),
+    # two codes differ in two bits, which tell them apart alike
+    SymmetricUnaryEncoding: (_bits, lambda m, epsilon: (flip_threshold(Fraction(1), epsilon / 2),) * 2),
 }
 
 

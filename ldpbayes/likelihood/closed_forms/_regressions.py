@@ -341,7 +341,7 @@ class RegressionRows(dist.Distribution):
 @register_closed_form(RegressionRows, SymmetricLaplace)
 def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under symmetric Laplace noise in all columns but the response."""
-    sigma, x, y = _checked(base, mechanism, mechanism.noise.standard_deviation, z)
+    sigma, x, y = _checked(base, mechanism, z)
     smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / sigma**2
     tiny = float(jnp.finfo(smallest.dtype).eps)
     w, log_weights = mixing_rule(max(base.scales, FEWEST_SCALES), jnp.maximum(lax.stop_gradient(smallest), tiny))
@@ -353,7 +353,7 @@ def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.
 @register_closed_form(RegressionRows, (Gaussian, IndependentGaussian))
 def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
     """Rows (z, y) under Gaussian noise in all columns but the response."""
-    sigma, x, y = _checked(base, mechanism, mechanism.noise.standard_deviation, z)
+    sigma, x, y = _checked(base, mechanism, z)
     log_density, mean, variance = _given_covariates(base, sigma, None, x)
     return log_density + _log_mean_response(base, y, mean, variance)
 
@@ -363,7 +363,7 @@ def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMec
     """Log N(z_x) + log(q + (1 − 2q) p), p = P(y is as released | z_x) and q = 1/(1 + exp(epsilon)) that of a flip."""
     if base.response(jnp.zeros((1, 1))).support is not constraints.boolean:
         raise ValueError(f"randomized response is only for responses of 0 and 1, not for {base.response!r}")
-    sigma, x, y = _checked(base, mechanism, mechanism.standard_deviation, z)
+    sigma, x, y = _checked(base, mechanism, z)
     log_density, mean, variance = _given_covariates(base, sigma, None, x)
     tiny = float(jnp.finfo(mean.dtype).tiny)
     log_p = _log_mean_response(base, y, mean, variance, floor=tiny)
@@ -372,13 +372,13 @@ def regression_rows_logistic(base: RegressionRows, mechanism: LogisticRecordsMec
     return log_density + jnp.log(jnp.maximum(flip + (1 - 2 * flip) * p, tiny))
 
 
-def _checked(base: RegressionRows, mechanism: Any, deviation: Array, z: Array) -> tuple[jax.Array, Array, Array]:
+def _checked(base: RegressionRows, mechanism: Any, z: Array) -> tuple[jax.Array, Array, Array]:
     """Standard deviation of the noise in the covariates, a number or one a column; covariates; responses."""
     if tuple(mechanism.index) != base.index:
         wanted = f"all columns except the response, column {base.place}"
         raise ValueError(f"the mechanism must perturb {wanted}; got {mechanism}")
-    sigma = jnp.asarray(deviation)
-    if sigma.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
+    sigma = jnp.asarray(mechanism.noise.standard_deviation)
+    if sigma.ndim > int(mechanism.noise.per_column):
         raise ValueError("a regression on perturbed covariates needs one scale for all records")
     x, y = base.parts(z)
     law = base.response(jnp.zeros((1, 1)))
