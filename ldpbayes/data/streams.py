@@ -52,9 +52,9 @@ def sketch_from(
     """Make one sketch of the released values in large files or arrays, with only a few million values in memory at a
     time.
 
-    The privacy statement of the sketch treats each file as one release, except if ``different_people`` is True, and all
-    arrays together as one release. Two sketches cannot be added if both contain a file with the same content, because
-    its records would count twice.
+    The sketch does not keep the values. Its privacy statement treats each file as one release, except if
+    ``different_people`` is True, and all arrays together as one release. Raises ValueError if there are no values, or
+    if two files have the same content, because its records would count twice; such sketches cannot be added, either.
 
     Parameters
     ----------
@@ -84,12 +84,6 @@ def sketch_from(
         The options ``panels``, ``lattice``, ``expand`` and ``at`` of `Release.sketch`. For an `ExpandedSketch` without
         ``at``, the function must read the values three to five times. Therefore it raises ValueError if the arrays come
         from an iterable, which can be read only once.
-
-    Returns
-    -------
-    Sketch
-        The sketch of all released values, without these values. Raises ValueError if there are none, or if two files
-        have the same content.
     """
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
