@@ -10,7 +10,7 @@ import numpy as np
 
 from ldpbayes._core.tracing import is_concrete
 
-FEW = 6  # numbers or names that are shown one by one
+MOST_SHOWN_ENTRIES = 6  # numbers or names that are shown one by one
 
 
 def shown(value: Any) -> str:
@@ -22,12 +22,12 @@ def shown(value: Any) -> str:
         array = readable(value)
         if array is None:
             return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-        if array.size <= FEW:
+        if array.size <= MOST_SHOWN_ENTRIES:
             return repr(array.tolist())
         size = f"{array.size:,}" if array.ndim == 1 else "x".join(map(str, array.shape))
         low, high = float(array.min()), float(array.max())
         return f"<{size} values, all {low:.4g}>" if low == high else f"<{size} values in [{low:.4g}, {high:.4g}]>"
-    if isinstance(value, (tuple, list)) and len(value) > FEW:
+    if isinstance(value, (tuple, list)) and len(value) > MOST_SHOWN_ENTRIES:
         return f"<{len(value):,} from {shown(value[0])} to {shown(value[-1])}>"
     return " ".join(repr(value).split())
 

@@ -320,7 +320,7 @@ def load_features(args: argparse.Namespace) -> Features:
         raise BadInput(f"--features: no file {path}")
     if path.suffix == ".npy":
         try:
-            matrix = np.asarray(np.load(path, allow_pickle=False), float)
+            matrix = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False), float)
         except (ValueError, OSError) as error:
             raise BadInput(f"--features: {path} is not a matrix of numbers: {error}") from None
         if matrix.ndim != 2 or not matrix.size:

@@ -52,9 +52,9 @@ def sketch_from(
     """Make one sketch of the released values in large files or arrays, with only a few million values in memory at a
     time.
 
-    The privacy statement of the sketch treats each file as one release, except if ``different_people`` is True, and all
-    arrays together as one release. Two sketches cannot be added if both contain a file with the same content, because
-    its records would count twice.
+    The sketch does not keep the values. Its privacy statement treats each file as one release, except if
+    ``different_people`` is True, and all arrays together as one release. Raises ValueError if there are no values, or
+    if two files have the same content, because its records would count twice; such sketches cannot be added, either.
 
     Parameters
     ----------
@@ -84,12 +84,6 @@ def sketch_from(
         The options ``panels``, ``lattice``, ``expand`` and ``at`` of `Release.sketch`. For an `ExpandedSketch` without
         ``at``, the function must read the values three to five times. Therefore it raises ValueError if the arrays come
         from an iterable, which can be read only once.
-
-    Returns
-    -------
-    Sketch
-        The sketch of all released values, without these values. Raises ValueError if there are none, or if two files
-        have the same content.
     """
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
@@ -138,7 +132,7 @@ class _Piece(NamedTuple):
     rows: int = 0  # as far as they are known before reading
 
 
-class _Part(NamedTuple):
+class _ReadPiece(NamedTuple):
     """A piece that has been read, and the SHA-256 of its file where it is the first one; or blocks, if values are
     checked by their own digest.
     """
@@ -178,7 +172,7 @@ class _Reader:
             ends = np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()
             return [_Piece(path, a, b, sum(groups[a:b])) for a, b in itertools.pairwise(ends)] or [_Piece(path)]
 
-    def sketched(self, piece: _Piece, bar: Any = None) -> _Part | None:
+    def sketched(self, piece: _Piece, bar: Any = None) -> _ReadPiece | None:
         """The sketch of a piece, without one where it is empty."""
         with _naming(piece.path) as file:
             released_by, times, signed = self._made(piece.path)
@@ -194,7 +188,8 @@ class _Reader:
             if total is None:
                 return None
             whole = file is not None and piece.start == 0 and not signed
-            return _Part(piece.path, total, hashlib.file_digest(file, "sha256").hexdigest() if whole else None, blocks)
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if whole else None
+            return _ReadPiece(piece.path, total, digest, blocks)
 
     def expanding(self, pieces: list[_Piece], ready: Sequence[Sketch], executor: Executor | None) -> "_Reader":
         """The same, with one kind of sketch for all categories; and if they are expanded, the place: their mode."""
@@ -355,7 +350,7 @@ def _sum(sketches: Iterable[Sketch]) -> Any:
     return functools.reduce(lambda right, left: left + right, (part for _, part in reversed(stack))) if stack else None
 
 
-def _of_release(parts: Sequence[_Part]) -> Sketch:
+def _of_release(parts: Sequence[_ReadPiece]) -> Sketch:
     """The sketch of one release, whose parts have one promise together and are of one file."""
     total, (path, sketch, digest, blocks) = _sum(part.sketch for part in parts), parts[0]
     if path and blocks:

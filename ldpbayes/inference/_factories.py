@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from ldpbayes._core.printing import FEW, readable, shown
+from ldpbayes._core.printing import MOST_SHOWN_ENTRIES, readable, shown
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference.model import Model
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
@@ -191,5 +191,5 @@ def _text(value: Any) -> str:
         return getattr(value, "__name__", repr(value))
     if numbers.ndim == 0:
         return f"{numbers:.4g}"
-    few = numbers.ndim == 1 and numbers.size <= FEW
+    few = numbers.ndim == 1 and numbers.size <= MOST_SHOWN_ENTRIES
     return f"[{', '.join(map(_text, numbers))}]" if few else shown(numbers)

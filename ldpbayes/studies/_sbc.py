@@ -16,7 +16,7 @@ import scipy
 
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.executors import completed
-from ldpbayes._core.printing import FEW
+from ldpbayes._core.printing import MOST_SHOWN_ENTRIES
 from ldpbayes._core.types import Key, Message, Model, Params
 from ldpbayes.data import Release, ReleaseWarning
 from ldpbayes.estimation.estimates import table
@@ -56,7 +56,7 @@ class CalibrationStudy:
     draws: int | None = None
 
     def __repr__(self) -> str:
-        names = ", ".join(self.pit) if len(self.pit) <= FEW else f"{len(self.pit)} parameters"
+        names = ", ".join(self.pit) if len(self.pit) <= MOST_SHOWN_ENTRIES else f"{len(self.pit)} parameters"
         return f"{type(self).__name__}({self.replicates} replicates of {names})"
 
     @property

@@ -75,12 +75,13 @@ def formats() -> dict[str, Format]:
 
 def format_of(path: str | os.PathLike, name: str | None) -> tuple[str, Format]:
     """The format of this name, or of the ending of a file."""
-    all_formats, ending = formats(), pathlib.Path(path).suffix
-    names = {ending: format_name for format_name, entry in all_formats.items() for ending in entry.endings}
-    if name is None and ending not in names:
-        allowed = f"a file whose name ends in {' or '.join(names)}, or of a named format"
-        raise ArgumentError("a table", allowed, f"{path}")
-    if name is not None and name not in all_formats:
+    all_formats = formats()
+    if name is None:
+        names = {ending: format_name for format_name, entry in all_formats.items() for ending in entry.endings}
+        name = names.get(pathlib.Path(path).suffix)
+        if name is None:
+            allowed = f"a file whose name ends in {' or '.join(names)}, or of a named format"
+            raise ArgumentError("a table", allowed, f"{path}")
+    if name not in all_formats:
         raise ArgumentError("format", f"one of {', '.join(all_formats)}", f"{name!r}{guess(name, all_formats)}")
-    name = name or names[ending]
     return name, all_formats[name]
