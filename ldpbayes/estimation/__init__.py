@@ -11,7 +11,6 @@ from ldpbayes._core.checks import require
 from ldpbayes.estimation import losses
 from ldpbayes.estimation._corrections import (
     Combined,
-    Corrected,
     Correction,
     DoublyRandom,
     EvidenceCorrection,
@@ -38,7 +37,6 @@ __all__ = [
     "Ball",
     "Box",
     "Combined",
-    "Corrected",
     "Correction",
     "CrossValidation",
     "DensityEstimate",

@@ -81,7 +81,7 @@ class Correction(abc.ABC):
         `everywhere` is True if the loss is finite for all rows, also outside `support`. JAX must be able to trace this
         method.
         """
-        return EvidenceCorrection.of(Corrected(self.terms(mechanism, rows, key)))
+        return EvidenceCorrection.of(self.terms(mechanism, rows, key))
 
     def derivatives(self, columns: int) -> int:
         """Return how many derivatives of the loss in a record the correction uses, if `columns` columns have noise."""
@@ -147,24 +147,21 @@ class Laplacians(Points):
 
 @pytree_dataclass
 class Corrected:
-    """A corrected loss of N records: the sum of its ``terms``, a tuple of `Points` of the same records.
-
-    Its methods take the arguments of `Points.values`.
-    """
+    """A corrected loss of N records, the sum of its terms; its methods take the arguments of `Points.values`."""
 
     terms: tuple[Points, ...]
 
     def values(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Array:
-        """Return the corrected losses (N,) of the records."""
+        """Corrected losses (N,)."""
         return sum(jnp.sum(term.weights * term.values(loss, theta, index), axis=0) for term in self.terms)
 
     def derivatives(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> Derivatives:
-        """Return the mean of the corrected losses of all records, with its derivatives in `theta`."""
+        """Mean of the corrected losses, with its derivatives in `theta`."""
         totals = [term.total(loss, theta, index) for term in self.terms]
         return Derivatives(*(sum(parts) / self.count for parts in zip(*totals, strict=True)))
 
     def scores(self, loss: Loss, theta: Array, index: tuple[int, ...]) -> jax.Array:
-        """Return the scores (N, p) of the records: gradients of their corrected losses in the parameters `theta`."""
+        """Scores (N, p): gradients of the corrected losses in the parameters `theta`."""
         return jax.jacfwd(lambda at: self.values(loss, at, index))(theta)
 
     @property
@@ -176,9 +173,11 @@ class Corrected:
 class EvidenceCorrection:
     """What a correction computes from N released records: corrected losses, and functions of mean zero.
 
+    Make it by `EvidenceCorrection.of`.
+
     Parameters
     ----------
-    criteria : tuple of Corrected
+    criteria : tuple
         One or several corrected losses with the same expectation. `m_estimate` minimises the mean of the first. The
         differences between their scores (gradients) have mean zero, and make the estimate more precise.
     controls : array (N, q)
@@ -190,11 +189,12 @@ class EvidenceCorrection:
     controls: Array
 
     @classmethod
-    def of(cls, *criteria: Corrected, controls: Array = None) -> Self:
-        """Return an object without controls, unless these are given."""
+    def of(cls, *criteria: tuple[Points, ...], controls: Array = None) -> Self:
+        """Return an object of corrected losses, each a tuple of terms. Default: no controls."""
+        losses = tuple(map(Corrected, criteria))
         if controls is None:
-            controls = jnp.zeros((criteria[0].count, 0), criteria[0].terms[0].rows.dtype)
-        return cls(criteria, controls)
+            controls = jnp.zeros((losses[0].count, 0), criteria[0][0].rows.dtype)
+        return cls(losses, controls)
 
     def joined(self, other: "EvidenceCorrection") -> "EvidenceCorrection":
         """Return an object for the records of this one and of `other`."""
@@ -204,7 +204,7 @@ class EvidenceCorrection:
     def weighted(self, weights: jax.Array) -> "EvidenceCorrection":
         """Return an object whose corrected losses and controls are multiplied by `weights` (N,) of the records."""
         terms = [[dataclasses.replace(t, weights=t.weights * weights) for t in c.terms] for c in self.criteria]
-        return EvidenceCorrection(tuple(Corrected(tuple(parts)) for parts in terms), self.controls * weights[:, None])
+        return EvidenceCorrection.of(*map(tuple, terms), controls=self.controls * weights[:, None])
 
 
 @pytree_dataclass(eq=False)
@@ -351,10 +351,10 @@ class Combined(DoublyRandom):
         # smooth loss are on one line: two of them say all.
         methods: list[Correction] = [SmoothedDoublyRandom(self.draws, self.cuts)] if loss.smooth else []
         methods += [dataclasses.replace(self, support=None)]
-        whole = [Corrected(method.terms(mechanism, rows, keys[0])) for method in methods] if everywhere else []
+        whole = [method.terms(mechanism, rows, keys[0]) for method in methods] if everywhere else []
         if support is None:
             return EvidenceCorrection.of(*whole)
-        inner = Corrected(self.terms(mechanism, rows, keys[1]))
+        inner = self.terms(mechanism, rows, keys[1])
         return EvidenceCorrection.of(inner, *whole, controls=support_controls(mechanism, rows, support))
 
 

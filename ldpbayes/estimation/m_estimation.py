@@ -45,8 +45,8 @@ def m_estimate(
 ) -> "MEstimationResult":
     """Estimate the parameter that minimises the mean loss of the original records, if only released records are known.
 
-    The function minimises the mean of a corrected loss: a function of a released record that has the same expectation
-    as the loss of the original record. The result is an `MEstimationResult`.
+    The function minimises the mean of a corrected loss: a function of a released record that has the expectation of
+    the original record's loss. The result is an `MEstimationResult`.
 
     Parameters
     ----------
@@ -54,33 +54,28 @@ def m_estimate(
         A loss of `ldpbayes.estimation.losses`. Or a JAX function ``loss(x, theta)``, where the record ``x`` is a number
         or a row with all columns of the release, and ``theta`` is the parameter.
     release : Release
-        The released records. For the method ``oracle``, give an array or a data frame of original records instead. If
-        the loss is a function, the columns of the data frame must have the order of the release:
-        ``frame[list(mechanism.columns)]``.
+        The released records. For the method ``oracle``, an array or a data frame of original records, whose columns
+        have the order of the release if the loss is a function: ``frame[list(mechanism.columns)]``.
     method : str or Correction
         The correction: an object, such as ``DoublyRandom(draws=4)``, or one of these names for a class with default
         options:
 
-        - ``combined`` (default), `Combined`: an optimal combination of ``dr`` and ``sdr``, for zero-inflated symmetric
-          Laplace noise, and any loss;
         - ``dr``, `DoublyRandom`: for zero-inflated symmetric Laplace noise, and any loss;
         - ``sdr``, `SmoothedDoublyRandom`: for zero-inflated symmetric Laplace noise, and a smooth loss;
-        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise, and a smooth loss. In one column, Laplace
-          noise is allowed;
+        - ``combined`` (default), `Combined`: an optimal combination of ``dr`` and ``sdr``;
+        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise (in one column, also Laplace noise), and a
+          smooth loss;
         - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise, and a smooth loss;
         - ``naive``, `Naive`: no correction. The estimate is biased;
         - ``oracle``, `Oracle`: the loss of original records, for comparisons.
     start : array or pytree, optional
-        The value of ``theta`` at which the minimisation starts. If the loss is a function, give ``start``, which also
-        shows the form of ``theta``. Default for losses of regressions: the naive estimate, which minimises the loss
-        without correction. If the loss is a function with kinks, ``start`` is only the start of the search for the
-        naive estimate.
+        The value of ``theta`` at which the minimisation starts. Needed if the loss is a function, to show the form of
+        ``theta``. If this function has kinks, the search for the naive estimate starts here. Default for losses of
+        regressions: the naive estimate, which minimises the loss without correction.
     space : Box or Ball, optional
-        The set of parameters in which the minimum is searched. Default: a wide box around the naive estimate, which is
-        the estimate without correction.
+        The set of parameters in which the minimum is searched. Default: a wide box around the naive estimate.
     support, draws, cuts
-        Options of the method, if the method is given by its name. `DoublyRandom` describes these options. Raises
-        TypeError if they are given together with a correction object.
+        Options of a method that is given by its name. `DoublyRandom` describes them.
     starts : int
         Number of points at which a minimisation starts. The first is ``start``, and the others are random points of the
         space. The lowest minimum is the estimate. Default: 1.
@@ -98,8 +93,8 @@ def m_estimate(
     Raises
     ------
     TypeError, ValueError
-        Two arguments do not fit each other, for example the method and the noise of the release. Or the loss is not
-        finite at the start, or there are too few records.
+        Two arguments do not fit each other, such as the method and the noise. Or the loss is not finite at the start,
+        or there are too few records.
 
     Notes
     -----
@@ -107,9 +102,8 @@ def m_estimate(
     parameters. Only the last derivative may jump. ``independent`` needs two derivatives with respect to each column
     with noise.
 
-    Standard errors come from the sandwich formula ([Huber67]; [LCQ] Theorem 5.3). If the loss has kinks, the formula
-    uses the second derivatives of a smooth approximation of the loss. `MEstimationResult.bootstrap` computes bootstrap
-    standard errors instead.
+    Standard errors come from the sandwich formula ([Huber67]; [LCQ] Theorem 5.3), with the second derivatives of a
+    smooth approximation of a loss with kinks. `MEstimationResult.bootstrap` computes bootstrap standard errors.
 
     Examples
     --------
@@ -136,17 +130,15 @@ def m_estimate(
 class MEstimationResult(Estimate):
     """An M-estimate: the parameters that minimise a corrected loss of released records.
 
-    `Estimate` describes the attributes and methods that all estimates have. Further attributes are:
+    It is an `Estimate` with further attributes:
 
     - ``method``: the name of the correction;
     - ``count``: the number of records;
     - ``space``: the set of parameters in which the minimum was searched;
-    - ``boundary`` (p,): for each of p parameters, True if the estimate lies on the boundary of the space. The
-      covariances of this parameter are then NaN;
+    - ``boundary`` (p,): True for parameters on the boundary of the space, whose covariances are NaN;
     - ``minima``: the different local minima that were found, the lowest first, as pairs (parameters, mean corrected
       loss). The first is the estimate or, for the method ``combined``, the start of a last step;
-    - ``converged``: True if the minimisation that led to the estimate converged;
-    - ``iterations``: the number of iterations of this minimisation.
+    - ``converged``, ``iterations``: True if the minimisation converged, and the number of its iterations.
     """
 
     method: str
@@ -177,9 +169,8 @@ class MEstimationResult(Estimate):
     def update(self, release: Release, *, seed: int = 1) -> "MEstimationResult":
         """Return a new estimate from the records of this estimate together with the records of one more release.
 
-        The new release can have another budget and other clipping bounds. `seed` is the random seed of the further
-        noise that the method draws for the new records. Default: 1. Raises ValueError if the mechanism of the release
-        has another class or other columns.
+        The new release can have another budget and other clipping bounds, but a mechanism of another class or with
+        other columns raises ValueError. `seed` (default 1) is for the noise that the method draws for the new records.
         """
         before, method = self._solver.estimator, self._solver.method
         with jax.enable_x64(True):
@@ -201,9 +192,9 @@ class MEstimationResult(Estimate):
     def bootstrap(self, draws: int = 200, *, seed: int = 0, batch: int = 8) -> "MEstimationResult":
         """Return the same estimate, with a covariance matrix from a bootstrap of the records ([Rubin]; [CB]).
 
-        In each replicate, every record gets a random weight with an exponential law, and the weighted corrected loss is
-        minimised. `draws` is the number of replicates, at least 2. Default: 200. `batch` is the number of replicates
-        that are computed at the same time. Default: 8. `seed` is the random seed of the weights. Default: 0.
+        In each of `draws` replicates (at least 2, default 200), the records get random weights with an exponential law,
+        and the weighted corrected loss is minimised. `batch` (default 8) replicates are computed at a time. `seed`
+        (default 0) is the random seed of the weights.
         """
         draws = at_least(2, "draws", draws)
         with jax.enable_x64(True):
@@ -222,11 +213,10 @@ class Solution(NamedTuple):
 
 @pytree_dataclass
 class Estimator:
-    """An M-estimator as a function that JAX can compile: from a random key, released records and a start to an
-    estimate.
+    """An M-estimator as a function that JAX can compile: from a key, released records and a start to an estimate.
 
-    Use it for simulations with many estimates. An estimator is a pytree. Therefore a compiled function also works for
-    other numbers in ``mechanism`` and ``space``. Raises ValueError if there are too few records for the parameters, or
+    Use it for simulations with many estimates. It is a pytree, so that a compiled function also works for other numbers
+    in ``mechanism`` and ``space``. Raises ValueError if there are too few records for the parameters, or
     if the method is not valid for the noise of the mechanism.
 
     Parameters

@@ -235,20 +235,18 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
 class DensityEstimate(Estimate):
     """Result of `estimate_density`: an estimated law (probability distribution) without a parametric family.
 
-    The parameters of the estimate are functionals of the law, such as its mean and its quantiles. The method `of`
-    estimates other functionals. `Estimate` describes the attributes and methods that all estimates have. Further
+    It is an `Estimate` of functionals of the law, such as its mean and its quantiles; `of` estimates others. Further
     attributes are:
 
     - ``law``: the estimated law, a `SmoothDensity`;
-    - ``roughness``: the estimated roughness τ of the log density. With τ = 0, the law is uniform. A larger τ allows
-      more bends.
+    - ``roughness``: the estimated roughness τ of the log density, 0 for a uniform law. A larger τ allows more bends.
 
     Notes
     -----
     Standard errors are posterior standard deviations, from a normal approximation at the posterior mode and the delta
-    method. They include the bias that the penalty on rough densities causes. For quantiles in a tail and for small
-    shares, they are often too small. If the law is narrow beside the bounds and the noise is strong, the estimated law
-    is too wide, and the standard errors of the Gini coefficient and of quantiles are far too small.
+    method, with the bias of the penalty. For quantiles in a tail and for small shares, they are often too small. If the
+    law is narrow beside the bounds and the noise is strong, the estimated law is too wide, and the standard errors of
+    the Gini coefficient and of quantiles are far too small.
     """
 
     law: SmoothDensity
@@ -304,10 +302,9 @@ def estimate_density(
 
     The logarithm of the density is linear between equally spaced points (knots). If the mechanism takes whole numbers,
     probabilities of the whole numbers replace the density. A penalty keeps the second differences of the log density at
-    the knots small. The roughness is the scale of these differences. A small roughness means a strong penalty.
-
-    The estimate is the posterior mode of the model `ldpbayes.models.smooth_density`, where the roughness is fixed at
-    its own (approximate) posterior mode. If the release has no information, the result is nearly a uniform law.
+    the knots small. The roughness is the scale of these differences. The result is a `DensityEstimate`: the posterior
+    mode of the model `ldpbayes.models.smooth_density`, with the roughness at its own (approximate) posterior mode. If
+    the release has no information, it is nearly a uniform law.
 
     Parameters
     ----------
@@ -317,20 +314,14 @@ def estimate_density(
         Ends of the interval on which the law is estimated, in the unit of the data. The interval must include the
         clipping bounds of the mechanism. Default: the clipping bounds.
     knots : int
-        Number of knots, at least 4. For whole numbers, the function uses at most as many knots as there are whole
-        numbers in the interval. Default: 41.
+        Number of knots, at least 4, and at most one for each whole number if the mechanism takes these. Default: 41.
     outside : bool
-        True if original records may lie outside the interval. They count as records at the nearest end of the interval.
-        Therefore each end then has a positive probability (an atom). Default: False.
+        True if original records may lie outside the interval. They count as records at the nearest end, which then has
+        a positive probability (an atom). Default: False.
     functionals : dict of str to callable, optional
         Functions of a law, by name, such as the functions of `ldpbayes.functionals`. They are computed for the law of
         the records after clipping to the interval. Default: the mean, the standard deviation (``sd``) and, except for
         whole numbers, the 5, 25, 50, 75 and 95 % quantiles.
-
-    Returns
-    -------
-    DensityEstimate
-        The estimated law, and the estimated functionals with their standard errors.
 
     Raises
     ------

@@ -289,7 +289,7 @@ def test_a_truncated_loss_is_never_looked_at_outside_the_support():
 def test_batches_add_up():
     mechanism, z = rows_mechanism(), jnp.asarray(X)
     parts = [evidence_of(DoublyRandom(2, None), mechanism, z[i : i + 1], jax.random.key(i)) for i in range(3)]
-    evidence = functools.reduce(EvidenceCorrection.joined, map(EvidenceCorrection.of, parts))
+    evidence = functools.reduce(EvidenceCorrection.joined, (EvidenceCorrection.of(part.terms) for part in parts))
     (together,), loss = evidence.criteria, losses.logistic()
     want = np.concatenate([values_of(part, loss, THETA, (0, 1)) for part in parts])
     np.testing.assert_allclose(values_of(together, loss, THETA, (0, 1)), want)
