@@ -409,7 +409,7 @@ def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release
     if isinstance(mechanism, StatisticsMechanism) or isinstance(release, Sketch):
         return release  # models of statistics sum its values
     if mechanism.record_shape:
-        normal = mechanism.batch_shape == () and isinstance(mechanism.noise, (Gaussian, IndependentGaussian))
+        normal = mechanism.batch_shape == () and not {Gaussian, IndependentGaussian}.isdisjoint(mechanism.form_classes)
         has_sketch = model in MOMENT_MODELS and normal
     else:
         few = len(budgets_of(mechanism, release.count)[1]) <= MOST_BUDGETS

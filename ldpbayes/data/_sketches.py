@@ -240,7 +240,7 @@ class MomentSketch(Sketch):
 
         Raises ValueError if the noise of `mechanism` is not Gaussian, or if the records have different budgets.
         """
-        if not isinstance(mechanism.noise, (Gaussian, IndependentGaussian)) or mechanism.innermost is not mechanism:
+        if {Gaussian, IndependentGaussian}.isdisjoint(mechanism.form_classes):
             raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
         if mechanism.batch_shape != ():
             raise ValueError("a sketch of rows needs one budget for all; sketch the rows of each budget separately")

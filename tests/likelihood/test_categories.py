@@ -136,7 +136,7 @@ def test_collapsing_in_chunks_counts_every_record_once(monkeypatch):
         values = (rng.random((5000, d)) < 0.02).astype(np.uint8)
         kinds, counts = np.unique(values, axis=0, return_counts=True)
         for rows in (1 << 20, 700):
-            monkeypatch.setattr(sys.modules["ldpbayes.data.category_sketches"], "ROWS", rows)
+            monkeypatch.setattr(sys.modules["ldpbayes.data.category_sketches"], "VALUES_COUNTED_AT_ONCE", rows)
             sketch = ldp.Release(values, ldp.OptimalUnaryEncoding(1.0, d)).sketch()
             order = np.lexsort(sketch.nodes.T[::-1])
             np.testing.assert_array_equal(sketch.nodes[order], kinds)
