@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
@@ -98,6 +99,18 @@ def checked_field(tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray],
     value = getattr(tree, name)
     if is_concrete(value):
         object.__setattr__(tree, name, checked(called or name, value, allowed, ok))
+
+
+def undeclared_traits(cls: type) -> str:
+    """Lines with the traits that classes above owe (``_owed``, names and meanings) and that no class below declares as
+    an attribute, a property or a field; empty if there are none.
+    """
+    lines, declared = [], set[str]()
+    for base in cls.__mro__:
+        traits = vars(base).get("_owed", {}).items()
+        lines += [f"\n  {name}: {meaning}" for name, meaning in traits if name not in declared]
+        declared |= {*vars(base), *inspect.get_annotations(base)}
+    return "".join(lines)
 
 
 def ruled_fields(tree: Any) -> list[dataclasses.Field]:

@@ -14,7 +14,7 @@ from ldpbayes._core.types import Array
 from ldpbayes.data.frames import column, columns_of, is_missing
 from ldpbayes.data.release import Release, ReleaseWarning
 from ldpbayes.mechanisms import AdditiveMechanism
-from ldpbayes.mechanisms.plausibility import LEVEL, implausible_repeats
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_repeats
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
@@ -209,7 +209,7 @@ class NoisyTable(Release):
             if verdict := verdicts[moment]:
                 fits = " or the ".join(name for name in stated if not verdicts[name])
                 problem = f"repeated values differ {verdict} than is possible for noise with {moment} = {spread!r}"
-                problem += f" (probability below {LEVEL:g})"
+                problem += f" (probability below {FALSE_REPORT_LEVEL:g})"
                 problem += f"; the stated number could be the {fits}" if fits else ""
                 _doubt(table, problem)
         return table
@@ -229,7 +229,7 @@ class NoisyTable(Release):
         said = f"It compares data sets in which one person is {word}: this changes up to {changed} of the released"
         said = f"{said} values, each by up to {most}."
         beside: Any = {"neighbours": self.neighbours, "publisher": self.privacy}
-        return Promise(mechanism, changed=changed, said=said, **beside)
+        return Promise(mechanism, changed=changed, change=said, **beside)
 
     @property
     def dim(self) -> str:

@@ -25,7 +25,7 @@ from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansi
 from ldpbayes.data.frames import is_missing
 from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
-from ldpbayes.mechanisms.plausibility import LEVEL
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
 from ldpbayes.privacy.guarantee import counted_once
 
@@ -149,7 +149,7 @@ class Release(Holding):
     @property
     def _promise(self) -> Promise:
         unknown = self.mechanism.trust_model == "central" and self.count > 1 and self.times is None
-        return Promise(self.mechanism, self.times, said=OF_ONE_VALUE if unknown else "")
+        return Promise(self.mechanism, self.times, change=OF_ONE_VALUE if unknown else "")
 
     sampler = property(
         lambda self: (self.about or {}).get("sampler"),
@@ -364,7 +364,7 @@ def doubts_about(mechanism: Mechanism, values: np.ndarray) -> str | None:
     reasons = "; ".join(mechanism.implausible(values))
     problem = f"these values are nearly impossible under {mechanism!r}, whatever the records are"
     advice = "Check the parameters of the mechanism, and that the values were not changed after the release"
-    return f"{problem} (probability below {LEVEL:g}): {reasons}. {advice}" if reasons else None
+    return f"{problem} (probability below {FALSE_REPORT_LEVEL:g}): {reasons}. {advice}" if reasons else None
 
 
 def is_npz(path: str | os.PathLike) -> bool:

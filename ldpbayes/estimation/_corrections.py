@@ -20,7 +20,6 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.estimation.losses import Loss, derivatives_up_to
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated
-from ldpbayes.noise.zero_inflated import Omitted
 from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 
 DRAWS = 16  # default draws of the analyst's own noise for each record
@@ -541,8 +540,7 @@ def methods_for(mechanism: Additive) -> list[Correction]:
 
 def is_laplace(noise: Noise, law_type: type[Noise], columns: int) -> bool:
     """Whether the noise, if it is added, is Laplace or symmetric Laplace noise; in one column these are one law."""
-    law = noise.noise if isinstance(noise, Omitted) else noise
-    return isinstance(law, (Laplace, SymmetricLaplace) if columns == 1 else law_type)
+    return isinstance(noise.underlying, (Laplace, SymmetricLaplace) if columns == 1 else law_type)
 
 
 def _checked_support(support: Support) -> Support:
@@ -603,8 +601,7 @@ def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Arr
 def chance_and_deviation(mechanism: Additive, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     """δ and λ of each record, arrays (1, N): zero probability and standard deviation of the noise in each column."""
     noise, ones = mechanism.noise, jnp.ones((1, rows.shape[0]), rows.dtype)
-    chance = noise.chance if isinstance(noise, Omitted) else 0.0
-    return jnp.asarray(chance, rows.dtype) * ones, jnp.asarray(noise.standard_deviation, rows.dtype) * ones
+    return jnp.asarray(noise.chance, rows.dtype) * ones, jnp.asarray(noise.standard_deviation, rows.dtype) * ones
 
 
 def _released_points(rows: jax.Array) -> Points:

@@ -25,7 +25,6 @@ from ldpbayes.likelihood.registry import is_own
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import joined_mechanism
-from ldpbayes.noise.zero_inflated import Omitted
 
 
 def observe(
@@ -188,7 +187,7 @@ def kind_of(data: Any) -> Hashable:
     """A key that is equal for the data of groups which can be one site."""
     mechanism = data.mechanism
     structure = type(data), jax.tree.structure((mechanism, getattr(data, "polynomial", None)))
-    if not isinstance(mechanism, Additive) or not (mechanism.columns or isinstance(mechanism.noise, Omitted)):
+    if not isinstance(mechanism, Additive) or not (mechanism.columns or mechanism.omits_noise):
         return structure
     # Bounds of these mechanisms are shared by all records, so that groups with different bounds cannot be one site.
     bounds = mechanism.lower, mechanism.upper

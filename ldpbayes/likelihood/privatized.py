@@ -19,8 +19,7 @@ from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.latent import VERY_NARROW, check_nodes, is_narrow, latent_nodes, log_sum_over_counts
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.additive import Additive
-from ldpbayes.mechanisms.reporting import Floored, Reported
+from ldpbayes.mechanisms.reporting import Floored
 from ldpbayes.numerics.arrays import distinct
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
@@ -67,7 +66,7 @@ class Privatized(dist.Distribution):
     pytree_aux_fields = ("method", "panels")
     support = property(lambda self: self.mechanism.support)
     _law = property(lambda self: unexpanded(self.base_dist))
-    _unclipped = property(lambda self: self.mechanism.record_shape or not getattr(self.mechanism, "bounded", True))
+    _unclipped = property(lambda self: self.mechanism.record_shape or not self.mechanism.bounded)
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Privatized(dist.Distribution):
             shape = base_dist.event_shape
             raise ValueError(f"base_dist must {wanted}, got {type(base_dist).__name__} of event shape {shape}")
         parts = jax.tree.leaves(base_dist, is_leaf=lambda part: isinstance(part, dist.Delta))
-        noisy = isinstance(mechanism, (Additive, Reported)) and method in BY_CLOSED_FORM
+        noisy = mechanism.noise is not None and method in BY_CLOSED_FORM
         is_number = noisy and isinstance(unexpanded(base_dist), dist.Delta)
         if not is_number and any(isinstance(part, dist.Delta) for part in parts):
             raise ValueError("base_dist must have no point masses, got Delta; for known records use mechanism.log_prob")
@@ -151,8 +150,8 @@ class Privatized(dist.Distribution):
         The noise must be additive. Reporting rules, such as "print 0 for negative numbers", are allowed. Other
         mechanisms raise TypeError. If records are counts and the mechanism has no bounds, JAX must not trace `value`.
         """
-        mechanism = self.mechanism
-        if not isinstance(mechanism, (Additive, Reported)) or mechanism.record_shape or mechanism.has_atoms:
+        mechanism: Any = self.mechanism
+        if mechanism.noise is None or mechanism.record_shape or mechanism.has_atoms:
             raise TypeError(f"cdf is only for numbers that all have additive noise, got {type(mechanism).__name__}")
         below = unchecked(Floored, mechanism, value)  # prints all that is no larger as the value
         law = Privatized(self.base_dist, below, method=self.method, panels=self.panels, validate_args=False)
@@ -268,7 +267,7 @@ def of_unwrapped(function: Callable[[Any], Array], law: dist.Distribution) -> ja
 
 def law_of_records(law: Any, groups: Array, mechanism: Mechanism | None = None) -> dist.Distribution:
     """Laws (N,) of records from a law (G,) a group: of its class, or `Grouped` where a mechanism takes categories."""
-    if mechanism is not None and mechanism.support.is_discrete and not isinstance(mechanism, (Additive, Reported)):
+    if mechanism is not None and mechanism.support.is_discrete and mechanism.noise is None:
         return Grouped(law, groups)
     own = unexpanded(law)
     if own.batch_shape in ((), (1,)):

@@ -70,9 +70,8 @@ def is_own(base: dist.Distribution, mechanism: Mechanism) -> bool:
 
 
 def _keys(base: dist.Distribution, mechanism: Mechanism) -> list[tuple[type, type, bool]]:
-    kinds = (*type(mechanism).__mro__, *(type(mechanism._law).__mro__ if isinstance(mechanism, Additive) else ()))
     laws = type(families.unexpanded(base)).__mro__
-    return [(law, kind, mechanism.bounded) for law in laws for kind in kinds]
+    return [(law, kind, mechanism.bounded) for law in laws for kind in mechanism.form_classes]
 
 
 def for_all_records(form: Callable) -> Callable:

@@ -31,6 +31,7 @@ from ldpbayes.mechanisms._categories import (
     RandomizedResponse,
     SubsetSelection,
     SymmetricUnaryEncoding,
+    TransitionMatrix,
 )
 from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, SquareWaveMechanism, UnbiasedRandomizer
 from ldpbayes.mechanisms._regression import (
@@ -40,19 +41,11 @@ from ldpbayes.mechanisms._regression import (
     LogisticStatisticsMechanism,
     StatisticsMechanism,
 )
-from ldpbayes.mechanisms._transition_matrix import TransitionMatrix
 from ldpbayes.mechanisms.additive import AdditiveMechanism
-from ldpbayes.mechanisms.design import (
-    Histogram,
-    explained_variance,
-    optimal_bins,
-    optimal_half_width,
-    optimal_interval,
-    optimal_unbiased,
-)
+from ldpbayes.mechanisms.design import Histogram, optimal_half_width, optimal_interval
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms.registry import mechanism_from_spec, mechanism_names, register
-from ldpbayes.mechanisms.reporting import Floored, Incomplete, Reported, Rounded, Withheld
+from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 
 __all__ = [
     "Categories",
@@ -79,7 +72,6 @@ __all__ = [
     "RPWithPrior",
     "RROnBins",
     "RandomizedResponse",
-    "Reported",
     "Rounded",
     "SquareWaveMechanism",
     "StaircaseMechanism",
@@ -91,13 +83,10 @@ __all__ = [
     "UnbiasedRandomizer",
     "Withheld",
     "ZeroInflatedLaplaceMechanism",
-    "explained_variance",
     "mechanism_from_spec",
     "mechanism_names",
-    "optimal_bins",
     "optimal_half_width",
     "optimal_interval",
-    "optimal_unbiased",
     "register",
     "static",
 ]

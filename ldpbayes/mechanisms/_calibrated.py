@@ -23,21 +23,16 @@ from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 class LaplaceMechanism(Additive):
     """Laplace noise for a privacy budget, added to a clipped number, to columns of a row, or to a statistic ([DMNS]).
 
-    The scale of the noise is the sensitivity divided by epsilon.
-
-    - If you give `lower` and `upper`, every record gets noise and is protected. The sensitivity is then upper − lower.
-      For a row, the sensitivity is the sum of upper − lower over the perturbed columns.
-    - If you give `sensitivity`, noise is added once, to a statistic of many records. The guarantee then protects each
-      person in the statistic.
+    The scale of the noise is the sensitivity divided by epsilon. With bounds, every record gets noise and is protected;
+    the sensitivity is then upper − lower, summed over the perturbed columns of a row. With `sensitivity`, noise is
+    added once, to a statistic of many records. The guarantee then protects each person in the statistic.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget in nats, positive and finite: one number, or an array with one personal budget for each record.
-    lower, upper : array_like, optional
-        Clipping bounds of a record, in the unit of the data. Default: no bounds.
-    columns, perturbed, sensitivity : optional
-        Options for records that are rows, and the sensitivity of a statistic. `AdditiveMechanism` describes them.
+        Privacy budget in nats, positive and finite: one number, or one personal budget for each record.
+    lower, upper, columns, perturbed, sensitivity : optional
+        As in `AdditiveMechanism`.
 
     Examples
     --------
@@ -56,10 +51,9 @@ class LaplaceMechanism(Additive):
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
-        """Return the mechanism with Laplace noise of a given scale, instead of a given budget.
+        """Return the mechanism with Laplace noise of density exp(−|x|/b)/(2b), for b = `scale` in the unit of the data.
 
-        `scale` is the number b in the density exp(−|x|/b)/(2b) of the noise x. `scale`, `lower` and `upper` are in the
-        unit of the data. `options` are further parameters of `AdditiveMechanism`.
+        `options` are further parameters of `AdditiveMechanism`.
         """
         return AdditiveMechanism(laws.Laplace(scale), lower, upper, **options)
 
@@ -86,18 +80,15 @@ class _StatedDeviation(Additive):
 class SymmetricLaplaceMechanism(_StatedDeviation):
     """Symmetric multivariate Laplace noise, added to a clipped number or to clipped columns of a row ([LCQ] sec. 3).
 
-    The noise of one column has standard deviation λ. The noise of d columns has the law SL_d(λ² I), which
-    `ldpbayes.noise.SymmetricLaplace` describes.
+    The noise of d columns has the law SL_d(λ² I), which `ldpbayes.noise.SymmetricLaplace` describes.
 
     Parameters
     ----------
     scale : array_like
-        Standard deviation λ of the noise in each column, in the unit of the data, 0 or more: one number, or one number
-        for each record. A record with λ = 0 is released without noise, because it is public.
-    lower, upper : array_like
-        Clipping bounds of a record, in the unit of the data.
-    columns, perturbed : optional
-        Options for records that are rows. `AdditiveMechanism` describes them.
+        Standard deviation λ of the noise in each column, in the unit of the data, 0 or more: one number, or one for
+        each record. A record with λ = 0 is released without noise, because it is public.
+    lower, upper, columns, perturbed
+        As in `AdditiveMechanism`.
 
     Examples
     --------
@@ -112,11 +103,9 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
 class IndependentLaplaceMechanism(_StatedDeviation):
     """Independent Laplace noise on a number, or in every perturbed column of a row.
 
-    `SymmetricLaplaceMechanism` describes the parameters. The noise in a column has the density exp(−|x|/b)/(2b) at x,
-    with b = scale/√2. The standard deviation of this noise is `scale`.
-
-    The guarantee for two records that differ in one column is exact. For records that differ in several columns, it is
-    the trade-off curve of randomized response with an equal epsilon, slightly below the exact curve.
+    `SymmetricLaplaceMechanism` describes the parameters; Laplace's b in a column is scale/√2. The guarantee for two
+    records that differ in one column is exact. For several columns, it is the trade-off curve of randomized response
+    with an equal epsilon, slightly below the exact curve.
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
@@ -124,10 +113,7 @@ class IndependentLaplaceMechanism(_StatedDeviation):
 
 @registered_dataclass("zero_inflated_laplace")
 class ZeroInflatedLaplaceMechanism(Additive):
-    """Symmetric Laplace noise that is omitted for some records at random ([LCQ] Definition 3.1).
-
-    A record is released without noise with probability δ. Otherwise, the record gets the noise of
-    `SymmetricLaplaceMechanism`. [LCQ] calls this law ZIL(δ, λ² I).
+    """Symmetric Laplace noise that is omitted for some records at random, the law ZIL(δ, λ² I) ([LCQ] Definition 3.1).
 
     Records without noise can often be recognised in the release, if records have many columns or if the bounds are
     narrow compared with the scale. `ldpbayes.privacy.zil_parameters` computes the scale for a privacy target.
@@ -136,10 +122,8 @@ class ZeroInflatedLaplaceMechanism(Additive):
     ----------
     zero_probability : array_like
         Probability δ that a record gets no noise, strictly between 0 and 1: one number, or one number for each record.
-    scale : array_like
-        Standard deviation λ of the noise in each column, for records that get noise, in the unit of the data.
-    lower, upper, columns, perturbed
-        Clipping bounds and options for rows, as in `SymmetricLaplaceMechanism`.
+    scale, lower, upper, columns, perturbed
+        λ of the records that get noise, bounds and columns, as in `SymmetricLaplaceMechanism`.
 
     Examples
     --------
@@ -164,25 +148,19 @@ class GaussianMechanism(Additive):
     """Gaussian noise for a privacy target, added to a number, to columns of a row, or to a statistic ([BW] Theorem 8).
 
     The attribute `scale` is the smallest standard deviation of the noise that gives (epsilon, delta)-differential
-    privacy. It is proportional to the sensitivity.
+    privacy, proportional to the sensitivity. With bounds, every record gets noise and is protected; the sensitivity is
+    then upper − lower, of rows the Euclidean norm of upper − lower over the perturbed columns. With `sensitivity`,
+    noise is added once, to a statistic of many records. The guarantee then protects each person in the statistic.
 
-    - If you give `lower` and `upper`, every record gets noise and is protected. The sensitivity is then upper − lower.
-      For a row, the sensitivity is the Euclidean norm of upper − lower over the perturbed columns.
-    - If you give `sensitivity`, noise is added once, to a statistic of many records. The guarantee then protects each
-      person in the statistic.
-
-    The mechanism stores `scale`. Therefore, if `jax.vmap` maps over `epsilon` or `delta`, it must also map over
-    `scale`.
+    The mechanism stores `scale`. If `jax.vmap` maps over `epsilon` or `delta`, it must also map over `scale`.
 
     Parameters
     ----------
     epsilon, delta : array_like
         Privacy target: epsilon in nats, positive and finite, and delta in (0, 1). Each is one number, or one number for
         each record. JAX tracers raise a ValueError, because NumPy computes `scale`.
-    lower, upper : array_like, optional
-        Clipping bounds of a record, in the unit of the data. Default: no bounds.
-    columns, perturbed, sensitivity : optional
-        Options for records that are rows, and the sensitivity of a statistic. `AdditiveMechanism` describes them.
+    lower, upper, columns, perturbed, sensitivity : optional
+        As in `AdditiveMechanism`.
 
     Examples
     --------
@@ -211,10 +189,9 @@ class GaussianMechanism(Additive):
     def from_standard_deviation(
         cls, standard_deviation: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Return the mechanism with Gaussian noise of a given standard deviation, instead of a given privacy target.
+        """Return the mechanism with Gaussian noise of a `standard_deviation` in the unit of the data.
 
-        `standard_deviation`, `lower` and `upper` are in the unit of the data. `options` are further parameters of
-        `AdditiveMechanism`.
+        `options` are further parameters of `AdditiveMechanism`.
         """
         return AdditiveMechanism(laws.Gaussian(standard_deviation), lower, upper, **options)
 
@@ -222,14 +199,11 @@ class GaussianMechanism(Additive):
     def classical(
         cls, epsilon: Array, delta: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Return the mechanism with the noise of the classical rule ([DR] Theorem A.1).
+        """Return the mechanism with noise of standard deviation √(2 log(1.25/δ)) Δ/ε for sensitivity Δ ([DR] Theorem
+        A.1).
 
-        The standard deviation is √(2 log(1.25/δ)) Δ/ε. Here ε is `epsilon` in nats, δ is `delta`, and Δ is the
-        sensitivity. `lower` and `upper` are the clipping bounds. `options` are further parameters of
-        `AdditiveMechanism`.
-
-        For ε < 1, the noise is larger than (ε, δ)-differential privacy requires. For large ε, the noise is too small.
-        The δ that the returned mechanism really has at this ε is ``mechanism.guarantee.delta(epsilon)``.
+        For ε < 1, the noise is larger than (ε, δ)-differential privacy requires. For large ε, it is too small: its true
+        δ is ``mechanism.guarantee.delta(epsilon)``. `options` are further parameters of `AdditiveMechanism`.
         """
         epsilon = checked("epsilon", epsilon, *POSITIVE)
         delta = checked("delta", delta, *INSIDE_0_1)
@@ -258,21 +232,20 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
 
 @registered_dataclass("staircase")
 class StaircaseMechanism(Additive, PiecewiseConstant):
-    """Staircase noise for a privacy budget, added to a clipped number ([GV]).
+    """Staircase noise for a privacy budget, added to a clipped number ([GV]; see `ldpbayes.noise.Staircase`).
 
-    The density of the noise is a step function (see `ldpbayes.noise.Staircase`). With the default γ, no other noise
-    with this budget has a smaller variance. The gain over Laplace noise is large for large budgets, and vanishes for
-    small budgets.
+    With the default γ, no other noise with this budget has a smaller variance. The gain over Laplace noise is large for
+    large budgets, and vanishes for small budgets.
 
     Parameters
     ----------
     epsilon : array_like
         Privacy budget in nats, positive and finite: one number, or one number for each record.
     lower, upper : array_like
-        Clipping bounds of a record, in the unit of the data, finite.
+        Clipping bounds of a record, as in `AdditiveMechanism`.
     gamma : array_like, optional
         Number γ in (0, 1]. The density jumps at γΔ, (1 + γ)Δ, ... on both sides of 0, where Δ is upper − lower.
-        Default: `ldpbayes.noise.optimal_gamma`, for the least variance.
+        Default: the γ of the least variance.
     """
 
     epsilon: Array = ruled(POSITIVE)
@@ -291,7 +264,7 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
 
     @property
     def noise(self) -> laws.Staircase:  # type: ignore[override]
-        gamma = laws.optimal_gamma(self.epsilon) if self.gamma is None else self.gamma
+        gamma = laws.Staircase.optimal_gamma(self.epsilon) if self.gamma is None else self.gamma
         return unchecked(laws.Staircase, self.upper - self.lower, self.epsilon, gamma)
 
     def pieces(self, z: ArrayLike) -> tuple[Array, Array]:
@@ -317,23 +290,17 @@ class _WholeNumbers(Additive):
 
 @registered_dataclass("discrete_laplace")
 class DiscreteLaplaceMechanism(_WholeNumbers):
-    """Discrete Laplace noise, also called geometric noise, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
+    """Discrete Laplace noise, also called geometric noise, on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
 
-    The law is from [GRS].
-
-    - Without bounds, the released value is a statistic of many records, such as a count (central model). The budget
-      epsilon is `sensitivity` divided by `scale`.
-    - With bounds, each record is clipped and gets its own noise (local model).
+    Without bounds, the released value is a statistic of many records, such as a count (central model), and the budget
+    is `sensitivity`/`scale`. With bounds, each record is clipped and gets its own noise (local model).
 
     Parameters
     ----------
     scale : array_like
-        Scale of the noise in the unit of the data, positive (as in OpenDP): one number, or one number for each released
-        value.
-    lower, upper : array_like, optional
-        Clipping bounds of a record, which are whole numbers. Default: no bounds.
-    columns, perturbed : optional
-        Options for records that are rows. `AdditiveMechanism` describes them.
+        Scale of the noise in the unit of the data, positive (as in OpenDP): one number, or one for each released value.
+    lower, upper, columns, perturbed : optional
+        As in `AdditiveMechanism`. Bounds are whole numbers.
     sensitivity : float, optional
         Largest change of the statistic if one record changes, a whole number. Default: 1 if there are no bounds.
 
@@ -352,12 +319,8 @@ class DiscreteGaussianMechanism(_WholeNumbers):
 
     Parameters
     ----------
-    scale : array_like
-        Scale of the noise in the unit of the data, positive: one number, or one number for each released value. A scale
-        above 1 is nearly equal to the standard deviation of the noise.
-    lower, upper, columns, perturbed, sensitivity : optional
-        Clipping bounds, options for records that are rows, and the sensitivity of a statistic, as in
-        `DiscreteLaplaceMechanism`.
+    scale, lower, upper, columns, perturbed, sensitivity
+        As in `DiscreteLaplaceMechanism`. A scale above 1 is nearly the standard deviation of the noise.
 
     Examples
     --------

@@ -1,11 +1,14 @@
-"""Local mechanisms for categories: randomized response, unary encodings, subsets, Hadamard response, hashing."""
+"""Local mechanisms for categories: randomized response, unary encodings, subsets, Hadamard response, hashing, and any
+other by its matrix of probabilities.
+"""
 
 import abc
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +22,12 @@ from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, abstract, flipped
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, drawn_columns, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import CHUNK, by_rows
-from ldpbayes.privacy import Guarantee
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.numerics.special import log_or_nothing
+from ldpbayes.privacy import FiniteTradeoff, Guarantee
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, checked_laws
 
 
 class Categories(DiscreteMechanism):
@@ -31,6 +35,7 @@ class Categories(DiscreteMechanism):
 
     categories: int
 
+    noise, bounded, of_categories = None, True, True
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -56,19 +61,23 @@ class PureProtocol(Categories):
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget in nats, positive: one number, or one number for each record. An infinite budget means that
-        records are not perturbed.
+        Privacy budget in nats, positive: one number, or one for each record. Under an infinite budget, records are not
+        perturbed.
     categories : int
-        Number of categories, at least 2. Records are the codes 0, ..., categories − 1. Other records raise a
-        ValueError.
+        Number of categories, at least 2. Records are the codes 0, ..., categories − 1; others raise a ValueError.
     """
 
     epsilon: Array = ruled(ABOVE_0)
     categories: int = static()
 
     _independent_bits: ClassVar[bool] = False  # whether codes are in S(z) independently of each other, given x
-    support_probabilities = abstract("P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.")
-    separation = abstract("Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.")
+    #: P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.
+    support_probabilities: ClassVar[Any]
+    separation: ClassVar[Any]  #: Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.
+    _owed: ClassVar[dict[str, str]] = {
+        "support_probabilities": "P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget",
+        "separation": "largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'",
+    }
 
     guarantee = property(lambda self: Guarantee(PureProtocolTradeoff(self.epsilon, self.separation)))
     _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
@@ -76,36 +85,24 @@ class PureProtocol(Categories):
 
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return True if the released value `z` supports the category `x`, which means that x is in the set S(z).
-
-        The codes `x` may be integers or floats. The result has the broadcast shape of `x` and the batch shape of `z`.
+        """Return whether the released value `z` supports the category `x`, in the broadcast shape of `x`
+        and the batch of `z`.
         """
 
     @abc.abstractmethod
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Return log p(z | x) for the categories x that `z` supports. It is equal for all these categories.
-
-        The result has the batch shape of the released values `z`.
-        """
+        """Return log p(z | x) for the categories x that `z` supports, where it is equal, in the batch shape of `z`."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:
-        """Return 1 for each category that `z` supports, and 0 for each other category.
-
-        The result has the batch shape of `z` and a new last axis of length `categories`.
-        """
+        """Return 1 for each category that `z` supports and 0 for others: the batch shape of `z`, then (categories,)."""
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Return an array (N, m) of integers with one row for each of the N released values `z`.
-
-        Two released values have equal rows only if they support the same categories. A sketch (a compressed release)
-        stores only one of several released values with equal rows.
-        """
         return np.asarray(z).reshape(len(z), -1)
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -114,7 +111,7 @@ class PureProtocol(Categories):
         return self.log_supported(z).astype(dtype) + penalty.astype(dtype)
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        counts, n = self._support_counts(values) if self.categories <= MOST_COUNTED else None, len(values)
+        counts, n = self._support_counts(values) if self.categories <= MOST_COUNTED_CATEGORIES else None, len(values)
         if counts is None:
             return []
         p, q = (float(np.mean(np.broadcast_to(a, n))) for a in self.support_probabilities)
@@ -151,7 +148,7 @@ class _EvenProtocol(PureProtocol):
     """A pure protocol under which all values with x in S(z) are equally likely, and so are all others."""
 
     monotone = True
-    _values = abstract("The `_Values` that can be released.")
+    _values: Any  # the `_Values` that can be released
     separation = property(lambda self: self.support_probabilities[0] * (1 - self._values.share_with))
     # log of (1 - p)/p, where p = P(x in S(z) | x)
     _log_odds = property(lambda self: np.log(self._values.odds).item() - self._budget)
@@ -184,14 +181,20 @@ class BitVectorProtocol(PureProtocol):
     def membership(self, z: ArrayLike) -> jax.Array:
         return jnp.asarray(z) != 0
 
+    def possible_values(self, most: int) -> np.ndarray | None:
+        if 2**self.categories > most:
+            return None
+        bits = np.array(list(itertools.product((0, 1), repeat=self.categories)), np.uint8)
+        return bits[np.asarray(self.support(bits))]
+
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         return np.packbits(z != 0, axis=-1)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         dtype = jnp.result_type(x, float)
         p, q = (jnp.asarray(a, dtype)[..., None] for a in self.support_probabilities)
-        own = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
-        mean = jnp.where(own, p, q)
+        is_true = jnp.asarray(x)[..., None] == jnp.arange(self.categories)
+        mean = jnp.where(is_true, p, q)
         return mean, mean * (1 - mean)
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray:
@@ -219,13 +222,8 @@ def row_sums(z: Array) -> Array:
 class RandomizedResponse(_EvenProtocol):
     """Randomized response: release the true category with probability p, and each other category with probability q.
 
-    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q. The mechanism for two categories is from
-    [Warner]. The mechanism for more categories is from [KBR]. A released value z supports only the category z.
-
-    Parameters
-    ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories (default: 2), as in `PureProtocol`.
+    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q ([Warner] for two categories, [KBR] for more). A
+    released value z supports only the category z. Default: two categories. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -239,9 +237,8 @@ class RandomizedResponse(_EvenProtocol):
     _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released code for each record.
-
-        The released codes have the dtype of `x` if this dtype can represent all codes. Otherwise, they are integers.
+        """Draw a released code for each record, in the dtype of `x` if this can represent all
+        codes, else as integers.
         """
         codes, dtype = self._codes(x), jnp.asarray(x).dtype
         if jnp.issubdtype(dtype, jnp.floating):
@@ -276,27 +273,25 @@ class _UnaryEncoding(BitVectorProtocol):
 
     monotone = True
     _independent_bits: ClassVar[bool] = True
-    _logits = abstract(
-        "Logits of p and of q in the shape of a budget, by NumPy or JAX; infinite at an infinite budget."
-    )
+    _logits: Any  # logits of p and of q in the shape of a budget, by NumPy or JAX; infinite at an infinite budget
     _log_odds = property(lambda self: self._logits(self._budget, jnp))
     separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = self._codes(x)
-        own, other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
+        of_true, of_other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
         shape = jnp.broadcast_shapes(x.shape, jnp.shape(self.epsilon)) + self.event_shape
-        probability = jnp.where(x[..., None] == jnp.arange(self.categories), own, other)
+        probability = jnp.where(x[..., None] == jnp.arange(self.categories), of_true, of_other)
         return (jax.random.uniform(key, shape, probability.dtype) < probability).astype(jnp.uint8)
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        own, other = self._log_odds
-        ones = row_sums(z).astype(other.dtype) - 1
+        of_true, of_other = self._log_odds
+        ones = row_sums(z).astype(of_other.dtype) - 1
         zeros = self.categories - 1 - ones
         # at an infinite budget q = 0: with one bit set, 0 log 0 is 0; with none or several, the value is impossible
-        exact = jnp.isinf(other)
-        log_q = jnp.where(exact & (ones != 0), -jnp.inf, -ones * jax.nn.softplus(-jnp.where(exact, 0.0, other)))
-        return -jax.nn.softplus(-own) + log_q - zeros * jax.nn.softplus(other)
+        exact = jnp.isinf(of_other)
+        log_q = jnp.where(exact & (ones != 0), -jnp.inf, -ones * jax.nn.softplus(-jnp.where(exact, 0.0, of_other)))
+        return -jax.nn.softplus(-of_true) + log_q - zeros * jax.nn.softplus(of_other)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
@@ -311,16 +306,11 @@ class _UnaryEncoding(BitVectorProtocol):
 
 @registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
-    """Optimal unary encoding (OUE): release one perturbed bit for each category.
+    """Optimal unary encoding (OUE): release one perturbed bit for each category ([WBLJ] sec. 4.2).
 
-    The bit of the true category is 1 with probability p = 1/2. The bit of each other category is 1 with probability
-    q = 1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. See [WBLJ] sec. 4.2. In [KJKH] eq. 9, the
-    letter q stands for our p, and the letter p stands for our 1 − q.
-
-    Parameters
-    ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, as in `PureProtocol`.
+    The bit of the true category is 1 with probability p = 1/2, and the bit of each other category with probability
+    q = 1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. In [KJKH] eq. 9, the letter q stands for our
+    p, and the letter p stands for our 1 − q. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -333,16 +323,11 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("symmetric_unary_encoding")
 class SymmetricUnaryEncoding(_UnaryEncoding):
-    """Symmetric unary encoding (SUE): release one bit for each category, after random flips.
+    """Symmetric unary encoding (SUE): release one bit for each category, after random flips ([WBLJ] sec. 4.2).
 
-    Before the flips, the bit of the true category is 1, and all other bits are 0. Each bit is flipped with probability
-    q = 1 / (exp(epsilon / 2) + 1), and kept with probability p = 1 − q. SUE is from [WBLJ] sec. 4.2. It equals the
-    permanent response of basic RAPPOR in [EPK], with f = 2 q.
-
-    Parameters
-    ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, as in `PureProtocol`.
+    Before the flips, only the bit of the true category is 1. Each bit is flipped with probability
+    q = 1 / (exp(epsilon / 2) + 1). This is the permanent response of basic RAPPOR in [EPK], with f = 2 q.
+    `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -357,17 +342,14 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """Subset selection: release a random set of w categories ([YB]; [WHNWXY]).
 
-    A set that contains the true category is exp(epsilon) times as probable as a set that does not contain it.
+    A set with the true category is exp(epsilon) times as probable as a set without it. Under an infinite budget, the
+    set always has it. `PureProtocol` describes epsilon and categories.
 
     Parameters
     ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, as in `PureProtocol`. With an infinite budget, the set always
-        contains the true category.
     subset_size : int, optional
         Number w of categories in a set, from 1 to categories − 1. It is required if epsilon is an array. Default:
-        categories / (exp(epsilon) + 1), rounded up or down. The direction is chosen for the smaller variance of
-        estimated frequencies.
+        categories / (exp(epsilon) + 1), rounded so that estimated frequencies have the smaller variance.
 
     Examples
     --------
@@ -410,8 +392,8 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
         held = jax.random.uniform(key_own, shape, log_odds.dtype) < jax.nn.sigmoid(-log_odds)
         # the set is the first w categories of an order: x is first or last in it, the others are shuffled
         order = jax.random.uniform(key_others, (*shape, d), log_odds.dtype)
-        own = x[..., None] == jnp.arange(d)
-        order = jnp.where(own, jnp.where(held, -1.0, 2.0)[..., None], order)
+        is_true = x[..., None] == jnp.arange(d)
+        order = jnp.where(is_true, jnp.where(held, -1.0, 2.0)[..., None], order)
         rank = jnp.argsort(jnp.argsort(order, axis=-1), axis=-1)
         return (rank < w).astype(jnp.uint8)
 
@@ -438,20 +420,13 @@ class _SizedSubset(constraints.multinomial):
 class HadamardResponse(_EvenProtocol):
     """Hadamard response: release the number of a column of a Hadamard matrix ([ASZ] Algorithm 1).
 
-    Every category has its own row of the matrix, with a 1 in half of the columns. The mechanism prefers the columns in
-    which the row of the true category has a 1. They are exp(epsilon) times as probable as the other columns.
-
-    A released value z is the number of a column, 0, ..., K − 1, where K is the smallest power of two above the number
-    of categories. The row of category x has a 1 in column z if the binary numbers x + 1 and z share an even number of
-    ones. Then z supports x.
+    Every category has its own row of the matrix, with a 1 in half of the columns. The columns in which the row of the
+    true category has a 1 are exp(epsilon) times as probable as the others. A released value z is the number of a
+    column, 0, ..., K − 1, where K is the smallest power of two above the number of categories. The row of category x
+    has a 1 in column z if the binary numbers x + 1 and z share an even number of ones. Then z supports x.
 
     The mechanism is for small budgets. For epsilon well above 1, `SubsetSelection` and `LocalHashing` are more precise.
-
-    Parameters
-    ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, as in `PureProtocol`. With an infinite budget, the row of the
-        true category always has a 1 in the released column.
+    `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -495,28 +470,24 @@ def _even_parity(bits: jax.Array) -> jax.Array:
     return jax.lax.population_count(bits) % 2 == 0
 
 
-MOST_COUNTED = 1 << 22  # categories whose values are counted to find implausible ones
-MAX_CATEGORIES = 10**7  # codes of at most seven digits
-MAX_RANGE = 1 << 31
+MOST_COUNTED_CATEGORIES = 1 << 22  # categories whose values are counted to find implausible ones
+MOST_HASHED_CATEGORIES = 10**7  # codes of at most seven digits
+LARGEST_HASH_RANGE = 1 << 31
 
 
 @registered_dataclass("local_hashing")
 class LocalHashing(_EvenProtocol):
-    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
+    """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash ([WBLJ] sec.
+    4.3).
 
     Randomized response perturbs the hash. With ``hash_range=2``, the mechanism is binary local hashing (BLH). With the
-    default `hash_range`, it is optimal local hashing (OLH). Both are from [WBLJ], sec. 4.3.
-
-    A released value is a pair (seed, hash). It supports the categories that have this hash under this seed. The
-    guarantee is for two categories that have different hashes under the seed, the worst case.
-
-    The hash is xxHash32 of the decimal digits of the category's code, modulo g, as in the package pure-ldp.
+    default `hash_range`, it is optimal local hashing (OLH). A released value is a pair (seed, hash). It supports the
+    categories that have this hash under this seed. The guarantee is for two categories with different hashes, the worst
+    case. The hash is xxHash32 of the decimal digits of the category's code, modulo g, as in the package pure-ldp.
+    `PureProtocol` describes epsilon and categories (here at most 10^7).
 
     Parameters
     ----------
-    epsilon, categories
-        Privacy budget in nats, and number of categories, at most 10^7, as in `PureProtocol`. With an infinite budget,
-        the hash is not perturbed.
     hash_range : int, optional
         Number g of different hashes, at least 2. It is required if epsilon is an array or infinite. Default:
         exp(epsilon) rounded to an integer, plus 1.
@@ -535,13 +506,13 @@ class LocalHashing(_EvenProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, "categories", self.categories, MAX_CATEGORIES)
+        at_least(2, "categories", self.categories, MOST_HASHED_CATEGORIES)
         g = self.hash_range
         if g is None:
             if not is_concrete(self.epsilon) or np.ndim(self.epsilon) or np.isinf(self.epsilon):
                 raise ValueError("hash_range must be given if epsilon is an array, infinite or traced")
-            g = min(round(math.exp(min(self.epsilon, 50.0))) + 1, MAX_RANGE)
-        object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, MAX_RANGE))
+            g = min(round(math.exp(min(self.epsilon, 50.0))) + 1, LARGEST_HASH_RANGE)
+        object.__setattr__(self, "hash_range", at_least(2, "hash_range", g, LARGEST_HASH_RANGE))
 
     @property
     def support(self) -> constraints.Constraint:
@@ -553,9 +524,9 @@ class LocalHashing(_EvenProtocol):
         shape = jnp.broadcast_shapes(x.shape, log_odds.shape)
         key_seed, key_flip, key_other = jax.random.split(key, 3)
         seed = jax.random.bits(key_seed, shape, jnp.uint32)
-        own = self.hash(seed, x)
+        code = self.hash(seed, x)
         flip = jax.random.uniform(key_flip, shape, log_odds.dtype) < jax.nn.sigmoid(log_odds)
-        return jnp.stack([seed, flipped(key_other, own, flip, self.hash_range)], axis=-1)
+        return jnp.stack([seed, flipped(key_other, code, flip, self.hash_range)], axis=-1)
 
     def hash(self, seed: ArrayLike, x: ArrayLike) -> jax.Array:
         """Return the hash of each code `x` under each `seed`, from 0 to `hash_range` − 1. Arguments broadcast."""
@@ -623,3 +594,55 @@ def xxh32_of_decimal(x: ArrayLike, seed: ArrayLike, largest: int) -> jax.Array:
 
 def _rotate(bits: jax.Array, by: int) -> jax.Array:
     return (bits << by) | (bits >> (32 - by))
+
+
+@registered_dataclass("transition_matrix")
+class TransitionMatrix(Categories):
+    """Any mechanism for categories, given by its matrix of probabilities p(z | x).
+
+    The guarantee is for the two categories that are easiest to distinguish. An output that is possible for one of them
+    only reveals the category: epsilon is then infinite, unless delta is at least the probability of such outputs.
+
+    Parameters
+    ----------
+    matrix : array_like (k, m)
+        Probabilities p(z | x), with a row for each category x = 0, ..., k − 1 and a column for each output z = 0, ...,
+        m − 1, for k ≥ 2. All records have the same matrix. Rows must sum to one, up to 1e-9.
+    """
+
+    matrix: Array
+
+    _shared: ClassVar[tuple[str, ...]] = ("matrix",)
+    categories = property(lambda self: np.shape(self.matrix)[0], doc="Number k of categories.")
+    support = property(lambda self: constraints.integer_interval(0, np.shape(self.matrix)[1] - 1))
+    guarantee = property(lambda self: Guarantee(FiniteTradeoff(self.matrix)))
+
+    def __post_init__(self) -> None:
+        if is_concrete(self.matrix):
+            object.__setattr__(self, "matrix", checked_laws("matrix", self.matrix))
+        if np.ndim(self.matrix) != 2 or len(self.matrix) < 2:
+            raise ValueError(f"matrix must have a row for each category, at least two, got {np.shape(self.matrix)}")
+
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
+        codes, matrix = self._codes(x), jnp.asarray(self.matrix, jnp.result_type(float))
+        return drawn_columns(matrix, codes, jax.random.uniform(key, codes.shape, matrix.dtype))
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        matrix = jnp.asarray(self.matrix, jnp.result_type(x, float))
+        return log_or_nothing(matrix[jnp.asarray(x).astype(int), jnp.asarray(z).astype(int)])
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(z)[:, None]
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        counts = np.bincount(values, minlength=self.matrix.shape[1])
+        ends = self.matrix.min(axis=0), self.matrix.max(axis=0)
+        return implausible_counts(counts, len(values), *ends, 2 * len(counts), "are {}".format)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        values = super()._validated(values)
+        if is_concrete(self.matrix):
+            impossible = ~np.any(self.matrix, axis=0)[values]
+            problem = "an output with a zero column in the matrix is impossible; {} values are such outputs"
+            refuse(impossible, problem, values)
+        return values

@@ -24,21 +24,21 @@ from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import FiniteTradeoff, PureProtocolTradeoff
 
-MOST_CELLS = 512  # of a prior: the optimum takes less than a second
-LEAST_CELLS = 64  # of a prior: more do not change the optimum visibly
+MOST_PRIOR_CELLS = 512  # of a prior: the optimum takes less than a second
+LEAST_PRIOR_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 
 @registered_dataclass("rr_on_bins")
 class RROnBins(FiniteOutputs, PiecewiseConstant):
     """Randomized response over d bins of labels. Each bin is released as one number ([GKKLMVZ] Algorithm 1).
 
-    A label in bin i is released as outputs[i] with probability p = exp(epsilon) q. It is released as each other output
-    with probability q = 1/(exp(epsilon) + d − 1). Released values are the outputs, not the numbers of the bins.
+    A label in bin i is released as outputs[i] with probability p = exp(epsilon) q, and as each other output with
+    probability q = 1/(exp(epsilon) + d − 1).
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget in nats, positive and finite: one number, or an array with one personal budget for each label.
+        Privacy budget in nats, positive and finite: one number, or one personal budget for each label.
     edges : array_like (d + 1,)
         Ends of the bins, strictly increasing, in the unit of the labels, for d ≥ 2 bins. Bin i has the labels x with
         edges[i] < x ≤ edges[i + 1]. A label beyond the outer edges belongs to the nearest bin. Choose edges and outputs
@@ -76,14 +76,13 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: ArrayLike | None = None) -> "RROnBins":
         """Return the mechanism with the least mean squared error E[(z − x)²] under a prior of the labels x.
 
-        Here z is the released value of the label x. The prior is divided into cells, and each bin is a union of cells.
-        The computation replaces each label by the middle of its cell. If all cells are equally wide, this changes the
-        error of all bins by the same number, so that the optimal bins are the same.
+        Each bin is a union of cells, in which each label counts as the middle of its cell. If all cells are equally
+        wide, this changes the error of all bins by the same number, so that the optimal bins are the same.
 
         Parameters
         ----------
         prior : pair of array_like
-            Nodes (k + 1,) and densities (k,) of a histogram of the labels. The prior must be public, or estimated
+            Nodes (k + 1,) and densities (k,) of a histogram of the labels, which must be public, or estimated
             privately.
         epsilon : float
             Privacy budget in nats, positive and finite.
@@ -132,21 +131,20 @@ def _module_of(mechanism: protocol.Mechanism, z: ArrayLike) -> tuple[ArrayModule
 
 
 def _cells(nodes: np.ndarray) -> np.ndarray:
-    """Ends of cells: a prior's bins, cut into parts, or `MOST_CELLS` equal cells of its range instead of more bins."""
+    """Ends of cells: a prior's bins, cut into parts, or equal cells of its range instead of too many bins."""
     bins = len(nodes) - 1
-    if bins > MOST_CELLS:
-        return np.linspace(nodes[0], nodes[-1], MOST_CELLS + 1)
-    parts = -(-LEAST_CELLS // bins)
+    if bins > MOST_PRIOR_CELLS:
+        return np.linspace(nodes[0], nodes[-1], MOST_PRIOR_CELLS + 1)
+    parts = -(-LEAST_PRIOR_CELLS // bins)
     return np.interp(np.arange(parts * bins + 1) / parts, np.arange(bins + 1), nodes)
 
 
-RULES = ("projection", "uniform")  # for labels outside the interval
+OUTSIDE_RULES = ("projection", "uniform")  # for labels outside the interval
 
 
 class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
-    """Base of mechanisms that release a number within a half-width ζ of the label, or else a number anywhere.
-
-    `RPWithPrior` describes the law of the released value.
+    """Base of mechanisms that release a number within a half-width ζ of the label, or else a number anywhere, by the
+    law of `RPWithPrior`.
     """
 
     epsilon: Array
@@ -156,7 +154,8 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
     _unit: ClassVar[str] = "label"
     _projects: bool = True  # whether inputs outside the interval are taken to be at its nearest end
 
-    linear_tails = False
+    noise, bounded = None, True
+    linear_tails = has_atoms = False
     resolution = math.inf
     _ends = property(lambda self: (self.interval[0] - self.half_width, self.interval[1] + self.half_width))
     released_range = property(lambda self: (extreme("min", self._ends[0]), extreme("max", self._ends[1])))
@@ -214,10 +213,8 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Return a corrected value for each released value `z`.
-
-        Given the label, the mean of the corrected value is the label. For a label outside the interval, the mean is the
-        nearest end of the interval. Raises ValueError if ``outside="uniform"``.
+        """Return `Mechanism.unbiased` values, which exist only if labels outside the interval are
+        projected to its ends.
         """
         if not self._projects:
             raise ValueError(f"{type(self).__name__} has unbiased values only with outside='projection'")
@@ -234,7 +231,6 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee for the two ends of the interval, the pair of labels that is easiest to distinguish."""
         # the neighbourhoods differ in a length of min(2ζ, b − a), of density 1/γ and exp(−ε)/γ
         width = self.interval[1] - self.interval[0]
         separation = np.minimum(2 * self.half_width, width) / (2 * self.half_width + np.exp(-self.epsilon) * width)
@@ -249,17 +245,16 @@ class RPWithPrior(NearOrAnywhere):
     """Release a value within a distance ζ of the label, or else a value anywhere in an interval ([LH] eqs. 3.4-3.17).
 
     A released value z is in [a − ζ, b + ζ], where [a, b] is the interval. Let x be a label in [a, b]. The density of z
-    is 1/γ if |z − x| ≤ ζ, and exp(−ε)/γ otherwise. Here γ = 2ζ + exp(−ε)(b − a). The label has ε-differential privacy,
+    is 1/γ if |z − x| ≤ ζ, and exp(−ε)/γ otherwise, with γ = 2ζ + exp(−ε)(b − a). The label has ε-differential privacy,
     with delta = 0. Nothing else in a record is protected.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget ε in nats, positive and finite: one number, or an array with one personal budget for each label.
+        Privacy budget ε in nats, positive and finite: one number, or one personal budget for each label.
     interval : pair of float
-        The ends a < b of the interval, finite, in the unit of the labels. Choose them without looking at the labels. Or
-        compute them from a private histogram of the labels, with `optimal_interval` or `optimal_half_width` of
-        `ldpbayes.mechanisms`.
+        The ends a < b of the interval, finite, in the unit of the labels. Choose them without looking at the labels, or
+        from a private histogram of the labels, by `optimal_interval` or `optimal_half_width`.
     half_width : array_like
         Distance ζ, positive and finite, in the unit of the labels: one number, or one number for each label.
     outside : {"projection", "uniform"}
@@ -282,23 +277,22 @@ class RPWithPrior(NearOrAnywhere):
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "interval", checked_interval(self.interval))
-        if self.outside not in RULES:
-            raise ValueError(f"outside must be one of {', '.join(RULES)}, got {self.outside!r}")
+        if self.outside not in OUTSIDE_RULES:
+            raise ValueError(f"outside must be one of {', '.join(OUTSIDE_RULES)}, got {self.outside!r}")
 
 
-ONE_NUMBER = "a finite number", lambda a: (a.ndim == 0) & np.isfinite(a)
-_T, _W = np.polynomial.legendre.leggauss(40)
+ONE_FINITE_NUMBER = "a finite number", lambda a: (a.ndim == 0) & np.isfinite(a)
+_GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
 @registered_dataclass("square_wave")
 class SquareWaveMechanism(NearOrAnywhere):
     """Release a number near the clipped record, or else a number anywhere: the square wave mechanism ([LWLSL] sec. 5).
 
-    Let x be the clipped record, and let upper − lower be the unit of length. A released number z is at most b outside
-    the bounds. The density of z is exp(ε)/(2b exp(ε) + 1) if |z − x| ≤ b, and 1/(2b exp(ε) + 1) otherwise.
-
-    The half-width is b = (ε exp(ε) − exp(ε) + 1)/(2 exp(ε)(exp(ε) − 1 − ε)). This b maximises a bound on the mutual
-    information of x and z. If you want another half-width, use `RPWithPrior`.
+    In units of upper − lower, a released number z is at most b outside the bounds. Its density for a clipped record x
+    is exp(ε)/(2b exp(ε) + 1) if |z − x| ≤ b, and 1/(2b exp(ε) + 1) otherwise. The half-width b = (ε exp(ε) − exp(ε) +
+    1)/(2 exp(ε)(exp(ε) − 1 − ε)) maximises a bound on the mutual information of x and z. If you want another half-
+    width, use `RPWithPrior`.
 
     Parameters
     ----------
@@ -309,8 +303,8 @@ class SquareWaveMechanism(NearOrAnywhere):
     """
 
     epsilon: Array = ruled(("positive and at most 30", lambda a: (a > 0) & (a <= 30)))
-    lower: Array = ruled(ONE_NUMBER)
-    upper: Array = ruled(ONE_NUMBER)
+    lower: Array = ruled(ONE_FINITE_NUMBER)
+    upper: Array = ruled(ONE_FINITE_NUMBER)
 
     monotone = True
     _unit: ClassVar[str] = "record"
@@ -322,20 +316,19 @@ class SquareWaveMechanism(NearOrAnywhere):
 
     @property
     def half_width(self) -> Array:
-        """The half-width in the unit of the data, (upper − lower) b.
-
-        Here b = f(−ε)/(2 f(ε)) with f(t) = (exp(t) − 1 − t)/t².
-        """
+        """The half-width in the unit of the data: b = f(−ε)/(2 f(ε)) of the range, with f(t) = (exp(t) − 1 − t)/t²."""
         xp = np if is_concrete(self) else jnp
         epsilon = xp.asarray(self.epsilon)[..., None]
-        rising, falling = (xp.exp(sign * epsilon * (1 + _T) / 2) @ (_W * (1 - _T)) for sign in (1, -1))
+        rising, falling = (
+            xp.exp(sign * epsilon * (1 + _GAUSS_NODES) / 2) @ (_GAUSS_WEIGHTS * (1 - _GAUSS_NODES)) for sign in (1, -1)
+        )
         return (self.upper - self.lower) * falling / (2 * rising)
 
     #: Possible kinks, for records whose law has kinks at 40ths of the interval, as `SmoothDensity` has.
     released_breakpoints = property(lambda self: self._bends(np.linspace(self.lower, self.upper, 41)))
 
 
-NODES = 25  # labels with a row of their own: a second's work
+DEFAULT_NODES = 25  # labels with a row of their own: a second's work
 MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 
 
@@ -343,9 +336,9 @@ MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     """Unbiased mechanism for labels with finitely many outputs ([BGKKLMVZ]): E[z | x] = x between the outer nodes.
 
-    Every node is a label that has its own row in `matrix`. A label at a node is released as one of the outputs, with
-    the probabilities in the row. A label between two nodes is first rounded at random to one of the two nodes. The mean
-    of the rounded label is the label. A label beyond the outer nodes is clipped.
+    A label at a node is released as one of the outputs, with the probabilities in the row of the node. A label between
+    two nodes is first rounded at random to one of them, so that its mean is the label. A label beyond the outer nodes
+    is clipped.
 
     Parameters
     ----------
@@ -355,11 +348,10 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     nodes : array_like (k,)
         At least two labels, strictly increasing, in the unit of the labels.
     outputs : array_like (m,)
-        At least two released numbers, strictly increasing, in the unit of the labels. The first output is below all
-        nodes, and the last output is above all nodes.
+        At least two released numbers, strictly increasing, in the unit of the labels. The first is below all nodes, and
+        the last above.
     matrix : array_like (k, m)
-        Positive probabilities p(output | node), with one row for each node and one column for each output. Each row
-        sums to one, and the mean output of a row is its node, both up to 1e-9.
+        Positive probabilities p(output | node). Each row sums to one, and its mean output is its node, both up to 1e-9.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -393,7 +385,9 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
                 raise ValueError(f"matrix must have {needed}, up to {MATRIX_TOLERANCE:g}; the error is {error:.3g}")
 
     @classmethod
-    def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = NODES) -> "UnbiasedRandomizer":
+    def optimal(
+        cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = DEFAULT_NODES
+    ) -> "UnbiasedRandomizer":
         """Return the unbiased mechanism with the least mean squared error E[(z − x)²], if the labels x have a prior.
 
         Parameters
@@ -401,9 +395,9 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         prior, epsilon
             Histogram of the labels, and privacy budget in nats, as in `RROnBins.optimal`.
         nodes : int or array_like
-            The nodes, strictly increasing, in the unit of the labels. Or the number of nodes, which are then equally
-            spaced over the range of the prior. Default: 25, which takes a second. Rounding to nodes increases the
-            variance of a released value by at most a quarter of the squared distance between two nodes.
+            The nodes, strictly increasing, in the unit of the labels; or their number, equally spaced over the range of
+            the prior. Default: 25, which takes a second. Rounding to nodes increases the variance of a released value
+            by at most a quarter of the squared distance between two nodes.
         """
         histogram = checked_histogram(prior)
         if is_integer(nodes):
@@ -435,17 +429,12 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
         return jnp.asarray(self.matrix, z.dtype).T[self.place(z)]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x). Between two nodes, p(z | x) is interpolated linearly in x."""
         dtype = jnp.result_type(z, x, float)
         place, (above, share) = self.place(jnp.asarray(z, dtype)), self._neighbour(jnp.asarray(x, dtype))
         matrix = jnp.asarray(self.matrix, dtype)
         return log_or_nothing((1 - share) * matrix[above - 1, place] + share * matrix[above, place])
 
     def breakpoints(self, z: Array) -> Array:
-        """Return the k nodes for each released value `z`, as an array (*z.shape, k).
-
-        The nodes are the labels x at which p(z | x) is not smooth.
-        """
         xp, z = _module_of(self, z)
         return xp.broadcast_to(xp.asarray(self.nodes), (*z.shape, len(self.nodes)))
 

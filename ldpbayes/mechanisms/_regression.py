@@ -19,7 +19,7 @@ from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
-from ldpbayes.mechanisms.plausibility import LEVEL, implausible_numbers
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_numbers
 from ldpbayes.mechanisms.protocol import NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import Gaussian, IndependentGaussian
@@ -28,8 +28,8 @@ from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
 from ldpbayes.privacy.tradeoffs import WorstTradeoff
 
-COUNT = "a whole number of records, at least 1", lambda a: (a >= 1) & (a == np.round(a))
-ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
+RECORD_COUNT = "a whole number of records, at least 1", lambda a: (a >= 1) & (a == np.round(a))
+RADIUS_ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it
 
 
 class _Regression(Columnwise):
@@ -75,7 +75,9 @@ class _Regression(Columnwise):
             for name, sizes in (("radius", np.linalg.norm(x, axis=-1)), ("response_bound", np.abs(y))):
                 bound = getattr(self, name)
                 problem = f"{{}} of {sizes.size} rows exceed {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
-                refuse(sizes > bound * (1 + ROUNDING), f"{problem}: scale the rows, or let the mechanism clip them")
+                refuse(
+                    sizes > bound * (1 + RADIUS_ROUNDING), f"{problem}: scale the rows, or let the mechanism clip them"
+                )
         if self.clip or concrete:
             xp = np if is_concrete(y, self.response_bound) else jnp
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)
@@ -87,21 +89,19 @@ class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a bounded response y ([KJKH] sec. 3.2.3 and 12.1).
 
     Gaussian noise is (epsilon, delta)-private if its standard deviation is at least the sensitivity divided by a number
-    μ. This μ is computed exactly from epsilon and delta. The attribute `unit_standard_deviation` is 1/μ.
-
-    The noise has standard deviation 2 `response_bound`/(μ √c) in the response and 2 `radius`/(μ √(1 − c)) in each
-    covariate, where c is `split`. Less noise is not enough, because two records may differ by 2 `radius` in x and also
-    by 2 `response_bound` in y.
+    μ, computed exactly from epsilon and delta. The attribute `unit_standard_deviation` is 1/μ. The noise has standard
+    deviation 2 `response_bound`/(μ √c) in the response and 2 `radius`/(μ √(1 − c)) in each covariate, where c is
+    `split`. Less noise is not enough, because two records may differ by 2 `radius` in x and also by 2 `response_bound`
+    in y.
 
     Parameters
     ----------
     epsilon, delta : array_like
         Privacy target: epsilon in nats, positive and finite, and delta in (0, 1). Each is one number, or one number for
         each record. JAX tracers raise a ValueError, because NumPy computes the noise.
-    radius : float
-        Largest Euclidean norm of the covariates of a record, in their unit. Choose it without looking at the data.
-    response_bound : float
-        Largest absolute value of a response, in its unit. Choose it without looking at the data.
+    radius, response_bound : float
+        Largest Euclidean norm of the covariates of a record, and largest absolute value of a response, in their units.
+        Choose them without looking at the data.
     columns : int or sequence of str
         Number or names of the columns of a row (x, y). The response is the last column.
     split : float
@@ -148,9 +148,8 @@ class LinearRecordsMechanism(_Regression, Additive):
         return jnp.concatenate([projected(part[..., :-1], self.radius), y], axis=-1)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Add noise to records `x`, for simulation only.
-
-        Records beyond `radius` or `response_bound` raise a ValueError, unless ``clip`` is True.
+        """Add noise to records `x`, for simulation. Records beyond the bounds raise a ValueError
+        unless ``clip`` is True.
         """
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
@@ -164,9 +163,8 @@ class LinearRecordsMechanism(_Regression, Additive):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for two records that differ in one column.
-
-        There is a guarantee for the response and a guarantee for a covariate. The result is the weaker of the two.
+        """The guarantee for two records that differ in one column: the weaker one of the response
+        and of a covariate.
         """
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
         tradeoff = GaussianTradeoff((share / self.unit_standard_deviation)[()])
@@ -178,22 +176,17 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, and randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
     The label gets the budget `split` · epsilon. The covariates get the least noise for which label and covariates
-    together are (epsilon, delta)-private. The attribute `standard_deviation` is the standard deviation of this noise.
-
-    [KJKH] needs more noise, because it adds a budget (1 − `split`) · epsilon for the covariates, as if the worst cases
-    of label and covariates occurred together.
+    together are (epsilon, delta)-private, of the attribute `standard_deviation`. [KJKH] needs more noise, because it
+    adds a budget (1 − `split`) · epsilon for the covariates, as if the worst cases of both occurred together.
 
     Parameters
     ----------
     epsilon, delta : float
         Privacy target: epsilon in nats, positive and finite, and delta in (0, 1).
-    radius, columns
-        Largest Euclidean norm of the covariates, and the columns of a row, as in `LinearRecordsMechanism`. The label is
-        the last column.
+    radius, columns, clip
+        As in `LinearRecordsMechanism`. The label is the last column.
     split : float
         Share of epsilon that the label gets, strictly between 0 and 1. Default: 0.5.
-    clip : bool
-        True to clip covariates beyond `radius`. Default: False. Such covariates then raise a ValueError.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -206,7 +199,8 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1
     _labels = True
-    linear_tails = False
+    bounded = True
+    linear_tails = has_atoms = False
     resolution = property(attrgetter("standard_deviation"), doc="See `NumericMechanism`.")
     response_epsilon = property(lambda self: self.epsilon * self.split, doc="Budget of the label in nats.")
     noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
@@ -225,10 +219,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return array_of(z)[..., None][..., :0]
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released row for each record `x`, for simulation only.
-
-        Labels 0 and 1 (or −1 and 1) are released as 0 and 1. Raises ValueError for other labels.
-        """
+        """Draw a released row for each record, for simulation. Labels 0 and 1 (or −1 and 1) are released as 0 and 1."""
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, (y > 0).astype(covariates.dtype)[..., None]], axis=-1))
 
@@ -244,7 +235,6 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return projected(rows[..., :-1], self.radius) if self.clip else rows[..., :-1]
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x): the log density of the covariates plus the log probability of the label."""
         z, x = jnp.asarray(z), jnp.asarray(x)
         noise = self.noise.log_prob(z[..., :-1] - self._clipped(x))
         return noise + self._label.log_prob(z[..., -1], x[..., -1])
@@ -258,16 +248,12 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The exact guarantee for two records that differ in all covariates and in the label."""
         tradeoff = GaussianWithResponseTradeoff(2 * self.radius / self.standard_deviation, self.response_epsilon)
         return Guarantee(tradeoff, stated_delta=self.delta)
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for two records that differ in one column.
-
-        There is a guarantee for the label and a guarantee for a covariate. The result is the weaker of the two.
-        """
+        """The guarantee for two records that differ in one column: the weaker one of the label and of a covariate."""
         covariate = GaussianTradeoff(2 * self.radius / self.standard_deviation)
         tradeoff = WorstTradeoff([covariate, self._label.guarantee.tradeoff])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
@@ -287,14 +273,10 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
 @dataclasses.dataclass(frozen=True)
 class StatisticsMechanism(_Regression, Additive):
-    """Base of mechanisms that add Gaussian noise to statistics of a record (x, y), or to the sum of these statistics.
+    """Base of mechanisms that add Gaussian noise to statistics of a record (x, y), or to their sum over records.
 
-    `LinearStatisticsMechanism` describes all parameters:
-
-    - privacy target: ``epsilon``, in nats, and ``delta``, a probability;
-    - records: ``radius``, ``response_bound``, ``columns`` and ``clip``;
-    - statistics: ``ratios`` and ``off_diagonal``;
-    - sums: ``trust_model`` and ``count``, the number of records.
+    `LinearStatisticsMechanism` describes the parameters ``epsilon``, ``delta``, ``radius``, ``response_bound``,
+    ``columns``, ``ratios``, ``off_diagonal``, ``trust_model``, ``count`` and ``clip``.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -305,7 +287,7 @@ class StatisticsMechanism(_Regression, Additive):
     ratios: Array = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
-    count: Array = optional(COUNT, default=None)
+    count: Array = optional(RECORD_COUNT, default=None)
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
 
@@ -330,20 +312,18 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]
-        """Largest distance between the statistics of two records, in the unit of a squared covariate.
-
-        `ldpbayes.privacy.linear_sensitivity` and `ldpbayes.privacy.logistic_sensitivity` define this distance.
+        """Largest distance between the statistics of two records, in the unit of a squared covariate
+        (`ldpbayes.privacy.linear_sensitivity`, `ldpbayes.privacy.logistic_sensitivity`).
         """
         if self._labels:
             return logistic_sensitivity(self.covariates, self.radius, self.ratios)
         return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
 
     def statistics(self, rows: Array) -> Array:
-        """Return the statistics of each record, before noise is added.
+        """Return the statistics (*batch, m) of records `rows` (*batch, columns), before noise is added.
 
-        `rows` are records (*batch, columns), whose last column is the response. The result is an array (*batch, m) of m
-        statistics. In logistic regression, labels other than 0 and 1 (or −1 and 1) raise a ValueError. Records beyond
-        the bounds raise a ValueError, unless ``clip`` is True.
+        Labels other than 0 and 1 (or −1 and 1) raise a ValueError, and records beyond the bounds unless ``clip`` is
+        True.
         """
         x, y = self._parts(rows)
         y = y[..., None]
@@ -368,9 +348,9 @@ class StatisticsMechanism(_Regression, Additive):
     def noise(self) -> IndependentGaussian:  # type: ignore[override]
         """The law of the noise in a released value, which is about one record or is the sum over several records."""
         summed = 1.0 if self.trust_model == "central" or self.count is None else self.count
-        each = np.repeat(self.ratios, self._blocks) / self.ratios[0]
+        relative = np.repeat(self.ratios, self._blocks) / self.ratios[0]
         first = array_of(self.standard_deviation * summed**0.5)
-        return unchecked(IndependentGaussian, first[..., None] * each)
+        return unchecked(IndependentGaussian, first[..., None] * relative)
 
     def total(self, count: int) -> "StatisticsMechanism":
         """Return the mechanism for the sum of `count` released values of this mechanism (local model).
@@ -384,14 +364,12 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee for two records whose statistics are as far apart as possible."""
         tradeoff = GaussianTradeoff(self.sensitivity / self.standard_deviation)
         return Guarantee(tradeoff, trust_model=self.trust_model, stated_delta=self.delta)
 
     attribute_guarantee = guarantee  # one attribute may change all statistics
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons why the released `values` are nearly impossible for any records within the bounds."""
         if self.trust_model == "central" and self.count is None:
             return []
         n = 1.0 if self.count is None else float(self.count)
@@ -410,7 +388,7 @@ class StatisticsMechanism(_Regression, Additive):
         # below −sd (√(2d) + t) with probability at most exp(−t²/2).
         least = np.linalg.eigvalsh(unpacked(values[:, : self._blocks[0]], d, self.off_diagonal))[:, 0]
         root = math.sqrt(2.0) / OFF_DIAGONALS[self.off_diagonal]
-        bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / LEVEL)))
+        bound = -deviations[0] * root * (math.sqrt(2 * d) + math.sqrt(2 * math.log(len(values) / FALSE_REPORT_LEVEL)))
         if (least < bound).any():
             sentences.append(f"the matrix of second moments has an eigenvalue {least.min():.4g}, below {bound:.4g}")
         return sentences
@@ -420,14 +398,11 @@ class StatisticsMechanism(_Regression, Additive):
 class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
-    Here x_j and x_k are two covariates (j < k), and the parameter `off_diagonal` gives the factor s. In the local
-    model, every record gets noise. A released value is then t with noise, or the sum of `count` such values. In the
-    central model, a released value is a sum to which noise was added once. The method `randomize` takes the result of
-    the method `statistics`, or sums of such results.
-
-    The noise is the least Gaussian noise for the exact sensitivity (`ldpbayes.privacy.linear_sensitivity`). The
-    attribute `standard_deviation` is the standard deviation of the noise in the first statistic of a record (in the
-    central model, of the sum).
+    Here x_j and x_k are two covariates (j < k). In the local model, a released value is t with noise, or the sum of
+    `count` such values. In the central model, it is a sum to which noise was added once. The method `randomize` takes
+    the result of the method `statistics`, or sums of such results. The noise is the least Gaussian noise for the exact
+    sensitivity (`ldpbayes.privacy.linear_sensitivity`). The attribute `standard_deviation` is that of the first
+    statistic of a record (in the central model, of the sum).
 
     Parameters
     ----------
@@ -453,14 +428,11 @@ class LinearStatisticsMechanism(StatisticsMechanism):
 class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 
-    Here x_j and x_k are two covariates (j < k), and the parameter `off_diagonal` gives the factor s. A logistic
-    log-likelihood that is expanded to second order depends on the data only through these statistics ([HAB]). Labels
-    are 0 and 1, or −1 and 1. `ldpbayes.privacy.logistic_sensitivity` computes the sensitivity.
+    A logistic log-likelihood that is expanded to second order depends on the data only through these statistics
+    ([HAB]). Labels are 0 and 1, or −1 and 1. `LinearStatisticsMechanism` describes the other parameters.
 
     Parameters
     ----------
-    epsilon, delta, radius, columns, off_diagonal, trust_model, count, clip
-        As in `LinearStatisticsMechanism`: epsilon in nats, radius in the unit of the covariates, count in records.
     ratios : sequence of float
         Ratio of the standard deviations of the noise in two blocks: products of covariates, and covariates times label.
         Default: R² : R, where R is `radius`.

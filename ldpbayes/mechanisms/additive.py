@@ -20,8 +20,7 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import registered_dataclass
-from ldpbayes.noise import IndependentGaussian, Noise
-from ldpbayes.noise.zero_inflated import Omitted
+from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
@@ -95,8 +94,8 @@ def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Colu
     names, selection = whole.keys, tuple(perturbed) if isinstance(perturbed, (list, tuple)) else (perturbed,)
     if positions := all(is_integer(name) and 0 <= name < len(names) for name in selection):
         selection = tuple(names[position] for position in selection)
-    known = positions or (columns == names and all(isinstance(name, str) and name in names for name in selection))
-    if not known or not selection or len(set(selection)) < len(selection):
+    valid = positions or (columns == names and all(isinstance(name, str) and name in names for name in selection))
+    if not valid or not selection or len(set(selection)) < len(selection):
         text = f"{tuple(names[:9])}{' ...' * (len(names) > 9)}"
         raise ValueError(f"perturbed must be distinct columns out of {text}, got {perturbed!r}")
     ordered = tuple(sorted(selection, key=names.index))
@@ -128,10 +127,8 @@ class Columnwise(Mechanism):
     record_shape = property(attrgetter("event_shape"), doc="Shape of one record: () for a number.")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
-        """Return released values as an array, like `Mechanism.validated`.
-
-        The columns of a data frame are read by their names. Raises ValueError if the names differ from the names of the
-        mechanism.
+        """Return released values as an array, like `Mechanism.validated`. The columns of a data frame are read by their
+        names, which must be those of the mechanism.
         """
         is_frame = getattr(values, "columns", None) is not None  # else names of columns, perhaps many, are not needed
         return super().validated(self._columns.in_order(values) if is_frame else values)
@@ -139,9 +136,7 @@ class Columnwise(Mechanism):
 
 class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     """Base of additive mechanisms: z = clip(x, lower, upper) + noise in the perturbed columns, and z = x in the others.
-
-    Subclasses have the names by which such mechanisms are created and written to files. Arrays of bounds are kept in
-    the order of the columns of a row.
+    Arrays of bounds are kept in the order of the columns of a row.
     """
 
     lower: Array
@@ -152,18 +147,19 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     clips = True
     trust_model = property(lambda self: "local" if self.bounded else "central")  # type: ignore[assignment]
     monotone = property(lambda self: self.noise.monotone)  # type: ignore[assignment]
-    bounded = property(lambda self: self.lower is not None)  # type: ignore[assignment]
-    omits_noise = property(lambda self: isinstance(self.noise, Omitted))  # type: ignore[assignment]
+    bounded = property(lambda self: self.lower is not None)
+    omits_noise = property(attrgetter("noise.omitted"))  # type: ignore[assignment]
     linear_tails = property(attrgetter("noise.linear_tails"), doc="See `NumericMechanism`.")
     resolution = property(lambda self: extreme("min", self.noise.resolution))
     period = property(lambda self: None if self.noise.period is None else extreme("min", self.noise.period))
     released_breakpoints = property(lambda self: self._law.released_breakpoints(self.lower, self.upper))
     _shared = property(lambda self: () if self.columns is None else ("lower", "upper", "standard_deviations"))
     # the noise of the records that get some
-    _law = property(lambda self: self.noise.noise if isinstance(self.noise, Omitted) else self.noise)
-    has_atoms = property(lambda self: self.columns is None and isinstance(self.noise, Omitted))
+    _law = property(attrgetter("noise.underlying"))
+    form_classes = property(lambda self: (*type(self).__mro__, *type(self._law).__mro__))
+    has_atoms = property(lambda self: self.columns is None and self.omits_noise)
     #: Probability that a record is released without noise, after clipping: one number, or one for each record.
-    unperturbed = property(lambda self: self.noise.absent if isinstance(self.noise, Omitted) else 0.0)
+    unperturbed = property(attrgetter("noise.absent"))
 
     def __post_init__(self) -> None:
         self._check_columns_and_bounds()
@@ -229,10 +225,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return lower, upper
 
     def at_bounds(self, z: ArrayLike) -> tuple[Array, Array]:
-        """Return, for each released value, True if it is at the lower bound, and True if it is at the upper bound.
-
-        Values are compared up to single precision.
-        """
+        """Return whether each released value is at the lower bound, and at the upper bound, up to single precision."""
         values = array_of(z)
         values = values if values.dtype.kind == "f" else values.astype(float)
 
@@ -251,10 +244,10 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     def _check_noise(self) -> None:
         """ValueError for noise whose scale is not positive, or neither a number nor one a record (or column)."""
-        left_out, (scale, *_) = isinstance(self.noise, Omitted), jax.tree.leaves(self.noise)
+        left_out, (scale, *_) = self.omits_noise, jax.tree.leaves(self.noise)
         self._law.check_records(self.lower, self.upper, self.columns is None and not left_out)
-        if isinstance(self.noise, IndependentGaussian):
-            columns = np.shape(self.noise.standard_deviations)[-1]
+        if self.noise.per_column:
+            columns = np.shape(self.noise.standard_deviation)[-1]
             if self.columns is None or columns != self.dimension:
                 wanted = "a number without columns" if self.columns is None else f"{self.dimension} perturbed columns"
                 raise ValueError(f"noise with {columns} standard deviations is for {columns} columns, not for {wanted}")
@@ -282,17 +275,13 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     @property
     def perturbing(self) -> "Additive":
-        """The mechanism for the records that get noise. It differs from this mechanism if some records get no noise."""
-        if not isinstance(self.noise, Omitted):
+        """The mechanism for the records that get noise, if some get none; else the mechanism itself."""
+        if not self.omits_noise:
             return self
         fields = self.lower, self.upper, self.columns, self.perturbed, self.sensitivity
         return unchecked(AdditiveMechanism, self.noise.present, *fields)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Clip records `x` and add noise, for simulation only. `key` is a JAX random key.
-
-        Do not use this method for real data, because floating-point noise does not hide them ([Mironov]).
-        """
         x = self._columns.in_order(x)
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
@@ -308,10 +297,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return z.astype(dtype) if self.noise.discrete else z
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x): the log density (for discrete noise, the log probability) in the perturbed columns.
-
-        The result is −inf if another column of `z` and `x` differs. Under discrete noise, it is also −inf if `z` is not
-        a whole number. If noise may be omitted, the law of z has a unit mass at clip(x).
+        """Return log p(z | x) in the perturbed columns: −inf if another column of `z` and `x` differs, or if `z` is not
+        whole under discrete noise. If noise may be omitted, the law of z has a unit mass at clip(x).
         """
         z, x = jnp.asarray(z), jnp.asarray(x)
         dtype = jnp.result_type(z, x, float)
@@ -393,7 +380,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         if self.noise.discrete:
             return checked_integers(values, type(self).__name__)
         values = values.astype(int) if values.dtype == bool else values
-        if not isinstance(self.noise, Omitted) or not is_concrete(self):
+        if not self.omits_noise or not is_concrete(self):
             return values
         lower, upper = self._full_bounds
         values = snapped(values, (lower, upper))
@@ -406,17 +393,15 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return values
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons if too many or too few numbers of a perturbed column are beyond the bounds.
-
-        The method is for noise with a variance, whose law has one shape for all records. For other noise, the result
-        is empty.
+        """Return reasons if too many or too few numbers of a perturbed column are beyond the bounds, under noise with a
+        variance whose law has one shape for all records; else nothing.
         """
         one_shape = self._law.symmetric and not any(map(np.ndim, jax.tree.leaves(self._law)[1:]))
         if not (self.bounded and one_shape) or self.noise.discrete:
             return []
         if not np.all(np.isfinite(self.noise.standard_deviation)):
             return []
-        noisy = 1 - np.asarray(self.noise.chance) if isinstance(self.noise, Omitted) else 1.0
+        noisy = 1 - np.asarray(self.noise.chance)
         if self.columns is None:
             law = self.lower, self.upper, self.noise.standard_deviation
             return implausible_numbers([values], [law], noisy, self.noise.depth)
@@ -439,17 +424,15 @@ class AdditiveMechanism(Additive):
         The law of the noise: a law of `ldpbayes.noise`, or your own law. Its scale is in the unit of the data.
     lower, upper : array_like, optional
         Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data. For
-        rows: one number, or an array with one bound for each perturbed column, in the order of `perturbed`. Default: no
-        bounds.
+        rows: one number, or one bound for each perturbed column, in the order of `perturbed`. Default: no bounds.
     columns : int or sequence of str, optional
         Number or names of the columns of a row. Default: a record is one number.
     perturbed : sequence of int or str, optional
-        Positions or names of the columns that get noise. Other columns are released without noise. Default: all
-        columns.
+        Positions or names of the columns that get noise; others are released without noise. Default: all columns.
     sensitivity : float, optional
-        For a statistic of many records: the largest change of the statistic if one record changes, in the unit of the
-        statistic. A change in several columns is measured by the norm `Noise.norm` of the noise. ``math.inf`` is for
-        records without bounds, which have no guarantee. Give either bounds or `sensitivity`.
+        For a statistic of many records: its largest change if one record changes, in its unit. A change in several
+        columns is measured by the norm `Noise.norm` of the noise. ``math.inf`` is for records without bounds, which
+        have no guarantee. Give either bounds or `sensitivity`.
     """
 
     noise: Noise

@@ -21,8 +21,7 @@ class Histogram(NamedTuple):
     nodes : array (k + 1,)
         Ends of the k bins, strictly increasing, in the unit of the data.
     densities : array (k,)
-        Density in each bin, per unit of the data, not negative. Functions that take a histogram normalise the
-        densities.
+        Density in each bin, not negative. Functions that take a histogram normalise the densities.
     """
 
     nodes: Array
@@ -59,10 +58,9 @@ class Histogram(NamedTuple):
         return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
-        """Return an interval that has at least the given `probability`, in the unit of the data.
+        """Return an interval that has at least the given `probability`, in (0, 1], in the unit of the data.
 
-        Bins are taken in order of decreasing density, until the interval that spans them has the probability, a number
-        in (0, 1].
+        Bins are taken in order of decreasing density, until the interval that spans them has the probability.
         """
         densities, mass = np.asarray(self.densities), self.cumulative
         highest = np.argsort(-densities)[: np.count_nonzero(densities)]
@@ -75,9 +73,8 @@ class Histogram(NamedTuple):
         return float(self.nodes[bins[0]]), float(self.nodes[bins[-1] + 1])
 
     def within(self, lower: float, upper: float) -> "Histogram":
-        """Return the conditional density of a value y of this histogram, given lower < y < upper.
-
-        `lower` and `upper` are in the unit of the data. Raises ValueError if the condition has probability zero.
+        """Return the conditional density of a value y, given lower < y < upper; ValueError if this
+        has probability zero.
         """
         inside = (np.asarray(self.nodes) > lower) & (np.asarray(self.nodes) < upper)
         nodes = np.concatenate([[lower], np.asarray(self.nodes)[inside], [upper]])
@@ -113,17 +110,15 @@ def checked_histogram(histogram: HistogramLike) -> Histogram:
     return Histogram(nodes, densities / (densities @ np.diff(nodes)))
 
 
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(8)  # Gauss-Legendre rule between two cuts
-MAX_BINS = 256  # finer histograms are merged to as many bins of equal probability
-GRID = 30  # half-widths tried before the best of them is refined
+GAUSS_NODES, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)  # Gauss-Legendre rule between two cuts
+MOST_BINS = 256  # finer histograms are merged to as many bins of equal probability
+HALF_WIDTHS_TRIED = 30  # half-widths tried before the best of them is refined
 LEAST_HALF_WIDTH = 1e-6  # of the interval: a smaller one would explain 1e-12 more, which is lost in rounding
 
 
 class HalfWidthDesign(NamedTuple):
-    """Result of `optimal_half_width`.
-
-    `half_width` is ζ of `RPWithPrior`, and `interval` is its pair a < b, in the unit of the labels. `explained` is the
-    share of the variance of a label that a released value explains.
+    """Result of `optimal_half_width`: ζ and the pair a < b of `RPWithPrior`, in the unit of the labels, and the share
+    of the variance of a label that a released value explains.
     """
 
     half_width: float
@@ -132,28 +127,19 @@ class HalfWidthDesign(NamedTuple):
 
 
 def explained_variance(histogram: HistogramLike, epsilon: float, interval: Interval, half_width: float) -> float:
-    """Return the share of the variance of a label that its released value under `RPWithPrior` explains.
-
-    This share is Var E[Y | Z] / Var Y for a label Y that is released as Z.
-
-    Parameters
-    ----------
-    histogram : pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label. More than 256 bins are merged into 256 bins.
-    epsilon, interval, half_width
-        Budget in nats, interval, and distance ζ, as in `RPWithPrior`. Labels outside the interval are released by the
-        rule ``outside="projection"``.
+    """Share of the variance of a label Y that its released value Z under `RPWithPrior` explains: Var E[Y | Z] / Var Y.
+    Labels outside the interval are projected. More than 256 bins are merged into 256.
     """
     epsilon, half_width = checked("epsilon", epsilon, *ONE_POSITIVE), checked("half_width", half_width, *ONE_POSITIVE)
     return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
 
 
 def _merged(prior: Histogram) -> Histogram:
-    """The histogram, or one with at most `MAX_BINS` bins whose probabilities are its own."""
-    if len(prior.densities) <= MAX_BINS:
+    """The histogram, or one with at most `MOST_BINS` bins whose probabilities are its own."""
+    if len(prior.densities) <= MOST_BINS:
         return prior
     mass = prior.cumulative
-    nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MAX_BINS)), prior.nodes[[0, -1]]]))
+    nodes = np.unique(np.concatenate([prior.quantiles(np.linspace(0, mass[-1], MOST_BINS)), prior.nodes[[0, -1]]]))
     return Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
 
 
@@ -175,8 +161,8 @@ def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width:
     cuts = np.append(np.add.outer([-half_width, half_width], [*nodes, lower, upper]), (lower + upper) / 2)
     cuts = np.unique(np.clip(cuts, *ends))
     halves = np.diff(cuts)[:, None] / 2
-    z = ((cuts[1:] + cuts[:-1])[:, None] / 2 + halves * NODES).ravel()
-    weights = (halves * WEIGHTS).ravel()
+    z = ((cuts[1:] + cuts[:-1])[:, None] / 2 + halves * GAUSS_NODES).ravel()
+    weights = (halves * GAUSS_WEIGHTS).ravel()
     # a label at or beyond the interval's end is near to z where that end is
     high = below(np.where(z + half_width >= upper, np.inf, z + half_width))
     low = below(np.where(z - half_width <= lower, -np.inf, z - half_width))
@@ -193,8 +179,8 @@ def optimal_half_width(
 ) -> HalfWidthDesign:
     """Return the half-width ζ of `RPWithPrior` with the largest explained variance of the labels under a prior.
 
-    [LH] chooses ζ by hand. This function maximises `explained_variance`. Values of ζ near the maximum are nearly as
-    good.
+    [LH] chooses ζ by hand. This function maximises Var E[Y | Z] / Var Y for a label Y that is released as Z, by the
+    rule ``outside="projection"``. Values of ζ near the maximum are nearly as good.
 
     Do not choose the interval by the same criterion. The interval would shrink to a point, and a released value would
     only say on which side of this point the label is. On two public data sets, such an interval raised the test error
@@ -203,9 +189,12 @@ def optimal_half_width(
 
     Parameters
     ----------
-    histogram, epsilon
-        Prior of the labels, and budget ε in nats, as in `explained_variance`. The prior must be public, or estimated
-        from released values (`ldpbayes.estimation.label_prior`), never from the original labels.
+    histogram : pair of array_like
+        Nodes (k + 1,) and densities (k,) of the prior of a label, of which more than 256 bins are merged into 256. The
+        prior must be public, or estimated from released values (`ldpbayes.estimation.label_prior`), never from the
+        original labels.
+    epsilon : float
+        Budget ε in nats, positive and finite.
     interval : pair of float or callable, optional
         The interval a < b. Or a function such as `optimal_interval`, which computes the interval from the histogram, ε
         and ζ. Default: the range of the histogram.
@@ -213,8 +202,7 @@ def optimal_half_width(
     Returns
     -------
     HalfWidthDesign
-        ``half_width`` and ``interval`` are in the unit of the labels. ``explained`` is the explained share of the
-        variance.
+        ``half_width`` and ``interval`` in the unit of the labels, and the ``explained`` share of the variance.
     """
     prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_POSITIVE)
@@ -232,9 +220,9 @@ def optimal_half_width(
     widest = np.log(ends[1] - ends[0])
     # squared error grows like ζ² by the uniform noise and like exp(−ε)/ζ by labels released anywhere
     least = max(-epsilon / 3 - np.log(100), np.log(LEAST_HALF_WIDTH))
-    grid = [design(x) for x in np.linspace(widest + least, widest, GRID)]
-    best = max(range(GRID), key=lambda i: grid[i].explained)
-    around = [float(np.log(grid[i].half_width)) for i in (max(best - 1, 0), min(best + 1, GRID - 1))]
+    grid = [design(x) for x in np.linspace(widest + least, widest, HALF_WIDTHS_TRIED)]
+    best = max(range(HALF_WIDTHS_TRIED), key=lambda i: grid[i].explained)
+    around = [float(np.log(grid[i].half_width)) for i in (max(best - 1, 0), min(best + 1, HALF_WIDTHS_TRIED - 1))]
     refined = scipy.optimize.minimize_scalar(lambda x: -design(x).explained, bounds=around, method="bounded")
     # an interval chosen for each ζ may jump between two of them, so that the refined one need not be better
     return max(design(float(refined.x)), grid[best], key=lambda one: one.explained)
@@ -257,14 +245,16 @@ def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float
     """Return the interval for which `RPWithPrior` most probably releases a label near itself ([LH] Algorithm 1).
 
     The result is the pair of nodes a, b of the histogram that maximises
-    F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b). F is the probability that a label Y is in [a, b] and that
-    `RPWithPrior` releases Y within a distance ζ of Y.
+    F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b). F is the probability that a label Y is in [a, b] and is released
+    within a distance ζ of Y.
 
     Parameters
     ----------
-    histogram, epsilon, half_width
-        Prior of the labels, budget ε in nats, and distance ζ, as in `explained_variance`. For an infinite budget, the
-        result is the range of the histogram.
+    histogram, epsilon
+        Prior of the labels, and budget ε in nats, as in `optimal_half_width`. For an infinite budget, the result is the
+        range of the histogram.
+    half_width : float
+        Distance ζ, positive, in the unit of the labels.
     """
     prior = checked_histogram(histogram)
     epsilon = checked("epsilon", epsilon, *ONE_ABOVE_0)
@@ -290,10 +280,8 @@ EDGE_MARGIN = 1e-6  # least distance of an edge from a value, in units of the di
 
 
 class BinDesign(NamedTuple):
-    """Result of `optimal_bins`.
-
-    `edges` (d + 1,) are the ends of the bins. `outputs` (d,) are the released numbers, increasing. An inner edge is
-    midway between two outputs. `loss` is the mean squared error E[(z − x)²].
+    """Result of `optimal_bins`: ends of bins (d + 1,), inner ones midway between two outputs; outputs (d,), increasing;
+    and the mean squared error E[(z − x)²].
     """
 
     edges: np.ndarray
@@ -302,26 +290,10 @@ class BinDesign(NamedTuple):
 
 
 def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
-    """Return the optimal bins of `RROnBins` for labels with finitely many values ([GKKLMVZ]).
-
-    No other mechanism with this budget has a smaller mean squared error between a label and its released value. If
-    several designs have the least error, the result is the design with the fewest bins.
-
-    The best output of a bin is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P). Here P is the probability of the bin, m is
-    the mean of the labels in the bin, and μ is the mean of all labels.
-
-    Parameters
-    ----------
-    values, probabilities : array_like (k,)
-        Possible labels, strictly increasing, in the unit of the labels, and their probabilities. The probabilities are
-        normalised.
-    epsilon : float
-        Privacy budget ε in nats, positive and finite.
-
-    Returns
-    -------
-    BinDesign
-        ``edges`` (d + 1,) and ``outputs`` (d,) are in the unit of the labels. ``loss`` is the mean squared error.
+    """The optimal bins of `RROnBins` for labels with finitely many values and probabilities (k,) ([GKKLMVZ]); of
+    several, those with the fewest bins. No other mechanism with this budget has a smaller mean squared error. The best
+    output of a bin of probability P and mean m is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P), where μ is the mean of
+    all labels.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     first, last = values[0], values[-1]
@@ -377,14 +349,12 @@ def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
 DEFAULT_OUTPUTS = np.arange(-70, 71) / 40  # in units of half the narrowest possible range; optima need less than 1.5
 LEAST_SPARE_REACH = 1e-8  # beyond the labels, in half their range: two outputs whose means reach less far cannot help
 REACH_ROUNDING = 2e-14  # of half the labels' range
-TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabilities count as 0
+SOLVER_TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabilities count as 0
 
 
 class UnbiasedLaws(NamedTuple):
-    """Result of `optimal_unbiased`.
-
-    `outputs` (m,) are the released numbers, increasing. `matrix` (k, m) has the probabilities p(output | label),
-    without columns that are zero. `loss` is the mean squared error E[(z − x)²].
+    """Result of `optimal_unbiased`: outputs (m,), increasing; p(output | label) (k, m), without columns that are zero;
+    and the mean squared error E[(z − x)²].
     """
 
     outputs: np.ndarray
@@ -395,27 +365,9 @@ class UnbiasedLaws(NamedTuple):
 def optimal_unbiased(
     values: ArrayLike, probabilities: ArrayLike, epsilon: float, outputs: ArrayLike | None = None
 ) -> UnbiasedLaws:
-    """Return the probabilities of `UnbiasedRandomizer` with the least mean squared error ([BGKKLMVZ] Algorithm 1).
-
-    Parameters
-    ----------
-    values, probabilities, epsilon
-        Possible labels, their probabilities, and the privacy budget ε in nats, as in `optimal_bins`.
-    outputs : array_like, optional
-        Possible released numbers, strictly increasing, in the unit of the labels. They must include numbers at a
-        distance of r or more on both sides of the middle of the range of the labels. Here r is half the range of the
-        labels times (exp(ε) + 1)/(exp(ε) − 1). The least error needs larger distances, up to 1.5 r in our examples.
-        Default: 141 equally spaced numbers up to a distance of 1.75 r, and the labels themselves.
-
-    Returns
-    -------
-    UnbiasedLaws
-        ``outputs`` (m,); ``matrix`` (k, m), the probabilities p(output | label); and ``loss``, the mean squared error.
-
-    Raises
-    ------
-    RuntimeError
-        The solver of the linear programme fails.
+    """The probabilities of `UnbiasedRandomizer` with the least mean squared error for labels with finitely many values
+    and probabilities (k,) ([BGKKLMVZ] Algorithm 1). `outputs` must reach r = half the labels' range times (exp(ε) +
+    1)/(exp(ε) − 1) from its middle on both sides; the least error needs up to 1.5 r in our examples.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
@@ -433,7 +385,7 @@ def optimal_unbiased(
             f"give outputs from {centre - reach:g} to {centre + reach:g}"
         )
     spare = _solve(labels, probabilities, budget, places)
-    spare = _possible(places, np.where(spare > TOLERANCE, spare, 0.0), budget)
+    spare = _possible(places, np.where(spare > SOLVER_TOLERANCE, spare, 0.0), budget)
     kept = spare > 0
     matrix = _windows(labels, places[kept], spare[kept], budget)
     loss = probabilities @ np.sum(matrix * (outputs[kept] - values[:, None]) ** 2, axis=1)
@@ -457,7 +409,7 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
         b_eq=np.concatenate([np.ones(k), labels]),
         bounds=(0, None),
         method="highs",
-        options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
+        options={"primal_feasibility_tolerance": SOLVER_TOLERANCE, "dual_feasibility_tolerance": SOLVER_TOLERANCE},
     )
     if solution.x is None:
         raise RuntimeError(f"the linear programme was not solved: {solution.message}")
@@ -466,8 +418,8 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
 
 def _possible(places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarray:
     """The mixture of a solution and a law of two outputs under which both extreme labels are possible exactly. The
-    means that are possible under it reach at least as far as the mixed ends, so the share of the law follows from the
-    solution's shortfall: it is of the order of the solver's tolerance.
+    means under it reach at least as far as the mixed ends, so the law's share, of the order of the solver's tolerance,
+    follows from the solution's shortfall.
     """
     means = _means(places, spare, budget)[1]
     shortfall = max(means[0] + 1, 1 - means[-1])

@@ -17,23 +17,23 @@ from ldpbayes.noise import Noise
 
 Depth: TypeAlias = Callable[[Array], Array]  # distance in standard deviations to minus log2 of a noise's tail there
 
-LEVEL = 1e-12  # probability of a false report, in all tests of a release together
-LEVELS = 256  # tail probabilities of the noise that are tested: 2^-1, ..., 2^-LEVELS
+FALSE_REPORT_LEVEL = 1e-12  # probability of a false report, in all tests of a release together
+TAIL_LEVELS = 256  # tail probabilities of the noise that are tested: 2^-1, ..., 2^-TAIL_LEVELS
 
-CHUNK = 1 << 20  # values held in double precision at a time
-ROUNDING = 2.0**-22  # relative rounding error of a bound: twice that of single precision
+VALUES_AT_ONCE = 1 << 20  # values held in double precision at a time
+BOUND_ROUNDING = 2.0**-22  # relative rounding error of a bound: twice that of single precision
 
 
 def improbable_count(count: Array, n: Array, probability: Array, tests: int, few: bool = False) -> np.ndarray:
-    """Whether a count of n independent values at least as large (with `few`, at most) is less probable than `LEVEL`
-    over `tests`. `probability` bounds that of one value, on average over the values, from above (below).
+    """Whether a count of n independent values at least as large (with `few`, at most) is less probable than
+    `FALSE_REPORT_LEVEL` over `tests`. `probability` bounds that of one value, on average, from above (below).
     """
     count, n, p = (np.asarray(a, float) for a in (count, n, probability))
     beyond_mean = count <= n * p - 1 if few else count >= n * p + 1
     # P(at most k successes) and P(at least k): incomplete beta functions; where `beyond_mean` is false, any valid k
     k = np.clip(count, 0.0, n - 1) if few else np.clip(count, 1.0, n)
     tail = special.betainc(n - k, k + 1, 1 - p) if few else special.betainc(k, n - k + 1, p)
-    return beyond_mean & (tail * tests < LEVEL)
+    return beyond_mean & (tail * tests < FALSE_REPORT_LEVEL)
 
 
 def implausible_numbers(
@@ -42,15 +42,15 @@ def implausible_numbers(
     """Sentences on columns of numbers that additive noise on clipped numbers could hardly have made. `laws` hold lower
     and upper bound and standard deviation of a column, 0 for public records; `share` is the probability of noise.
     """
-    tests = len(names) * (2 * LEVELS + 1)
+    tests = len(names) * (2 * TAIL_LEVELS + 1)
     parts = zip(names, columns, laws, strict=True)
     return [name + problem for name, z, law in parts for problem in _of_column(z, (*law, share), depth, tests)]
 
 
 def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]:
     """However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t,
-    and correspondingly below the lower one. Wherever x is between the bounds, z lies outside them with at least twice
-    the tail probability at half of their distance, since the tail is convex.
+    and below the lower one likewise. Wherever x is, z lies outside the bounds with at least twice the tail probability
+    at half of their distance, since the tail is convex.
     """
     ends = ["" if np.ndim(bound) else f" {float(bound):g}" for bound in law[:2]]
     law = tuple(np.reshape(part, -1) for part in law)
@@ -61,24 +61,24 @@ def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]
     if not total:
         return []
     # by the side of the bounds and the depth in the noise's tail: how many values, and the least distance of one
-    counts, nearest = np.zeros((2, LEVELS + 1), int), np.full((2, LEVELS + 1), np.inf)
+    counts, nearest = np.zeros((2, TAIL_LEVELS + 1), int), np.full((2, TAIL_LEVELS + 1), np.inf)
     outside, shares, least = 0, 0.0, 0.0
-    for start in range(0, total, CHUNK):
-        rows = slice(start, start + CHUNK)
+    for start in range(0, total, VALUES_AT_ONCE):
+        rows = slice(start, start + VALUES_AT_ONCE)
         x, (low, high, width, noisy) = np.asarray(z[rows], float), (a if len(a) == 1 else a[rows] for a in law)
         shares += len(x) * float(np.mean(noisy))
         least += len(x) * float(np.mean(noisy * 2 * 0.5 ** depth((high - low) / (2 * width))))
         # a value that is no further beyond its bound may have been put there by rounding alone
-        near = ROUNDING * np.maximum(np.abs(low), np.abs(high))
+        near = BOUND_ROUNDING * np.maximum(np.abs(low), np.abs(high))
         for side, beyond in enumerate((low - x, x - high)):
             outside += int(np.count_nonzero(beyond > 0))
             far = beyond > near
             distance = beyond[far]
-            depths = np.clip(depth(distance / (width if len(width) == 1 else width[far])), 1, LEVELS).astype(int)
-            counts[side] += np.bincount(depths, minlength=LEVELS + 1)
+            depths = np.clip(depth(distance / (width if len(width) == 1 else width[far])), 1, TAIL_LEVELS).astype(int)
+            counts[side] += np.bincount(depths, minlength=TAIL_LEVELS + 1)
             np.minimum.at(nearest[side], depths, distance)
     counts = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # now they count the values at least as deep in the tail
-    most = shares * 0.5 ** np.arange(LEVELS + 1)
+    most = shares * 0.5 ** np.arange(TAIL_LEVELS + 1)
     sentences = []
     for side, place in enumerate((f"below the lower bound{ends[0]}", f"above the upper bound{ends[1]}")):
         wrong = improbable_count(counts[side], total, most / total, tests)
@@ -114,11 +114,7 @@ def implausible_counts(
 
 def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> str:
     """Whether repeated values (N,) of cells with these codes differ by "more" or "less" than their noise, whatever the
-    cells are, with probability below `LEVEL`; else "".
-
-    Two values differ by t or more only if one noise is beyond its share of t, and by no more than t with at most the
-    probability that one noise is within t of 0, where its law peaks. Of such p-values of disjoint pairs, Fisher's
-    statistic is at most chi-square. Rounded values are on a grid, at most as wide as the least difference of two.
+    cells are, with probability below `FALSE_REPORT_LEVEL`; else "".
     """
     cells = np.where(np.isnan(values), np.nan, cells)  # of missing values last, and equal to no other
     order = np.argsort(cells, kind="stable")
@@ -128,9 +124,12 @@ def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> 
     law = jax.tree.map(lambda leaf: np.broadcast_to(leaf, values.shape)[pairs], noise)
     distance, grid = np.abs(np.subtract(*values[pairs])), min(np.diff(np.unique(values[pairs])), default=0.0)
     deviations = law.standard_deviation
+    # Two values differ by t or more only if one noise is beyond its share of t, and by no more than t with at most the
+    # probability that one noise is within t of 0, where its law peaks. Of such p-values of disjoint pairs, Fisher's
+    # statistic is at most chi-square. Rounded values are on a grid, at most as wide as the least difference of two.
     share = np.stack([np.maximum(distance - grid, 0) / deviations.sum(axis=0)] * 2)
     more = np.where(distance > 0, np.minimum((2 * 0.5 ** law.depth(share)).sum(axis=0), 1), 1)
     less = (1 - 2 * 0.5 ** law.depth((distance + grid) / deviations)).min(axis=0)
     with np.errstate(divide="ignore"):
         tails = [special.chdtrc(2 * max(len(distance), 1), -2 * np.log(p).sum()) for p in (more, less)]
-    return "more" if tails[0] < LEVEL / 2 else "less" if tails[1] < LEVEL / 2 else ""
+    return "more" if tails[0] < FALSE_REPORT_LEVEL / 2 else "less" if tails[1] < FALSE_REPORT_LEVEL / 2 else ""

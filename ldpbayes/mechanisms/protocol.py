@@ -27,17 +27,15 @@ from ldpbayes.privacy import Guarantee, compose
 from ldpbayes.privacy.guarantee import counted_once, quoted
 
 
-def abstract(doc: str) -> Any:
-    """A property that subclasses must give, if only as a class attribute."""
-    return property(abc.abstractmethod(lambda self: None), doc=doc)
-
-
 class Mechanism(Called, abc.ABC):
     """Base of all mechanisms: a record x is released as a value z with the conditional density p(z | x).
 
     To write your own mechanism, decorate a subclass with ``@register("name")`` above
-    ``@dataclasses.dataclass(frozen=True)``. Let ``__post_init__`` of the subclass check the fields with the method
-    `_check`. JAX copies a mechanism without this check, because the fields of a copy may be tracers or other objects.
+    ``@dataclasses.dataclass(frozen=True)``. Its ``__post_init__`` checks the fields by `_check`. JAX copies a mechanism
+    without this check, because the fields of a copy may be tracers or other objects.
+
+    The attributes below are class variables, fields or properties. ``@register`` raises a TypeError for a class that
+    lacks a method or an attribute which has no default.
     """
 
     name: ClassVar[str]  #: Name under which the class is registered.
@@ -48,7 +46,22 @@ class Mechanism(Called, abc.ABC):
     clips: ClassVar[bool] = False
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
-    bounded: bool = True  #: False if records, or a statistic of them, get noise without being clipped to bounds.
+    of_categories: ClassVar[bool] = False  #: True if a record is the code of a category, as in `Categories`.
+    domain: Any  #: NumPyro constraint on the record x, after clipping.
+    support: Any  #: NumPyro constraint on the released value z.
+    bounded: Any  #: False if records, or a statistic of them, get noise without being clipped to bounds.
+    #: The `Noise` that is added to a number, or to columns of a row, before any reporting rule. None if the mechanism
+    #: does something else.
+    noise: Any
+    _owed: ClassVar[dict[str, str]] = {
+        "domain": "NumPyro constraint on the record x, after clipping",
+        "support": "NumPyro constraint on the released value z",
+        "bounded": "False if records get noise without being clipped to bounds, else True",
+        "noise": "the Noise that is added to a number or to columns, None if the mechanism does something else",
+    }
+    innermost: Any = property(lambda self: self, doc="The mechanism without reporting rules.")
+    #: A bound on how many whole numbers from 0 on are printed as one value; 1 without reporting rules.
+    longest: float = 1.0
     omits_noise: bool = False  #: True if some records are released as they are, others with noise.
     trust_model: str = "local"  #: "central" if a released value is a statistic of many records.
     #: True if the guarantee is monotone in every personal parameter: then statements compute it for the least and the
@@ -73,22 +86,17 @@ class Mechanism(Called, abc.ABC):
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released value z for each record `x` that a model has drawn.
-
-        Unlike `randomize`, this method also accepts records that cannot exist in real data.
+        """Draw a released value for each record `x` of a model, like `randomize`, also for
+        records that cannot exist.
         """
         return self.randomize(key, x)
 
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x), in the broadcast shape and the dtype of `z` and `x`.
+        """Return log p(z | x), in the broadcast shape and the dtype of `z` and `x`; records need not be clipped before.
 
-        The record `x` need not be clipped before. The result is a log density if `support` is continuous, and a log
-        probability if `support` is discrete.
+        The result is a log density if `support` is continuous, and a log probability if `support` is discrete.
         """
-
-    domain = abstract("NumPyro constraint on the record x, after clipping.")
-    support = abstract("NumPyro constraint on the released value z.")
 
     @property
     @abc.abstractmethod
@@ -105,19 +113,26 @@ class Mechanism(Called, abc.ABC):
         """Shape of the parameters: (N,) if a parameter has one value for each of N records, and () otherwise."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
 
+    @property
+    def form_classes(self) -> tuple[type, ...]:
+        """Classes for which a closed form of the likelihood may be registered, the nearest first."""
+        return type(self).__mro__
+
+    def possible_values(self, most: int) -> np.ndarray | None:
+        """Return all values that may be released (N, *event_shape); None if there are more than `most`, or no list."""
+        return None
+
     @abc.abstractmethod
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance of the released value z given the record `x`.
 
-        Both have the broadcast batch shape of `x` and the parameters, followed by `event_shape`, the shape of one
-        released value.
+        Both have the broadcast shape of `x` and the parameters, followed by `event_shape`.
         """
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Return a corrected value for each released value `z`.
+        """Return a value for each released value `z` whose mean, given the record, is the clipped record.
 
-        Given the record, the mean of the corrected value is the clipped record. Raises ValueError if the mechanism does
-        not allow such a correction.
+        Raises ValueError if the mechanism does not allow such a correction.
         """
         raise ValueError(f"{type(self).__name__} has no unbiased values: their mean is not linear in the record")
 
@@ -166,9 +181,8 @@ class Mechanism(Called, abc.ABC):
     def validated_batch(self, values: ArrayLike, keep: ArrayLike = True) -> tuple["Mechanism", np.ndarray] | None:
         """Return the mechanism of selected released values, and these values after the check `validated`.
 
-        `values` may have any batch shape. Values are selected where `keep` is True, which broadcasts with the batch.
-        The returned values are flattened, and the returned mechanism has their parameters. The result is None if JAX
-        traces an argument, or if no value is selected.
+        `values` may have any batch shape. Values are selected where `keep` is True, which broadcasts with the batch,
+        and are flattened. The result is None if JAX traces an argument, or if no value is selected.
         """
         if not is_concrete(values, keep, self):
             return None
@@ -187,8 +201,7 @@ class Mechanism(Called, abc.ABC):
     def of_records(self, shape: tuple[int, ...], rows: Array = slice(None)) -> "Mechanism":
         """Return the mechanism of some of the records.
 
-        Arrays with one parameter for each record are broadcast to `shape` and flattened. Then `rows` selects their
-        entries. Default: all.
+        Parameters of records are broadcast to `shape` and flattened. Then `rows` selects their entries (default: all).
         """
         return self._map_personal(lambda leaf: np.broadcast_to(leaf, shape).ravel()[rows])
 
@@ -203,18 +216,12 @@ class Mechanism(Called, abc.ABC):
         return bool(np.ndim(leaf)) and not any(getattr(key, "name", None) in self._shared for key in path)
 
     def personal_parameters(self) -> list[Array]:
-        """Return the arrays that have one parameter for each record, such as personal budgets.
-
-        Arrays over columns or bins are not among them.
-        """
+        """Return the arrays that have one parameter for each record, such as personal budgets. Others are over bins."""
         leaves = jax.tree_util.tree_leaves_with_path(self)
         return [leaf for path, leaf in leaves if self._is_personal(path, leaf)]
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons why released `values` are nearly impossible (probability below 1e-12).
-
-        Default: an empty list.
-        """
+        """Return reasons why released `values` are nearly impossible (probability below 1e-12). Default: none."""
         return []
 
     def spec(self) -> dict[str, Any]:
@@ -232,19 +239,27 @@ class Mechanism(Called, abc.ABC):
 class NumericMechanism(Mechanism):
     """Base of mechanisms that release real numbers. It adds the methods that likelihoods and sketches need."""
 
-    linear_tails = abstract(
-        "True if log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If False, values "
-        "beyond that range must be negligible: fewer than one in 10^32 records."
-    )
-    resolution = abstract("Shortest length in x on which p(z | x) changes by a factor e.")
-    released_range = abstract("Interval (low, high) of z that a sketch covers with panels, or None without panels.")
+    #: True if log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If False, values
+    #: beyond that range must be negligible: fewer than one in 10^32 records.
+    linear_tails: Any
+    resolution: Any  #: Shortest length in x on which p(z | x) changes by a factor e.
+    released_range: Any  #: Interval (low, high) of z that a sketch covers with panels, or None without panels.
+    #: True if mechanisms of this class may release exactly one of the bounds, as for a clipped record without noise.
+    #: This fixes how a sketch is built. Therefore it must not depend on the value of a parameter, which may be traced.
+    has_atoms: Any
+    _owed: ClassVar[dict[str, str]] = {
+        "linear_tails": "True if log p(z | theta) is exactly linear in z outside released_range, for any law of x; "
+        "False if fewer than one in 10^32 values are outside",
+        "resolution": "shortest length in x on which p(z | x) changes by a factor e",
+        "released_range": "interval (low, high) of z that a sketch covers with panels, or None without panels",
+        "has_atoms": "True if exactly a bound may be released, as for a clipped record without noise, else False",
+    }
 
     @abc.abstractmethod
     def breakpoints(self, z: ArrayLike) -> Array:
-        """Return the m records x at which p(z | x) is not smooth in x, for each released value `z`.
+        """Return the m records x at which p(z | x) is not smooth in x, for each released value: ``z.shape + (m,)``.
 
-        The result has the shape ``z.shape + (m,)``. If m is 0, return ``z[..., None][..., :0]``. NumPy arrays give
-        NumPy arrays, and JAX arrays give JAX arrays.
+        If m is 0, return ``z[..., None][..., :0]``. NumPy arrays give NumPy arrays, and JAX arrays give JAX arrays.
         """
 
     #: Points z at which p(z | theta) may have a kink or a jump, for any law of x. Sketches cut panels there.
@@ -252,9 +267,6 @@ class NumericMechanism(Mechanism):
     #: Length over which the log density falls by a constant, if tails are linear only from one period to the next.
     #: `released_range` is then a whole number of periods, with at least one period on each side of the bounds.
     period: Array = None
-    #: True if mechanisms of this class may release exactly one of the bounds, as for a clipped record without noise.
-    #: This fixes how a sketch is built. Therefore it must not depend on the value of a parameter, which may be traced.
-    has_atoms: bool = False
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         low, high = self._support_bounds
@@ -272,26 +284,34 @@ class DiscreteMechanism(Mechanism):
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         """Return an array (N, m) of integers with one row for each of the N released values `z`.
 
-        Two released values have equal rows only if log p(z | x) is equal for every record x. A sketch (a compressed
-        release) stores only one of several released values with equal rows.
+        Two values have equal rows only if log p(z | x) is equal for every record x. A sketch stores only one of them.
         """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         return checked_integers(values, type(self).__name__, *self._support_bounds)
+
+    def possible_values(self, most: int) -> np.ndarray | None:
+        if self.event_shape or not self.support.is_discrete:
+            return None
+        low, high = self._support_bounds
+        return np.arange(int(low), int(high) + 1) if high - low < most else None
 
 
 class FiniteOutputs(DiscreteMechanism):
     """Base of mechanisms that take numbers and release one of finitely many numbers, the array ``outputs``."""
 
     outputs: Array
+    #: Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs).
+    output_probabilities: Any
+    _owed: ClassVar[dict[str, str]] = {"output_probabilities": "least and largest p(z | x) over all x of each output"}
+    noise, bounded = None, True
 
     _shared: ClassVar[tuple[str, ...]] = ("outputs",)
     resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
     support = property(lambda self: _OneOf(self.outputs))
 
-    output_probabilities = abstract(
-        "Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs)."
-    )
+    def possible_values(self, most: int) -> np.ndarray | None:
+        return np.asarray(self.outputs, float)
 
     def place(self, z: ArrayLike) -> Array:
         """Return the position of the nearest output for each released value, in NumPy or JAX, like `z`."""
@@ -333,10 +353,8 @@ class PiecewiseConstant(Mechanism):
 
     @abc.abstractmethod
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return the steps of p(z | x) as a function of x: cuts (*z, m), and levels (*z, m + 1) between the cuts.
-
-        p(z | x) is levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. The cuts are in ascending order, and two of
-        them may be equal. NumPy arrays give NumPy arrays, and JAX arrays give JAX arrays.
+        """Steps of p(z | x) as a function of x: cuts (*z, m), ascending, and levels (*z, m + 1). The density is
+        levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. NumPy arrays give NumPy arrays, JAX arrays JAX arrays.
         """
 
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -381,10 +399,10 @@ def drawn_columns(matrix: jax.Array, row: jax.Array, law: jax.Array) -> jax.Arra
     return place
 
 
-def flipped(key: Key, own: jax.Array, flip: jax.Array, number: int) -> jax.Array:
-    """The records' own codes, or another one of 0, ..., number − 1: from their own on, one more than what is drawn."""
-    other = jax.random.randint(key, flip.shape, 0, number - 1).astype(own.dtype)
-    return jnp.where(flip, other + (other >= own), own)
+def flipped(key: Key, code: jax.Array, flip: jax.Array, number: int) -> jax.Array:
+    """The records' codes, or another one of 0, ..., number − 1: from theirs on, one more than what is drawn."""
+    other = jax.random.randint(key, flip.shape, 0, number - 1).astype(code.dtype)
+    return jnp.where(flip, other + (other >= code), code)
 
 
 def checked_labels(x: ArrayLike) -> jax.Array:
@@ -438,7 +456,7 @@ class Promise(NamedTuple):
     times: int | None = None
     whole: str | None = None
     changed: int = 1  # how many of its statistics one person changes
-    said: str = ""  # what one person changes, in words, or that it is not known; empty if there is one value for each
+    change: str = ""  # what one person changes, in words, or that it is not known; empty if there is one value for each
     neighbours: str | None = None  # how data sets differ that are compared, if the publisher states it
     publisher: str | None = None  # the statement of a publisher, in place of all that
 
@@ -452,19 +470,23 @@ class Promise(NamedTuple):
         return (self,)
 
     @property
+    def repeats(self) -> int:
+        return self.times or 1
+
+    @property
     def in_all(self) -> Guarantee:
         """Of all values about one person."""
-        return self.guarantee.composed(self.times or 1)
+        return self.guarantee.composed(self.repeats)
 
     def stated(self, one: Guarantee) -> Guarantee:
         """What is promised if one value has this guarantee."""
-        words = " ".join(filter(None, [one.assumption, self.said]))
+        words = " ".join(filter(None, [one.assumption, self.change]))
         return dataclasses.replace(one.composed(self.changed), times=one.times, assumption=words)
 
 
 def parts_of(whole: str, promises: Iterable[Promise]) -> tuple[Promise, ...]:
     """The promises of a part of what is named `whole`."""
-    return tuple(each._replace(whole=f"{whole} {place}") for place, each in enumerate(promises))
+    return tuple(promise._replace(whole=f"{whole} {place}") for place, promise in enumerate(promises))
 
 
 def statements(promises: Iterable[Promise], same_people: bool = False, different_people: bool = False) -> str:
@@ -474,12 +496,12 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if same_people and different_people:
         raise ValueError("give same_people=True or different_people=True, not both")
     promises = counted_once(promises)
-    if publishers := [each.publisher for each in promises if each.publisher]:
+    if publishers := [part.publisher for part in promises if part.publisher]:
         if same_people:
             raise ValueError("same_people: a table has only a statement of its publisher, which cannot be composed")
-        rest = statements([each for each in promises if not each.publisher], different_people=different_people)
+        rest = statements([part for part in promises if not part.publisher], different_people=different_people)
         return "\n".join(filter(None, [rest, *dict.fromkeys(publishers)]))
-    guarantees = [each.in_all for each in promises]
+    guarantees = [part.in_all for part in promises]
     texts = Counter(guarantee.statement() for guarantee in guarantees)
     if len(guarantees) < 2:
         return "".join(texts)
@@ -487,16 +509,16 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if same_people:
         heading = f"{len(guarantees)} releases about the same people. {compose(*promises).statement()}"
         return "\n".join([f"{heading} What each promises by itself:", *lines])
-    wholes = {each.whole for each in promises}
+    wholes = {part.whole for part in promises}
     if different_people or (len(wholes) == 1 and None not in wholes):
         return "\n".join([f"{len(guarantees)} releases about different people. What each promises:", *lines])
     # basic composition: epsilons add up, and deltas; somebody who is replaced is removed and added
     summed = guarantees
-    if {"add_remove", "replace"} <= {each.neighbours for each in promises}:
+    if {"add_remove", "replace"} <= {part.neighbours for part in promises}:
         twice = [
-            each._replace(changed=2 * each.changed) if each.neighbours == "add_remove" else each for each in promises
+            part._replace(changed=2 * part.changed) if part.neighbours == "add_remove" else part for part in promises
         ]
-        summed = [each.in_all for each in twice]
+        summed = [part.in_all for part in twice]
     budget, delta = (
         np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
         for parts in zip(*(guarantee.stated_pair for guarantee in summed), strict=True)
@@ -505,8 +527,8 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if budget[1] == np.inf or delta[1] >= 1:
         sum_of_budgets = "may be promised nothing in all"
     unit = min(guarantee.unit for guarantee in guarantees)  # a promise to a record is one to its attributes and label
-    held = f"one {unit}" if max(each.times for each in guarantees) == 1 else "as many reports as are allowed"
-    held = "one released value" if any(each.said == OF_ONE_VALUE for each in promises) else held
+    held = f"one {unit}" if max(part.times for part in guarantees) == 1 else "as many reports as are allowed"
+    held = "one released value" if any(part.change == OF_ONE_VALUE for part in promises) else held
     heading = (
         f"{len(guarantees)} releases. Where they are about the same people, their budgets add up: someone with "
         f"{held} in each {sum_of_budgets}. What each promises by itself:"
@@ -541,14 +563,14 @@ def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | No
     """
 
     def join(path: tuple, *leaves: Array) -> Array:
-        first, known = leaves[0], is_concrete(leaves)
+        first, concrete = leaves[0], is_concrete(leaves)
         if not mechanisms[0]._is_personal(path, first):
-            if all(leaf is first or (known and np.array_equal(leaf, first)) for leaf in leaves):
+            if all(leaf is first or (concrete and np.array_equal(leaf, first)) for leaf in leaves):
                 return first
             if np.ndim(first):
                 kind = type(mechanisms[0]).__name__
                 raise ValueError(f"releases of {kind} cannot be joined if their {path[0].name} differ")
-        xp = np if known else jnp
+        xp = np if concrete else jnp
         if counts is None:
             return xp.stack(leaves)
         return xp.concatenate([xp.broadcast_to(leaf, n) for leaf, n in zip(leaves, counts, strict=True)])

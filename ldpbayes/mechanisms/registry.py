@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, dataclass_transform
 
-from ldpbayes._core.pytrees import optional, pytree, ruled, static
+from ldpbayes._core.pytrees import optional, pytree, ruled, static, undeclared_traits
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, from_json
 
 ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
@@ -19,14 +19,8 @@ def register(name: str) -> Callable[[_M], _M]:
     """Class decorator that registers your own mechanism under a `name`, and makes the class a JAX pytree.
 
     The name stands for the class in `Mechanism.spec`, in release files and on the command line. The class must be a
-    frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`.
-
-    Raises
-    ------
-    TypeError
-        The class is not such a dataclass, or the name is not a string.
-    ValueError
-        The name belongs to another mechanism.
+    frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`, with all methods and attributes that these
+    bases ask for, else a TypeError says what is missing. Raises ValueError if the name belongs to another mechanism.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
@@ -38,14 +32,17 @@ def register(name: str) -> Callable[[_M], _M]:
             raise TypeError(f"mechanism {name!r} must be a NumericMechanism or a DiscreteMechanism, got {cls!r}")
         if "__dataclass_params__" not in cls.__dict__ or not cls.__dict__["__dataclass_params__"].frozen:
             raise TypeError(f"mechanism {name!r} must be a frozen dataclass (dataclasses.dataclass), got {cls!r}")
+        methods = "".join(f"\n  {method}: a method" for method in sorted(cls.__abstractmethods__))
+        if missing := undeclared_traits(cls) + methods:
+            raise TypeError(f"mechanism {name!r}: {cls.__name__} must define, as its base classes describe:{missing}")
         if _registry.get(name) is cls:
             return cls
         if "name" in cls.__dict__:
             raise ValueError(f"{cls!r} is already registered as {cls.name!r}, so it cannot be {name!r} too")
-        known = _registry.get(name, cls)
+        namesake = _registry.get(name, cls)
         # running a notebook cell again defines the same class anew
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"mechanism name {name!r} is taken by {known!r}; register {cls!r} under another name")
+        if (namesake.__module__, namesake.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"mechanism name {name!r} is taken by {namesake!r}; register {cls!r} under another name")
         cls.name = name
         pytree(cls)
         _registry[name] = cls
@@ -70,10 +67,11 @@ def mechanism_class(name: str) -> type[Mechanism]:
 
 
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
-    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}``.
+    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}``, as `Mechanism.spec` has
+    it.
 
-    `Mechanism.spec` makes such a dict. `spec` has the name of the mechanism under ``"mechanism"``, and the arguments of
-    its class, with arrays as lists. Raises ValueError if the name or the arguments are wrong.
+    `spec` has the name of the mechanism, and the arguments of its class, with arrays as lists. Raises ValueError if the
+    name or the arguments are wrong.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')

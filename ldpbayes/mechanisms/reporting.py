@@ -17,12 +17,11 @@ from ldpbayes._core.checks import FINITE, POSITIVE, refuse
 from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
-from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.numerics.arrays import snapped
 
-ON_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number, but for rounding
+UNITS_FROM_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number, but for rounding
 
 
 def _slack(z: jax.Array) -> jax.Array:
@@ -34,9 +33,9 @@ def _slack(z: jax.Array) -> jax.Array:
 class Reported(NumericMechanism, DiscreteMechanism):
     """Base of reporting rules. A rule says what is printed if an additive mechanism has released the number z.
 
-    If z is printed unchanged, the likelihood of a printed value is the density of z. Otherwise, the likelihood is the
-    probability of all numbers z that are printed as this value. NaN is a missing value. A rule uses only the released
-    number, not the record. Therefore the guarantee of the mechanism does not change.
+    If z is printed unchanged, the likelihood of a printed value is the density of z, else the probability of all
+    numbers that are printed as this value. NaN is a missing value. A rule uses only the released number, not the
+    record. Therefore the guarantee of the mechanism does not change.
 
     Parameters
     ----------
@@ -48,9 +47,10 @@ class Reported(NumericMechanism, DiscreteMechanism):
 
     clips = True
     released_range = None  # a sketch, but of whole numbers, is refused
+    has_atoms = False
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
 
-    innermost = property(lambda self: getattr(self.mechanism, "innermost", self.mechanism), doc="Without rules.")
+    innermost = property(attrgetter("mechanism.innermost"))
     bounded, domain, guarantee, linear_tails, noise, resolution, support = (
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
         for name in ("bounded", "domain", "guarantee", "linear_tails", "noise", "resolution", "support")
@@ -60,12 +60,13 @@ class Reported(NumericMechanism, DiscreteMechanism):
     )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])
-    #: A bound on how many whole numbers from 0 on are printed as one value; computed with NumPy.
-    longest = property(lambda self: max([0.0, *map(np.max, self._numbers)]) + getattr(self.mechanism, "longest", 1.0))
+    longest = property(  # type: ignore[assignment]
+        lambda self: max([0.0, *map(np.max, self._numbers)]) + self.mechanism.longest, doc="Computed with NumPy."
+    )
 
     def __post_init__(self) -> None:
-        kind, inner = type(self).__name__, self.innermost
-        if not isinstance(inner, Additive) or inner.columns is not None or inner.has_atoms:
+        kind, inner = type(self).__name__, self.mechanism.innermost if isinstance(self.mechanism, Mechanism) else None
+        if inner is None or inner.noise is None or inner.columns is not None or inner.has_atoms:
             kinds = "an additive mechanism of numbers (or a rule around one) that adds noise to every record"
             raise TypeError(f"{kind} takes {kinds}, got {self.mechanism!r}")
         if self.silent and self.mechanism.may_be_missing:
@@ -84,17 +85,16 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return z
 
     def interval(self, z: Any) -> tuple[Any, Any]:
-        """Return the least and the largest number that can have been released if `z` was printed.
+        """Return the least and the largest number that `innermost` can have released if `z` was printed.
 
-        The mechanism without rules, `innermost`, releases the number. An end is infinite if there is no limit. If `z`
-        cannot be printed, the result is (∞, −∞).
+        An end is infinite if there is no limit. If `z` cannot be printed, the result is (∞, −∞).
         """
         z = array_of(z)
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
         low = high = z.astype(float) if xp is np else floating(z)
         short: Any = xp.zeros(z.shape, bool)
-        rule: Mechanism = self
-        while isinstance(rule, Reported):
+        rule: Any = self
+        while rule is not self.innermost:
             low, high, short = rule._undone(xp, low, high, short)
             rule = rule.mechanism
         before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)
@@ -104,10 +104,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
 
     def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
-        """Return the log-likelihood of printed values `z`, from two functions `at` and `between`.
-
-        ``at(number)`` is the log-likelihood of a released number. ``between(low, high)`` is the log probability that
-        the released number is in an interval.
+        """Return the log-likelihood of printed values `z`, from that of a released number, ``at(number)``, and the log
+        probability ``between(low, high)`` that the released number is in an interval.
         """
         low, high = self.interval(z)
         xp = np if is_concrete(low, high) else jnp
@@ -120,27 +118,20 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return jnp.where(point | proper, result, jnp.where(anything, 0.0, -jnp.inf))
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x) of printed values `z` for records `x`.
-
-        The result is a log density if z was printed unchanged and the noise is continuous. Otherwise, it is a log
-        probability. For a value that is missing for unrelated reasons (`Incomplete`), the result is 0.
+        """Return log p(z | x) of printed values `z`: a log density if z was printed unchanged and the noise is
+        continuous, else a log probability; 0 for a value that is missing for unrelated reasons (`Incomplete`).
         """
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
         between = inner.noise.astype(clipped.dtype).log_interval
-        own = functools.partial(inner.log_prob, x=clipped)
-        return self.by_intervals(z, own, lambda low, high: between(low - clipped, high - clipped))
+        at = functools.partial(inner.log_prob, x=clipped)
+        return self.by_intervals(z, at, lambda low, high: between(low - clipped, high - clipped))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw released numbers for the records `x`, and return what is printed.
-
-        The result has floating-point numbers if some values can be NaN.
-        """
         z = self.mechanism.randomize(key, x)
         return self._applied(floating(z) if self.may_be_missing else z)
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Raise ValueError, because mean and variance of printed values have no formula. Simulate them instead."""
         raise ValueError(f"{type(self).__name__} has no formula for the moments of printed values; simulate them")
 
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -196,8 +187,8 @@ class Withheld(Reported):
 
     Parameters
     ----------
-    mechanism : Mechanism
-        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    mechanism
+        As in `Floored`.
     threshold : array_like
         The least number that is printed, in the unit of the data: one number, or one number for each value.
     """
@@ -216,14 +207,12 @@ class Withheld(Reported):
 
 @registered_dataclass("rounded")
 class Rounded(Reported):
-    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z.
-
-    If two multiples are equally near, the larger one is printed.
+    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z, of two the larger one.
 
     Parameters
     ----------
-    mechanism : Mechanism
-        Additive mechanism that releases the number z, or another rule around such a mechanism.
+    mechanism
+        As in `Floored`.
     unit : array_like
         The unit of rounding, positive, in the unit of the data: one number, or one number for each value.
     """
@@ -231,8 +220,10 @@ class Rounded(Reported):
     unit: Array = ruled(POSITIVE)
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
-        first = xp.ceil(low / self.unit - ON_GRID)
-        last = xp.where(short, xp.ceil(high / self.unit - ON_GRID) - 1, xp.floor(high / self.unit + ON_GRID))
+        first = xp.ceil(low / self.unit - UNITS_FROM_GRID)
+        last = xp.where(
+            short, xp.ceil(high / self.unit - UNITS_FROM_GRID) - 1, xp.floor(high / self.unit + UNITS_FROM_GRID)
+        )
         return (first - 0.5) * self.unit, (last + 0.5) * self.unit, xp.ones(xp.shape(last), bool)
 
     def _applied(self, z: jax.Array) -> jax.Array:
@@ -245,13 +236,8 @@ class Rounded(Reported):
 class Incomplete(Reported):
     """Some released numbers are missing and printed as NaN, for reasons that are unrelated to the numbers.
 
-    Missing values do not change the likelihood. Simulated values are never missing.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Additive mechanism that releases the number z, or another rule around such a mechanism. The inner mechanism must
-        not print NaN.
+    Missing values do not change the likelihood. Simulated values are never missing. The inner `mechanism`, which
+    `Floored` describes, must not print NaN.
     """
 
     silent = True

@@ -1,17 +1,22 @@
 """Laws of noise: what `AdditiveMechanism` adds to a number, or to the columns of a row.
 
-A law of noise has a scale in the unit of the data, a density, and a trade-off curve. The curve says how well the noise
-hides a difference between two records. `FromDensity` makes a law from any density. To write your own law, derive a
-class from `Noise`.
+A law of noise has a scale in the unit of the data, a density, and a trade-off curve, which says how well the noise
+hides a difference between two records. To write your own law, derive a class from `Noise`.
 """
 
 from ldpbayes._core.pytrees import pytree
-from ldpbayes.noise._continuous import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
+from ldpbayes.noise._continuous import (
+    Gaussian,
+    IndependentGaussian,
+    Laplace,
+    SymmetricLaplace,
+    WithPublicRecords,
+    ZeroInflated,
+)
 from ldpbayes.noise._discrete import DiscreteGaussian, DiscreteLaplace
 from ldpbayes.noise._from_density import FromDensity
 from ldpbayes.noise._noise import Noise
-from ldpbayes.noise._staircase import Staircase, optimal_gamma
-from ldpbayes.noise.zero_inflated import WithPublicRecords, ZeroInflated
+from ldpbayes.noise._staircase import Staircase
 
 __all__ = [
     "DiscreteGaussian",
@@ -25,6 +30,5 @@ __all__ = [
     "SymmetricLaplace",
     "WithPublicRecords",
     "ZeroInflated",
-    "optimal_gamma",
     "pytree",
 ]

@@ -1,6 +1,8 @@
-"""Continuous noise: Laplace noise, symmetric Laplace noise for rows, and Gaussian noise."""
+"""Continuous noise: Laplace, symmetric Laplace for rows, and Gaussian; and such noise that some records do not get."""
 
+import dataclasses
 import math
+from operator import attrgetter
 from typing import ClassVar
 
 import jax
@@ -9,16 +11,17 @@ import numpy as np
 from jax.typing import DTypeLike
 from scipy import special
 
-from ldpbayes._core.checks import NOT_NEGATIVE, POSITIVE
+from ldpbayes._core.checks import INSIDE_0_1, NOT_NEGATIVE, POSITIVE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
+from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.radial_law import log_density
 from ldpbayes.numerics.special import log_ndtr
-from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff
+from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff, ZeroInflatedTradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 
-PUBLIC = 1e200  # distance in standard deviations at which no epsilon is finite, as of records without noise
+DEVIATIONS_OF_PUBLIC = 1e200  # a distance at which no epsilon is finite, as of records without noise
 
 
 class _LaplaceColumns(Noise):
@@ -62,10 +65,8 @@ class Laplace(_LaplaceColumns):
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs whose columns differ by `distance`.
-
-        The curve is exact if the inputs differ in one column. If they differ in several columns, the result is a lower
-        bound, slightly below the exact curve. The bound is the curve of randomized response with an equal epsilon.
+        """Return the trade-off curve of two inputs whose columns differ by `distance`: exact if they differ in one
+        column, else the slightly lower curve of randomized response with an equal epsilon.
         """
         with np.errstate(divide="ignore"):
             budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
@@ -78,7 +79,7 @@ class Laplace(_LaplaceColumns):
 class SymmetricLaplace(_LaplaceColumns):
     """Symmetric Laplace noise in d columns, uncorrelated but dependent between columns ([LCQ] sec. 3.2; [KKP]).
 
-    The law SL_d(λ² I) is the law of λ √W X, where W   Exp(1) and X   N(0, I) are independent. In one column, the noise
+    The law SL_d(λ² I) is the law of λ √W X, where W ~ Exp(1) and X ~ N(0, I) are independent. In one column, the noise
     is Laplace noise of scale λ/√2.
 
     Parameters
@@ -153,7 +154,7 @@ class Gaussian(_NormalColumns):
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         with np.errstate(divide="ignore"):
             mu = np.linalg.norm(distance, axis=-1) / np.asarray(self.standard_deviation)
-        return GaussianTradeoff(np.minimum(mu, PUBLIC))
+        return GaussianTradeoff(np.minimum(mu, DEVIATIONS_OF_PUBLIC))
 
 
 @pytree_dataclass
@@ -166,8 +167,8 @@ class IndependentGaussian(_NormalColumns):
         Standard deviation of each column, positive, in the unit of the column.
     """
 
-    #: Standard deviations (*batch, columns), > 0, in the units of the columns.
     standard_deviations: Array = ruled(("positive and finite, one a column", lambda a: POSITIVE[1](a) & (a.ndim > 0)))
+    per_column = True
     standard_deviation = property(lambda self: self.standard_deviations)
     batch_shape = property(lambda self: np.shape(self.standard_deviations)[:-1])
 
@@ -176,3 +177,105 @@ class IndependentGaussian(_NormalColumns):
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         return GaussianTradeoff(np.linalg.norm(distance / np.asarray(self.standard_deviations), axis=-1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Omitted(Noise):
+    """Base of noise that some records do not get, in no column. A record with scale 0 never gets noise."""
+
+    omitted = True
+    underlying = property(attrgetter("noise"))
+    noise: Noise  #: Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
+    kinks, linear_tails, monotone, norm, reach, resolution, standard_deviation = (  # type: ignore[assignment]
+        property(attrgetter(f"noise.{name}"))
+        for name in ("kinks", "linear_tails", "monotone", "norm", "reach", "resolution", "standard_deviation")
+    )
+
+    def __post_init__(self) -> None:
+        noise, parameters = self.noise, jax.tree.leaves(self.noise)
+        continuous = isinstance(noise, Noise) and not noise.discrete and not noise.omitted
+        # a parameter that is not in the shape of the records would be one a column
+        if not continuous or [*map(np.shape, parameters)] != [noise.batch_shape]:
+            wanted = "a `Noise` with a continuous law and one parameter, a scale for all columns"
+            raise ValueError(f"noise must be {wanted}, got {noise!r}")
+        super().__post_init__()
+
+    @property
+    def absent(self) -> Array:
+        (scale,) = jax.tree.leaves(self.noise)
+        xp = np if is_concrete(scale, self.chance) else jnp
+        return xp.where(xp.asarray(scale) > 0, self.chance, 1.0)
+
+    @property
+    def present(self) -> Noise:
+        if is_concrete(self.noise) and all(np.all(np.greater(scale, 0)) for scale in jax.tree.leaves(self.noise)):
+            return self.noise
+        return jax.tree.map(lambda scale: jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0), self.noise)
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """Return the log density. A record without noise has a unit mass at zero."""
+        absent = jnp.asarray(self.absent, value.dtype)
+        noisy = self.present.log_prob(value) + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
+        noisy = jnp.where(absent < 1, noisy, -jnp.inf)
+        atom = jnp.where(absent > 0, jnp.log(jnp.where(absent > 0, absent, 1.0)), noisy)
+        return jnp.where(jnp.all(value == 0, axis=-1), atom, noisy)
+
+    @property
+    def variance(self) -> Array:
+        return (1 - jnp.asarray(self.chance)) * jnp.asarray(self.noise.standard_deviation) ** 2
+
+    def depth(self, distance: np.ndarray) -> np.ndarray:
+        return self.noise.depth(distance)
+
+
+@pytree_dataclass
+class ZeroInflated(Omitted):
+    """Continuous noise that is omitted for a record with probability δ ([LCQ] Definition 3.1, there ZIL(δ, λ² I)).
+
+    Parameters
+    ----------
+    noise : Noise
+        Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
+    probability : array_like
+        Probability δ in (0, 1) that a record gets no noise: one number, or one number for each record.
+    """
+
+    probability: Array = ruled(INSIDE_0_1)
+
+    chance = property(attrgetter("probability"))
+
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        keys = jax.random.split(key)
+        without = jax.random.bernoulli(keys[0], jnp.asarray(self.probability, dtype), shape[:-1])
+        return jnp.where(without[..., None], 0.0, self.noise.sample(keys[1], shape, dtype))
+
+    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
+        """Return the trade-off curve of two inputs that differ by `distance`, below that of `noise`
+        ([LCQ] Theorem 3.3).
+        """
+        return ZeroInflatedTradeoff(self.noise.tradeoff(distance), self.probability)
+
+    def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
+        return ZeroInflatedTradeoff(self.noise.tradeoff_within(sensitivity, columns), self.probability)
+
+
+@pytree_dataclass
+class WithPublicRecords(Omitted):
+    """Continuous noise whose scale may be 0. A record with scale 0 is public, and is released without noise.
+
+    Parameters
+    ----------
+    noise
+        As in `ZeroInflated`.
+    """
+
+    chance = 0.0  # only public records, of scale 0, get no noise
+
+    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        return self.noise.sample(key, shape, dtype)
+
+    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
+        return self.noise.tradeoff(distance)
+
+    def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
+        return self.noise.tradeoff_within(sensitivity, columns)

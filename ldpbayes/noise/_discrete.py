@@ -56,14 +56,13 @@ class DiscreteLaplace(_WholeNumbers):
     reach: ClassVar[float] = 0.0  # `linear_tails` hold from zero on
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw integers, in a floating-point dtype, as differences of two geometric variables."""
         # the whole part of an exponential variable is geometric; it is drawn in the best precision that there is
         scale = jnp.asarray(self.scale, jnp.promote_types(dtype, jnp.result_type(float)))[..., None]
         first, second = jnp.floor(scale * jax.random.exponential(key, (2, *shape), scale.dtype))
         return (first - second).astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula for P(k) at any real numbers k, summed over the columns.
+        """Return the log of the formula for P(k) at any real k, summed over the columns.
 
         For any real x, the sum of the formula at k − x over all integers k is between 1/cosh(½/scale) and 1.
         """
@@ -87,10 +86,8 @@ class DiscreteLaplace(_WholeNumbers):
         return (beyond / scale + np.log1p(np.exp(-1 / scale))) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs whose columns differ by `distance`.
-
-        The curve is exact if the inputs differ in one column. If they differ in several columns, the result is a lower
-        bound, slightly below the exact curve. The bound is the curve of randomized response with an equal epsilon.
+        """Return the trade-off curve of two inputs whose columns differ by `distance`: exact if they differ in one
+        column, else the slightly lower curve of randomized response with an equal epsilon.
         """
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
@@ -105,8 +102,8 @@ class DiscreteGaussian(_WholeNumbers):
     Parameters
     ----------
     scale : array_like
-        Scale > 0 in the unit of the data (as in OpenDP): one number, or one number for each record. A scale above 1 is
-        nearly equal to the standard deviation. A scale well below 1 is much larger than the standard deviation.
+        Scale > 0 in the unit of the data (as in OpenDP): one number, or one number for each record. Above 1 it is
+        nearly the standard deviation; well below 1 it is much larger.
     """
 
     linear_tails: ClassVar[bool] = False
@@ -132,7 +129,7 @@ class DiscreteGaussian(_WholeNumbers):
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula for P(k) at any real numbers k, summed over the columns.
+        """Return the log of the formula for P(k) at any real k, summed over the columns.
 
         For any real x, the sum of the formula at k − x over all integers k is between 1 − 4 exp(−2π² scale²) and 1.
         """
@@ -171,10 +168,8 @@ class DiscreteGaussian(_WholeNumbers):
         return -gaussian_log_tail(beyond, self.scale) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs whose columns differ by `distance`.
-
-        If the inputs differ in several columns, the curve is for the two most distinguishable rows of integers at the
-        same Euclidean distance.
+        """Return the curve of two inputs that differ by `distance`; if in several columns, of the two most
+        distinguishable rows of integers at the same Euclidean distance.
         """
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
@@ -182,10 +177,6 @@ class DiscreteGaussian(_WholeNumbers):
         return DiscreteGaussianRowsTradeoff(self.scale, np.linalg.norm(distance, axis=-1), np.shape(distance)[-1])
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """Return the trade-off curve of the two most distinguishable rows of integers.
-
-        Their Euclidean distance is at most `sensitivity`. They may differ in all `columns` columns.
-        """
         if columns == 1 or sensitivity == 1:
             return DiscreteGaussianTradeoff(self.scale, sensitivity)
         return DiscreteGaussianRowsTradeoff(self.scale, sensitivity, columns)

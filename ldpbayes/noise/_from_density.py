@@ -20,21 +20,21 @@ from ldpbayes.privacy.tradeoffs import Polygon, best_tests
 
 LogDensity = Callable[[jax.Array], jax.Array]
 
-STEP = 1 / 64  # width of panels in arcsinh of the noise: steps of 1/64 around zero, and far out of 1.6 %
-PANELS = 5888  # on either side, up to 4e39 scales
-NEGLIGIBLE = 1e-32  # probability beyond the reach of the noise
-TOLERANCE = 1e-6  # of the integral of the density, and of its mean
-VISIBLE = math.log(1e-2)  # log densities less the largest one, from which on their slopes count
-VISIBLE_MASS = 1e-8  # of a node: nodes with less do not count where distances are compared
-STEEPEST = 500.0  # largest finite epsilon that is stated at delta = 0
-SMALLEST_DELTA = 1e-14  # probability of what counts as given away where no epsilon holds at delta = 0
-BUDGETS = np.linspace(0.0, 3.0, 13) ** 2  # at which distances of two inputs are compared
-MARGIN = 1e-3  # relative: so much more power than at the distances found is stated, as others may be worse between ...
-ALIKE = 1e-4  # ... the epsilons that are compared, and by this number are not distinguished
-DISTANCES = 1024  # most of them that are equally far apart; others are at steps of 1/64, and where jumps meet
-ZOOMS = 4  # rounds, each with 16 times more distances around the worst ones
-BATCH = 64  # distances at a time
-SEE = "See `Noise`."
+PANEL_WIDTH = 1 / 64  # width of panels in arcsinh of the noise: steps of 1/64 around zero, and far out of 1.6 %
+PANELS_PER_SIDE = 5888  # on either side, up to 4e39 scales
+NEGLIGIBLE_TAIL = 1e-32  # probability beyond the reach of the noise
+DENSITY_TOLERANCE = 1e-6  # of the integral of the density, and of its mean
+VISIBLE_LOG_DENSITY = math.log(1e-2)  # log densities less the largest one, from which on their slopes count
+VISIBLE_NODE_MASS = 1e-8  # of a node: nodes with less do not count where distances are compared
+LARGEST_STATED_EPSILON = 500.0  # largest finite epsilon that is stated at delta = 0
+GIVEN_AWAY_DELTA = 1e-14  # probability of what counts as given away where no epsilon holds at delta = 0
+COMPARED_EPSILONS = np.linspace(0.0, 3.0, 13) ** 2  # at which distances of two inputs are compared
+# Distances of two inputs. So much more power than at the worst ones found is stated (relative), as others may be worse
+# between the epsilons that are compared; powers that differ by less than the next number are alike.
+POWER_MARGIN, ALIKE_SHARE = 1e-3, 1e-4
+MOST_EVEN_DISTANCES = 1024  # equally far apart; others are at steps of 1/64, and where jumps meet
+ZOOM_ROUNDS = 4  # each with 16 times more distances around the worst ones
+DISTANCES_AT_ONCE = 64
 _T, _W = leggauss(4)
 
 
@@ -54,29 +54,29 @@ class _Law(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def _tabulated(log_density: LogDensity, breaks: tuple[float, ...]) -> _Law:
     # no panel ends at a round number, so that a kink there which is not stated is seen in the integral
-    own = (np.arange(-PANELS, PANELS + 1) + 1 / 3) * STEP
-    edges = np.union1d(own, np.arcsinh(breaks))
+    panel_ends = (np.arange(-PANELS_PER_SIDE, PANELS_PER_SIDE + 1) + 1 / 3) * PANEL_WIDTH
+    edges = np.union1d(panel_ends, np.arcsinh(breaks))
     half = np.diff(edges)[:, None] / 2
     u = edges[:-1, None] + half * (1 + _T)
     t, logs = np.sinh(u), _logs(log_density, np.sinh(u))
     weights = np.exp(logs) * np.cosh(u) * half * _W
     mass, second = weights.sum(axis=1), (weights * t**2).sum(axis=1)
     total, mean = mass.sum(), np.sum(weights * t)
-    if not abs(total - 1) < TOLERANCE:
+    if not abs(total - 1) < DENSITY_TOLERANCE:
         hint = "give all kinks and jumps as breaks, and a log_density of noise/scale with spread near 1"
         raise ValueError(f"exp(log_density) must be a density, but it integrates to {total:.9g}; {hint}")
     below, above = np.append(0.0, np.cumsum(mass)), np.append(np.cumsum(mass[::-1])[::-1], 0.0)
-    if max(mass[0], mass[-1]) > NEGLIGIBLE * STEP:
+    if max(mass[0], mass[-1]) > NEGLIGIBLE_TAIL * PANEL_WIDTH:
         raise ValueError("the tails of log_density are too heavy: a probability above 1e-32 is beyond 1e39 scales")
-    deviation = math.sqrt(second.sum()) if max(second[0], second[-1]) < 1e-9 * STEP * second.sum() else math.inf
-    if abs(mean) > TOLERANCE * deviation:
+    deviation = math.sqrt(second.sum()) if max(second[0], second[-1]) < 1e-9 * PANEL_WIDTH * second.sum() else math.inf
+    if abs(mean) > DENSITY_TOLERANCE * deviation:
         raise ValueError(f"log_density must be of noise with mean zero, got mean {mean:.6g}; shift it by this number")
-    seen = (logs[:, 1:] > logs.max() + VISIBLE) & (logs[:, :-1] > logs.max() + VISIBLE)
+    seen = (logs[:, 1:] > logs.max() + VISIBLE_LOG_DENSITY) & (logs[:, :-1] > logs.max() + VISIBLE_LOG_DENSITY)
     with np.errstate(invalid="ignore"):
         slope = np.max(np.abs(np.diff(logs, axis=1) / np.diff(t, axis=1)), where=seen, initial=0.0)
-    inside = edges[(below > NEGLIGIBLE) & (above > NEGLIGIBLE)]
-    reach = math.sinh(max(abs(inside[0]), abs(inside[-1])) + STEP)
-    kept = weights > VISIBLE_MASS
+    inside = edges[(below > NEGLIGIBLE_TAIL) & (above > NEGLIGIBLE_TAIL)]
+    reach = math.sinh(max(abs(inside[0]), abs(inside[-1])) + PANEL_WIDTH)
+    kept = weights > VISIBLE_NODE_MASS
     return _Law(edges, t[kept], weights[kept], below, above, deviation, 1 / slope if slope else math.inf, reach)
 
 
@@ -107,8 +107,8 @@ class FromDensity(Noise):
     Parameters
     ----------
     log_density : callable
-        Log density of noise/scale, an elementwise JAX function. It is −inf where the density is zero. The density must
-        integrate to one and, if it has a variance, have mean zero, both up to 1e-6. Otherwise a ValueError is raised.
+        Log density of noise/scale, an elementwise JAX function, −inf where the density is zero. The density must
+        integrate to one and, if it has a variance, have mean zero, both up to 1e-6; else a ValueError is raised.
         Define the function only once, because each new function is compiled.
     scale : array_like
         Scale in the unit of the data, positive and finite: one number, or one number for each record. Default: 1.
@@ -124,12 +124,12 @@ class FromDensity(Noise):
     monotone = True
     norm: ClassVar[int] = 1  # of one column only
     symmetric: ClassVar[bool] = False  # for all that is known
-    kinks = property(lambda self: tuple(self.scale * each for each in self.breaks), doc=SEE)  # type: ignore[assignment]
+    kinks = property(lambda self: tuple(self.scale * place for place in self.breaks))  # type: ignore[assignment]
     assumption = "This was computed numerically, and no distance of two inputs is known to be worse."
-    has_variance = property(lambda self: self._law.deviation < math.inf, doc=SEE)  # type: ignore[assignment]
-    standard_deviation = property(lambda self: self.scale * self._law.deviation, doc=SEE)
-    resolution = property(lambda self: self.scale * self._law.resolution, doc=SEE)
-    reach = property(lambda self: self.scale * self._law.reach, doc=SEE)
+    has_variance = property(lambda self: self._law.deviation < math.inf)  # type: ignore[assignment]
+    standard_deviation = property(lambda self: self.scale * self._law.deviation)
+    resolution = property(lambda self: self.scale * self._law.resolution)
+    reach = property(lambda self: self.scale * self._law.reach)
     _law = property(lambda self: _tabulated(self.log_density, self.breaks))
 
     def __post_init__(self) -> None:
@@ -141,8 +141,7 @@ class FromDensity(Noise):
         self._law  # noqa: B018  # a function that is no density is refused
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw noise by inversion of the tabulated distribution function."""
-        law, keys, middle = self._law, jax.random.split(key), PANELS
+        law, keys, middle = self._law, jax.random.split(key), PANELS_PER_SIDE
         above = jax.random.uniform(keys[0], shape, dtype) < law.above[middle]
         share = jnp.exp(-jax.random.exponential(keys[1], shape, dtype))
 
@@ -164,15 +163,16 @@ class FromDensity(Noise):
         return -np.log2(np.maximum(tail, np.finfo(float).tiny))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of the worst two inputs that differ by `distance` or less, by integration.
-
-        If records have different scales or distances, the result is below all of their curves.
+        """Return the curve of the worst two inputs that differ by `distance` or less, by integration; if records have
+        different scales or distances, a curve below all of theirs.
         """
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
-        curves = [_curve(self.log_density, self.breaks, each) for each in _worst(self.log_density, self.breaks, apart)]
+        curves = [
+            _curve(self.log_density, self.breaks, distance) for distance in _worst(self.log_density, self.breaks, apart)
+        ]
         if len(curves) == 1:
             return curves[0]
-        return Polygon(best_tests(np.minimum(curve.corners.T * [[1.0], [1 + MARGIN]], 1.0) for curve in curves))
+        return Polygon(best_tests(np.minimum(curve.corners.T * [[1.0], [1 + POWER_MARGIN]], 1.0) for curve in curves))
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
         return np.ravel(np.add.outer([lower, upper], np.multiply(self.scale, self.breaks)))
@@ -188,35 +188,43 @@ def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
     largest delta, and the one with the largest likelihood ratio; the whole distance alone if it is the worst for all.
     """
     law = _tabulated(log_density, breaks)
-    own = _logs(log_density, law.nodes)
+    logs = _logs(log_density, law.nodes)
 
     def scores(apart: np.ndarray) -> np.ndarray:
         """Deltas and the largest log ratio of inputs so far apart, in their worse order, by sums over nodes."""
-        found = []
-        for part in np.append(apart, np.repeat(distance, -len(apart) % BATCH)).reshape(-1, BATCH, 1):
-            ratio = np.stack([_logs(log_density, law.nodes + shift) for shift in (-part, part)]) - own
+        rows = []
+        for part in np.append(apart, np.repeat(distance, -len(apart) % DISTANCES_AT_ONCE)).reshape(
+            -1, DISTANCES_AT_ONCE, 1
+        ):
+            ratio = np.stack([_logs(log_density, law.nodes + shift) for shift in (-part, part)]) - logs
             kept = np.exp(np.minimum(ratio, 0.0))
-            deltas = [np.maximum(1 - np.exp(each) * kept, 0.0) @ law.weights for each in BUDGETS]
-            found.append(np.max([*deltas, np.minimum(-ratio.min(axis=-1), STEEPEST)], axis=1))
-        return np.concatenate(found, axis=1)[:, : len(apart)]
+            deltas = [np.maximum(1 - np.exp(epsilon) * kept, 0.0) @ law.weights for epsilon in COMPARED_EPSILONS]
+            rows.append(np.max([*deltas, np.minimum(-ratio.min(axis=-1), LARGEST_STATED_EPSILON)], axis=1))
+        return np.concatenate(rows, axis=1)[:, : len(apart)]
 
-    even = np.linspace(0.0, distance, int(np.clip(4 * distance / law.resolution, BATCH, DISTANCES)))
-    tries = [even, np.sinh(np.arange(0.0, np.arcsinh(distance), STEP)), np.subtract.outer(breaks, breaks).ravel()]
+    even = np.linspace(
+        0.0, distance, int(np.clip(4 * distance / law.resolution, DISTANCES_AT_ONCE, MOST_EVEN_DISTANCES))
+    )
+    tries = [
+        even,
+        np.sinh(np.arange(0.0, np.arcsinh(distance), PANEL_WIDTH)),
+        np.subtract.outer(breaks, breaks).ravel(),
+    ]
     tried = np.unique(np.concatenate(tries))
     tried = tried[(tried > 0) & (tried <= distance)]
-    found = scores(tried)
-    for _ in range(ZOOMS):
-        worse = found.max(axis=1) > found[:, -1] * (1 + ALIKE)
+    scored = scores(tried)
+    for _ in range(ZOOM_ROUNDS):
+        worse = scored.max(axis=1) > scored[:, -1] * (1 + ALIKE_SHARE)
         if not worse.any():
             return [distance]
-        place = found.argmax(axis=1)[worse]
+        place = scored.argmax(axis=1)[worse]
         ends = tried[np.maximum(place - 1, 0)], tried[place + 1]
         new = np.setdiff1d(np.linspace(*ends, 33), tried)
         order = np.argsort(np.append(tried, new))
-        found, tried = np.append(found, scores(new), axis=1)[:, order], np.append(tried, new)[order]
+        scored, tried = np.append(scored, scores(new), axis=1)[:, order], np.append(tried, new)[order]
     chosen = [len(tried) - 1]
-    for row in found:
-        if row.max() > row[chosen].max() * (1 + ALIKE):
+    for row in scored:
+        if row.max() > row[chosen].max() * (1 + ALIKE_SHARE):
             alike = np.flatnonzero(row >= row.max() * (1 - 1e-9))  # sums see no more of where jumps meet
             chosen.append(int(alike[len(alike) // 2]))
     return tried[chosen].tolist()
@@ -227,8 +235,8 @@ def _curve(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
     """The curve of inputs so many scales apart. In a panel the ratio of the two densities is moved to the ends of its
     range, so that the panel keeps its two probabilities: no test is worse for that (a spread in Blackwell's order).
     """
-    own = np.sinh(_tabulated(log_density, breaks).edges)
-    edges = np.sort(np.append(own, own + distance))  # of one length for all distances, for which JAX compiles once
+    ends = np.sinh(_tabulated(log_density, breaks).edges)
+    edges = np.sort(np.append(ends, ends + distance))  # of one length for all distances, for which JAX compiles once
     half = np.diff(edges)[:, None] / 2
     t = edges[:-1, None] + half * (1 + _T)
     logs = np.stack([_logs(log_density, t), _logs(log_density, t - distance)])
@@ -237,15 +245,15 @@ def _curve(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
     low, high = ratio.min(axis=1), ratio.max(axis=1)
     low, high = low - 0.1 * (high - low), high + 0.1 * (high - low)  # up to the panel's ends
     # logs beyond 1e7 are rounded too much; where the ratio still grows from 1e6 to 1e7, it has no bound
-    largest, kept = np.maximum(high, -low), mass.max(axis=0) > SMALLEST_DELTA**3
+    largest, kept = np.maximum(high, -low), mass.max(axis=0) > GIVEN_AWAY_DELTA**3
     near, far = (np.max(largest, where=size < most, initial=0.0) for most in (1e6, 1e7))
-    bounded = far <= 1.01 * near and not np.any(kept & (largest > STEEPEST))
+    bounded = far <= 1.01 * near and not np.any(kept & (largest > LARGEST_STATED_EPSILON))
     one, other = mass[:, kept]
-    down, up = np.exp(np.clip([low[kept], high[kept]], -STEEPEST, STEEPEST))
+    down, up = np.exp(np.clip([low[kept], high[kept]], -LARGEST_STATED_EPSILON, LARGEST_STATED_EPSILON))
     at_up = np.clip((one - down * other) / np.where(up > down, up - down, np.inf), 0.0, np.minimum(other, one / up))
     laws = np.stack([np.append(at_up, other - at_up), np.append(up * at_up, np.maximum(one - up * at_up, 0.0))])
     laws = laws[:, np.argsort(-np.append(up, down), kind="stable")]
     # the two orders of the inputs, each from the outputs on that tell most
     tests = np.minimum(np.cumsum([laws, laws[::-1, ::-1]], axis=-1), 1.0)
-    tests[:, 0] = np.where(bounded | (tests[:, 1] > SMALLEST_DELTA), tests[:, 0], 0.0)
+    tests[:, 0] = np.where(bounded | (tests[:, 1] > GIVEN_AWAY_DELTA), tests[:, 0], 0.0)
     return Polygon(best_tests(tests[..., :-1]))

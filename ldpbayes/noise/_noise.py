@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from ldpbayes._core.pytrees import check_fields
+from ldpbayes._core.pytrees import check_fields, undeclared_traits
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.numerics.special import log1mexp
@@ -22,11 +22,9 @@ class Noise(abc.ABC):
 
     To write your own law, decorate a subclass with ``@ldpbayes.noise.pytree`` above
     ``@dataclasses.dataclass(frozen=True)``. Each parameter is one number, or one number for each record, in the unit of
-    the data.
-
-    The last axis of drawn noise and of the arguments of densities is for the columns of a row, even if there is only
-    one column. The attributes below are class variables, fields or properties. Attributes that are lengths are in the
-    unit of the data.
+    the data, as are attributes that are lengths. The last axis of drawn noise and of the arguments of densities is for
+    the columns of a row, even if there is only one column. The attributes below are class variables, fields or
+    properties; a class that lacks one without a default raises a TypeError when it is defined.
     """
 
     discrete: ClassVar[bool] = False  #: True if the noise takes integer values only.
@@ -40,6 +38,8 @@ class Noise(abc.ABC):
     monotone: bool = False  #: True if the trade-off curve is monotone in every parameter and in the distance.
     assumption: str = ""  #: A condition of the trade-off curves, which statements of the guarantee quote.
     symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
+    per_column: ClassVar[bool] = False  #: True if every column has a parameter of its own.
+    omitted: ClassVar[bool] = False  #: True if some records may get no noise, as in `ZeroInflated`.
     standard_deviation: Array  #: Standard deviation in one column, infinite if there is no variance.
     #: Shortest length on which the density in one column changes, such as by a factor e for an exponential density.
     resolution: ClassVar[Array]
@@ -50,15 +50,20 @@ class Noise(abc.ABC):
     #: a law, override `tradeoff_within`. If columns have different scales, the difference in a column is multiplied by
     #: the scale of the first column and divided by the scale of this column.
     norm: ClassVar[int]
+    chance: ClassVar[Array] = 0.0  #: Probability that the noise is left out of a record whose scale is positive.
+    _owed: ClassVar[dict[str, str]] = {
+        "linear_tails": "True if the log density is linear on each side of zero, or from period to period",
+        "kinks": "places where the density in one column is not smooth",
+        "standard_deviation": "standard deviation in one column, infinite if there is no variance",
+        "resolution": "shortest length on which the density changes by a factor e",
+        "reach": "distance beyond which the probability is at most 1e-32, or 0 if tails are linear from zero on",
+        "norm": "1 or 2, the norm in which distances over several columns are measured",
+    }
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        bases = cls.__mro__[: cls.__mro__.index(Noise)]
-        declared = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
-        traits = ("linear_tails", "kinks", "standard_deviation", "resolution", "reach", "norm")
-        missing = [name for name in traits if name not in declared]
-        if missing and not inspect.isabstract(cls):
-            raise TypeError(f"{cls.__name__} must define {', '.join(missing)}; see ldpbayes.noise.Noise")
+        if (missing := undeclared_traits(cls)) and not inspect.isabstract(cls):
+            raise TypeError(f"{cls.__name__} must define, as attributes, properties or fields:{missing}")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -69,13 +74,13 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Return the log density at `value`, an array (*batch, columns), summed over the columns.
+        """Return the log density at `value` (*batch, columns), summed over the columns: an array (*batch).
 
-        The result is an array (*batch). For discrete noise, it is a log probability.
+        For discrete noise, it is a log probability.
         """
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return `log_prob`. For discrete noise, use the formula of `log_prob` also at values that are not integers.
+        """Return `log_prob`; for discrete noise its formula, also at values that are not integers.
 
         The likelihood needs this extension if a model treats the record as a real number.
         """
@@ -84,18 +89,14 @@ class Noise(abc.ABC):
     def log_tail(self, distance: jax.Array) -> jax.Array:
         """Return log P(noise in one column ≥ distance), for distances ≥ 0 in an array (*batch).
 
-        For discrete noise, the probability is the sum of the formula of the law at distance, distance + 1, and so on.
-        The distance may then be any real number. Reporting rules need this method, and assume that the noise is
-        symmetric.
+        For discrete noise, this is the sum of the formula of the law at distance, distance + 1, ..., for any real
+        distance. Reporting rules need this method, and assume that the noise is symmetric.
         """
         name = type(self).__name__
         raise ValueError(f"{name} has no log_tail, the log of P(noise ≥ distance), which reporting rules and cdf need")
 
     def log_interval(self, low: Array, high: Array) -> jax.Array:
-        """Return log P(low ≤ noise in one column ≤ high), as an array (*batch), for −∞ ≤ low ≤ high ≤ ∞.
-
-        The result is accurate in both tails.
-        """
+        """Return log P(low ≤ noise in one column ≤ high), accurate in both tails, for −∞ ≤ low ≤ high ≤ ∞ (*batch)."""
         flip, step = jnp.add(low, high) < 0, 1.0 if self.discrete else 0.0
         near, far = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
         aside = near >= 0
@@ -119,8 +120,7 @@ class Noise(abc.ABC):
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
         """Return the trade-off curve of the two most distinguishable inputs at a distance of at most `sensitivity`.
 
-        The distance over `columns` columns is measured in the norm that the attribute `norm` states. By default, the
-        two inputs differ in the first column only.
+        The distance over `columns` columns is in the norm `norm`. Default: the inputs differ in the first column only.
         """
         return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
 
@@ -139,8 +139,8 @@ class Noise(abc.ABC):
     def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
         """Return the points x where the density of the noise z − clip(x) is not smooth, as an array (*z.shape, m).
 
-        Default: z − `kinks`. Only points between the bounds `lower` and `upper` matter. The bounds are None if there
-        are no bounds. The result is a NumPy array if `z` is one.
+        Default: z − `kinks`. Only points between the bounds `lower` and `upper` matter, which are None if there are
+        none. The result is a NumPy array if `z` is one.
         """
         at, kinks = z[..., None], self.kinks
         if not kinks:
@@ -150,14 +150,13 @@ class Noise(abc.ABC):
         return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
-        """Return further points z where the density of released numbers may bend or jump, besides `lower` and `upper`.
-
-        Default: none.
+        """Return further points z, besides `lower` and `upper`, where released densities may bend or
+        jump (default: none).
         """
         return np.empty(0)
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
-        """Raise ValueError if this law of noise cannot be used for the records. By default, all records are allowed.
+        """Raise ValueError if this law cannot be used for the records. By default, all records are allowed.
 
         `lower` and `upper` are the bounds of the records, or None for a statistic. `numbers` is True if records are
         numbers that all get noise.
@@ -172,6 +171,11 @@ class Noise(abc.ABC):
         This axis has length 1 if all columns have equal noise.
         """
         return jnp.asarray(moment)[..., None]
+
+    #: The law of noise without omission.
+    underlying = property(lambda self: self)
+    present = property(lambda self: self, doc="The law of the noise of the records that get noise.")
+    absent = property(lambda self: 0.0, doc="Probability that a record gets no noise, in the shape of the parameters.")
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

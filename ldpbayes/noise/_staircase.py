@@ -20,18 +20,16 @@ from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 class Staircase(Noise):
     """Staircase noise: a density a exp(−k ε) that falls in steps, with jumps at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
 
-    Here k is the number of jumps between 0 and the value of the noise. The density at 0 is
+    Here k is the number of jumps between 0 and the value of the noise, and the density at 0 is
     a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a length Δ, the density falls by a factor exp(ε). Therefore two
     inputs that differ by at most Δ have the budget ε. All records must lie in an interval of length Δ.
 
     Parameters
     ----------
     step, epsilon : array_like
-        Length Δ in the unit of the data, and budget ε in nats, positive and finite. Each is one number, or one number
-        for each record.
+        Length Δ in the unit of the data, and budget ε in nats, positive and finite: one number, or one for each record.
     gamma : array_like
-        Number γ in (0, 1], which gives the positions of the jumps. `optimal_gamma` computes the γ with the least
-        variance.
+        Number γ in (0, 1], which gives the positions of the jumps. See `optimal_gamma`.
     """
 
     step: Array = ruled(POSITIVE)
@@ -52,8 +50,20 @@ class Staircase(Noise):
         fall = xp.exp(-epsilon)
         return fall, -xp.expm1(-epsilon), gamma + fall * (1 - gamma)
 
+    @staticmethod
+    def optimal_gamma(epsilon: Array) -> Array:
+        """Return the γ in (0, 1/2] for which the noise has the least variance of all noise with a budget ε ([GV]).
+
+        ``epsilon`` is a number or an array. With b = exp(−ε) and c³ = b(1 + b)/2, γ is (c − b)/(1 − b).
+        """
+        xp = np if is_concrete(epsilon) else jnp
+        epsilon = np.asarray(epsilon, float) if xp is np else epsilon
+        fall, root = xp.exp(-epsilon), xp.exp(-epsilon / 3)
+        share = xp.cbrt((1 + fall) / 2)
+        gamma = root * (1 + 2 * fall) / (2 * (share**2 + share * root**2 + root**4))
+        return gamma if np.ndim(gamma) or xp is jnp else float(gamma)
+
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """Draw noise: a random sign times the sum of a random number of steps Δ and a random part of a step ([GV])."""
         law: Any = self.astype(dtype)
         fall, _, total = (part[..., None] for part in law._shares())
         step, epsilon, gamma = (leaf[..., None] for leaf in (law.step, law.epsilon, law.gamma))
@@ -78,7 +88,6 @@ class Staircase(Noise):
 
     @property
     def standard_deviation(self) -> Array:
-        """Standard deviation in the unit of the data."""
         xp = np if is_concrete(self) else jnp
         fall, lack, total = self._shares()
         outer, gamma = fall * (1 - self.gamma) / total, self.gamma
@@ -103,9 +112,8 @@ class Staircase(Noise):
         return -whole * self.epsilon + jnp.log(fall + lack * rest) - math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the exact trade-off curve of two numbers that differ by `distance`, which is at most `step`.
-
-        The likelihood ratio of two such numbers is exp(ε), 1 or exp(−ε), for every released value.
+        """Return the exact curve of two numbers at a `distance` of at most `step`, whose likelihood ratio is exp(ε), 1
+        or exp(−ε) for every released value.
         """
         distance = np.abs(np.asarray(distance, float))
         if distance.shape[-1:] != (1,) or np.any(distance[..., 0] > self.step):
@@ -119,10 +127,8 @@ class Staircase(Noise):
         return PureProtocolTradeoff(self.epsilon, favoured)
 
     def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Return p(z | x) as a step function of a number x, which is clipped to the bounds `lower` and `upper`.
-
-        The first result has two points x in ascending order, where p(z | x) jumps, as an array (*z.shape, 2). A point
-        at a bound has no jump. The second result has the densities before, between and after these points, as an array
+        """Return p(z | x) as a step function of a number x, which is clipped to `lower` and `upper`: two ascending
+        points x where it jumps (*z.shape, 2), of which one at a bound has no jump, and the densities around them
         (*z.shape, 3).
         """
         z = array_of(z)
@@ -155,17 +161,3 @@ class Staircase(Noise):
             raise ValueError("Staircase noise is only for bounded numbers, each with noise, not for rows or statistics")
         if is_concrete(self.step, lower, upper) and np.any(np.subtract(upper, lower) > self.step):
             raise ValueError(f"upper - lower must be at most the step {self.step!r}, got {lower!r} and {upper!r}")
-
-
-def optimal_gamma(epsilon: Array) -> Array:
-    """Return the γ for which `Staircase` noise has the least variance of all noise with a budget ε ([GV]).
-
-    ``epsilon`` is the budget ε > 0 in nats, a number or an array. The result γ is in (0, 1/2]. As ε → 0, it tends to
-    1/2. With b = exp(−ε) and c³ = b(1 + b)/2, the formula of [GV] is γ = (c − b)/(1 − b).
-    """
-    xp = np if is_concrete(epsilon) else jnp
-    epsilon = np.asarray(epsilon, float) if xp is np else epsilon
-    fall, root = xp.exp(-epsilon), xp.exp(-epsilon / 3)
-    share = xp.cbrt((1 + fall) / 2)
-    gamma = root * (1 + 2 * fall) / (2 * (share**2 + share * root**2 + root**4))
-    return gamma if np.ndim(gamma) or xp is jnp else float(gamma)

@@ -1,14 +1,18 @@
 """Privacy guarantees: what a mechanism guarantees, what several releases guarantee together, and how much noise is
 needed.
 
-A trade-off curve describes the best test between two inputs of a mechanism. For every rate of false alarms, the curve
-gives the smallest possible rate of missed detections. A `Guarantee` is such a curve, together with the unit that it
-protects and the people who must be trusted. This folder needs only NumPy and SciPy.
+A `Guarantee` is a trade-off curve, which describes the best test between two inputs of a mechanism, together with the
+unit that it protects and the people who must be trusted. This folder needs only NumPy and SciPy.
 """
 
 from ldpbayes.privacy._composition import compose, shuffled
-from ldpbayes.privacy._sensitivity import linear_sensitivity, linear_sensitivity_bound, logistic_sensitivity
-from ldpbayes.privacy.calibration import gaussian_beside_response, gaussian_scale, zil_parameters
+from ldpbayes.privacy.calibration import (
+    gaussian_scale,
+    linear_sensitivity,
+    linear_sensitivity_bound,
+    logistic_sensitivity,
+    zil_parameters,
+)
 from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
 from ldpbayes.privacy.guarantee import Guarantee
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
@@ -35,7 +39,6 @@ __all__ = [
     "ZeroInflatedTradeoff",
     "approximate_tradeoff",
     "compose",
-    "gaussian_beside_response",
     "gaussian_scale",
     "linear_sensitivity",
     "linear_sensitivity_bound",

@@ -18,29 +18,29 @@ from ldpbayes.numerics.minimise import find_root
 from ldpbayes.privacy.guarantee import Guarantee, counted_once
 from ldpbayes.privacy.tradeoffs import GaussianTradeoff, PureProtocolTradeoff, SymmetricTradeoff, Tradeoff
 
-STEPS = 1000  # steps that the smallest epsilon has on the grid of privacy losses ...
-LARGEST = 1 << 16  # ... unless the likely losses of all releases would then have more than this number
-STEEP = 500.0  # largest privacy loss on the grid of one release: exp(500) is a float
-FAR = 9.0  # standard deviations beyond which there is less than LOST
-LOST = 1e-15  # probability that counts as if it gave the record away
-ROUNDING = 1e-15  # of second differences of deltas, relative to the deltas
-TINY = 1e-300  # keeps logarithms finite
-CHUNK = 1 << 20  # deltas of many personal budgets that are computed at a time
+STEPS_OF_LEAST_EPSILON = 1000  # steps that the smallest epsilon has on the grid of privacy losses ...
+MOST_GRID_LOSSES = 1 << 16  # ... unless the likely losses of all releases would then have more than this number
+LARGEST_LOSS = 500.0  # largest privacy loss on the grid of one release: exp(500) is a float
+KEPT_DEVIATIONS = 9.0  # standard deviations beyond which there is less than LOST_PROBABILITY
+LOST_PROBABILITY = 1e-15  # probability that counts as if it gave the record away
+DELTA_ROUNDING = 1e-15  # of second differences of deltas, relative to the deltas
+LOG_GUARD = 1e-300  # keeps logarithms finite
+DELTAS_AT_ONCE = 1 << 20  # deltas of many personal budgets that are computed at a time
 
 
 def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     """Return the guarantee of several releases together, if one person may be in all of them.
 
-    The guarantee is exact for Gaussian noise. It is also exact at delta = 0 for pure budgets, which add up. For other
-    noise, the package dp-accounting composes the privacy loss distributions, with errors in the safe direction only
-    ([DGKKM]). Therefore computed epsilons and deltas are never too small. Deltas below 1e-12 are not accurate. If
-    budgets are personal, the result is for the largest budget.
+    It is exact for Gaussian noise, and at delta = 0 for pure budgets, which add up. For other noise, the package
+    dp-accounting composes the privacy loss distributions, with errors in the safe direction only ([DGKKM]): epsilons
+    and deltas are never too small. Deltas below 1e-12 are not accurate. If budgets are personal, the result is for the
+    largest budget.
 
     Parameters
     ----------
     *parts : Guarantee, Mechanism, Release or Sketch
         The releases. They must have the same unit (record, attribute or label), the same trust model and the same
-        public columns. Otherwise a ValueError is raised. If one person may have several reports in a release (its
+        public columns, else a ValueError is raised. If one person may have several reports in a release (its
         attribute ``times``), each report counts.
     delta : float, optional
         The delta in (0, 1) that `Guarantee.statement` quotes. Default: the largest delta of the parts, or the default
@@ -49,7 +49,7 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     Returns
     -------
     Guarantee
-        The guarantee of all releases together. Its attribute ``times`` is the total number of reports of a person.
+        Its attribute ``times`` is the total number of reports of a person.
 
     Raises
     ------
@@ -57,53 +57,45 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
         The computation needs the extra ``opendp``, which is not installed.
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
-    counted = counted_once(each for part in parts for each in _promises(part))
-    if len({each.neighbours for each in counted if not isinstance(each, Guarantee)} - {None}) > 1:
+    promises = counted_once(promise for part in parts for promise in _promises(part))
+    if len({promise.neighbours for promise in promises} - {None}) > 1:
         raise ValueError(
             "tables whose neighbours are 'add_remove' and 'replace' cannot be composed: give both 'replace'"
         )
-    guarantees = [_guarantee(each) for each in counted]
+    guarantees = [(promise.guarantee, promise.repeats) for promise in promises]
     if not guarantees:
         raise ValueError("compose needs a guarantee, a mechanism, a release or a sketch")
     first = guarantees[0][0]
-    for each, _ in guarantees:
+    for guarantee, _ in guarantees:
         for name in ("unit", "trust_model", "exposed"):
-            one, other = getattr(first, name), getattr(each, name)
+            one, other = getattr(first, name), getattr(guarantee, name)
             if one != other:
                 raise ValueError(f"guarantees whose {name} is {one!r} and {other!r} cannot be composed")
-    curve = composed_curve([(each.tradeoff, repeats) for each, repeats in guarantees])
-    reports = sum(each.times * repeats for each, repeats in guarantees)
+    curve = composed_curve([(guarantee.tradeoff, repeats) for guarantee, repeats in guarantees])
+    reports = sum(guarantee.times * repeats for guarantee, repeats in guarantees)
     if stated is None:
-        known = [np.max(each.stated_delta) for each, _ in guarantees if each.stated_delta is not None]
-        stated = first.stated_delta if curve is first.tradeoff else max(known, default=None)
-    assumption = " ".join(dict.fromkeys(each.assumption for each, _ in guarantees if each.assumption))
+        deltas = [np.max(guarantee.stated_delta) for guarantee, _ in guarantees if guarantee.stated_delta is not None]
+        stated = first.stated_delta if curve is first.tradeoff else max(deltas, default=None)
+    assumption = " ".join(dict.fromkeys(guarantee.assumption for guarantee, _ in guarantees if guarantee.assumption))
     return dataclasses.replace(first, tradeoff=curve, stated_delta=stated, times=reports, assumption=assumption)
 
 
 def _promises(part: Any) -> Sequence[Any]:
-    """The promises of a mechanism, release or sketch; or a guarantee."""
-    if isinstance(part, Guarantee):
-        return (part,)
+    """The promises of a guarantee, mechanism, release or sketch."""
     if not hasattr(part, "promises"):
         raise TypeError(f"compose takes guarantees, mechanisms, releases and sketches, got {part!r}")
-    if any(each.publisher for each in part.promises):
+    if any(promise.publisher for promise in part.promises):
         raise ValueError(f"{part!r} has only a statement of its publisher, which cannot be composed")
     return part.promises
 
 
-def _guarantee(part: Any) -> tuple[Guarantee, int]:
-    """The guarantee of independent reports, and how often it counts."""
-    return (part, 1) if isinstance(part, Guarantee) else (part.guarantee, part.times or 1)
-
-
 def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
-    """Return the curve of tests that see all releases, from their curves and their numbers of repetitions.
-
-    The curves of Gaussian noise are joined to one curve.
+    """The curve of tests that see all releases, from their curves and numbers of repetitions;
+    Gaussian curves are one.
     """
     if len(curves) == 1 == curves[0][1]:
         return curves[0][0]
-    if any(np.max(curve.delta(STEEP)) >= 1 for curve, _ in curves):
+    if any(np.max(curve.delta(LARGEST_LOSS)) >= 1 for curve, _ in curves):
         return PureProtocolTradeoff(math.inf, 1.0)  # one release gives everything away
     pairs = [(curve, times) for curve, times in curves if not isinstance(curve, GaussianTradeoff)]
     squares = [times * np.max(curve.mu) ** 2 for curve, times in curves if isinstance(curve, GaussianTradeoff)]
@@ -137,14 +129,16 @@ class ComposedTradeoff(SymmetricTradeoff):
         require("opendp", "dp_accounting")
         from dp_accounting.pld import pld_pmf
 
-        counts, ranges = (np.array(each) for each in zip(*((n, _range(curve)) for curve, n in self.parts), strict=True))
+        counts, ranges = (
+            np.array(column) for column in zip(*((n, _range(curve)) for curve, n in self.parts), strict=True)
+        )
         # The mean loss and Hoeffding's bound: with probability exp(−9²/2) = 1e-18 at most, losses add up to more.
-        likely = np.sum(counts * ranges * np.tanh(ranges / 2)) + FAR * math.sqrt(np.sum(counts * ranges**2))
+        likely = np.sum(counts * ranges * np.tanh(ranges / 2)) + KEPT_DEVIATIONS * math.sqrt(np.sum(counts * ranges**2))
         whole = min(np.sum(counts * ranges), likely)
-        step = max(np.min(ranges) / STEPS, whole / LARGEST)
+        step = max(np.min(ranges) / STEPS_OF_LEAST_EPSILON, whole / MOST_GRID_LOSSES)
         triples = zip(self.parts, ranges, strict=True)
-        losses = [_losses_of(curve, reach, step).self_compose(n, LOST) for (curve, n), reach in triples]
-        total = functools.reduce(lambda one, other: pld_pmf.compose_pmfs(one, other, LOST), losses)
+        losses = [_losses_of(curve, reach, step).self_compose(n, LOST_PROBABILITY) for (curve, n), reach in triples]
+        total = functools.reduce(lambda one, other: pld_pmf.compose_pmfs(one, other, LOST_PROBABILITY), losses)
         deltas = total.get_delta_for_epsilon(step * np.arange(math.ceil(whole / step) + len(self.parts) + 1))
         return step, np.clip(np.maximum.accumulate(deltas[::-1])[::-1], 0.0, 1.0)
 
@@ -164,7 +158,7 @@ class ComposedTradeoff(SymmetricTradeoff):
         step, deltas = self._table
         above = np.searchsorted(-deltas, -delta)  # the first place at which delta is small enough
         place = np.clip(above - 1, 0, len(deltas) - 2)
-        fall = np.maximum(deltas[place] - deltas[place + 1], LOST * LOST)
+        fall = np.maximum(deltas[place] - deltas[place + 1], LOST_PROBABILITY * LOST_PROBABILITY)
         share = np.clip((deltas[place] - delta) / fall, 0.0, 1.0)
         epsilon = np.where(above < len(deltas), step * place + np.log1p(share * math.expm1(step)), math.inf)
         return np.where(delta > 0, np.minimum(epsilon, self.budget), self.budget)[()]
@@ -173,26 +167,25 @@ class ComposedTradeoff(SymmetricTradeoff):
 def _range(curve: Tradeoff) -> float:
     """The privacy loss beyond which there is none, or none to speak of besides what gives the record away."""
     reach = float(np.max(curve.epsilon(0.0)))
-    if reach > STEEP:
-        reach = float(np.max(curve.epsilon(np.minimum(curve.delta(STEEP) + LOST, 1.0))))
-    return min(max(reach, 1e-9), STEEP)
+    if reach > LARGEST_LOSS:
+        reach = float(np.max(curve.epsilon(np.minimum(curve.delta(LARGEST_LOSS) + LOST_PROBABILITY, 1.0))))
+    return min(max(reach, 1e-9), LARGEST_LOSS)
 
 
 def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
-    """The pessimistic privacy loss distribution of a symmetric curve: dp-accounting's, between points of a grid.
-
-    Where delta is linear in exp(epsilon) to rounding, points are left out: their probability would be rounding errors.
+    """The pessimistic privacy loss distribution of a symmetric curve: dp-accounting's, between points of a grid,
+    without those where delta is linear in exp(epsilon) to rounding, whose probability would be rounding errors.
     """
     from dp_accounting.pld import pld_pmf
 
     places = np.arange(math.ceil(reach / step * (1 - 1e-12)) + 1)
-    parts = np.array_split(places, -(-len(places) * np.size(curve.delta(0.0)) // CHUNK))
+    parts = np.array_split(places, -(-len(places) * np.size(curve.delta(0.0)) // DELTAS_AT_ONCE))
     worst = [np.max(np.reshape(curve.delta(step * part[:, None]), (len(part), -1)), axis=1) for part in parts]
     deltas = np.concatenate(worst)
     slopes = np.diff(deltas) / (np.exp(step * places[:-1]) * math.expm1(step))
     mass = np.exp(step * places[1:-1]) * np.diff(slopes)
     # Rounding errors of deltas are relative to them, and absolute where a delta is a difference of larger numbers.
-    bends = mass > ROUNDING * (deltas[1:-1] + 1e-3 * deltas[0]) / step
+    bends = mass > DELTA_ROUNDING * (deltas[1:-1] + 1e-3 * deltas[0]) / step
     kept = np.concatenate([[True], bends, [True]]) if len(places) > 1 else np.array([True])
     places, deltas = places[kept], deltas[kept]
     # Symmetry: delta(−ε) = 1 − exp(−ε) (1 − delta(ε)).
@@ -212,9 +205,9 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
     Parameters
     ----------
     local : Guarantee, Mechanism or Release
-        The local guarantee of the whole report of each person, with a pure budget ε. Other reports do not hide a
-        person, and a ValueError is raised, if reports have public columns, may be missing or differ in their budgets,
-        bounds or other parameters, or if the guarantee is of an attribute or a label only.
+        The local guarantee of the whole report of each person, with a pure budget ε. A ValueError is raised if other
+        reports do not hide a person: if reports have public columns, may be missing or differ in their budgets, bounds
+        or other parameters, or if the guarantee is of an attribute or a label only.
     count : int
         Number of persons whose reports are made by the mechanism, without persons who may report something else.
     delta : float
@@ -226,14 +219,14 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
         The central guarantee of a record. At delta = 0, its epsilon is the local ε. Shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
-    mechanisms = [each.mechanism for each in counted_once(_promises(local)) if not isinstance(each, Guarantee)]
-    personal = [leaf for each in mechanisms for leaf in each.personal_parameters()]
+    mechanisms = [promise.mechanism for promise in _promises(local) if promise.mechanism]
+    personal = [leaf for mechanism in mechanisms for leaf in mechanism.personal_parameters()]
     personal.append(np.asarray(guarantee.epsilon(0.0)))
     for problem, wrong in {
         f"guarantees of one {guarantee.unit} only": guarantee.unit != "record",
         f"reports in which {' and '.join(guarantee.exposed)} are public": guarantee.exposed,
         "parameters that differ between persons": any(np.any(leaf != np.ravel(leaf)[0]) for leaf in personal),
-        "reports that may be missing": any(each.may_be_missing for each in mechanisms),
+        "reports that may be missing": any(mechanism.may_be_missing for mechanism in mechanisms),
     }.items():
         if wrong:
             raise ValueError(f"shuffling hides a person among whole reports that are made alike, got {problem}")
@@ -256,7 +249,7 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShuffledTradeoff(SymmetricTradeoff):
     """Two laws of shuffled reports under a local budget: with A ~ Bin(count − 1, exp(−budget)) clones, the person's own
-    report is the first of two symbols with probability q = 1/(1 + exp(−budget)) or 1 − q, and a clone's with 1/2
+    report is the first of two symbols with probability 1/(1 + exp(−budget)) or one less that, and a clone's with 1/2
     ([FMT] Theorem 3.1 and appendix E). The number of first symbols tells the laws apart.
     """
 
@@ -267,14 +260,14 @@ class ShuffledTradeoff(SymmetricTradeoff):
     def _clones(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Numbers of clones, their probabilities, and the probability of other numbers."""
         law = stats.binom(self.count - 1, math.exp(-self.budget))
-        reach = FAR * law.std() + FAR**2
+        reach = KEPT_DEVIATIONS * law.std() + KEPT_DEVIATIONS**2
         low, high = max(math.floor(law.mean() - reach), 0), min(math.ceil(law.mean() + reach), self.count - 1)
         clones = np.arange(low, high + 1)
         return clones, law.pmf(clones), float(law.cdf(low - 1) + law.sf(high))
 
     def delta(self, epsilon: ArrayLike) -> Array:
         epsilon = np.asarray(checked("epsilon", epsilon, *NOT_NEGATIVE), float)
-        return np.reshape([self._delta(each) for each in epsilon.ravel().tolist()], epsilon.shape)[()]
+        return np.reshape([self._delta(value) for value in epsilon.ravel().tolist()], epsilon.shape)[()]
 
     def _delta(self, epsilon: float) -> float:
         clones, probabilities, others = self._clones
@@ -285,11 +278,11 @@ class ShuffledTradeoff(SymmetricTradeoff):
         # ratio exceeds exp(epsilon).
         below = math.exp(-epsilon)
         # of all symbols, the share of the other one at this ratio: positive, though its terms may underflow
-        rest = max(q * (below - math.exp(-self.budget)) / ((q - p) * (1 + below)), TINY)
+        rest = max(q * (below - math.exp(-self.budget)) / ((q - p) * (1 + below)), LOG_GUARD)
         start = clones + 2 - np.ceil((clones + 1) * rest)
         gain = -q * math.expm1(epsilon - self.budget) * stats.binom.pmf(start - 1, clones, 0.5)
         tail = stats.binom.logsf(start - 1, clones, 0.5)
-        cost = np.exp(np.minimum(epsilon + tail, STEEP)) - np.exp(tail)
+        cost = np.exp(np.minimum(epsilon + tail, LARGEST_LOSS)) - np.exp(tail)
         return float(np.sum(probabilities * np.maximum(gain - cost, 0.0)) + others)
 
     def epsilon(self, delta: ArrayLike) -> Array:
@@ -298,5 +291,5 @@ class ShuffledTradeoff(SymmetricTradeoff):
         inside = (delta > 0) & (delta < largest)
         target = np.log(np.where(inside, delta, largest))
         bracket = np.zeros_like(target), np.full_like(target, self.budget)
-        root = find_root(lambda epsilon: np.log(self.delta(epsilon) + TINY), target, bracket)
+        root = find_root(lambda epsilon: np.log(self.delta(epsilon) + LOG_GUARD), target, bracket)
         return np.where(inside, root.x, np.where(delta > 0, 0.0, self.budget))[()]

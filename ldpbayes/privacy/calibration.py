@@ -1,4 +1,6 @@
-"""The scale of the noise for a privacy target, for Gaussian noise and zero-inflated Laplace noise."""
+"""The scale of the noise for a privacy target, for Gaussian noise and zero-inflated Laplace noise; and the sensitivity
+of the statistics of regression records, to which Gaussian noise is added.
+"""
 
 import dataclasses
 import math
@@ -10,7 +12,7 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked
+from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, at_least, checked
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
@@ -21,15 +23,15 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the least standard deviation of (epsilon, delta)-differentially private Gaussian noise ([BW] Theorem 8).
 
-    The noise has a delta of at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
+    Its delta is at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
 
     Parameters
     ----------
     epsilon, delta : array_like
         Privacy target: epsilon in nats, positive, and delta in (0, 1).
     sensitivity : array_like
-        Largest Euclidean distance between the numbers of two neighbouring inputs. The result has the same unit.
-        Default: 1.
+        Largest Euclidean distance between the numbers of two neighbouring inputs, in the unit of the result. Default:
+        1.
     """
     epsilon, delta = np.broadcast_arrays(checked("epsilon", epsilon, *POSITIVE), checked("delta", delta, *INSIDE_0_1))
     sensitivity = checked("sensitivity", sensitivity, *POSITIVE)
@@ -62,10 +64,8 @@ def _largest_log_mu(
 
 
 class ZILParameters(NamedTuple):
-    """Result of `zil_parameters`: the parameters of zero-inflated Laplace noise.
-
-    `zero_probability` is the probability that a record gets no noise. `scale` is the standard deviation of the noise.
-    `distance` is the largest distance between two inputs, divided by the scale. `tradeoff` is the trade-off curve.
+    """Result of `zil_parameters`: zero-inflated Laplace noise with the probability that a record gets no noise, the
+    standard deviation, the largest distance of two inputs divided by it, and the trade-off curve.
     """
 
     zero_probability: float
@@ -85,9 +85,8 @@ def zil_parameters(
 ) -> ZILParameters:
     """Return the least scale for which zero-inflated Laplace noise is (epsilon, delta)-differentially private.
 
-    The scale is the largest distance between two neighbouring inputs, divided by a number c′. If two inputs are at most
-    c′ scales apart, the noise is (epsilon, delta)-private for them, but not if they are farther apart. The method is
-    from [LCQ] Theorem 3.3.
+    The scale is the largest distance between two neighbouring inputs, divided by the largest number c′ of scales for
+    which two inputs c′ scales apart are (epsilon, delta)-private ([LCQ] Theorem 3.3).
 
     Parameters
     ----------
@@ -106,8 +105,7 @@ def zil_parameters(
     Returns
     -------
     ZILParameters
-        ``zero_probability``; ``scale``, the standard deviation in the unit of the data; ``distance``, which is c′; and
-        ``tradeoff``, the trade-off curve.
+        ``zero_probability``, ``scale`` in the unit of the data, ``distance`` c′, and the ``tradeoff``.
     """
     epsilon, delta = checked("epsilon", epsilon, *ONE_POSITIVE), checked("delta", delta, *ONE_INSIDE_0_1)
     zero_probability = checked("zero_probability", zero_probability, *ONE_INSIDE_0_1)
@@ -152,8 +150,8 @@ def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianWithResponseTradeoff(LogTradeoff):
     """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer: the
-    product of both curves ([DRS] Definition 3.1 and Theorem 3.2). The log likelihood ratio of the response is
-    ±`response_epsilon`, so that of both is a mixture of two normal laws, of which the best tests are thresholds.
+    product of both curves ([DRS] Theorem 3.2). The log likelihood ratio is a mixture of two normal laws,
+    ±`response_epsilon` apart; the best tests are thresholds of it.
     """
 
     mu: Array = ruled(POSITIVE)
@@ -195,23 +193,107 @@ class GaussianWithResponseTradeoff(LogTradeoff):
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
-    """Return the largest `mu` for which Gaussian noise and a randomized response are (epsilon, delta)-private together.
-
-    Here `mu` is the sensitivity divided by the standard deviation of the noise. Arguments broadcast.
-
-    Parameters
-    ----------
-    epsilon, delta : array_like
-        Privacy target of noise and response together: epsilon in nats, and delta in (0, 1).
-    response_epsilon : array_like
-        Budget of the randomized response in nats, positive and below epsilon.
+    """The largest `mu`, sensitivity over standard deviation, for which Gaussian noise and a randomized response of a
+    budget below epsilon are (epsilon, delta)-private together. Arguments broadcast.
     """
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)
     if np.any(budget >= epsilon):
-        part, whole = (each[budget >= epsilon][0] for each in (budget, epsilon))
+        part, whole = (budgets[budget >= epsilon][0] for budgets in (budget, epsilon))
         raise ValueError(f"response_epsilon must be below epsilon = {whole:g}, got {part:g}")
     # basic composition keeps the promise, and the Gaussian noise alone must keep it
     low, high = (-np.log(gaussian_scale(part, delta)) for part in (epsilon - budget, epsilon))
     mu = np.exp(_largest_log_mu("mu", GaussianWithResponseTradeoff._log_delta, (low, high), epsilon, delta, budget))
     return mu if np.ndim(mu) else float(mu)
+
+
+# Sensitivities of regression statistics. With x in units of R, y in units of its bound q, A = (σ₁q/σ₂R)² and
+# C = (σ₁q²/σ₃R²)², the largest squared distance over R⁴ is the largest of 2 + A + C (for one covariate 1 + A + C),
+# (1 + w)² (A + C (1 − w)²) on [0, 1], and the result of `_opposite`. The proof is in docs/reference/references.md,
+# under [KJKH] Lemma 3.1.
+
+
+def linear_sensitivity(
+    covariates: int, radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
+) -> float:
+    """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
+
+    The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, x_j·y and y². They get Gaussian noise of standard
+    deviation σ₁ (for x_j² and x_j·x_k), σ₂ (for x_j·y) and σ₃ (for y²). In the Euclidean distance, differences in x_j·y
+    are multiplied by σ₁/σ₂, and differences in y² by σ₁/σ₃. The result Δ is the same without the factor √2. Two records
+    are at most as distinguishable as two normal laws of variance 1 whose means differ by Δ/σ₁.
+
+    Parameters
+    ----------
+    covariates : int
+        Number of entries of x, positive. The result is equal for all numbers from 2 on.
+    radius, response_bound : float
+        Largest Euclidean norm R of x, and largest absolute value q of y, both positive, in the units of x and y.
+    ratios : (float, float, float)
+        The ratios σ₁ : σ₂ : σ₃. Default: equal.
+    """
+    covariates = at_least(1, "covariates", covariates)
+    product, response = _weights(radius, response_bound, ratios, 3)
+    zero = (2 if covariates > 1 else 1) + product + response
+    return _distance(radius, max(zero, _across(response, product), _opposite(covariates, product)))
+
+
+def linear_sensitivity_bound(
+    radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
+) -> float:
+    """Return the bound √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²) of [KJKH] Lemma 3.1 on `linear_sensitivity`.
+
+    `linear_sensitivity` describes the parameters: `radius` R, `response_bound` q, and the `ratios` σ₁ : σ₂ : σ₃.
+    """
+    product, response = _weights(radius, response_bound, ratios, 3)
+    return _distance(radius, 2 + 2 * product + product * product / 2 + response)
+
+
+def logistic_sensitivity(covariates: int, radius: float, ratios: tuple[float, float] = (1.0, 1.0)) -> float:
+    """Return the largest distance between the statistics of two records in logistic regression, in the unit of x².
+
+    The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, and x_j·y with y in {−1, 1}. `linear_sensitivity`
+    defines the distance, and the parameters `covariates`, `radius` R and `ratios` σ₁ : σ₂. For two covariates or more,
+    the distance is √(2R⁴ + 2(σ₁R/σ₂)² + (σ₁/σ₂)⁴/2) if σ₁/σ₂ is at most √2·R ([KJKH] Lemma 13.1 states it times σ₂/σ₁),
+    and 2Rσ₁/σ₂ for larger σ₁/σ₂.
+    """
+    covariates = at_least(1, "covariates", covariates)
+    (product,) = _weights(radius, 1.0, ratios, 2)
+    return _distance(radius, _opposite(covariates, product))
+
+
+def _opposite(covariates: int, product: float) -> float:
+    """Largest squared distance where both responses are at the bound, at w = 1, or v = 1 with one covariate."""
+    if covariates == 1:
+        return _across(1.0, product)
+    return 2 + 2 * product + product * product / 2 if product <= 2 else 4 * product
+
+
+def _across(square: float, product: float) -> float:
+    """Largest (1 + t)² (square·(1 − t)² + product) on [0, 1]: at 1, or at the smaller root of t (1 − t) = share/2."""
+    if 2 * product >= square:
+        return 4 * product
+    share = product / square
+    t = share / (1 + math.sqrt(1 - 2 * share))
+    return max((1 + t) ** 2 * (square * (1 - t) ** 2 + product), 4 * product)
+
+
+def _weights(radius: float, response_bound: float, ratios: ArrayLike, blocks: int) -> tuple[float, ...]:
+    """A, and C where there is a third block."""
+    numbers = f"{blocks} positive and finite numbers"
+    radius, bound = checked("radius", radius, *ONE_POSITIVE), checked("response_bound", response_bound, *ONE_POSITIVE)
+    scales = checked("ratios", ratios, numbers, lambda a: (a > 0) & (a < math.inf))
+    if np.shape(scales) != (blocks,):
+        raise ValueError(f"ratios must be {numbers}, got {ratios!r}")
+    unit, (first, *others) = bound / radius, map(float, scales)
+    # products overflow to infinity, where powers of a float would raise an error of their own
+    roots = [first / scale * size for scale, size in zip(others, (unit, unit * unit), strict=False)]
+    return tuple(root * root for root in roots)
+
+
+def _distance(radius: float, squared: float) -> float:
+    """R² times the root of a squared distance, where that can be represented."""
+    distance = radius * radius * math.sqrt(squared)
+    if not 0 < distance < math.inf:
+        raise ValueError(f"radius, response_bound or ratios are too extreme: the sensitivity would be {distance}")
+    return distance

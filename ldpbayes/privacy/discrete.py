@@ -21,8 +21,7 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Pol
 class _IntegerTradeoff(ParametricTradeoff):
     """Two laws on the integers whose centres are `distance` apart, a positive integer."""
 
-    scale: Array = ruled(WHOLE_SCALE)  #: Scale of the noise, in the unit of the data, a number or an array.
-    #: Distance of the centres, in the unit of the data, a number or an array.
+    scale: Array = ruled(WHOLE_SCALE)
     distance: Array = ruled(
         ("a positive integer up to 2**53", lambda a: (a >= 1) & (a <= 2.0**53) & (a == np.floor(a)))
     )
@@ -73,13 +72,8 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
     """Trade-off curve of discrete Gaussian noise: laws P(k) ∝ exp(−k²/(2 scale²)) whose centres differ by an integer.
 
     The curve is linear between vertices. Every vertex belongs to a test that rejects if the released value is at least
-    an integer m. With T(m) = P(noise ≥ m), this test has level T(m) and type II error T(distance + 1 − m). This is
-    [CKS] Theorem 7.
-
-    Parameters
-    ----------
-    scale, distance : array_like
-        Scale of the noise, and distance of the centres, a positive integer, both in the unit of the data.
+    an integer m. With T(m) = P(noise ≥ m), this test has level T(m) and type II error T(distance + 1 − m) ([CKS]
+    Theorem 7). `DiscreteLaplaceTradeoff` describes `scale` and `distance`.
     """
 
     def repeated(self, times: int) -> ParametricTradeoff | None:
@@ -89,7 +83,7 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
         return _normal_rows(scale, squared, times)  # whose noise each of several scales has a part of
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
-        reach = np.ceil(FAR * scale) + 2
+        reach = np.ceil(UNDERFLOW_SCALES * scale) + 2
         # the first m with T(m) ≤ alpha; there and at m − 1 the test rejects, at m − 1 with some probability
         m = _first(lambda m: np.exp(gaussian_log_tail(m, scale)) <= alpha, -reach, reach)
         level, at = np.exp(gaussian_log_tail(m - 1, scale)), np.exp(_log_mass(m - 1, scale))
@@ -100,7 +94,7 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
     def _delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         # the real k at which the ratio is exp(epsilon)
         k = epsilon * (scale / d) * scale + d / 2
-        smooth, apart = _is_smooth(k, scale), (d >= scale) & (scale >= LARGE)
+        smooth, apart = _is_smooth(k, scale), (d >= scale) & (scale >= SMOOTH_SCALE)
         ways = {_integral_delta: smooth & ~apart, _tails_delta: apart, _sum_delta: ~smooth & ~apart}
         return np.exp(_where_called(ways, k, d, scale, epsilon))
 
@@ -110,7 +104,7 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
 
         # the first m beyond the middle of the centres at whose ratio delta is small enough; between two neighbouring
         # ratios delta is linear in exp(epsilon)
-        reach = d + np.ceil(FAR * scale) + 2
+        reach = d + np.ceil(UNDERFLOW_SCALES * scale) + 2
         m = _first(lambda m: self._delta(ratio(m), scale, d) <= delta, np.floor(d / 2), reach)
         above = ratio(m)
         share = (delta - self._delta(above, scale, d)) * np.exp(-above - gaussian_log_tail(m, scale))
@@ -130,13 +124,13 @@ def _first(test: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.n
     return high
 
 
-LARGE = 64.0  # scale from which sums are integrals with corrections by the Euler-Maclaurin formula ...
-STEEP = 0.625  # ... where the logs of neighbouring terms differ by this at most
-ORDERS = 16  # of these corrections: relative to the sum the next is below (0.625/2π)^16 = 1e-16
-FAR = 40.0  # scales beyond which probabilities are below exp(-800)
-NEAR = 9  # scales beyond which the terms of a tail are lost in rounding: exp(-81/2)
-CHUNK = 1 << 20  # terms that are summed at a time
-_BERNOULLI = special.bernoulli(ORDERS)
+SMOOTH_SCALE = 64.0  # scale from which sums are integrals with corrections by the Euler-Maclaurin formula ...
+SMOOTH_LOG_RATIO = 0.625  # ... where the logs of neighbouring terms differ by this at most
+CORRECTION_ORDERS = 16  # of these corrections: relative to the sum the next is below (0.625/2π)^16 = 1e-16
+UNDERFLOW_SCALES = 40.0  # scales beyond which probabilities are below exp(-800)
+TAIL_SCALES = 9  # scales beyond which the terms of a tail are lost in rounding: exp(-81/2)
+TERMS_AT_ONCE = 1 << 20  # terms that are summed at a time
+_BERNOULLI = special.bernoulli(CORRECTION_ORDERS)
 
 
 def _log_mass(k: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -155,7 +149,7 @@ def gaussian_log_tail(m: ArrayLike, scale: ArrayLike) -> np.ndarray:
 
 def _is_smooth(k: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Whether neighbouring terms from k on are so nearly equal that a sum is an integral with corrections."""
-    return (scale >= LARGE) & (k <= STEEP * scale**2)
+    return (scale >= SMOOTH_SCALE) & (k <= SMOOTH_LOG_RATIO * scale**2)
 
 
 def _where_called(ways: dict[Callable, np.ndarray], *arguments: np.ndarray) -> np.ndarray:
@@ -169,12 +163,12 @@ def _where_called(ways: dict[Callable, np.ndarray], *arguments: np.ndarray) -> n
 
 def _log_sum(term: Callable, start: np.ndarray, scale: np.ndarray, *others: np.ndarray) -> np.ndarray:
     """Log of Σ term(j, start, scale, *others) over the j ≥ 0 worth summing, in parts that memory holds."""
-    falling = 2 * NEAR**2 * scale**2 / np.maximum(start, 1.0)
-    counts = np.where(start > 0, np.minimum(NEAR * scale, falling), 2 * NEAR * scale)
+    falling = 2 * TAIL_SCALES**2 * scale**2 / np.maximum(start, 1.0)
+    counts = np.where(start > 0, np.minimum(TAIL_SCALES * scale, falling), 2 * TAIL_SCALES * scale)
     j = np.arange(math.ceil(np.max(counts)) + 3.0)
-    step = max(CHUNK // len(j), 1)
+    step = max(TERMS_AT_ONCE // len(j), 1)
     parts = (np.s_[first : first + step, None] for first in range(0, len(scale), step))
-    totals = [np.sum(term(j, *(each[part] for each in (start, scale, *others))), axis=1) for part in parts]
+    totals = [np.sum(term(j, *(array[part] for array in (start, scale, *others))), axis=1) for part in parts]
     return np.log(np.concatenate(totals))
 
 
@@ -188,7 +182,7 @@ def _integral_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
     x = m / scale
     before, hermite = np.ones_like(x), x
     total = np.sqrt(np.pi / 2) * special.erfcx(x / math.sqrt(2)) + 0.5 / scale
-    for n in range(1, ORDERS):
+    for n in range(1, CORRECTION_ORDERS):
         # the n-th derivative of the mass at m is that times (−1)^n He_n(m/scale)/scale^n; even ones have the factor 0
         total += _BERNOULLI[n + 1] / math.factorial(n + 1) * hermite / scale ** (n + 1)
         before, hermite = hermite, x * hermite - n * before
@@ -197,7 +191,7 @@ def _integral_tail(m: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 def _sum_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
     """Log delta as the sum of P(j) (1 − exp(epsilon − log ratio at j + distance)) over the j > k − distance."""
-    start = np.maximum(np.floor(k) + 1 - d, -np.ceil(NEAR * scale))  # terms below it are lost in rounding
+    start = np.maximum(np.floor(k) + 1 - d, -np.ceil(TAIL_SCALES * scale))  # terms below it are lost in rounding
 
     def term(j: np.ndarray, start: np.ndarray, scale: np.ndarray, d: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
         k, largest = start + j, np.maximum(start, 0.0)
@@ -215,7 +209,7 @@ def _integral_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np
     a, b, past = (k - d) / scale, k / scale, np.floor(k) + 1 - k
     correction = np.zeros_like(a)
     slope_before, slope, before, hermite = np.zeros_like(a), np.ones_like(a), np.ones_like(a), b
-    for n in range(1, ORDERS):
+    for n in range(1, CORRECTION_ORDERS):
         # Bernoulli polynomial of order n + 1, at the distance from k to the first integer that is rejected
         polynomial = sum(special.binom(n + 1, j) * _BERNOULLI[j] * past ** (n + 1 - j) for j in range(n + 2))
         correction += (-1) ** n * polynomial / math.factorial(n + 1) * slope / scale**n
@@ -233,18 +227,17 @@ def _tails_delta(k: np.ndarray, d: np.ndarray, scale: np.ndarray, epsilon: np.nd
     return upper + np.log(-np.expm1(np.minimum(epsilon + gaussian_log_tail(m, scale) - upper, 0.0)))
 
 
-SMALL = 16.0  # largest scale at which the exact curves of all integer vectors are computed ...
-SHORT = 36  # ... up to this squared length, for which there are 43 vectors
-ROWS_FAR = 26.0  # standard deviations beyond which the law of the noise is cut ...
-BEYOND = 1e-140  # ... and this added to every power: more than the exp(−26²/2) = 1e-147 of each column that was cut
+EXACT_ROWS_SCALE = 16.0  # largest scale at which the exact curves of all integer vectors are computed ...
+EXACT_ROWS_SQUARED_LENGTH = 36  # ... up to this squared length, for which there are 43 vectors
+CUT_DEVIATIONS = 26.0  # standard deviations beyond which the law of the noise is cut ...
+CUT_PROBABILITY = 1e-140  # ... and this added to every power: more than the exp(−26²/2) = 1e-147 cut from a column
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
-    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column. Where
-    scale and distance are small, it is the exact curve, the hull over all integer vectors between the rows. Else it is
-    that of normal rows, just below: up to a factor of 1 ± 2 exp(−2π²τ²), lost in rounding for τ² about 2, the noise is
-    normal with variance σ² − τ², then rounded at random, with discrete Gaussian weights of variance τ².
+    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column: where
+    scale and distance are small, the exact curve, the hull over all integer vectors between the rows; else that of
+    normal rows, just below (`_normal_rows`).
     """
 
     scale: Array = ruled(WHOLE_SCALE)
@@ -258,13 +251,16 @@ class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
 @functools.lru_cache(maxsize=256)
 def _rows_curve(scale: float, squared: int, columns: int) -> ParametricTradeoff:
     """The curve of rows of integers at most a squared distance apart."""
-    if scale <= SMALL and squared <= SHORT:
+    if scale <= EXACT_ROWS_SCALE and squared <= EXACT_ROWS_SQUARED_LENGTH:
         return Polygon(best_tests(_tests(scale, vector) for vector in _longest_vectors((), squared, columns)))
     return _normal_rows(scale, squared, columns) or tradeoffs.PureProtocolTradeoff(math.inf, 1.0)
 
 
 def _normal_rows(scale: float, squared: int, columns: int) -> GaussianTradeoff | None:
-    """A curve just below that of rows so far apart, under noise of this scale or larger in each column."""
+    """A curve just below that of rows so far apart, under noise of this scale σ or larger in each column. Up to a
+    factor of 1 ± 2 exp(−2π²τ²), lost in rounding for τ² about 2, the noise is normal with variance σ² − τ², then
+    rounded at random, with discrete Gaussian weights of variance τ².
+    """
     # σ² − τ², with a τ² at which 4 exp(−2π²τ²), summed over the columns that may differ, is 2^-53
     variance = scale**2 - math.log(min(columns, squared) * 2.0**55) / (2 * math.pi**2)
     return GaussianTradeoff(math.sqrt(squared / variance)) if variance > 0 else None
@@ -283,14 +279,14 @@ def _tests(scale: float, vector: tuple[int, ...]) -> np.ndarray:
     """Levels and powers of the tests that reject where v·k is large, an array (2, tests)."""
     law = np.ones(1)
     for j, entry in enumerate(vector):
-        # the law of `entry` times the noise of one column, then of the sum so far, each cut beyond ROWS_FAR
-        most = math.ceil(ROWS_FAR * scale) + 1
+        # the law of `entry` times the noise of one column, then of the sum so far, each cut beyond CUT_DEVIATIONS
+        most = math.ceil(CUT_DEVIATIONS * scale) + 1
         column = np.zeros(2 * most * entry + 1)
         column[::entry] = np.exp(-((np.arange(-most, most + 1) / scale) ** 2) / 2)
         law = np.convolve(law, column / column.sum())
-        beyond = max(len(law) // 2 - math.ceil(ROWS_FAR * scale * math.hypot(*vector[: j + 1])) - entry, 0)
+        beyond = max(len(law) // 2 - math.ceil(CUT_DEVIATIONS * scale * math.hypot(*vector[: j + 1])) - entry, 0)
         law = law[beyond : len(law) - beyond]
     apart = sum(entry**2 for entry in vector)
     tails = np.append(np.cumsum(law), np.ones(apart))  # by symmetry P(noise ≥ most), P(noise ≥ most − 1), ...
     level = np.append(np.zeros(apart), tails[:-apart])
-    return np.minimum(np.stack([level, tails + BEYOND]), 1.0)
+    return np.minimum(np.stack([level, tails + CUT_PROBABILITY]), 1.0)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,7 @@ from ldpbayes._core.pytrees import check_fields, optional
 from ldpbayes._core.types import Array
 from ldpbayes.privacy.tradeoffs import Tradeoff, composed_delta, composed_tradeoff
 
-SMALL_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
+DEFAULT_STATED_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,12 +29,10 @@ class Guarantee:
     trust_model : {"local", "central"}
         "local": each value is perturbed before anybody else sees it (default). "central": a trusted curator adds noise.
     stated_delta : array_like, optional
-        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, and 1e-6 otherwise.
-        If records are released without noise with some probability, the default is this probability, rounded up to four
-        decimals.
+        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, else 1e-6; or the
+        probability that a record is released without noise, rounded up to four decimals.
     exposed : tuple of str
-        Columns that are released without noise. Neighbouring inputs are equal in these columns, and nothing protects
-        them. Default: none.
+        Columns that are released without noise, which nothing protects. Neighbouring inputs are equal in them.
     times : int
         Number of reports of one person. Neighbouring inputs may differ in all of these reports. Default: 1.
     assumption : str
@@ -48,6 +46,15 @@ class Guarantee:
     exposed: tuple[str, ...] = ()
     times: int = 1
     assumption: str = ""
+
+    # as a promise that no mechanism makes, that counts once, and that is no part of others
+    mechanism: ClassVar[None] = None
+    repeats: ClassVar[int] = 1
+    whole: ClassVar[None] = None
+    neighbours: ClassVar[None] = None
+    publisher: ClassVar[None] = None
+    guarantee = property(lambda self: self, doc="The guarantee itself, as of a mechanism.")
+    promises = property(lambda self: (self,))
 
     def __post_init__(self) -> None:
         if not isinstance(self.tradeoff, Tradeoff):
@@ -69,12 +76,12 @@ class Guarantee:
         """Return the guarantee for a person with `times` reports, where each report has this guarantee.
 
         The result is exact for Gaussian noise and for randomized response with two answers, and nearly so for discrete
-        Gaussian noise. Otherwise, it is a weaker guarantee, computed from `stated_pair` for the largest personal
-        budget. A pure budget ε becomes `times` · ε.
+        Gaussian noise. Otherwise, it is a weaker guarantee, from `stated_pair` of the largest personal budget: a pure
+        budget ε becomes `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
-        if times > 1 and (known := curve.repeated(times)):
-            curve = known
+        if times > 1 and (exact := curve.repeated(times)):
+            curve = exact
         elif times > 1:
             delta = np.max(self.stated_pair[1])
             small = composed_delta(delta, 1 / times)  # of one report, for delta of all
@@ -88,7 +95,9 @@ class Guarantee:
         delta = self.stated_delta
         if delta is None:
             away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
-            beyond = np.where(away > 0, np.minimum(np.ceil(1e4 * (away + SMALL_DELTA)) / 1e4, 1.0), SMALL_DELTA)
+            beyond = np.where(
+                away > 0, np.minimum(np.ceil(1e4 * (away + DEFAULT_STATED_DELTA)) / 1e4, 1.0), DEFAULT_STATED_DELTA
+            )
             delta = np.where(np.isfinite(self.epsilon(0.0)), 0.0, beyond)
         epsilon, delta = np.broadcast_arrays(self.epsilon(delta), delta)
         return epsilon, delta
@@ -96,8 +105,8 @@ class Guarantee:
     def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
         """Return the guarantee in sentences. Numbers are rounded up to four digits, percentages to three.
 
-        The sentences quote one pair of epsilon and delta. Give `epsilon` in nats or `delta` to choose the pair.
-        Default: the pair for `stated_delta`.
+        The sentences quote the pair of epsilon and delta for `epsilon` in nats, or for `delta`. Default: for
+        `stated_delta`.
         """
         pair: Any = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         pair = pair if delta is None else (self.epsilon(delta), delta)
@@ -130,26 +139,25 @@ class Guarantee:
 
 def counted_once(promises: Iterable[Any]) -> list[Any]:
     """Promises and guarantees; of equal parts of one `whole`, the promise for the most values."""
-    found = list[Any]()
-    for each in promises:
-        alike = [place for place, other in enumerate(found) if _are_parts(each, other)]
+    kept = list[Any]()
+    for promise in promises:
+        alike = [place for place, other in enumerate(kept) if _are_parts(promise, other)]
         if not alike:
-            found.append(each)
-        elif (each.times or 1) > (found[alike[0]].times or 1):
-            found[alike[0]] = each
-    return found
+            kept.append(promise)
+        elif promise.repeats > kept[alike[0]].repeats:
+            kept[alike[0]] = promise
+    return kept
 
 
 def _are_parts(one: Any, other: Any) -> bool:
     """Whether two promises are the same for different people."""
-    if isinstance(one, Guarantee) or isinstance(other, Guarantee) or one.whole is None or one.whole != other.whole:
-        return False
-    return bool(one._replace(times=None) == other._replace(times=None))
+    same = one.whole is not None and one.whole == other.whole
+    return bool(same and one._replace(times=None) == other._replace(times=None))
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:
     """Return a number as text after the text `equals`, or the range of several numbers."""
-    low, high = (f"{_rounded_up(float(each)):.4g}" for each in (np.min(value), np.max(value)))
+    low, high = (f"{_rounded_up(float(end)):.4g}" for end in (np.min(value), np.max(value)))
     return f"{equals}{low}" if low == high else f"between {low} and {high}"
 
 

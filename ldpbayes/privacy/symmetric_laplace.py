@@ -17,18 +17,17 @@ from ldpbayes.numerics.minimise import find_root
 from ldpbayes.numerics.radial_law import DROP, SMALL, radial_law
 from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ParametricTradeoff, PureProtocolTradeoff, SeparateTradeoff
 
-FAR = 2000.0  # distance at which both errors underflow
-NEAR = 1e-9  # least distance of a table: nearer centres, whose errors would be lost in rounding, are told no better
-MANY = 10_000  # dimensions beyond which the limit stands for the curve: it is lower by 1/dimension of itself
-PUBLIC = PureProtocolTradeoff(math.inf, 1.0)  # of records that are released as they are
-NEARLY_ONE = math.log(0.9)  # largest log error by which a threshold is sought: above it, 1 − error is more precise
+UNDERFLOW_DISTANCE = 2000.0  # distance at which both errors underflow
+LEAST_TABLE_DISTANCE = 1e-9  # nearer centres, whose errors would be lost in rounding, are told no better
+LIMIT_DIMENSIONS = 10_000  # beyond which the limit stands for the curve: it is lower by 1/dimension of itself
+PUBLIC_RECORD_CURVE = PureProtocolTradeoff(math.inf, 1.0)  # of records that are released as they are
+LARGEST_LOG_ERROR = math.log(0.9)  # by which a threshold is sought: above it, 1 − error is more precise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymmetricLaplaceTradeoff(SeparateTradeoff):
-    """Trade-off curve of symmetric Laplace noise: two laws SL_d(I) whose centres are at a distance c ([LCQ] eq. 3.2).
-
-    [LCQ] calls this curve T_{d,c}.
+    """Trade-off curve T_{d,c} of symmetric Laplace noise: two laws SL_d(I) whose centres are at a distance c ([LCQ] eq.
+    3.2).
 
     Parameters
     ----------
@@ -55,11 +54,15 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
         budget = math.sqrt(2) * np.asarray(self.distance)
         finite = np.isfinite(budget)
         laplace = LaplaceTradeoff(np.where(finite, budget, 1.0))._at(formula, argument)
-        return np.where(finite, laplace, np.asarray(PUBLIC._at(formula, argument)))[()]
+        return np.where(finite, laplace, np.asarray(PUBLIC_RECORD_CURVE._at(formula, argument)))[()]
 
     def _curve(self, distance: float) -> ParametricTradeoff:
-        dimension = self.dimension if self.dimension <= MANY else math.inf
-        return _tests(dimension, max(distance, NEAR)) if distance < FAR else PUBLIC
+        dimension = self.dimension if self.dimension <= LIMIT_DIMENSIONS else math.inf
+        return (
+            _tests(dimension, max(distance, LEAST_TABLE_DISTANCE))
+            if distance < UNDERFLOW_DISTANCE
+            else PUBLIC_RECORD_CURVE
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +137,7 @@ class _Tests(ParametricTradeoff):
         """The log threshold at which a log error, a column of the grid, is `target`: interpolated, then two secants."""
         kappa, column = self.grid[0], self.grid[which]
         sign = 1 if which == 3 else -1  # type II errors grow with the threshold
-        usable = np.flatnonzero(np.isfinite(column) & (column < NEARLY_ONE))
+        usable = np.flatnonzero(np.isfinite(column) & (column < LARGEST_LOG_ERROR))
         # large thresholds, at which the table of the radial law has no more precision, are left out
         constant = np.flatnonzero(sign * np.diff(column[usable]) <= 0)
         usable = usable[: constant[0] + 1 if len(constant) else None]

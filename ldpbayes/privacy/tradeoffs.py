@@ -35,23 +35,20 @@ class Tradeoff(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
-        """Return the smallest rate of missed detections (type II error) of a test with a rate `alpha` of false alarms.
-
-        `alpha` is in [0, 1].
+        """Return the smallest rate of missed detections (type II error) of a test with a rate
+        `alpha` of false alarms.
         """
 
     @abc.abstractmethod
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Return the smallest delta for which (epsilon, delta)-differential privacy holds.
-
-        `epsilon` is at least 0, in nats.
+        """Return the smallest delta for which (epsilon, delta)-differential privacy holds, for
+        `epsilon` ≥ 0 in nats.
         """
 
     @abc.abstractmethod
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Return the smallest epsilon, in nats, for which (epsilon, delta)-differential privacy holds, given `delta`.
-
-        `delta` is in [0, 1]. The result is infinite if no finite epsilon is large enough.
+        """Return the smallest epsilon, in nats, for which (epsilon, delta)-differential privacy holds;
+        it may be infinite.
         """
 
 
@@ -88,8 +85,8 @@ class SeparateTradeoff(ParametricTradeoff):
     def _at(self, formula: str, argument: Array) -> Array:
         argument, *parameters = self._broadcast(argument)
         result = np.empty(argument.shape)
-        for values in set(zip(*(each.ravel().tolist() for each in parameters), strict=True)):
-            here = np.all([each == value for each, value in zip(parameters, values, strict=True)], axis=0)
+        for values in set(zip(*(parameter.ravel().tolist() for parameter in parameters), strict=True)):
+            here = np.all([parameter == value for parameter, value in zip(parameters, values, strict=True)], axis=0)
             result[here] = self._curve(*values)._at(formula, argument[here])
         return result[()]
 
@@ -122,8 +119,8 @@ class LogTradeoff(ParametricTradeoff):
 class LaplaceTradeoff(ParametricTradeoff):
     """Trade-off curve of Laplace noise: two Laplace laws of scale 1 whose centres differ by `budget` ([DMNS]; [DRS]).
 
-    The curve is a function of the rate α of false alarms. It has three pieces: a line of slope −exp(budget), the
-    hyperbola exp(−budget)/(4 α), and a line of slope −exp(−budget).
+    As a function of the rate α of false alarms, it has three pieces: a line of slope −exp(budget), the hyperbola
+    exp(−budget)/(4 α), and a line of slope −exp(−budget).
 
     Parameters
     ----------
@@ -131,7 +128,7 @@ class LaplaceTradeoff(ParametricTradeoff):
         Epsilon in nats, positive: the sensitivity divided by the scale of the noise.
     """
 
-    budget: Array = ruled(POSITIVE, "epsilon")  #: Epsilon in nats, > 0: sensitivity over scale, a number or an array.
+    budget: Array = ruled(POSITIVE, "epsilon")
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray) -> np.ndarray:
         log_alpha = np.log(alpha)
@@ -149,10 +146,10 @@ class LaplaceTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureProtocolTradeoff(ParametricTradeoff):
-    """Trade-off curve of randomized response and similar mechanisms, which has three linear pieces.
+    """Trade-off curve of randomized response and similar mechanisms: three lines of slopes −exp(budget), −1,
+    −exp(−budget).
 
-    The pieces have the slopes −exp(budget), −1 and −exp(−budget), because the likelihood ratio of two categories is
-    exp(budget), 1 or exp(−budget).
+    The likelihood ratio of two categories is exp(budget), 1 or exp(−budget).
 
     Parameters
     ----------
@@ -162,8 +159,7 @@ class PureProtocolTradeoff(ParametricTradeoff):
         Probability, in (0, 1], that a released value supports the true category and not the other category.
     """
 
-    budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")  #: Epsilon in nats, ≥ 0, a number or an array.
-    #: Probability in (0, 1] of the outputs that favour the true category; exp(−budget) times that under the other one.
+    budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")
     separation: Array = ruled(SHARE)
 
     def _type_ii_error(self, alpha: np.ndarray, budget: np.ndarray, separation: np.ndarray) -> np.ndarray:
@@ -218,7 +214,7 @@ class GaussianTradeoff(LogTradeoff):
         Distance of the two means, positive: the sensitivity divided by the standard deviation of the noise.
     """
 
-    mu: Array = ruled(POSITIVE)  #: Distance of the means, > 0: sensitivity over standard deviation, one or an array.
+    mu: Array = ruled(POSITIVE)
 
     def repeated(self, times: int) -> "GaussianTradeoff":
         return GaussianTradeoff(np.max(self.mu) * times**0.5)
@@ -252,7 +248,7 @@ class Polygon(ParametricTradeoff):
         return np.maximum(np.fmax.reduce(needed, axis=-1), 0.0)
 
 
-ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
+LAW_SUM_ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -261,8 +257,8 @@ class FiniteTradeoff(Polygon):
 
     For two laws, the best tests reject for the outputs with the largest likelihood ratio (Neyman-Pearson). The points
     (level, power) of these tests are the corners of a concave polygon. The concave hull of the polygons of all pairs
-    gives delta(epsilon) of the worst pair exactly. It also gives the largest convex curve below the curves of all pairs
-    ([DRS] sec. 2.4). Two mixtures of the laws are never easier to distinguish than the worst pair.
+    gives delta(epsilon) of the worst pair exactly, and the largest convex curve below the curves of all pairs ([DRS]
+    sec. 2.4). Two mixtures of the laws are never easier to distinguish than the worst pair.
 
     Parameters
     ----------
@@ -270,7 +266,7 @@ class FiniteTradeoff(Polygon):
         Probabilities of m outputs under k laws. If a row does not sum to one, a ValueError is raised.
     """
 
-    laws: Array  #: Probabilities (k, m) of m outputs under k laws. Each row sums to one, else ValueError.
+    laws: Array
     corners: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -291,10 +287,10 @@ def checked_laws(name: str, laws: Array) -> np.ndarray:
         raise ValueError(f"{name} must be rows of probabilities, an array (k, m), got shape {laws.shape}")
     errors = np.abs(laws.sum(axis=1) - 1)
     worst = np.max(errors)
-    if worst > ROUNDING:
+    if worst > LAW_SUM_ROUNDING:
         single = worst < laws.shape[1] * np.finfo(np.float32).eps
         advice = "; this is a rounding error of single precision: compute in double precision" if single else ""
-        message = f"{name} must be rows of probabilities that sum to one up to {ROUNDING:g}"
+        message = f"{name} must be rows of probabilities that sum to one up to {LAW_SUM_ROUNDING:g}"
         raise ValueError(f"{message}; the sum of row {np.argmax(errors)} is wrong by {worst:.2g}{advice}")
     return laws
 
@@ -321,8 +317,7 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
 class ZeroInflatedTradeoff(ParametricTradeoff):
     """Trade-off curve of noise that is omitted with probability δ ([LCQ] eq. 3.3 and Theorem 3.3).
 
-    Let T be the curve of the noise. At a rate α of false alarms, the curve is (1 − δ) T(α/(1 − δ)) for α up to 1 − δ,
-    and 0 for larger α.
+    At a rate α of false alarms, it is (1 − δ) T(α/(1 − δ)) for α up to 1 − δ, and 0 for larger α.
 
     Parameters
     ----------
@@ -332,8 +327,8 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
         Probability δ, in (0, 1), that a record gets no noise.
     """
 
-    tradeoff: Tradeoff  #: The curve T of the noise.
-    zero_probability: Array = ruled(INSIDE_0_1)  #: δ in (0, 1), a number or an array.
+    tradeoff: Tradeoff
+    zero_probability: Array = ruled(INSIDE_0_1)
 
     def _type_ii_error(self, alpha: np.ndarray, share: np.ndarray) -> np.ndarray:
         return (1 - share) * self.tradeoff(np.minimum(alpha / (1 - share), 1.0))
@@ -349,9 +344,8 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     """Return the trade-off curve f_{ε,δ}. No (epsilon, delta)-differentially private mechanism has a lower curve.
 
-    At a rate α of false alarms, the curve is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem
-    2.4). It is the exact curve of a mechanism that releases the true answer with probability δ, and uses randomized
-    response between two answers otherwise.
+    At a rate α of false alarms, it is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4):
+    the exact curve of a mechanism that releases the true answer with probability δ, and else uses randomized response.
 
     Parameters
     ----------
@@ -365,15 +359,14 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
 
 
 def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
-    """Return a lower bound for the curve of `times` (epsilon, delta)-differentially private mechanisms together.
-
-    This is the curve of as many answers to one question under randomized response, if each answer is also revealed with
-    probability δ ([KOV] Theorem 3.3).
+    """A lower bound for the curve of `times` (epsilon, delta)-differentially private mechanisms together: that of as
+    many answers to one question under randomized response, if each is also revealed with probability δ ([KOV] Theorem
+    3.3).
     """
     away = composed_delta(delta, times)
     epsilon = float(epsilon)  # whose products overflow without a warning
     none = away == 1 or math.isinf(times * epsilon)
-    if none or times * np.logaddexp(0.0, epsilon) > STEEPEST:  # where probabilities below underflow
+    if none or times * np.logaddexp(0.0, epsilon) > LARGEST_LOG_SLOPE:  # where probabilities below underflow
         return PureProtocolTradeoff(np.inf, 1.0) if none else approximate_tradeoff(times * epsilon, away)
     yes = np.arange(times, -1.0, -1.0)
     ways = special.gammaln(times + 1) - special.gammaln(yes + 1) - special.gammaln(times - yes + 1)
@@ -388,9 +381,9 @@ def composed_delta(delta: ArrayLike, times: float) -> Array:
     return -np.expm1(special.xlog1py(times, -np.asarray(delta, float)))
 
 
-STEEPEST = 700.0  # largest log slope of a tangent: exp(700) is nearly the largest float
-GOLDEN = (math.sqrt(5) - 1) / 2
-STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one of 3e-14
+LARGEST_LOG_SLOPE = 700.0  # largest log slope of a tangent: exp(700) is nearly the largest float
+GOLDEN_SECTION = (math.sqrt(5) - 1) / 2
+GOLDEN_STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one of 3e-14
 
 
 class SymmetricTradeoff(Tradeoff):
@@ -401,7 +394,6 @@ class SymmetricTradeoff(Tradeoff):
         return 1 - alpha
 
     def __call__(self, alpha: ArrayLike) -> Array:
-        """The highest tangent 1 − δ(t) − exp(t) α, over all log slopes t."""
         smallest = self._at_most(np.asarray(checked("alpha", alpha, *PROBABILITY)))
         alpha = np.broadcast_to(alpha, smallest.shape)
 
@@ -411,10 +403,10 @@ class SymmetricTradeoff(Tradeoff):
             return np.where(t < 0, np.exp(np.minimum(t, 0.0)) * (1 - delta - alpha), 1 - delta - np.exp(t) * alpha)
 
         with np.errstate(divide="ignore"):
-            low, high = np.full(alpha.shape, -STEEPEST), np.clip(-np.log(alpha), 0.0, STEEPEST)
+            low, high = np.full(alpha.shape, -LARGEST_LOG_SLOPE), np.clip(-np.log(alpha), 0.0, LARGEST_LOG_SLOPE)
         # tangents are concave in their slope: the golden section approaches the highest from below
-        for _ in range(STEPS):
-            one, other = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        for _ in range(GOLDEN_STEPS):
+            one, other = high - GOLDEN_SECTION * (high - low), low + GOLDEN_SECTION * (high - low)
             left = tangent(one) >= tangent(other)
             low, high = np.where(left, low, one), np.where(left, other, high)
         highest = np.clip(tangent((low + high) / 2), 0.0, smallest)

@@ -24,7 +24,7 @@ from ldpbayes.mechanisms import (
     StaircaseMechanism,
     mechanism_from_spec,
 )
-from ldpbayes.noise import Laplace, Staircase, WithPublicRecords, optimal_gamma
+from ldpbayes.noise import Laplace, Staircase, WithPublicRecords
 from tests.programs import call, evaluate, log_prob, randomize
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -367,7 +367,7 @@ def test_budgets_that_are_traced_choose_their_gamma():
     step = 1e-5  # the second difference is of the order of its square; none of these values passes a jump on the way
     above, below = (float(known(StaircaseMechanism(1.2 + h, LOWER, UPPER), z)) for h in (step, -step))
     assert float(slope) == pytest.approx((above - below) / (2 * step), rel=1e-6)
-    assert mechanism.noise.gamma == optimal_gamma(1.2)
+    assert mechanism.noise.gamma == Staircase.optimal_gamma(1.2)
     slopes = slopes_of_records(mechanism, np.full(4, 0.7), np.array([-9.0, LOWER, 0.5, UPPER]))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(slopes))
 

@@ -13,7 +13,8 @@ import pytest
 from scipy import integrate, stats
 
 import ldpbayes as ldp
-from ldpbayes.mechanisms import RROnBins, UnbiasedRandomizer, optimal_bins, optimal_unbiased
+from ldpbayes.mechanisms import RROnBins, UnbiasedRandomizer
+from ldpbayes.mechanisms.design import optimal_bins, optimal_unbiased
 from ldpbayes.privacy import FiniteTradeoff
 from tests.programs import call, constant, evaluate, log_prob, randomize
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.mechanisms.plausibility import LEVEL, improbable_count
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, improbable_count
 from tests.programs import randomize
 from tests.protocols import PROTOCOLS
 
@@ -138,9 +138,9 @@ def test_the_level_is_that_of_the_binomial_law(p):
     n, tests = 1000, 7
     counts = np.arange(n + 1)
     for few, tail in ((False, stats.binom.sf(counts - 1, n, p)), (True, stats.binom.cdf(counts, n, p))):
-        sure = np.abs(np.log(np.maximum(tail, 1e-300)) - np.log(LEVEL / tests)) > 1e-6
+        sure = np.abs(np.log(np.maximum(tail, 1e-300)) - np.log(FALSE_REPORT_LEVEL / tests)) > 1e-6
         said = improbable_count(counts, n, p, tests, few)
-        np.testing.assert_array_equal(said[sure], (tail * tests < LEVEL)[sure])
+        np.testing.assert_array_equal(said[sure], (tail * tests < FALSE_REPORT_LEVEL)[sure])
 
 
 def test_sums_of_unequal_probabilities_have_lighter_tails_than_the_binomial_one_that_is_used():

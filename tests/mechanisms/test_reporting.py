@@ -15,13 +15,13 @@ from ldpbayes.mechanisms import (
     AdditiveMechanism,
     Floored,
     Incomplete,
-    Reported,
     Rounded,
     StaircaseMechanism,
     SymmetricLaplaceMechanism,
     Withheld,
     mechanism_from_spec,
 )
+from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import (
     DiscreteGaussian,
     DiscreteLaplace,

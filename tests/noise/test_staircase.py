@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from ldpbayes.noise import Staircase, optimal_gamma
+from ldpbayes.noise import Staircase
 
 pytestmark = pytest.mark.usefixtures("x64")
 ERROR_RATE = 1e-4
-LAWS = [(3.0, 0.3, 0.45), (0.5, 1.0, 0.2), (2.0, 2.5, 1.0), (1.0, 8.0, optimal_gamma(8.0)), (1.0, 1.0, 1e-9)]
+LAWS = [(3.0, 0.3, 0.45), (0.5, 1.0, 0.2), (2.0, 2.5, 1.0), (1.0, 8.0, Staircase.optimal_gamma(8.0)), (1.0, 1.0, 1e-9)]
 laws = pytest.mark.parametrize("parameters", LAWS, ids=str)
 
 
@@ -152,7 +152,7 @@ def test_curve_is_stated_only_where_it_is_exact():
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0, 20.0, 60.0])
 def test_optimal_gamma_has_the_smallest_variance(epsilon):
-    gamma = optimal_gamma(epsilon)
+    gamma = Staircase.optimal_gamma(epsilon)
     found = optimize.minimize_scalar(
         lambda t: np.log(Staircase(1.0, epsilon, np.exp(t)).variance),
         bounds=(np.log(gamma) - 1, min(np.log(gamma) + 1, 0)),
@@ -166,14 +166,14 @@ def test_optimal_gamma_has_the_smallest_variance(epsilon):
 
 
 def test_optimal_gamma_is_accurate_for_every_budget():
-    assert optimal_gamma(1e-9) == pytest.approx(0.5, abs=1e-9)
-    assert type(optimal_gamma(1.0)) is float and optimal_gamma(np.array([1.0, 2.0])).shape == (2,)
+    assert Staircase.optimal_gamma(1e-9) == pytest.approx(0.5, abs=1e-9)
+    assert type(Staircase.optimal_gamma(1.0)) is float and Staircase.optimal_gamma(np.array([1.0, 2.0])).shape == (2,)
     # γ tends to exp(−ε/3)/2^(1/3)
-    assert optimal_gamma(300.0) == pytest.approx(np.exp(-100) / 2 ** (1 / 3), rel=1e-13)
+    assert Staircase.optimal_gamma(300.0) == pytest.approx(np.exp(-100) / 2 ** (1 / 3), rel=1e-13)
     b = np.exp(-1.0)
     papers = -b / (1 - b) + np.cbrt(b - 2 * b**2 + 2 * b**4 - b**5) / (2 ** (1 / 3) * (1 - b) ** 2)
-    assert optimal_gamma(1.0) == pytest.approx(papers, rel=1e-14)
-    assert jax.jit(optimal_gamma)(1.0) == pytest.approx(papers, rel=1e-14)
+    assert Staircase.optimal_gamma(1.0) == pytest.approx(papers, rel=1e-14)
+    assert jax.jit(Staircase.optimal_gamma)(1.0) == pytest.approx(papers, rel=1e-14)
 
 
 @pytest.mark.parametrize(

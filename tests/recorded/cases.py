@@ -20,6 +20,7 @@ from numpyro.infer.util import log_density
 import ldpbayes as ldp
 from ldpbayes import bootstrap, estimation, learning, likelihood, mechanisms, models, noise, privacy
 from ldpbayes.estimation import losses
+from ldpbayes.mechanisms import design
 from ldpbayes.privacy import calibration
 
 
@@ -867,9 +868,9 @@ def _designs():
     nodes = [0.0, 0.5, 1.5, 2.0, 4.0]
     bounds = [-1.0, 0.0], [1.0, 2.0]
     return {
-        "bins": lambda: mechanisms.optimal_bins(values, probabilities, 1.2)._asdict(),
-        "unbiased": lambda: mechanisms.optimal_unbiased(values, probabilities, 1.2)._asdict(),
-        "unbiased, outputs given": lambda: mechanisms.optimal_unbiased(
+        "bins": lambda: design.optimal_bins(values, probabilities, 1.2)._asdict(),
+        "unbiased": lambda: design.optimal_unbiased(values, probabilities, 1.2)._asdict(),
+        "unbiased, outputs given": lambda: design.optimal_unbiased(
             values, probabilities, 1.2, np.linspace(-5, 9, 29)
         )._asdict(),
         "interval": lambda: {"ends": mechanisms.optimal_interval(prior, 1.5, 0.3)},
@@ -877,12 +878,12 @@ def _designs():
         "half width, interval chosen": lambda: _half_width(
             mechanisms.optimal_half_width(prior, 1.5, interval=mechanisms.optimal_interval)
         ),
-        "explained variance": lambda: {"share": mechanisms.explained_variance(prior, 1.5, (0.5, 3.0), 0.3)},
+        "explained variance": lambda: {"share": design.explained_variance(prior, 1.5, (0.5, 3.0), 0.3)},
         "RR on bins": lambda: _fields(mechanisms.RROnBins.optimal(prior, 2.0), "edges", "outputs"),
         "unbiased randomizer": lambda: _fields(
             mechanisms.UnbiasedRandomizer.optimal(prior, 1.3, nodes=nodes), "nodes", "outputs", "matrix"
         ),
-        "gamma": lambda: {"squared": [noise.optimal_gamma(e) for e in (0.2, 1.0, 4.0)]},
+        "gamma": lambda: {"squared": [noise.Staircase.optimal_gamma(e) for e in (0.2, 1.0, 4.0)]},
         "zero-inflated": lambda: _zero_inflated(1.0, 0.3, 0.2, (-1.0, 1.0)),
         "zero-inflated, rows": lambda: _zero_inflated(1.0, 0.3, 0.2, bounds),
         "zero-inflated, attributes": lambda: _zero_inflated(1.0, 0.3, 0.2, bounds, unit="attribute"),

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.secure import _categories as answers
+from ldpbayes.secure import _release as answers
 from tests.programs import call
 
 LEVEL = 1e-7
@@ -139,7 +139,7 @@ def test_uniform_integers_and_personal_budgets():
 
 
 def test_answers_in_several_chunks(monkeypatch):
-    monkeypatch.setattr(answers, "AT_ONCE", 1000)
+    monkeypatch.setattr(answers, "WORDS_AT_ONCE", 1000)
     x = np.arange(5000) % 4
     z = ldp.secure.release(ldp.OptimalUnaryEncoding(20.0, 4), x).values
     others = z[np.arange(4) != x[:, None]]

@@ -13,7 +13,7 @@ from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms import AdditiveMechanism
-from ldpbayes.secure import _noise as noise
+from ldpbayes.secure import _release as noise
 from tests.programs import call, constant
 
 pytest.importorskip("opendp")
@@ -100,7 +100,7 @@ def test_delta_of_the_scale_that_is_run_is_at_most_the_stated_one(name):
     [ldp.LaplaceMechanism(2.0, 0, 1), ldp.GaussianMechanism(1.5, 1e-3, 0, 1), ldp.LaplaceMechanism(0.6, 0, 0.8)],
 )
 def test_the_curve_of_the_law_on_a_coarse_grid_is_within_the_stated_curve(monkeypatch, mechanism, steps):
-    monkeypatch.setattr(noise, "MOST", steps)
+    monkeypatch.setattr(noise, "MOST_STEPS", steps)
     ((measurement, distance, _),) = noise.measurements(mechanism).values()
     laplace, moved = mechanism.noise.norm == 1, distance - 2
     # the scale, in steps, that OpenDP was given, from what it says of the distance 1
@@ -189,7 +189,7 @@ def test_errors_of_opendp_are_not_passed_on(monkeypatch):
 
 
 def test_the_curve_of_rows_on_a_coarse_grid_is_within_the_stated_curve(monkeypatch):
-    monkeypatch.setattr(noise, "MOST", 2.0**6)
+    monkeypatch.setattr(noise, "MOST_STEPS", 2.0**6)
     mechanism = ldp.GaussianMechanism(1.5, 1e-3, 0, [1, 0.7], columns=2)
     ((measurement, _, _),) = noise.measurements(mechanism).values()
     scale, step = 1 / math.sqrt(2 * measurement.map(1)), noise.step_of(mechanism)

@@ -20,6 +20,7 @@ class LogisticMechanism(ldp.mechanisms.NumericMechanism):
     lower: Any
     upper: Any
 
+    noise, bounded, has_atoms = None, True, False
     linear_tails = False  # nearly, but not exactly
     domain = property(lambda self: constraints.interval(self.lower, self.upper))
     support = constraints.real

@@ -390,7 +390,7 @@ def _checked(base: RegressionRows, mechanism: Any, z: Array) -> tuple[jax.Array,
         wanted = f"all columns except the response, column {base.place}"
         raise ValueError(f"the mechanism must perturb {wanted}; got {mechanism}")
     sigma = jnp.asarray(mechanism.noise.standard_deviation)
-    if sigma.ndim > (1 if isinstance(mechanism.noise, IndependentGaussian) else 0):
+    if sigma.ndim > int(mechanism.noise.per_column):
         raise ValueError("a regression on perturbed covariates needs one scale for all records")
     x, y = base.parts(z)
     law = base.response(jnp.zeros((1, 1)))
