@@ -31,7 +31,7 @@ NARROW_LAW = (
     "which is exact but slow for many records"
 )
 DRAWS_OF_NARROW_LAWS = 64  # posterior draws at which laws are looked for that are too narrow
-GENERATED = 1 << 31  # folded into the key for groups that are generated from draws: a number that no chain has
+GENERATED_KEY = 1 << 31  # folded into the key for groups that are generated from draws: a number that no chain has
 SAMPLER_FIELDS = {field.name for field in dataclasses.fields(Sampler)}
 
 
@@ -185,7 +185,7 @@ def fit(
             records = released(density)
             groups["observed_data"] = _data_groups(records)["observed_data"] if records else {}
         numbers = {}
-        for place, (name, generate) in enumerate(generators.items(), start=GENERATED):
+        for place, (name, generate) in enumerate(generators.items(), start=GENERATED_KEY):
             groups[name], numbers[name] = generate(jax.random.fold_in(sampling.key, place), draws.samples)
         result = inference_data(groups, *problem.axes, numbers)
     problems = convergence_problems(result) if draws.integral["ran"] == "chains" else []

@@ -22,7 +22,7 @@ from ldpbayes.inference.result import dataset, inference_data, labels
 from ldpbayes.likelihood.families import CATEGORICAL
 from ldpbayes.likelihood.privatized import Grouped, Privatized, of_unwrapped, unwrapped
 
-KINDS = ("original", "mean", "released")
+PREDICTION_KINDS = ("original", "mean", "released")
 OfLaw: TypeAlias = Callable[[Any], Any]  # a function of a NumPyro law that returns an array
 
 
@@ -94,8 +94,8 @@ def predict(
         got = type(posterior).__name__
         raise TypeError(f"posterior must be a result of fit, as in predict(posterior, model), got {got}")
     functions = {"": kind} if callable(kind) else dict(kind) if isinstance(kind, Mapping) else {}
-    if not (functions or kind in KINDS) or not all(map(callable, functions.values())):
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, or functions of a law, got {kind!r}")
+    if not (functions or kind in PREDICTION_KINDS) or not all(map(callable, functions.values())):
+        raise ValueError(f"kind must be one of {', '.join(PREDICTION_KINDS)}, or functions of a law, got {kind!r}")
     word = "functional" if functions else str(kind)
     level = None if interval is None else float(checked("interval", interval, *ONE_INSIDE_0_1))
     args, kwargs = with_plans(model, args, kwargs, json.loads(posterior.attrs.get("releases", "{}")), word)

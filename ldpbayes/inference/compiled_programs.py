@@ -46,7 +46,7 @@ _CONTEXT = ("compute_type", "threefry_partitionable", "xla_metadata")
 # Types whose values are equal exactly where their representations as text are.
 _SCALARS = (type(None), str, bool, int, float, complex)
 # Equations on arrays alone become a program of their own from so many equations or so many handled numbers on.
-MIN_EQUATIONS, MIN_NUMBERS = 10, 1 << 13
+MIN_EQUATIONS, MIN_HANDLED_NUMBERS = 10, 1 << 13
 # Settings of JAX that a compiled program depends on.
 _SETTINGS = (
     "default_device",
@@ -224,7 +224,7 @@ def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any],
         elif equation is not None:
             entering.add(var)
     early = _live([equation for equation in jaxpr.eqns if not equation.effects], entering)
-    if len(early) < MIN_EQUATIONS and sum(map(_size, early)) < MIN_NUMBERS:
+    if len(early) < MIN_EQUATIONS and sum(map(_size, early)) < MIN_HANDLED_NUMBERS:
         return _live(jaxpr.eqns, jaxpr.outvars), [], set()
     return _live([equation for equation in jaxpr.eqns if id(equation) in late], jaxpr.outvars), early, entering
 
@@ -266,7 +266,7 @@ def program_of(name: str, function: Callable, *examples: PyTree) -> Callable:
     return functools.partial(traced.program(name, traced, arrays, *examples), arrays)
 
 
-LIMIT = 64  # programs that are kept, those last used
+MAX_KEPT_PROGRAMS = 64  # programs that are kept, those last used
 _kept: OrderedDict[tuple, Any] = OrderedDict()
 _lock = threading.Lock()
 
@@ -281,6 +281,6 @@ def kept(key: tuple, build: Callable[[], Any]) -> Any:
     program = build()  # outside the lock; where two threads build at once, the first one's program is kept
     with _lock:
         program = _kept.setdefault(key, program)
-        while len(_kept) > LIMIT:
+        while len(_kept) > MAX_KEPT_PROGRAMS:
             _kept.popitem(last=False)
         return program

@@ -17,7 +17,7 @@ from ldpbayes.inference.density import Site
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
 # At the quantiles 1 % and 99 %, of so many draws in all: those of chains that mix well have twice as many.
-FAR_ESS_PER_CHAIN, MIN_FAR_DRAWS = 125, 2000
+MIN_TAIL_ESS_PER_CHAIN, MIN_DRAWS_FOR_TAIL_ESS = 125, 2000
 ARVIZ_NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",
@@ -176,8 +176,8 @@ def convergence_problems(result: Any) -> list[str]:
             add(f"{method} effective sample size is below {enough}", few)
         # Chains that are seldom in a long tail, and then for long: elsewhere they may mix well.
         rare = [name for name in names if enough <= least[name] < draws * chains / 4]
-        if rare and draws * chains >= MIN_FAR_DRAWS:
-            enough = FAR_ESS_PER_CHAIN * chains
+        if rare and draws * chains >= MIN_DRAWS_FOR_TAIL_ESS:
+            enough = MIN_TAIL_ESS_PER_CHAIN * chains
             ends = [least_ess(rare, method="quantile", prob=probability) for probability in (0.01, 0.99)]
             far = {name: min(end[name] for end in ends) for name in rare}
             few = {name: f"{each:.0f}" for name, each in far.items() if each < enough}
@@ -202,20 +202,20 @@ def advice(result: Any, depth: float) -> str:
 
 
 MAX_PARETO_K = 0.7  # Pareto shape beyond which importance weights are not to be trusted ([VSGYG])
-EVEN = 2.0  # ratio of the largest to the smallest weight up to which the tail is too short for a shape
-MIN_SHARE = 0.5  # share of the draws that must remain effective
+EVEN_WEIGHTS_RATIO = 2.0  # ratio of the largest to the smallest weight up to which the tail is too short for a shape
+MIN_EFFECTIVE_SHARE = 0.5  # share of the draws that must remain effective
 
 
 class Weights(NamedTuple):
     log: np.ndarray  # (draws,), smoothed, on a log scale, normalised
-    pareto_k: float  # shape of the tail of the raw weights; 0 if these are within a factor `EVEN`
+    pareto_k: float  # shape of the tail of the raw weights; 0 if these are within a factor `EVEN_WEIGHTS_RATIO`
     share: float  # effective number of draws over their number
     ratios: np.ndarray  # (draws,), log densities of the posterior less those of what was sampled
 
     @property
     def good(self) -> bool:
         limit = min(MAX_PARETO_K, 1 - 1 / np.log10(len(self.log)))
-        return bool(self.pareto_k <= limit and self.share >= MIN_SHARE)
+        return bool(self.pareto_k <= limit and self.share >= MIN_EFFECTIVE_SHARE)
 
 
 def smoothed_weights(log_ratios: np.ndarray) -> Weights:
@@ -223,7 +223,7 @@ def smoothed_weights(log_ratios: np.ndarray) -> Weights:
     if not np.isfinite(log_ratios).all():
         return Weights(np.full(len(log_ratios), -np.log(len(log_ratios))), np.inf, 0.0, log_ratios)
     log, shape = log_ratios - log_ratios.max(), 0.0
-    if np.ptp(log_ratios) > np.log(EVEN):
+    if np.ptp(log_ratios) > np.log(EVEN_WEIGHTS_RATIO):
         az = arviz()
         if hasattr(az, "psislw"):  # in ArviZ 0.23, which writes into the ratios
             log, shape = az.psislw(log)

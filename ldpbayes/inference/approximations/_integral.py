@@ -17,13 +17,17 @@ from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density
 from ldpbayes.numerics.cubature import RINGS, Cells, NotIntegrable, integrate
 
-MAX_PARAMETERS = 3
+MAX_INTEGRATED_PARAMETERS = 3
 # Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each longer than an evaluation.
 MAX_EVALUATIONS = 200_000
-AS_LONG = {1: 50, 2: 200, 3: 2000}  # by number of parameters: iterations of chains that take as long as an integral
-POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters
-BULK = 12.0  # standard deviations around its mean in which a prior has its mass
-BATCH, MAX_WORK = 128, 1 << 24  # points that are evaluated at once, and array entries that these handle at most
+ITERATIONS_AS_LONG = {
+    1: 50,
+    2: 200,
+    3: 2000,
+}  # by number of parameters: iterations of chains in the time of an integral
+START_POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters
+PRIOR_BULK_SDS = 12.0  # standard deviations around its mean in which a prior has its mass
+POINTS_AT_ONCE, MAX_ENTRIES_AT_ONCE = 128, 1 << 24  # points of one call, and array entries that these handle at most
 
 
 class Integrated(Positions):
@@ -39,12 +43,14 @@ class Integrated(Positions):
         coarse: bool = False,
     ) -> None:
         shapes = jax.tree.leaves(jax.eval_shape(density(data[0]).start, jax.random.key(0)))
-        if not 1 <= (count := sum(leaf.size for leaf in shapes)) <= MAX_PARAMETERS:
-            raise NotIntegrable(f"the model has {count} unconstrained parameters, more than {MAX_PARAMETERS}")
+        if not 1 <= (count := sum(leaf.size for leaf in shapes)) <= MAX_INTEGRATED_PARAMETERS:
+            raise NotIntegrable(
+                f"the model has {count} unconstrained parameters, more than {MAX_INTEGRATED_PARAMETERS}"
+            )
         super().__init__(density, data, len(seeds), num_samples)
         self._options, self._seeds = (rings, coarse), seeds
         potential, self._arrays = self._traced(lambda d, row: d.potential(self.at(row)), np.zeros(count))
-        self._size = max(1, min(BATCH, int(MAX_WORK / max(potential.work, 1))))
+        self._size = max(1, min(POINTS_AT_ONCE, int(MAX_ENTRIES_AT_ONCE / max(potential.work, 1))))
         rows = np.zeros((self._size, count))
         try:
             self._program = potential.program("integrand", jax.vmap(potential, (None, 0)), self._arrays[0], rows)
@@ -98,7 +104,7 @@ class Integrated(Positions):
         centre, scale = np.where(np.isfinite(centre), centre, 0.0), np.abs(scale)
         known = np.isfinite(scale) & (scale > 0)
         scale = np.where(known, scale, 1.0)
-        count, n, rng = POINTS[len(scale)], len(scale), np.random.default_rng(0)
+        count, n, rng = START_POINTS[len(scale)], len(scale), np.random.default_rng(0)
         # Evenly spread numbers: multiples of powers of the root of x^(n + 1) = x + 1.
         golden = np.max(np.real(np.roots([1.0, *[0.0] * (n - 1), -1.0, -1.0])))
         even = (0.5 + np.arange(count)[:, None] * golden ** -np.arange(1.0, n + 1)) % 1
@@ -106,7 +112,7 @@ class Integrated(Positions):
         wide *= np.where(known, scale, 10.0 ** rng.uniform(-1, 4, (len(wide), 1)))
         prior = ndtri(even[count // 2 :]) * scale * np.resize([1.0, 1.0, 2.0, 4.0], (count - count // 2, 1))
         points = np.concatenate([[centre], centre + prior, near, centre + wide])
-        return points, scale, np.where(known, BULK * scale, np.inf)
+        return points, scale, np.where(known, PRIOR_BULK_SDS * scale, np.inf)
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         """Positions of the draws, for which nothing needs to be warmed up."""

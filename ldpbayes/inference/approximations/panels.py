@@ -23,12 +23,12 @@ from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
 
-COMPARED_DRAWS = 64  # posterior draws at which densities are compared
+SKETCH_DRAWS = 64  # posterior draws at which densities are compared
 COARSE_ERROR_NATS = 1e-4  # that a sketch on fewer panels may be off by
-MAX_ERROR_NATS = 1e-3  # that a sketch's log-likelihood may differ by from that of the records
+SKETCH_ERROR_NATS = 1e-3  # that a sketch's log-likelihood may differ by from that of the records
 CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a core's cache together
-REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
-FASTER = "Where many records share a law, a sketch in their place is faster, or a list of sketches by group."
+MAX_REFINEMENTS = 2  # each is by a factor 4: with more than 16 times the panels a channel's matrix would be too large
+SKETCH_ADVICE = "Where many records share a law, a sketch in their place is faster, or a list of sketches by group."
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,7 +58,7 @@ class DataAsTheyAre(Surrogate):
         if not panels:
             return Report()
         report = Report(error_nats=self._certificate.error(positions), panels=tuple(panels))
-        if report.error_nats <= (MAX_ERROR_NATS if exact else COARSE_ERROR_NATS):
+        if report.error_nats <= (SKETCH_ERROR_NATS if exact else COARSE_ERROR_NATS):
             return report
         if not exact:
             return dataclasses.replace(self, coarse=False)
@@ -78,14 +78,17 @@ class DataAsTheyAre(Surrogate):
     def _finer(self, positions: Params) -> Density | None:
         """A density with sketches fine enough at these draws, or as fine as they get; None if no records were kept."""
         density, chains, lattice = self.exact, self.chains, True if self._whole_numbers else None
-        for _ in range(REFINEMENTS):
+        for _ in range(MAX_REFINEMENTS):
             refined = [sketch.refine(lattice=lattice) or sketch for sketch in panel_sketches(density)]
             finer = with_sketches(density, refined)
             if panel_counts(finer) == panel_counts(density):
                 return None
             density = finer
             # The margin is there because draws from the refined posterior will lie elsewhere.
-            if Certificate(density, density, chains.example, chains.measure).error(positions) <= 0.1 * MAX_ERROR_NATS:
+            if (
+                Certificate(density, density, chains.example, chains.measure).error(positions)
+                <= 0.1 * SKETCH_ERROR_NATS
+            ):
                 break
         return density
 
@@ -110,7 +113,7 @@ def faster(density: Density) -> str:
     mechanisms: list[Any] = [each.mechanism for each in density.data if isinstance(each, Release) and not density.whole]
     numbers = [m for m in mechanisms if not (m.record_shape or m.batch_shape)]
     discrete = any(m.support.is_discrete for m in mechanisms)
-    return FASTER if discrete or any(m.released_range is not None for m in numbers) else ""
+    return SKETCH_ADVICE if discrete or any(m.released_range is not None for m in numbers) else ""
 
 
 class Certificate:
@@ -135,7 +138,7 @@ class Certificate:
 
         first = jax.tree.map(lambda each: each[0], self._weights)
         traced, (self._arrays,) = trace(difference, first, example)
-        draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((COMPARED_DRAWS, *leaf.shape), leaf.dtype), example)
+        draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((SKETCH_DRAWS, *leaf.shape), leaf.dtype), example)
         mapped = jax.vmap(jax.vmap(traced, (None, 0, None)), (None, None, 0))
         self._program = traced.program("certificate", mapped, self._arrays, self._weights, draws)
 
@@ -148,9 +151,9 @@ class Certificate:
         return [[np.stack([sketch.weights, sketch.thinned.weights]) for sketch in coarse], exact]
 
     def error(self, positions: Params, sketches: Sequence[Sequence[PanelSketch]] | None = None) -> float:
-        """Largest difference, in nats, at `COMPARED_DRAWS` of some positions (chains, draws, ...)."""
+        """Largest difference, in nats, at `SKETCH_DRAWS` of some positions (chains, draws, ...)."""
         flat = {name: positions[name].reshape(-1, *positions[name].shape[2:]) for name in self._example}
-        pick = np.linspace(0, len(jax.tree.leaves(flat)[0]) - 1, COMPARED_DRAWS).astype(int)
+        pick = np.linspace(0, len(jax.tree.leaves(flat)[0]) - 1, SKETCH_DRAWS).astype(int)
         weights = self._weights
         if sketches is not None:  # judged and exact ones: on the panels of the densities' own, without probes
             weights = self._weightings(sketches[0], [sketch.reference for sketch in sketches[1]])

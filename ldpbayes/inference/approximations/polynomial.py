@@ -18,8 +18,8 @@ from numpyro.infer import init_to_uniform
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.inference.approximations._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, NoExpansion, cut_model
-from ldpbayes.inference.approximations._expanded import HOPELESS_SD, MODERATE_SD, NEGLIGIBLE_SD, Expanded
-from ldpbayes.inference.approximations._integral import AS_LONG
+from ldpbayes.inference.approximations._expanded import HOPELESS_SD_NATS, MODERATE_SD_NATS, NEGLIGIBLE_SD_NATS, Expanded
+from ldpbayes.inference.approximations._integral import ITERATIONS_AS_LONG
 from ldpbayes.inference.approximations._mode import Mode, find_mode
 from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
@@ -38,11 +38,11 @@ HELD_OUT_EVERY = 4  # every fourth point tests the polynomial and is not used to
 MIN_SEARCHES = 8  # for the mode: of two modes that attract alike, one is missed with probability 1/128
 NORMAL_DRAWS = 4000  # from the normal approximation: a frame of few draws is too narrow in many dimensions
 MAX_FIRST_PASSES = 400  # passes that a first expansion may take, if it is to be of a higher order than the second
-MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
-MAX_ROUNDS = 4  # expansions, each at the draws of the one before
+PICKED_DRAWS = 8000  # draws of a posterior, among which points are picked
+MAX_EXPANSIONS = 4  # expansions, each at the draws of the one before
 MAX_PASSES = 6000  # passes for an expansion, beyond which no higher order is tried
 NARROW_RATIO = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
-MIN_WORK = 1.5e10  # array entries that a gradient an iteration handles, from which on compiling an expansion pays
+MIN_WORK_TO_EXPAND = 1.5e10  # array entries that a gradient an iteration handles, from which on an expansion pays
 WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
 MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
 
@@ -289,7 +289,7 @@ class SplitModel:
         except (KeyError, TypeError):
             allowed = f"an expansion, or a posterior with draws of {', '.join(names)}"
             raise ValueError(f"at must be {allowed}; got {posterior!r}") from None
-        draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
+        draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), PICKED_DRAWS) for name, each in values.items()}
         return flat_rows(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws), self.cut.parameters)
 
     def expansion(self, x: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
@@ -329,7 +329,7 @@ class ExpandedRecords(Expanded):
         polynomial, mode = jax.tree.map(jnp.asarray, (self.expansion.polynomial, self.mode))
         cut = self.split.cut
         self.density = _PolynomialDensity(**vars(cut.density), cut=cut, polynomial=polynomial, mode=mode)
-        self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampling.iterations
+        self._may_repeat = self.number < MAX_EXPANSIONS - 1 and self.split.passes < self.sampling.iterations
 
     @property
     def key(self) -> Key:
@@ -366,9 +366,11 @@ class ExpandedRecords(Expanded):
             order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
             # Reweighting takes a pass a draw, but no slopes and no other chains.
             passes, reweighting = 3 * passes_for(frame, order), self.sampling.num_samples * self.sampling.num_chains
-            tolerable = MODERATE_SD if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD
+            tolerable = (
+                MODERATE_SD_NATS if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD_NATS
+            )
             # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
-            if sd <= tolerable or (self.given and not sd <= HOPELESS_SD):
+            if sd <= tolerable or (self.given and not sd <= HOPELESS_SD_NATS):
                 return None
             expansion = self.split.expansion(draws, order)
         return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
@@ -390,7 +392,7 @@ class ExpandedShards(ExpandedRecords):
         report = split.report("expansion of shards", expansion.order)
         report = report.of_errors(expansion.errors(), outside=share, tail_error=tail, count=expansion.count)
         doubts = []
-        if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD:
+        if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD_NATS:
             off = f"the error of the expansion is {report.error_sd_nats:.2g} nats (standard deviation) at its points"
             elsewhere = f"{share:.0%} of the draws are far from these points"
             doubts.append(f"{off}, and {elsewhere}; expand the shards again, with at=this posterior")
@@ -421,8 +423,8 @@ def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
     narrow = (cut.groups or 1) * cut.shape[-1] ** 2 <= NARROW_RATIO * cut.count
     # Whether it is worth its time and likely to be exact; no clock has a part in it.
     count = sum(np.size(value) for value in cut.parameters.values())
-    iterations = sampling.iterations if sampling.chains_because else AS_LONG.get(count, sampling.iterations)
-    if unsolicited and not (narrow and float(iterations) * float(split.work) >= MIN_WORK):
+    iterations = sampling.iterations if sampling.chains_because else ITERATIONS_AS_LONG.get(count, sampling.iterations)
+    if unsolicited and not (narrow and float(iterations) * float(split.work) >= MIN_WORK_TO_EXPAND):
         return None
     split.compile(passes=expansion is None or expansion.count == cut.count)
     return _begun(problem, sampling, split, expansion)
