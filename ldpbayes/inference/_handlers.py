@@ -16,7 +16,7 @@ from ldpbayes._core.checks import warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Model
-from ldpbayes.data import ExpandedSketch, Groups, MixedSketch, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes.data import CountSketch, ExpandedSketch, Groups, MixedSketch, PanelSketch, Release, ReleaseWarning, Sketch
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.data.release import doubts_about
 from ldpbayes.likelihood import law_of_nodes
@@ -123,8 +123,8 @@ class _CountedOnce(Messenger):
 
     def postprocess_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and not _has_records(msg["fn"].batch_shape, self.count):
-            made = f"plates give it shape {msg['fn'].batch_shape}"
-            raise ValueError(f"site {self.name!r}: {made}, but the release has {self.count} records")
+            shape = f"plates give it shape {msg['fn'].batch_shape}"
+            raise ValueError(f"site {self.name!r}: {shape}, but the release has {self.count} records")
 
 
 def _has_records(shape: tuple[int, ...], count: int) -> bool:
@@ -142,10 +142,10 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
         if not (is_concrete(keep) and np.all(keep)):
             raise ValueError(f"site {name!r}: a mask cannot leave out records of an expansion; use expand=False")
         return numpyro.sample(name, law, obs=sketch.size)
-    groups = getattr(sketch, "groups", None)
-    keep = keep if groups is None or not np.ndim(keep) else keep[groups]
-    own = is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights)
-    nodes = sketch.occupied if own and isinstance(sketch, PanelSketch | MixedSketch) else sketch.nodes
+    if isinstance(sketch, CountSketch) and sketch.groups is not None and np.ndim(keep):
+        keep = keep[sketch.groups]
+    by_user = is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights)
+    nodes = sketch.occupied if by_user and isinstance(sketch, PanelSketch | MixedSketch) else sketch.nodes
     scale = numpyro.handlers.scale(scale=1.0)
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:
@@ -164,8 +164,8 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
         if isinstance(part, Sketch) and part.law_shape != ():
             several = f"group {group} is a sketch of {part.law_shape[0]} groups"
             raise ValueError(f"site {name!r}: {several}, and needs a separate site")
-        for own in part.parts if isinstance(part, MixedSketch) else (part,):
-            kinds.setdefault(kind_of(own), []).append((group, own))
+        for piece in part.parts if isinstance(part, MixedSketch) else (part,):
+            kinds.setdefault(kind_of(piece), []).append((group, piece))
     if not data or base_dist.batch_shape != (len(data),):
         needs = f"base_dist of batch shape ({len(data)},), one law for each group{'' if data else ', at least one'}"
         raise ValueError(f"site {name!r}: {len(data)} groups need {needs}; got {base_dist.batch_shape}")
@@ -186,7 +186,10 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
 def kind_of(data: Any) -> Hashable:
     """A key that is equal for the data of groups which can be one site."""
     mechanism = data.mechanism
-    structure = type(data), jax.tree.structure((mechanism, getattr(data, "polynomial", None)))
+    structure = (
+        type(data),
+        jax.tree.structure((mechanism, data.polynomial if isinstance(data, ExpandedSketch) else None)),
+    )
     if not isinstance(mechanism, Additive) or not (mechanism.columns or mechanism.omits_noise):
         return structure
     # Bounds of these mechanisms are shared by all records, so that groups with different bounds cannot be one site.

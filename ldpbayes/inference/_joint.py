@@ -113,7 +113,8 @@ def _logits(classes: dist.Distribution) -> jax.Array:
 def _laws(name: str, law: Any, data: Any, classes: int) -> dist.Distribution:
     """The laws (*batch, classes) of a part's records; ValueError for others."""
     if law is None:
-        mechanism = getattr(data[0] if isinstance(data, Sequence) else data, "mechanism", None)
+        part = data[0] if isinstance(data, Sequence) else data
+        mechanism = part.mechanism if isinstance(part, (Release, Sketch)) else None
         if mechanism is not None and not (isinstance(mechanism, Categories) and mechanism.categories >= classes):
             needs = f"the law None means that records are the {classes} classes"
             raise ValueError(f"site {name!r}: {needs}, which do not fit {mechanism!r}")

@@ -27,6 +27,7 @@ from tqdm.auto import tqdm
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.inference.compiled_programs import Program, Traced, kept, trace
 from ldpbayes.inference.density import RUNNING, Density
+from ldpbayes.numerics.arrays import evenly_spaced
 
 FIRST_LINE_SECONDS = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_SECONDS_BETWEEN_LINES = 300.0  # seconds between lines at most
@@ -197,8 +198,8 @@ class Chains(Positions):
         def begin(key: Key, arrays: PyTree) -> tuple[PyTree, Array]:
             def attempt(carry: tuple) -> tuple:
                 tries, key, *_ = carry
-                key, own = jax.random.split(key)
-                position = starting(arrays[0], own)
+                key, subkey = jax.random.split(key)
+                position = starting(arrays[0], subkey)
                 value, slope = gradient(arrays[1], position)
                 finite = jnp.isfinite(value) & jnp.isfinite(ravel_pytree(slope)[0]).all()
                 return tries + 1, key, position, value, slope, finite
@@ -226,8 +227,8 @@ class Chains(Positions):
         (keys, arrays), count = self._inputs(0), jnp.zeros((), int)
         placed: dict[str, Any] = {}
         if self._vectorized:
-            each = None if len(self._arrays) == 1 else 0
-            begin, advance = jax.vmap(begin, (0, each)), jax.vmap(advance, (0, each, None))
+            axis = None if len(self._arrays) == 1 else 0
+            begin, advance = jax.vmap(begin, (0, axis)), jax.vmap(advance, (0, axis, None))
             placed["out_shardings"] = keys.sharding
         state, _ = jax.eval_shape(begin, keys, arrays)
         if self._vectorized:
@@ -245,7 +246,7 @@ class Chains(Positions):
         while len(self._keys) % len(devices):  # each device gets the same number of chains
             devices = devices[:-1]
         mesh, spec = jax.sharding.Mesh(np.array(devices), ("chains",)), jax.sharding.PartitionSpec
-        by_chain, replicated = (jax.sharding.NamedSharding(mesh, each) for each in (spec("chains"), spec()))
+        by_chain, replicated = (jax.sharding.NamedSharding(mesh, axes) for axes in (spec("chains"), spec()))
         keys = jax.device_put(self._keys, by_chain)
         if len(self._arrays) == 1:
             return keys, jax.device_put(self._arrays[0], replicated)
@@ -309,11 +310,11 @@ class Chains(Positions):
         """
         if not self._vectorized:
             return state._replace(**self._downhill(state.z, float(state.potential_energy), arrays))
-        shared, found = len(self._arrays) == 1, []
+        shared, lowered = len(self._arrays) == 1, []
         for i, value in enumerate(np.asarray(state.potential_energy)):
-            z, own = jax.tree.map(lambda leaf, i=i: leaf[i], (state.z, () if shared else arrays))
-            found.append(self._downhill(z, float(value), arrays if shared else own))
-        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *found)
+            z, of_chain = jax.tree.map(lambda leaf, i=i: leaf[i], (state.z, () if shared else arrays))
+            lowered.append(self._downhill(z, float(value), arrays if shared else of_chain))
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *lowered)
         return state._replace(**jax.device_put(stacked, self._inputs(0)[0].sharding))
 
     def _downhill(self, z: Params, start: float, arrays: PyTree) -> dict[str, Any]:
@@ -325,8 +326,8 @@ class Chains(Positions):
             return (float(value), np.asarray(gradient)) if np.isfinite(value) else (np.inf, np.zeros(len(row)))
 
         row: Any = np.asarray(flat)
-        found = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": MIN_GAIN_NATS / start})
-        best = found.x if found.fun < start else row
+        end = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": MIN_GAIN_NATS / start})
+        best = end.x if end.fun < start else row
         value, gradient = slopes(arrays, best)
         return {"z": unravel(best), "potential_energy": value, "z_grad": unravel(gradient)}
 
@@ -427,8 +428,13 @@ class Sampling:
 
 def flat_rows(positions: Params, example: Params) -> np.ndarray:
     """Flat parameters (draws, n), in the order of names, of positions (..., *shape) of each site."""
-    parts = [np.reshape(np.asarray(positions[name]), (-1, np.size(each))) for name, each in sorted(example.items())]
+    parts = [np.reshape(np.asarray(positions[name]), (-1, np.size(zeros))) for name, zeros in sorted(example.items())]
     return np.concatenate(parts, axis=1)
+
+
+def some_draws(positions: Params, count: int) -> Params:
+    """Evenly spaced draws (count, ...) by site, or all if there are fewer, of positions (chains, draws, ...)."""
+    return {name: evenly_spaced(values.reshape(-1, *values.shape[2:]), count) for name, values in positions.items()}
 
 
 def _hmc_options(kernel: Any, example: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,16 @@ class Problem:
         return all(site.plain for site in self.sites.values())
 
     @property
+    def kinked(self) -> bool:
+        """Whether a density has kinks in panels, which therefore cannot be coarser."""
+        return any(site.kinked for site in self.sites.values())
+
+    @property
+    def on_whole_numbers(self) -> bool:
+        """Whether records of a privatized site are whole numbers."""
+        return any(site.discrete_base for site in self.sites.values())
+
+    @property
     def sampled(self) -> set[str]:
         return {name for name, site in self.sites.items() if site.latent}
 

@@ -117,7 +117,7 @@ def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Dens
     private = density.model if isinstance(density.model, privatize) else None
     arguments: Any = density.args, density.kwargs, private.mechanisms if private else {}
     # Rows may differ in columns of a data frame that the model does not read.
-    in_use = functools.partial(jax.tree.map, lambda leaf: getattr(leaf, "in_use", leaf))
+    in_use = functools.partial(jax.tree.map, lambda leaf: leaf.in_use if isinstance(leaf, Table) else leaf)
     leaves, structure = jax.tree.flatten(in_use(arguments, is_leaf=lambda leaf: isinstance(leaf, Table)))
     arrays = [isinstance(leaf, (np.ndarray, jax.Array)) and leaf.shape[:1] == (count,) for leaf in leaves]
     index, weights, rows = distinct_rows([np.asarray(leaf) for leaf in itertools.compress(leaves, arrays)], count)

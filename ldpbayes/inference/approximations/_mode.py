@@ -25,7 +25,7 @@ SAME_MODE_SDS = 6.0  # standard deviations, beyond the typical distance of a dra
 Gradients: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-class Mode(NamedTuple):
+class PosteriorMode(NamedTuple):
     """The normal approximation at the highest density: at + root u for standard normal u."""
 
     at: np.ndarray  # (n,), unconstrained parameters
@@ -35,7 +35,7 @@ class Mode(NamedTuple):
         return float(np.linalg.norm(np.linalg.solve(self.root, point - self.at)))
 
 
-def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
+def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> PosteriorMode:
     """The mode of most mass, by searches from starts (n,); `NoExpansion` if there is none or another matters."""
 
     def potential(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -54,21 +54,21 @@ def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> Mode:
         ends = sorted(pool.map(search, starts), key=lambda end: end.fun)
     if not np.isfinite(ends[0].fun):
         raise NoExpansion(f"the posterior density is zero or undefined at all {len(starts)} starting points")
-    known: list[Mode] = []  # where searches have ended, at modes or not
-    modes: list[tuple[float, Mode]] = []  # with the logarithms of their masses, up to a constant
+    visited: list[PosteriorMode] = []  # where searches have ended, at modes or not
+    modes: list[tuple[float, PosteriorMode]] = []  # with the logarithms of their masses, up to a constant
     typical = np.sqrt(starts[0].size)  # distance of a draw from its mode, in standard deviations
     for end in ends:
-        if not np.isfinite(end.fun) or any(each.distance(end.x) - typical <= SAME_MODE_SDS for each in known):
+        if not np.isfinite(end.fun) or any(place.distance(end.x) - typical <= SAME_MODE_SDS for place in visited):
             continue
-        here = Mode(end.x, _spread(gradients, end.x, _root(np.asarray(end.hess_inv))))
-        known.append(here)
+        here = PosteriorMode(end.x, _spread(gradients, end.x, _root(np.asarray(end.hess_inv))))
+        visited.append(here)
         # Elsewhere the density rises further, perhaps without bound.
         if np.linalg.norm(end.jac @ here.root) <= MAX_GRADIENT_AT_MODE * typical:
             # The highest density may be in a narrow place of little mass.
             modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
     if not modes:
         raise NoExpansion(f"none of {len(starts)} searches found a mode; the density may be unbounded")
-    (most, best), *others = sorted(modes, key=lambda each: -each[0])
+    (most, best), *others = sorted(modes, key=lambda pair: -pair[0])
     for mass, other in others:
         if most - mass < NEGLIGIBLE_MODE_NATS:
             apart = f"{best.distance(other.at):.0f} standard deviations apart"

@@ -26,14 +26,14 @@ from ldpbayes._core.types import Array, Message, Params, PyTree
 from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
-from ldpbayes.inference.chains import Sampling
+from ldpbayes.inference.chains import Sampling, some_draws
 from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
 from ldpbayes.inference.density import Density, given
 from ldpbayes.inference.problem import Problem
 from ldpbayes.likelihood.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized, unwrapped
 from ldpbayes.likelihood.registry import closed_form
-from ldpbayes.numerics.arrays import distinct, evenly_spaced, width_classes
+from ldpbayes.numerics.arrays import distinct, width_classes
 
 MIN_TABULATED_ROWS = 10  # values of a site from which on it is tabulated
 FEW_PARAMETERS = 50  # below which many records are better expanded: a look-up takes time for each
@@ -196,23 +196,23 @@ class TabulatedSite:
         arguments = inspect.signature(type(base)).parameters.values()
         if {each.name for each in arguments if each.default is each.empty} - set(base.arg_constraints):
             raise NoTable("the law of a record is made of other laws, not of numbers alone")
-        varying = [each for each in base.arg_constraints if depends(lambda _, law: getattr(law, each))]  # noqa: B023
+        varying = [name for name in base.arg_constraints if depends(lambda _, law, name=name: getattr(law, name))]
         others = depends(lambda site, _: (unwrapped(site["fn"])[0].mechanism, site["value"], site["scale"]))
         if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
             raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")
         (parameter,) = varying
-        if any(np.ndim(getattr(base, each)) > 1 for each in base.arg_constraints) or _scale(base, parameter) is None:
+        if any(np.ndim(getattr(base, name)) > 1 for name in base.arg_constraints) or _scale(base, parameter) is None:
             raise NoTable("a parameter of the law of a record is no number")
 
-        def known(parameters: Params) -> PyTree:
+        def constants(parameters: Params) -> PyTree:
             site = message(parameters)
             (law, keep), base = unwrapped(site["fn"]), _law(site)
             scale = 1.0 if site["scale"] is None else site["scale"]
-            arrays = {each: jnp.broadcast_to(getattr(base, each), shape) for each in base.arg_constraints}
+            arrays = {name: jnp.broadcast_to(getattr(base, name), shape) for name in base.arg_constraints}
             return arrays, law.mechanism, site["value"], jnp.broadcast_to(jnp.asarray(keep, float) * scale, shape)
 
-        start = jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), parameters)
-        arrays, mechanism, values, weights = jax.device_get(jax.jit(known)(start))
+        start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), parameters)
+        arrays, mechanism, values, weights = jax.device_get(jax.jit(constants)(start))
         mechanism = law.mechanism if is_concrete(law.mechanism) else mechanism
         return cls(type(base)(**arrays), parameter, mechanism, values, weights)
 
@@ -223,8 +223,8 @@ class TabulatedSite:
     @functools.cached_property
     def variances(self) -> np.ndarray:
         """Of the noise (records,)."""
-        deviations = getattr(getattr(self.mechanism, "noise", None), "standard_deviation", 1.0)
-        return np.broadcast_to(np.square(deviations), self.values.shape)
+        noise = self.mechanism.noise
+        return np.broadcast_to(1.0 if noise is None else np.square(noise.standard_deviation), self.values.shape)
 
     def numbers(self, message: Message) -> jax.Array:
         """The numbers (records,) in a run of the model, on the scale of the tables."""
@@ -261,28 +261,28 @@ class TabulatedSite:
             ).ravel() / pieces
             points = low[waiting] + (high - low)[waiting] * offset[:, None]
             values = self.at(points, first[waiting]).reshape(pieces, -1, len(waiting))
-            made = np.einsum("pnk,nc->kpc", values[:, : TABLE_DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
-            at_tests = np.einsum("kpc,tc->ptk", made, np.vander(_TEST_PLACES, TABLE_DEGREE + 1, increasing=True))
+            fitted = np.einsum("pnk,nc->kpc", values[:, : TABLE_DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
+            at_tests = np.einsum("kpc,tc->ptk", fitted, np.vander(_TEST_PLACES, TABLE_DEGREE + 1, increasing=True))
             before, now = errors[waiting], np.max(np.abs(at_tests - values[:, TABLE_DEGREE + 1 :]), axis=(0, 1))
             good = weights[waiting] * now <= TABLES_ERROR_NATS / count
             for place in np.flatnonzero(good):
-                polynomials[waiting[place]] = made[place]
+                polynomials[waiting[place]] = fitted[place]
             errors[waiting] = now
             hopeless = (pieces > 2 * FIRST_PIECES) & (now > before / MIN_GAIN_OF_PIECES)
             waiting, pieces = waiting[~good & ~hopeless], 2 * pieces
-        lacking = np.array([each is None for each in polynomials])
+        lacking = np.array([table is None for table in polynomials])
         if lacking.all():
             raise NoTable(f"a log-likelihood is no polynomial of degree {TABLE_DEGREE} on each of {MAX_PIECES} pieces")
         errors[lacking], flat = 0.0, np.zeros((1, TABLE_DEGREE + 1))
-        polynomials = [flat if each is None else each for each in polynomials]
-        sizes, powers = np.array([len(each) for each in polynomials]), np.arange(TABLE_DEGREE + 1)
+        polynomials = [flat if table is None else table for table in polynomials]
+        sizes, powers = np.array([len(table) for table in polynomials]), np.arange(TABLE_DEGREE + 1)
         width = (high - low) / sizes
-        below = np.array([each[0] @ (powers * (-1.0) ** (powers + 1)) for each in polynomials]) * 2 / width
-        above = np.array([each[-1] @ powers for each in polynomials]) * 2 / width
+        below = np.array([table[0] @ (powers * (-1.0) ** (powers + 1)) for table in polynomials]) * 2 / width
+        above = np.array([table[-1] @ powers for table in polynomials]) * 2 / width
         # The number of rows is a power of two, so that what is compiled serves other data.
         coefficients = np.zeros((1 << int(sizes.sum() - 1).bit_length(), TABLE_DEGREE + 1))
         coefficients[: sizes.sum()] = np.concatenate(polynomials)
-        of_records = [each[kinds] for each in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
+        of_records = [array[kinds] for array in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
         others = np.flatnonzero(lacking[kinds])  # known while the model is traced
         arrays = [*map(jnp.asarray, [*of_records, coefficients]), others]
         return Tables(*arrays), float(weights @ errors)
@@ -301,8 +301,8 @@ class TabulatedSite:
             parts += [(rows[start : start + size], widest) for start in range(0, len(rows), size)]
         with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-table") as pool:
             values = pool.map(lambda part: self._chunk(flat[part[0]], owners[part[0]], part[1]), parts)
-            for (rows, _), each in zip(parts, values, strict=True):
-                result[rows] = each
+            for (rows, _), log_prob in zip(parts, values, strict=True):
+                result[rows] = log_prob
         return result.reshape(numbers.shape)
 
     def _chunk(self, x: np.ndarray, owners: np.ndarray, widest: int) -> np.ndarray:
@@ -369,9 +369,9 @@ class TabulatedRecords(Surrogate):
         self._numbers = program_of("numbers", numbers, chains.example)
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
-        flat = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), TABLE_DRAWS) for name, each in positions.items()}
+        flat = some_draws(positions, TABLE_DRAWS)
         draws = len(next(iter(flat.values())))
-        rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
+        rows = [self._numbers({name: values[i] for name, values in flat.items()}) for i in range(draws)]
         errors, count, others, certified = np.zeros(draws), 0, 0, 0.0
         for name, (site, tables, error) in self.tabulated.items():
             numbers, certified = np.stack([row[name] for row in rows]), certified + error

@@ -19,12 +19,12 @@ from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.inference.approximations._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, NoExpansion, cut_model
 from ldpbayes.inference.approximations._expanded import HOPELESS_SD_NATS, MODERATE_SD_NATS, NEGLIGIBLE_SD_NATS, Expanded
-from ldpbayes.inference.approximations._integral import ITERATIONS_AS_LONG
-from ldpbayes.inference.approximations._mode import Mode, find_mode
+from ldpbayes.inference.approximations._mode import PosteriorMode, find_mode
 from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
+from ldpbayes.inference.approximations.integral import ITERATIONS_AS_LONG
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
-from ldpbayes.inference.chains import Sampling, flat_rows
+from ldpbayes.inference.chains import Sampling, flat_rows, some_draws
 from ldpbayes.inference.compiled_programs import program_of, trace
 from ldpbayes.inference.density import Density, Site, density_of, sites_of
 from ldpbayes.inference.model import model_of
@@ -87,8 +87,8 @@ class Expansion:
             raise ValueError("expansions can be added only if their points are equal: make the second with at=first")
         sums = {name: getattr(self, name) + getattr(other, name) for name in ("count", "values", "slopes", "outwards")}
         for name in ("promises", "doubts"):
-            own = getattr(self, name)
-            sums[name] = own + tuple(each for each in getattr(other, name) if each not in own)
+            here = getattr(self, name)
+            sums[name] = here + tuple(fact for fact in getattr(other, name) if fact not in here)
         return dataclasses.replace(self, **sums)
 
     def __radd__(self, other: object) -> "Expansion":
@@ -173,8 +173,8 @@ def expand(
             coordinates = split.coordinates(draws)
             expansion, rays = split.expansion(coordinates, order), straight_rays(draws, coordinates)
         values = split.values(split.coordinates(rays.points))
-        promises = tuple(promise for each in density.data for promise in each.promises)
-        doubts = tuple(doubt for each in density.data for doubt in each.doubts)
+        promises = tuple(promise for data in density.data for promise in data.promises)
+        doubts = tuple(doubt for data in density.data for doubt in data.doubts)
         return dataclasses.replace(expansion, rays=rays, outwards=values, promises=promises, doubts=doubts)
 
 
@@ -184,7 +184,7 @@ class _PolynomialDensity(Density):
 
     cut: Cut
     polynomial: Polynomial
-    mode: Mode
+    mode: PosteriorMode
 
     def start(self, key: Key, strategy: Callable = init_to_uniform) -> Params:
         """A draw from the normal approximation at the mode: far from it, the polynomial is wrong."""
@@ -267,7 +267,7 @@ class SplitModel:
         rest, gradients = zip(*map(self._tilted, rows, slopes), strict=True)
         return np.array(rest) - values, np.stack(gradients)
 
-    def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
+    def mode(self, searches: int, expansion: Expansion | None = None) -> PosteriorMode:
         """The posterior's mode, of several searches, by the records or by an expansion, or raise `NoExpansion`."""
         starts = [self.cut.parameters, *map(self._start, range(1, searches))]
         slopes = self.slopes if expansion is None else expansion.polynomial.values_and_slopes
@@ -277,7 +277,7 @@ class SplitModel:
 
         return find_mode(gradients, [flat_rows(start, self.cut.parameters)[0] for start in starts])
 
-    def normal_draws(self, mode: Mode) -> np.ndarray:
+    def normal_draws(self, mode: PosteriorMode) -> np.ndarray:
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, len(mode.at))))
         return mode.at + noise @ mode.root.T
 
@@ -289,14 +289,14 @@ class SplitModel:
         except (KeyError, TypeError):
             allowed = f"an expansion, or a posterior with draws of {', '.join(names)}"
             raise ValueError(f"at must be {allowed}; got {posterior!r}") from None
-        draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), PICKED_DRAWS) for name, each in values.items()}
-        return flat_rows(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws), self.cut.parameters)
+        draws = jax.jit(jax.vmap(self.cut.density.unconstrained))(some_draws(values, PICKED_DRAWS))
+        return flat_rows(draws, self.cut.parameters)
 
     def expansion(self, x: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
         """The expansion at some of these draws and of their tail; by default of the highest order with few passes."""
         frame = Frame.of_draws(x)
         if order is None:
-            order = max((each for each in ORDERS if passes_for(frame, each) <= MAX_FIRST_PASSES), default=ORDERS[0])
+            order = max((n for n in ORDERS if passes_for(frame, n) <= MAX_FIRST_PASSES), default=ORDERS[0])
         count = passes_for(frame, order)
         tails = [] if tail is None else [evenly_spaced(tail, count // 2)]
         return self.expansion_at(np.concatenate([evenly_spaced(x, count), *tails]), frame, order)
@@ -320,7 +320,7 @@ class ExpandedRecords(Expanded):
 
     split: SplitModel
     expansion: Expansion
-    mode: Mode
+    mode: PosteriorMode
     given: bool = False  # by the user
     number: int = 0  # of expansions before
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Key, Params
-from ldpbayes.inference.approximations._integral import Integrated
+from ldpbayes.inference.approximations.integral import Integrated
 from ldpbayes.inference.chains import Bar, Sampling
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
