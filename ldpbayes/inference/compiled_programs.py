@@ -144,14 +144,14 @@ def trace(function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),))
     jaxpr, count = closed.jaxpr, len(jax.tree.leaves(data[0]))
     varying, inputs = jaxpr.invars[:count], jaxpr.invars[count:]
     fixed = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    arrays = [fixed | dict(zip(varying, jax.tree.leaves(each), strict=True)) for each in data]
+    arrays = [fixed | dict(zip(varying, jax.tree.leaves(tree), strict=True)) for tree in data]
     late, early, entering = _split(jaxpr, arrays[0])
     if early:
         computed = [var for var in dict.fromkeys(_used(late, jaxpr.outvars)) if var in entering]
         before, needed = _extract(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
         program = before.program("before", before, needed[0])
         pairs = zip(arrays, needed, strict=True)
-        arrays = [known | dict(zip(computed, program(each), strict=True)) for known, each in pairs]
+        arrays = [entry | dict(zip(computed, program(needs), strict=True)) for entry, needs in pairs]
     trees = jax.tree.structure(examples), jax.tree.structure(shape)
     return _extract(jaxpr, late, arrays, inputs, jaxpr.outvars, trees)
 
@@ -176,9 +176,9 @@ def _extract(
         parts["consts"] = [None] * len(constants)
     jaxpr = jaxpr.replace(**parts, debug_info=names)
     # An array that several entries of the data share is copied once.
-    distinct = {id(each[var]): each[var] for each in arrays for var in constants}
+    distinct = {id(entry[var]): entry[var] for entry in arrays for var in constants}
     placed = {identity: jax.device_put(array) for identity, array in distinct.items()}
-    needed_arrays = [tuple(placed[id(each[var])] for var in constants) for each in arrays]
+    needed_arrays = [tuple(placed[id(entry[var])] for var in constants) for entry in arrays]
     devices = tuple(array.sharding for array in needed_arrays[0])  # a program runs where its arrays are
     return Traced((*_key(jaxpr, *trees), devices), jaxpr, trees[1]), needed_arrays
 
@@ -189,7 +189,7 @@ def _work(equation: Any) -> int:
     bodies = [getattr(part, "jaxpr", part) for part in inner if isinstance(part, (ClosedJaxpr, Jaxpr))]
     if not bodies:
         return _size(equation)
-    return equation.params.get("length", 1) * sum(_work(each) for body in bodies for each in body.eqns)
+    return equation.params.get("length", 1) * sum(_work(equation) for body in bodies for equation in body.eqns)
 
 
 def _size(equation: Any) -> int:

@@ -104,12 +104,12 @@ def _in_place(problem: Problem, density: Density, sites: dict[str, Site], report
 def _laws(density: Density, example: Params) -> Callable[[Params], dict[str, Any]]:
     """Laws by site at unconstrained parameters like the example; of records if the site is privatized."""
 
-    def laws(parameters: Params) -> dict[str, Any]:
+    def at(parameters: Params) -> dict[str, Any]:
         sites = density.trace(given(density.model, parameters, parameters)).items()
-        own = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
-        return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in own.items()}
+        laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
+        return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
 
-    return program_of("laws", laws, example)
+    return program_of("laws", at, example)
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:
@@ -181,11 +181,11 @@ def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bo
     starts of chains: what a model does with its rows only far from there is not seen.
     """
     example = whole.start(key, strategy)
-    programs = [program_of("terms", functools.partial(_terms, each), example) for each in (counted, whole)]
+    programs = [program_of("terms", functools.partial(_terms, part), example) for part in (counted, whole)]
     agreed = list[bool]()
-    for own in jax.random.split(key, COMPARED_POINTS):
-        flat, unravel = ravel_pytree(whole.start(own, strategy))
-        parameters = unravel(flat + COMPARED_POINTS_SD * jax.random.normal(own, flat.shape))
+    for subkey in jax.random.split(key, COMPARED_POINTS):
+        flat, unravel = ravel_pytree(whole.start(subkey, strategy))
+        parameters = unravel(flat + COMPARED_POINTS_SD * jax.random.normal(subkey, flat.shape))
         ours, theirs = (np.stack(list(program(parameters).values())) for program in programs)
         if np.isfinite(theirs).all():
             agreed.append(bool(np.all(np.abs(ours - theirs)[:, 0] <= MAX_ROUNDING_ERROR * theirs[:, 1])))

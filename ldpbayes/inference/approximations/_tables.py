@@ -194,9 +194,9 @@ class TabulatedSite:
         if channel or isinstance(base, dist.Delta):
             raise NoTable("a channel takes longer to build than tables save, and a number with noise is quick itself")
         arguments = inspect.signature(type(base)).parameters.values()
-        if {each.name for each in arguments if each.default is each.empty} - set(base.arg_constraints):
+        if {argument.name for argument in arguments if argument.default is argument.empty} - set(base.arg_constraints):
             raise NoTable("the law of a record is made of other laws, not of numbers alone")
-        varying = [name for name in base.arg_constraints if depends(lambda _, law, name=name: getattr(law, name))]
+        varying = [name for name in base.arg_constraints if depends(lambda _, law: getattr(law, name))]  # noqa: B023
         others = depends(lambda site, _: (unwrapped(site["fn"])[0].mechanism, site["value"], site["scale"]))
         if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
             raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")

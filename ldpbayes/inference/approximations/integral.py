@@ -102,17 +102,17 @@ class Integrated(Positions):
         """
         centre, scale = (flat_rows(part, self.example)[0] for part in self._spread())
         centre, scale = np.where(np.isfinite(centre), centre, 0.0), np.abs(scale)
-        known = np.isfinite(scale) & (scale > 0)
-        scale = np.where(known, scale, 1.0)
+        stated = np.isfinite(scale) & (scale > 0)
+        scale = np.where(stated, scale, 1.0)
         count, n, rng = START_POINTS[len(scale)], len(scale), np.random.default_rng(0)
         # Evenly spread numbers: multiples of powers of the root of x^(n + 1) = x + 1.
         golden = np.max(np.real(np.roots([1.0, *[0.0] * (n - 1), -1.0, -1.0])))
         even = (0.5 + np.arange(count)[:, None] * golden ** -np.arange(1.0, n + 1)) % 1
         near, wide = 4 * even[: count // 4] - 2, rng.standard_normal((count // 4, n))
-        wide *= np.where(known, scale, 10.0 ** rng.uniform(-1, 4, (len(wide), 1)))
+        wide *= np.where(stated, scale, 10.0 ** rng.uniform(-1, 4, (len(wide), 1)))
         prior = ndtri(even[count // 2 :]) * scale * np.resize([1.0, 1.0, 2.0, 4.0], (count - count // 2, 1))
         points = np.concatenate([[centre], centre + prior, near, centre + wide])
-        return points, scale, np.where(known, PRIOR_BULK_SDS * scale, np.inf)
+        return points, scale, np.where(stated, PRIOR_BULK_SDS * scale, np.inf)
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         """Positions of the draws, for which nothing needs to be warmed up."""
@@ -125,7 +125,7 @@ class Integrated(Positions):
             # Other data have other numbers, or draws from two posteriors would not be independent. The evidence is
             # rounded, so that numbers are the same where floating point numbers round otherwise.
             owners = zip(self._seeds, itertools.cycle(cells))
-            seeds = [[*seed, round(1e4 * own.log_integral) % 2**64] for seed, own in owners]
+            seeds = [[*seed, round(1e4 * cell.log_integral) % 2**64] for seed, cell in owners]
             uniforms = [np.random.default_rng(seed).random((iterations, 1 + n)) for seed in seeds]
             draws = _in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
             rows, log_density = map(np.stack, zip(*draws, strict=True))
@@ -134,10 +134,10 @@ class Integrated(Positions):
 
     def at(self, rows: Array) -> Params:
         """Positions by site at flat parameters (..., n)."""
-        ends = np.cumsum([np.size(each) for _, each in sorted(self.example.items())])
+        ends = np.cumsum([np.size(zeros) for _, zeros in sorted(self.example.items())])
         parts = zip(sorted(self.example.items()), np.append(0, ends), ends, strict=False)
         lead = np.shape(rows)[:-1]
-        return {name: rows[..., start:end].reshape(*lead, *np.shape(each)) for (name, each), start, end in parts}
+        return {name: rows[..., start:end].reshape(*lead, *np.shape(zeros)) for (name, zeros), start, end in parts}
 
 
 def _in_threads(function: Callable, items: Sequence[Any]) -> list[Any]:
