@@ -83,13 +83,9 @@ def observe(
 
     Notes
     -----
-    If ``data`` is a sequence of groups, all groups usually become one site of the model. They become several sites
-    ``name_0``, ``name_1``, ... in these cases:
-
-    - Some groups are releases, and other groups are sketches.
-    - The mechanisms of the groups have different classes.
-    - The groups have different clipping bounds, and the records are rows.
-    - The groups have different clipping bounds, and the mechanism releases some records without noise.
+    All groups of a sequence usually become one site of the model. They become several sites ``name_0``, ``name_1``, ...
+    if some are releases and others are sketches, if their mechanisms have different classes, or if they have different
+    clipping bounds and either the records are rows, or the mechanism releases some records without noise.
 
     Examples
     --------
@@ -245,10 +241,9 @@ def check_site(name: str, distribution: dist.Distribution, value: Array) -> tupl
 class privatize(Messenger):
     """Turn a NumPyro model of original records into a model of released values.
 
-    For some sites (named variables) of the model, you state a mechanism. In the new model, the observed values of such
-    a site are released values: an array, or a `Release` that the mechanism made. If such a site has no observed values,
-    the new model simulates released values. `Predictive`, SVI and all kernels of NumPyro can be used with the new
-    model.
+    In the new model, the observed values of a site (named variable) with a mechanism are released values: an array, or
+    a `Release` that the mechanism made. A site without observed values simulates them. `Predictive`, SVI and all
+    kernels of NumPyro can be used with the new model.
 
     Parameters
     ----------
@@ -346,11 +341,9 @@ class privatize(Messenger):
 def sharded(data: PyTree, mesh: Mesh) -> PyTree:
     """Distribute the records of releases, and the covariates of these records, over several devices.
 
-    Use the result like any other release in a model. In a compiled function of JAX that takes the result as an
-    argument, each device computes the log-likelihood of its own records, and JAX adds the parts.
-
-    If several processes work together (``jax.distributed.initialize``), each process passes its own records, the same
-    number in each process. The resulting release has the records of all processes.
+    In a compiled function of JAX that takes the result as an argument, each device computes the log-likelihood of its
+    own records, and JAX adds the parts. If several processes work together (``jax.distributed.initialize``), each
+    passes the same number of records. The resulting release has the records of all processes.
 
     Parameters
     ----------

@@ -23,9 +23,9 @@ from ldpbayes.numerics.special import log_or_nothing
 def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:
     """Add several releases about the same people to a NumPyro model. All releases list the people in the same order.
 
-    Each person belongs to one of C unknown (latent) classes. Given the class, the records of a person in the different
-    releases are independent. The likelihood is an exact sum over the classes. Each release becomes one site (named
-    variable) of the model, whose likelihood is conditional on the released values of the sites before it.
+    Each person belongs to one of C unknown (latent) classes. Given the class, the records of a person are independent.
+    The likelihood is an exact sum over the classes. Each release becomes one site (named variable) of the model, whose
+    likelihood is conditional on the released values of the sites before it.
 
     Parameters
     ----------

@@ -42,9 +42,8 @@ def predict(
     posterior : arviz.InferenceData or xarray.DataTree
         The result of `fit` for the same model.
     model, *args, **kwargs
-        The model of the fit, and its arguments with new data, such as the covariates of new people. You may leave out
-        the releases. The function then predicts one answer for each row of the new data, or a single answer if there
-        are no new data.
+        The model of the fit, and its arguments with new data, such as the covariates of new people. Without releases,
+        there is one answer for each row of the new data, or a single answer if there are no new data.
     kind : {"original", "mean", "released"}, callable, or mapping of str to callable
         The quantity to predict:
 
@@ -52,13 +51,12 @@ def predict(
         - "mean": the expectation of an original answer, given the parameters. For a category, the probability of each
           category;
         - "released": simulated released values, under the mechanism of the fit;
-        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`. The argument is the law
-          of the original numbers of an observed site, before clipping, with batch shape (*batch). The function returns
-          an array (*batch) or (*batch, ...);
+        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`. The law of the original
+          numbers of an observed site, before clipping, has batch shape (*batch), and the result (*batch, ...);
         - a dict with several such functions, by name.
     interval : float, optional
-        If given: the probability of equal-tailed credible intervals. The function then returns means, standard
-        deviations and intervals instead of draws. Default: the function returns draws.
+        The probability of equal-tailed credible intervals. Means, standard deviations and intervals are then returned
+        instead of draws.
     seed : int
         Random seed of the simulated answers. Default: 0.
 

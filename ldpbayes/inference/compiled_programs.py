@@ -25,6 +25,7 @@
 import functools
 import hashlib
 import itertools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -264,6 +265,19 @@ def program_of(name: str, function: Callable, *examples: PyTree) -> Callable:
     """A function, compiled for arguments like the examples and kept under a name and its structure."""
     traced, (arrays,) = trace(lambda _, *args: function(*args), *examples)
     return functools.partial(traced.program(name, traced, arrays, *examples), arrays)
+
+
+def in_threads(function: Callable, items: Sequence[Any]) -> list[Any]:
+    """Results of a function for each item, in double precision and in as many threads as there are cores."""
+
+    def result(item: Any) -> Any:
+        with jax.enable_x64(True):
+            return function(item)
+
+    if len(items) == 1:  # an interrupt is heard at once
+        return [result(items[0])]
+    with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-numbers") as pool:
+        return list(pool.map(result, items))
 
 
 MAX_KEPT_PROGRAMS = 64  # programs that are kept, those last used

@@ -24,10 +24,9 @@ class ReplicatedFit:
     """A function that samples the posteriors of many similar data sets, and compiles the model only once.
 
     For ``fit = ReplicatedFit(model)``, call ``fit(key, data)`` with a random key and a sequence of data sets. A data
-    set is a release, a sketch of rows, or a tuple of these if the model takes a tuple. If the model has at most three
-    unconstrained parameters, each posterior is integrated, and its draws are independent, as in `ldpbayes.fit`, but
-    with 30 times its tolerance. Otherwise, each data set has one chain of NUTS (no-U-turn sampler). The result has the
-    posterior draws of each site (named variable), as an array (data sets, num_samples, ...).
+    set is a release, a sketch of rows, or a tuple of these if the model takes a tuple. At most three unconstrained
+    parameters are integrated as in `ldpbayes.fit`, with 30 times its tolerance. Otherwise, each data set has one chain
+    of NUTS. The result has the draws of each site (named variable), as an array (data sets, num_samples, ...).
 
     Parameters
     ----------
@@ -51,10 +50,7 @@ class ReplicatedFit:
         self._kernel, self._chains_because = NUTS(model, **options), "options of NUTS were given" if options else None
 
     def bar(self, replicates: int, finished: int, shown: bool) -> Bar:
-        """Return a progress bar for `replicates` data sets, which is shown on stderr if `shown` is True.
-
-        `finished` is the number of data sets that are already finished, for example in a `Checkpoint`.
-        """
+        """Return a progress bar, on stderr if `shown`, for `replicates` data sets, of which `finished` are done."""
         return Bar(replicates, shown, sum(self._iterations), desc="study", unit=" replicates", initial=finished)
 
     def __call__(self, key: jax.Array, data: Sequence[Any], bar: Bar | None = None) -> Params:

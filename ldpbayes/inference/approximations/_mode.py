@@ -1,16 +1,14 @@
 """The mode of a posterior, and the posterior's spread there."""
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import numpy as np
 import scipy
 
 from ldpbayes.inference.approximations._cut import NoExpansion
+from ldpbayes.inference.compiled_programs import in_threads
 
 GRADIENT_TOLERANCE = 0.05  # of the potential: the mode of a standard normal posterior is then off by a twentieth
 MAX_SEARCH_ITERATIONS = 500  # of a search
@@ -45,13 +43,12 @@ def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> PosteriorMo
 
     def search(start: np.ndarray) -> Any:
         options = {"gtol": GRADIENT_TOLERANCE, "maxiter": MAX_SEARCH_ITERATIONS}
-        with jax.enable_x64(True):
-            return scipy.optimize.minimize(potential, start, jac=True, method="BFGS", options=options)
+        return scipy.optimize.minimize(potential, start, jac=True, method="BFGS", options=options)
 
     # SciPy warns of a search that ends early; its end is judged below.
-    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-mode") as pool:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ends = sorted(pool.map(search, starts), key=lambda end: end.fun)
+        ends = sorted(in_threads(search, starts), key=lambda end: end.fun)
     if not np.isfinite(ends[0].fun):
         raise NoExpansion(f"the posterior density is zero or undefined at all {len(starts)} starting points")
     visited: list[PosteriorMode] = []  # where searches have ended, at modes or not

@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -27,7 +25,7 @@ from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, some_draws
-from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
+from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, trace
 from ldpbayes.inference.density import Density, given
 from ldpbayes.inference.problem import Problem
 from ldpbayes.likelihood.families import unexpanded
@@ -243,9 +241,7 @@ class TabulatedSite:
         return Privatized(base, self.mechanism.of_records(self.values.shape, owners), validate_args=False)
 
     def tables(self) -> tuple[Tables, float]:
-        """Tables of the records, one for equal ones, each on as many pieces as it needs, and the sum of their largest
-        errors, and the records without one; `NoTable` if no table can be made.
-        """
+        """Tables of the records, one for equal ones, and the sum of their largest errors; `NoTable` without any."""
         columns = [getattr(self.base, name) for name in self.base.arg_constraints if name != self.parameter]
         columns += [np.broadcast_to(leaf, self.values.shape) for leaf in jax.tree.leaves(self.mechanism)]
         rows = np.stack([self.values, *columns], axis=-1).astype(float)
@@ -254,11 +250,9 @@ class TabulatedSite:
         low, high, possible = _ends(self, first)
         weights, errors = np.bincount(kinds, np.abs(self.weights), count), np.zeros(count)
         polynomials: list[Any] = [None] * count
-        pieces, waiting = FIRST_PIECES, np.flatnonzero(possible)
+        pieces, waiting, places = FIRST_PIECES, np.flatnonzero(possible), np.concatenate([_CHEBYSHEV, _TEST_PLACES])
         while len(waiting) and pieces <= MAX_PIECES:
-            offset = (
-                np.arange(pieces)[:, None] + 0.5 * (1 + np.concatenate([_CHEBYSHEV, _TEST_PLACES]))
-            ).ravel() / pieces
+            offset = (np.arange(pieces)[:, None] + 0.5 * (1 + places)).ravel() / pieces
             points = low[waiting] + (high - low)[waiting] * offset[:, None]
             values = self.at(points, first[waiting]).reshape(pieces, -1, len(waiting))
             fitted = np.einsum("pnk,nc->kpc", values[:, : TABLE_DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
@@ -299,10 +293,9 @@ class TabulatedSite:
             rows = np.flatnonzero(widths[owners] == width)
             widest = int(np.argmax(np.where(widths == width, self.variances, -1.0)))
             parts += [(rows[start : start + size], widest) for start in range(0, len(rows), size)]
-        with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-table") as pool:
-            values = pool.map(lambda part: self._chunk(flat[part[0]], owners[part[0]], part[1]), parts)
-            for (rows, _), log_prob in zip(parts, values, strict=True):
-                result[rows] = log_prob
+        values = in_threads(lambda part: self._chunk(flat[part[0]], owners[part[0]], part[1]), parts)
+        for (rows, _), log_prob in zip(parts, values, strict=True):
+            result[rows] = log_prob
         return result.reshape(numbers.shape)
 
     def _chunk(self, x: np.ndarray, owners: np.ndarray, widest: int) -> np.ndarray:
@@ -310,11 +303,10 @@ class TabulatedSite:
         room = LIKELIHOODS_AT_ONCE if size > FEW_LIKELIHOODS_AT_ONCE else FEW_LIKELIHOODS_AT_ONCE
         x = np.pad(x, (0, room - size), mode="edge")
         owners = np.pad(owners, (0, room - size), constant_values=widest)
-        with jax.enable_x64(True):
-            parameters = self.scale.parameter(jnp.asarray(x), self.variances[owners])
-            # Sums over counts choose their windows by the noise, which therefore must not be traced.
-            log_prob = Privatized.log_prob if self.base.support.is_discrete else _log_prob
-            values = np.asarray(log_prob(self.law_at(parameters, owners), self.values[owners]))
+        parameters = self.scale.parameter(jnp.asarray(x), self.variances[owners])
+        # Sums over counts choose their windows by the noise, which therefore must not be traced.
+        log_prob = Privatized.log_prob if self.base.support.is_discrete else _log_prob
+        values = np.asarray(log_prob(self.law_at(parameters, owners), self.values[owners]))
         return np.where(np.isnan(values), -np.inf, values)[:size]
 
 

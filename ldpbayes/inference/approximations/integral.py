@@ -2,9 +2,7 @@
 
 import functools
 import itertools
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -13,7 +11,7 @@ from scipy.special import ndtri
 
 from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.inference.chains import Bar, Positions, flat_rows
-from ldpbayes.inference.compiled_programs import program_of
+from ldpbayes.inference.compiled_programs import in_threads, program_of
 from ldpbayes.inference.density import Density
 from ldpbayes.numerics.cubature import RINGS, Cells, NotIntegrable, integrate
 
@@ -69,13 +67,11 @@ class Integrated(Positions):
         if not self._cells:
             starts = self._starts()
 
-            def one(arrays: PyTree) -> Cells:
-                with jax.enable_x64(True):
-                    return integrate(
-                        functools.partial(self._log_density, arrays, bar), *starts, MAX_EVALUATIONS, *self._options
-                    )
+            def integral(arrays: PyTree) -> Cells:
+                log_density = functools.partial(self._log_density, arrays, bar)
+                return integrate(log_density, *starts, MAX_EVALUATIONS, *self._options)
 
-            self._cells = _in_threads(one, self._arrays)
+            self._cells = in_threads(integral, self._arrays)
         return self._cells
 
     @property
@@ -127,7 +123,7 @@ class Integrated(Positions):
             owners = zip(self._seeds, itertools.cycle(cells))
             seeds = [[*seed, round(1e4 * cell.log_integral) % 2**64] for seed, cell in owners]
             uniforms = [np.random.default_rng(seed).random((iterations, 1 + n)) for seed in seeds]
-            draws = _in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
+            draws = in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
             rows, log_density = map(np.stack, zip(*draws, strict=True))
             self._drawn = self.at(rows), {"potential_energy": -log_density}
         return self._drawn
@@ -138,10 +134,3 @@ class Integrated(Positions):
         parts = zip(sorted(self.example.items()), np.append(0, ends), ends, strict=False)
         lead = np.shape(rows)[:-1]
         return {name: rows[..., start:end].reshape(*lead, *np.shape(zeros)) for (name, zeros), start, end in parts}
-
-
-def _in_threads(function: Callable, items: Sequence[Any]) -> list[Any]:
-    if len(items) == 1:  # an interrupt is heard at once
-        return [function(items[0])]
-    with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-integral") as pool:
-        return list(pool.map(function, items))

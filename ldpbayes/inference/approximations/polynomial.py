@@ -3,10 +3,8 @@
 import dataclasses
 import functools
 import math
-import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -25,7 +23,7 @@ from ldpbayes.inference.approximations.integral import ITERATIONS_AS_LONG
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, flat_rows, some_draws
-from ldpbayes.inference.compiled_programs import program_of, trace
+from ldpbayes.inference.compiled_programs import in_threads, program_of, trace
 from ldpbayes.inference.density import Density, Site, density_of, sites_of
 from ldpbayes.inference.model import model_of
 from ldpbayes.inference.problem import Problem
@@ -49,8 +47,7 @@ MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an e
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:
-    """A polynomial that replaces the log-likelihood of many records in `fit`. The function `expand` makes the
-    expansion.
+    """A polynomial, made by `expand`, that replaces the log-likelihood of many records in `fit`.
 
     Expansions of different records can be added if they have the same points (argument ``at`` of `expand`): ``first +
     second``, or ``sum(expansions)``. The attributes are:
@@ -92,7 +89,7 @@ class Expansion:
         return dataclasses.replace(self, **sums)
 
     def __radd__(self, other: object) -> "Expansion":
-        """Return this expansion if `other` is 0, so that ``sum`` can add expansions."""
+        """Return this expansion if `other` is 0, where ``sum`` starts."""
         return self if is_integer(other) and other == 0 else NotImplemented
 
     @functools.cached_property
@@ -104,11 +101,8 @@ class Expansion:
         return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
 
     def errors(self) -> np.ndarray:
-        """Return errors of the polynomial at some of its points, in nats, as a measure of its accuracy.
-
-        A polynomial is fitted to three quarters of the points. An error is the difference between the exact
-        log-likelihood and this polynomial, at one of the other points, minus the mean of all these differences. (A
-        constant does not change the posterior.)
+        """Return errors in nats at one quarter of the points: exact log-likelihoods less a polynomial that is fitted to
+        the other points, minus the mean of these differences. (A constant does not change the posterior.)
         """
         test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
         errors = self.values[test] - self._fitted(~test).values(self.points[test])
@@ -249,15 +243,7 @@ class SplitModel:
     def _passes(self, program: Callable, x: np.ndarray) -> list[Any]:
         with self._lock:  # searches for the mode run in threads
             self.passes += len(x)
-
-        def at(point: np.ndarray) -> Any:
-            with jax.enable_x64(True):
-                return jax.tree.map(np.asarray, program(point))
-
-        if len(x) == 1:
-            return [at(x[0])]
-        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
-            return list(pool.map(at, x))
+        return in_threads(lambda point: jax.tree.map(np.asarray, program(point)), x)
 
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
         return np.stack(list(map(self._coordinates, rows)))
