@@ -267,7 +267,7 @@ def program_of(name: str, function: Callable, *examples: PyTree) -> Callable:
     return functools.partial(traced.program(name, traced, arrays, *examples), arrays)
 
 
-def in_threads(function: Callable, items: Sequence[Any]) -> list[Any]:
+def in_threads(function: Callable, items: Any) -> list[Any]:
     """Results of a function for each item, in double precision and in as many threads as there are cores."""
 
     def result(item: Any) -> Any:
