@@ -2,11 +2,10 @@
 
 from ldpbayes.inference._factories import factory
 from ldpbayes.inference._fit import fit
-from ldpbayes.inference._handlers import observe, privatize
+from ldpbayes.inference._handlers import observe, privatize, sharded
 from ldpbayes.inference._joint import observe_jointly
 from ldpbayes.inference._predict import predict
 from ldpbayes.inference._sampler import Sampler
-from ldpbayes.inference._sharding import sharded
 from ldpbayes.inference.approximations.polynomial import Expansion, expand
 from ldpbayes.inference.approximations.surrogates import ExpansionWarning, LikelihoodWarning, SketchWarning
 from ldpbayes.inference.model import Model

@@ -18,12 +18,12 @@ from ldpbayes.inference._sampler import Sampler, largest_depth
 from ldpbayes.inference.approximations import surrogate_of
 from ldpbayes.inference.approximations.polynomial import Expansion
 from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning, sample
+from ldpbayes.inference.chains import some_draws
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.model import check_call
 from ldpbayes.inference.problem import problem_of
 from ldpbayes.inference.result import ConvergenceWarning, convergence_problems, helpful_options, inference_data
-from ldpbayes.numerics.arrays import evenly_spaced
 
 NARROW_LAW = (
     "the law of records is narrower than 0.5 % of the range between the clipping bounds, and its likelihood may err by "
@@ -31,7 +31,7 @@ NARROW_LAW = (
     "which is exact but slow for many records"
 )
 DRAWS_OF_NARROW_LAWS = 64  # posterior draws at which laws are looked for that are too narrow
-GENERATED = 1 << 31  # folded into the key for groups that are generated from draws: a number that no chain has
+GENERATED_KEY = 1 << 31  # folded into the key for groups that are generated from draws: a number that no chain has
 SAMPLER_FIELDS = {field.name for field in dataclasses.fields(Sampler)}
 
 
@@ -49,38 +49,28 @@ def fit(
     different_people: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Sample the posterior of a NumPyro model of released values.
+    """Sample the posterior of a NumPyro model, in most cases of released values.
 
     If the model has at most three unconstrained parameters, `fit` integrates the posterior on adaptive cells. The draws
-    are then independent, and no chains are run. Otherwise, `fit` samples with chains of NUTS (no-U-turn sampler). The
-    result also states the mechanisms and their privacy guarantees. `fit` computes in double precision. The model is
-    compiled in the first call. Later calls with data of the same shapes use the compiled model. `fit` also samples
-    models without released values.
+    are then independent, and no chains are run. Otherwise, `fit` samples with chains of NUTS (no-U-turn sampler). `fit`
+    computes in double precision. Later calls with data of the same shapes use the model that the first call compiled.
 
     Parameters
     ----------
     model, *args, **kwargs
         NumPyro model and its arguments, such as releases and sketches. Arguments can be data frames. Inside the model,
-        ``frame["age"]`` is then an array (rows,), and ``frame[["age", "income"]]`` a matrix (rows, columns). Raises
-        ValueError if a release has no values, if the model has no parameter to sample, or if its posterior has at most
-        three parameters and is improper (its integral is infinite).
+        ``frame["age"]`` is then an array (rows,), and ``frame[["age", "income"]]`` a matrix (rows, columns).
     seed : int
         Random seed. Default: 0. Equal calls with the same versions of the libraries give equal results.
     sampler : Sampler, optional
-        How the posterior is sampled. `Sampler` describes its fields: ``kernel``, ``num_warmup``, ``num_samples``,
+        How the posterior is sampled. Each field of `Sampler` (``kernel``, ``num_warmup``, ``num_samples``,
         ``num_chains``, ``chain_method``, ``init_strategy``, ``target_accept_prob``, ``max_tree_depth``, ``dense_mass``
-        and ``progress_bar``. Each of them can also be given here by its name, such as ``num_samples=500``, and then
-        replaces the field of ``sampler``.
+        and ``progress_bar``) can also be given here by its name, such as ``num_samples=500``.
     expand : bool or Expansion, optional
-        Whether a polynomial replaces the sum of the log-likelihoods of the records. This is faster for many records.
-
-        - Default (None): `fit` uses a polynomial if this saves time.
-        - True: `fit` uses a polynomial if possible. False: `fit` uses the exact log-likelihood.
-        - An `Expansion`, made by `expand`: this polynomial replaces all records. Arguments of the model can then have
-          any part of the records.
-
-        After sampling, `fit` checks the polynomial at posterior draws. If it is not exact enough, `fit` reweights the
-        draws, or samples again with the exact log-likelihood.
+        Whether a polynomial replaces the sum of the log-likelihoods of the records: True if possible, False never.
+        Default: if this saves time. An `Expansion`, made by `expand`, replaces all records, of which the arguments of
+        the model can then have any part. `fit` checks the polynomial at posterior draws. If it is not exact enough,
+        `fit` reweights the draws, or samples again with the exact log-likelihood.
     dims : dict, optional
         For each site (named variable), the names of its axes in the result, such as ``{"slopes": ["region"]}``.
         Default: the names of the NumPyro plates around the site.
@@ -95,10 +85,9 @@ def fit(
         example for ``arviz.loo``. Default: False. If the data are a sketch, give here the release from which the sketch
         was made, because a sketch does not contain the single released values.
     same_people, different_people : bool
-        ``same_people=True`` if all releases are about the same people. The attribute ``privacy`` of the result then
-        begins with the guarantee for all releases together, which `ldpbayes.privacy.compose` computes.
-        ``different_people=True`` if nobody is in two releases. Then no budgets are added. Default: it is not known. The
-        attribute ``privacy`` then begins with the sum of the budgets. Raises ValueError if both are True.
+        True if all releases are about the same people, or if nobody is in two releases. The attribute ``privacy`` of
+        the result begins with the guarantee for all releases together: as `ldpbayes.privacy.compose` computes it for
+        the same people, without a sum of budgets for different people, and by default with the sum of the budgets.
 
     Returns
     -------
@@ -110,10 +99,8 @@ def fit(
           values);
         - ``constant_data``: the weights of the nodes;
         - ``posterior_predictive`` and ``log_likelihood``, if the arguments with these names ask for them. A group that
-          would need more than 256 MiB has only some of the draws, evenly spaced.
-
-        With ``posterior_predictive=True``, ``observed_data`` has the released values that a sketch kept, instead of
-        nodes.
+          would need more than 256 MiB has only some of the draws, evenly spaced. With ``posterior_predictive=True``,
+          ``observed_data`` has the released values that a sketch kept, instead of nodes.
 
         The attribute ``privacy`` of the result states the privacy guarantees in words. If the posterior was integrated,
         ``log_evidence`` is the log marginal likelihood of the data, in nats, and ``log_evidence_error`` its numerical
@@ -133,6 +120,12 @@ def fit(
         For a `NoisyTable`, the attribute ``uncertainty`` says if the posterior describes the table before noise, or a
         population from which the people in the table are a sample.
 
+    Raises
+    ------
+    ValueError
+        A release has no values, or the model has no parameter to sample. Or its posterior has at most three parameters
+        and is improper (its integral is infinite). Or ``same_people`` and ``different_people`` are both True.
+
     Warns
     -----
     ReleaseWarning
@@ -140,18 +133,14 @@ def fit(
     RepeatedAnswersWarning
         Several values of a release may be about one person, but the model treats them as independent.
     ConvergenceWarning
-        The chains have not converged well enough: there are divergences, or a parameter has an R-hat above 1.01, a bulk
-        or tail effective sample size below 100 times the number of chains, or one below 125 times this number at its 1%
-        or 99% quantile. One warning lists all these problems, and the parameters without any.
+        There are divergences, or a parameter has an R-hat above 1.01, a bulk or tail effective sample size below 100
+        times the number of chains, or one below 125 times this number at its 1% or 99% quantile.
     ExpansionWarning
-        A polynomial was not exact enough, and `fit` sampled with the exact log-likelihood instead. Or an `Expansion`
-        may be inexact, because `fit` could check it only with a part of the records.
+        A polynomial was not exact enough, or `fit` could check an `Expansion` only with a part of the records.
     LikelihoodWarning
-        Many records share a law that is narrow beside the clipping bounds, so that the numerical integration over the
-        records is not exact.
+        Many records share a law that is narrow beside the clipping bounds.
     SketchWarning
-        The log-likelihood of a sketch had an error above 1e-3 nats. If the sketch kept the released values, `fit` makes
-        a more exact sketch and samples the posterior again.
+        The log-likelihood of a sketch had an error above 1e-3 nats.
 
     Examples
     --------
@@ -185,7 +174,7 @@ def fit(
             records = released(density)
             groups["observed_data"] = _data_groups(records)["observed_data"] if records else {}
         numbers = {}
-        for place, (name, generate) in enumerate(generators.items(), start=GENERATED):
+        for place, (name, generate) in enumerate(generators.items(), start=GENERATED_KEY):
             groups[name], numbers[name] = generate(jax.random.fold_in(sampling.key, place), draws.samples)
         result = inference_data(groups, *problem.axes, numbers)
     problems = convergence_problems(result) if draws.integral["ran"] == "chains" else []
@@ -218,12 +207,12 @@ def _facts(draws: Draws) -> Params:
     """Attributes of a result that say how it was computed, and how exactly."""
     integral = dict(draws.integral)
     evidence = {name: integral.pop(name) for name in ("log_evidence", "log_evidence_error") if name in integral}
-    of_panels = [report for report in draws.reports if report.panels]
-    entries = [report.entries() for report in draws.reports if not report.panels]
+    on_panels = [report for report in draws.reports if report.panels]
+    others = [report.entries() for report in draws.reports if not report.panels]
     texts = {
-        "certificates": [{"error_nats": report.error_nats, "panels": report.panels} for report in of_panels],
+        "certificates": [{"error_nats": report.error_nats, "panels": report.panels} for report in on_panels],
         "integral": integral,
-        "expansion": draws.problem.fewer | (entries[0] if entries else {}) or None,
+        "expansion": draws.problem.fewer | (others[0] if others else {}) or None,
     }
     return {name: json.dumps(text) for name, text in texts.items()} | ({} if draws.problem.improper else evidence)
 
@@ -234,10 +223,7 @@ def _narrow_share(draws: Draws) -> float:
     if not any(site.on_panels for site in sites.values()):
         return 0.0
     latent = {name: values for name, values in draws.samples.items() if sites[name].latent}
-    points = {
-        name: evenly_spaced(values.reshape(-1, *values.shape[2:]), DRAWS_OF_NARROW_LAWS)
-        for name, values in latent.items()
-    }
+    points = some_draws(latent, DRAWS_OF_NARROW_LAWS)
     first = {name: values[0] for name, values in points.items()}
     traced, (arrays,) = trace(lambda _, values: density.is_narrow(values), first)
     return float(np.mean(traced.program("narrow", jax.vmap(traced, (None, 0)), arrays, points)(arrays, points)))

@@ -44,16 +44,18 @@ def generator(name: str, function: Generate, example: Params) -> Callable[[Key, 
         chains, draws = next(iter(values.values())).shape[:2]
         numbers = evenly_spaced(np.arange(draws), max(1, int(MAX_BYTES_OF_A_GROUP / size / chains)))
         count = chains * len(numbers)
-        flat = {name: each[:, numbers].reshape(count, *each.shape[2:]) for name, each in values.items()}
+        flat = {name: array[:, numbers].reshape(count, *array.shape[2:]) for name, array in values.items()}
         keys = jax.random.split(key, count)
         traced, (arrays,) = trace(lambda _, *draw: function(*draw), *jax.tree.map(lambda leaf: leaf[0], (keys, flat)))
 
         def at_all(arrays: PyTree, keys: Key, values: Params) -> Params:
-            return jax.lax.map(lambda each: traced(arrays, *each), (keys, values))
+            return jax.lax.map(lambda draw: traced(arrays, *draw), (keys, values))
 
         inputs = arrays, keys, jax.tree.map(jnp.asarray, flat)
         results = traced.program("generated", at_all, *inputs)(*inputs)
-        return {name: np.asarray(each).reshape(chains, -1, *each.shape[1:]) for name, each in results.items()}, numbers
+        return {
+            name: np.asarray(array).reshape(chains, -1, *array.shape[1:]) for name, array in results.items()
+        }, numbers
 
     return at_draws
 

@@ -1,4 +1,6 @@
-"""How releases come into a model: `observe` makes a site of one, `privatize` puts mechanisms on an ordinary model."""
+"""How releases come into a model: `observe` makes a site of one, `privatize` puts mechanisms on an ordinary model, and
+`sharded` lays their records over devices.
+"""
 
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
@@ -10,13 +12,24 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.primitives import _PYRO_STACK, Messenger
 
 from ldpbayes._core.checks import warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Message, Model
-from ldpbayes.data import ExpandedSketch, Groups, MixedSketch, PanelSketch, Release, ReleaseWarning, Sketch
+from ldpbayes._core.types import Array, Message, Model, PyTree
+from ldpbayes.data import (
+    CountSketch,
+    ExpandedSketch,
+    Groups,
+    MixedSketch,
+    NoisyTable,
+    PanelSketch,
+    Release,
+    ReleaseWarning,
+    Sketch,
+)
 from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.data.release import doubts_about
 from ldpbayes.laws.compound import law_of_records, unwrapped
@@ -71,13 +84,9 @@ def observe(
 
     Notes
     -----
-    If ``data`` is a sequence of groups, all groups usually become one site of the model. They become several sites
-    ``name_0``, ``name_1``, ... in these cases:
-
-    - Some groups are releases, and other groups are sketches.
-    - The mechanisms of the groups have different classes.
-    - The groups have different clipping bounds, and the records are rows.
-    - The groups have different clipping bounds, and the mechanism releases some records without noise.
+    All groups of a sequence usually become one site of the model. They become several sites ``name_0``, ``name_1``, ...
+    if some are releases and others are sketches, if their mechanisms have different classes, or if they have different
+    clipping bounds and either the records are rows, or the mechanism releases some records without noise.
 
     Examples
     --------
@@ -124,8 +133,8 @@ class _CountedOnce(Messenger):
 
     def postprocess_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and not _has_records(msg["fn"].batch_shape, self.count):
-            made = f"plates give it shape {msg['fn'].batch_shape}"
-            raise ValueError(f"site {self.name!r}: {made}, but the release has {self.count} records")
+            shape = f"plates give it shape {msg['fn'].batch_shape}"
+            raise ValueError(f"site {self.name!r}: {shape}, but the release has {self.count} records")
 
 
 def _has_records(shape: tuple[int, ...], count: int) -> bool:
@@ -143,10 +152,10 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
         if not (is_concrete(keep) and np.all(keep)):
             raise ValueError(f"site {name!r}: a mask cannot leave out records of an expansion; use expand=False")
         return numpyro.sample(name, law, obs=sketch.size)
-    groups = getattr(sketch, "groups", None)
-    keep = keep if groups is None or not np.ndim(keep) else keep[groups]
-    own = is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights)
-    nodes = sketch.occupied if own and isinstance(sketch, PanelSketch | MixedSketch) else sketch.nodes
+    if isinstance(sketch, CountSketch) and sketch.groups is not None and np.ndim(keep):
+        keep = keep[sketch.groups]
+    by_user = is_own(base_dist, sketch.mechanism) and is_concrete(sketch.weights)
+    nodes = sketch.occupied if by_user and isinstance(sketch, PanelSketch | MixedSketch) else sketch.nodes
     scale = numpyro.handlers.scale(scale=1.0)
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:
@@ -165,8 +174,8 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
         if isinstance(part, Sketch) and part.law_shape != ():
             several = f"group {group} is a sketch of {part.law_shape[0]} groups"
             raise ValueError(f"site {name!r}: {several}, and needs a separate site")
-        for own in part.parts if isinstance(part, MixedSketch) else (part,):
-            kinds.setdefault(kind_of(own), []).append((group, own))
+        for piece in part.parts if isinstance(part, MixedSketch) else (part,):
+            kinds.setdefault(kind_of(piece), []).append((group, piece))
     if not data or base_dist.batch_shape != (len(data),):
         needs = f"base_dist of batch shape ({len(data)},), one law for each group{'' if data else ', at least one'}"
         raise ValueError(f"site {name!r}: {len(data)} groups need {needs}; got {base_dist.batch_shape}")
@@ -187,7 +196,10 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
 def kind_of(data: Any) -> Hashable:
     """A key that is equal for the data of groups which can be one site."""
     mechanism = data.mechanism
-    structure = type(data), jax.tree.structure((mechanism, getattr(data, "polynomial", None)))
+    structure = (
+        type(data),
+        jax.tree.structure((mechanism, data.polynomial if isinstance(data, ExpandedSketch) else None)),
+    )
     if not isinstance(mechanism, Additive) or not (mechanism.columns or mechanism.omits_noise):
         return structure
     # Bounds of these mechanisms are shared by all records, so that groups with different bounds cannot be one site.
@@ -230,10 +242,9 @@ def check_site(name: str, distribution: dist.Distribution, value: Array) -> tupl
 class privatize(Messenger):
     """Turn a NumPyro model of original records into a model of released values.
 
-    For some sites (named variables) of the model, you state a mechanism. In the new model, the observed values of such
-    a site are released values: an array, or a `Release` that the mechanism made. If such a site has no observed values,
-    the new model simulates released values. `Predictive`, SVI and all kernels of NumPyro can be used with the new
-    model.
+    In the new model, the observed values of a site (named variable) with a mechanism are released values: an array, or
+    a `Release` that the mechanism made. A site without observed values simulates them. `Predictive`, SVI and all
+    kernels of NumPyro can be used with the new model.
 
     Parameters
     ----------
@@ -326,3 +337,54 @@ class privatize(Messenger):
             if problem:
                 self.doubts += (site + problem,)
                 warn(site + problem, ReleaseWarning)
+
+
+def sharded(data: PyTree, mesh: Mesh) -> PyTree:
+    """Distribute the records of releases, and the covariates of these records, over several devices.
+
+    In a compiled function of JAX that takes the result as an argument, each device computes the log-likelihood of its
+    own records, and JAX adds the parts. If several processes work together (``jax.distributed.initialize``), each
+    passes the same number of records. The resulting release has the records of all processes.
+
+    Parameters
+    ----------
+    data : pytree
+        Arguments of a model: one or several releases, and arrays such as covariates. All arrays with one row for each
+        record are distributed, also arrays of budgets. Other arrays are not changed.
+    mesh : jax.sharding.Mesh
+        A mesh of the devices of all processes. The records are divided among all devices.
+
+    Returns
+    -------
+    pytree
+        The same arguments, in which arrays of JAX in double precision replace the arrays.
+
+    Raises
+    ------
+    ValueError
+        There is no release, one of the releases is a `NoisyTable`, or the releases have different numbers of records.
+        Or the number of records is not a multiple of the number of devices of this process. Then put the remaining
+        records into another release, on one device or in a sketch.
+    """
+    leaves, structure = jax.tree.flatten(data, is_leaf=lambda leaf: isinstance(leaf, Release))
+    releases = [leaf for leaf in leaves if isinstance(leaf, Release)]
+    counts = {release.count for release in releases}
+    if len(counts) != 1 or any(isinstance(release, NoisyTable) or release.values is None for release in releases):
+        raise ValueError(f"data must be releases with values and equal numbers of records; got {releases or data}")
+    (count,), processes = counts, jax.process_count()
+    devices = mesh.size // processes
+    if count % devices:
+        rest = f"{count:,} records cannot be split evenly over {devices} devices"
+        raise ValueError(f"{rest}: put {count % devices} of them into a separate release")
+    layout = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+
+    def laid_out(leaf: Any) -> Any:
+        if isinstance(leaf, Release):
+            data, facts = jax.tree.map(laid_out, (leaf.values, leaf.mechanism)), (leaf.doubts, leaf.times)
+            return unchecked(Release, *data, count * processes, *facts, leaf.about, leaf.added)
+        if np.shape(leaf)[:1] != (count,):
+            return leaf
+        return jax.make_array_from_process_local_data(layout, np.asarray(leaf))
+
+    with jax.enable_x64(True):
+        return jax.tree.unflatten(structure, map(laid_out, leaves))

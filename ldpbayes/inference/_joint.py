@@ -24,9 +24,9 @@ from ldpbayes.numerics.special import log_or_nothing
 def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:
     """Add several releases about the same people to a NumPyro model. All releases list the people in the same order.
 
-    Each person belongs to one of C unknown (latent) classes. Given the class, the records of a person in the different
-    releases are independent. The likelihood is an exact sum over the classes. Each release becomes one site (named
-    variable) of the model, whose likelihood is conditional on the released values of the sites before it.
+    Each person belongs to one of C unknown (latent) classes. Given the class, the records of a person are independent.
+    The likelihood is an exact sum over the classes. Each release becomes one site (named variable) of the model, whose
+    likelihood is conditional on the released values of the sites before it.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
             data = _of_the_same(first, whole, name, data, len(parts) == 2)
             if isinstance(whole, Sketch):
                 logits = logits + log_prob_by_class(laws, whole.mechanism, np.arange(len(data)))
-                rows, data = zip(*((k, part) for k, each in enumerate(data) for part in each._parts), strict=True)
+                rows, data = zip(*((k, part) for k, sketch in enumerate(data) for part in sketch._parts), strict=True)
                 logits = logits[np.array(rows)]
         laws, last = _laws(name, law, data, logits.shape[-1]), _Last()
         with last:
@@ -114,7 +114,8 @@ def _logits(classes: dist.Distribution) -> jax.Array:
 def _laws(name: str, law: Any, data: Any, classes: int) -> dist.Distribution:
     """The laws (*batch, classes) of a part's records; ValueError for others."""
     if law is None:
-        mechanism = getattr(data[0] if isinstance(data, Sequence) else data, "mechanism", None)
+        part = data[0] if isinstance(data, Sequence) else data
+        mechanism = part.mechanism if isinstance(part, (Release, Sketch)) else None
         if mechanism is not None and not (isinstance(mechanism, Categories) and mechanism.categories >= classes):
             needs = f"the law None means that records are the {classes} classes"
             raise ValueError(f"site {name!r}: {needs}, which do not fit {mechanism!r}")
@@ -129,16 +130,16 @@ def _laws(name: str, law: Any, data: Any, classes: int) -> dist.Distribution:
 def _mixture(logits: Array, laws: dist.Distribution) -> dist.Distribution:
     """The law of a record whose class has log weights, of which all may be −inf where no class is possible."""
     logits = jnp.where(jnp.any(logits > -jnp.inf, axis=-1, keepdims=True), logits, 0.0)
-    own, _ = unwrapped(laws)
-    if isinstance(own, CATEGORICAL):
-        return dist.Categorical(jnp.sum(jax.nn.softmax(logits)[..., None] * own.probs, -2), validate_args=False)
+    law, _ = unwrapped(laws)
+    if isinstance(law, CATEGORICAL):
+        return dist.Categorical(jnp.sum(jax.nn.softmax(logits)[..., None] * law.probs, -2), validate_args=False)
     return MixtureOverClasses(logits, laws)
 
 
 def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> Any:
     """The data of a further part, in the order of the people of the first; ValueError if those are other people."""
     grouped, sketched = isinstance(data, Sequence), isinstance(whole, Sketch)
-    fits = all(isinstance(each, Sketch if sketched else Release) for each in (whole, *(data if grouped else [data])))
+    fits = all(isinstance(part, Sketch if sketched else Release) for part in (whole, *(data if grouped else [data])))
     if sketched:
         one_budget = not whole.law_shape + whole.mechanism.batch_shape
         fits = fits and grouped and alone and isinstance(whole, CountSketch) and one_budget
@@ -154,7 +155,7 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
         return data
     codes, weights = (whole.nodes, whole.weights) if sketched else (whole.values, None)
     if codes is not None and is_concrete(whole, data):
-        sizes = np.array([each.size if sketched else each.count for each in data])
+        sizes = np.array([part.size if sketched else part.count for part in data])
         counts = np.bincount(np.asarray(codes, int), weights, len(data))
         if len(counts) != len(sizes) or not np.allclose(counts, sizes):
             raise ValueError(f"site {name!r}: must have {counts} people by code, as counted at {first!r}, got {sizes}")
@@ -167,5 +168,10 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
             raise ValueError(f"site {name!r}: {hint}; got {data!r}")
         return Release(None, joined.mechanism, whole.count)
     xp: Any = np if is_concrete(whole, joined) else jnp
-    order, own = xp.argsort(xp.lexsort((codes,))), joined.mechanism._is_personal  # people by code in their own order
-    return jax.tree_util.tree_map_with_path(lambda at, leaf: xp.asarray(leaf)[order] if own(at, leaf) else leaf, joined)
+    order, is_personal = (
+        xp.argsort(xp.lexsort((codes,))),
+        joined.mechanism._is_personal,
+    )  # people by code in their is_personal order
+    return jax.tree_util.tree_map_with_path(
+        lambda at, leaf: xp.asarray(leaf)[order] if is_personal(at, leaf) else leaf, joined
+    )

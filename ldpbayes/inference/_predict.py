@@ -23,7 +23,7 @@ from ldpbayes.laws.compound import Grouped, of_unwrapped, unwrapped
 from ldpbayes.laws.families import CATEGORICAL
 from ldpbayes.likelihood.privatized import Privatized
 
-KINDS = ("original", "mean", "released")
+PREDICTION_KINDS = ("original", "mean", "released")
 OfLaw: TypeAlias = Callable[[Any], Any]  # a function of a NumPyro law that returns an array
 
 
@@ -43,9 +43,8 @@ def predict(
     posterior : arviz.InferenceData or xarray.DataTree
         The result of `fit` for the same model.
     model, *args, **kwargs
-        The model of the fit, and its arguments with new data, such as the covariates of new people. You may leave out
-        the releases. The function then predicts one answer for each row of the new data, or a single answer if there
-        are no new data.
+        The model of the fit, and its arguments with new data, such as the covariates of new people. Without releases,
+        there is one answer for each row of the new data, or a single answer if there are no new data.
     kind : {"original", "mean", "released"}, callable, or mapping of str to callable
         The quantity to predict:
 
@@ -53,13 +52,12 @@ def predict(
         - "mean": the expectation of an original answer, given the parameters. For a category, the probability of each
           category;
         - "released": simulated released values, under the mechanism of the fit;
-        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`. The argument is the law
-          of the original numbers of an observed site, before clipping, with batch shape (*batch). The function returns
-          an array (*batch) or (*batch, ...);
+        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`. The law of the original
+          numbers of an observed site, before clipping, has batch shape (*batch), and the result (*batch, ...);
         - a dict with several such functions, by name.
     interval : float, optional
-        If given: the probability of equal-tailed credible intervals. The function then returns means, standard
-        deviations and intervals instead of draws. Default: the function returns draws.
+        The probability of equal-tailed credible intervals. Means, standard deviations and intervals are then returned
+        instead of draws.
     seed : int
         Random seed of the simulated answers. Default: 0.
 
@@ -95,20 +93,20 @@ def predict(
         got = type(posterior).__name__
         raise TypeError(f"posterior must be a result of fit, as in predict(posterior, model), got {got}")
     functions = {"": kind} if callable(kind) else dict(kind) if isinstance(kind, Mapping) else {}
-    if not (functions or kind in KINDS) or not all(map(callable, functions.values())):
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, or functions of a law, got {kind!r}")
+    if not (functions or kind in PREDICTION_KINDS) or not all(map(callable, functions.values())):
+        raise ValueError(f"kind must be one of {', '.join(PREDICTION_KINDS)}, or functions of a law, got {kind!r}")
     word = "functional" if functions else str(kind)
     level = None if interval is None else float(checked("interval", interval, *ONE_INSIDE_0_1))
     args, kwargs = with_plans(model, args, kwargs, json.loads(posterior.attrs.get("releases", "{}")), word)
     args, kwargs, _ = model_of(model).prepare(args, kwargs, posterior.attrs)
     fitted = dataset(posterior["posterior"])
-    draws = {str(name): np.asarray(each.transpose("chain", "draw", ...)) for name, each in fitted.data_vars.items()}
+    draws = {str(name): np.asarray(array.transpose("chain", "draw", ...)) for name, array in fitted.data_vars.items()}
     observed = set(dataset(posterior["observed_data"]).data_vars if "observed_data" in posterior else ())
     with jax.enable_x64(True):
         density = density_of(_NewAnswers(model, word, observed, functions), args, kwargs)
         sites = sites_of(density_of(_NewAnswers(model, "original", observed), args, kwargs))
-        known = [name for name, site in sites.items() if site.latent and name in draws and name not in observed]
-        for name in known:
+        fitted_sites = [name for name, site in sites.items() if site.latent and name in draws and name not in observed]
+        for name in fitted_sites:
             old, new = draws[name].shape[2:], sites[name].shape
             if old != new:
                 shapes = f"has shape {old} in the posterior, but {new} with the new data"
@@ -117,19 +115,19 @@ def predict(
         def answers(key: Key, values: Params) -> Any:
             trace = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), False)
             if functions:
-                own = {name: site["infer"].get("functionals", {}) for name, site in trace.items()}
-                return {(name, each): own[name][each] for name in own for each in own[name]}
+                by_site = {name: site["infer"].get("functionals", {}) for name, site in trace.items()}
+                return {(name, label): value for name, row in by_site.items() for label, value in row.items()}
             return {name: site["value"] for name, site in trace.items() if name not in values}
 
-        values = {name: jax.ShapeDtypeStruct(draws[name].shape[2:], draws[name].dtype) for name in known}
+        values = {name: jax.ShapeDtypeStruct(draws[name].shape[2:], draws[name].dtype) for name in fitted_sites}
         predictions: Any
         predictions, numbers = generator("a prediction", answers, values)(jax.random.key(seed), draws)
         sources: dict[str, tuple[str, str]] = {}  # site and function of each variable
         if functions:
-            own = list(dict.fromkeys(site for site, _ in predictions))
-            pairs = [(site, each) for site in own for each in functions]  # in the user's order
+            places = list(dict.fromkeys(site for site, _ in predictions))
+            pairs = [(site, function) for site in places for function in functions]  # in the user's order
             sources = {
-                f"{pair[0]}_{pair[1]}" if len(own) > 1 and pair[1] else pair[1] or pair[0]: pair for pair in pairs
+                f"{pair[0]}_{pair[1]}" if len(places) > 1 and pair[1] else pair[1] or pair[0]: pair for pair in pairs
             }
             predictions = {name: predictions[source] for name, source in sources.items()}
             sites = {name: sites[site] for name, (site, _) in sources.items()}
@@ -142,11 +140,11 @@ def predict(
         for name, (site, _) in sources.items():
             named = axes[0].get(name, [])
             axes[0][name] = [*named, *(f"{site}_dim_{n}" for n in range(len(named), len(sites[name].shape)))]
-        for name, (_, each) in sources.items():
-            _label(name, functions[each], *axes[:2])
+        for name, (_, function) in sources.items():
+            _label(name, functions[function], *axes[:2])
         result = inference_data({"predictions": predictions}, *axes, {"predictions": numbers})
     result = dataset(result["predictions"])
-    lacking = [name for name, each in result.data_vars.items() if np.isnan(each).all()]
+    lacking = [name for name, array in result.data_vars.items() if np.isnan(array).all()]
     if lacking:
         raise ValueError(f"the law of site {lacking[0]!r} has no {word}; take another kind")
     result.attrs.update(kind=word, privacy=posterior.attrs.get("privacy", ""))
@@ -159,9 +157,9 @@ def _names(fitted: Any, sites: dict[str, Site], answers: Params, groups: set[int
     dims = {
         name: [axis for axis, size in axes.items() if {size} == groups & {*sites[name].shape[:1]}] for name in answers
     }
-    dims = {name: own for name, own in dims.items() if len(own) == 1 and not sites[name].dims}
+    dims = {name: named for name, named in dims.items() if len(named) == 1 and not sites[name].dims}
     named = [pair for n in answers for pair in zip(dims.get(n, sites[n].dims), sites[n].shape, strict=False)]
-    fits = {axis for axis, _ in named if {size for each, size in named if each == axis} == {axes.get(axis)}}
+    fits = {axis for axis, _ in named if {size for other, size in named if other == axis} == {axes.get(axis)}}
     return dims, {axis: fitted[axis].values for axis in fits & {*fitted.coords}}
 
 
@@ -203,7 +201,7 @@ class _NewAnswers(Messenger):
         inner, _ = unwrapped(msg["fn"])
         of_numbers = not (inner.event_shape or isinstance(getattr(inner, "base_dist", inner), CATEGORICAL))
         if of_numbers and (private or msg["name"] in self.observed):
-            values = {name: of_unwrapped(each, msg["fn"]) for name, each in self.functions.items()}
+            values = {name: of_unwrapped(function, msg["fn"]) for name, function in self.functions.items()}
             msg["infer"] = msg["infer"] | {"functionals": values}
 
 

@@ -27,10 +27,11 @@ from tqdm.auto import tqdm
 from ldpbayes._core.types import Array, Key, Params, PyTree
 from ldpbayes.inference.compiled_programs import Program, Traced, kept, trace
 from ldpbayes.inference.density import RUNNING, Density
+from ldpbayes.numerics.arrays import evenly_spaced
 
-FIRST_LINE = 10.0  # seconds until a file has its first line; the time doubles from line to line
-MAX_PAUSE = 300.0  # seconds between lines at most
-LONG = 180.0  # remaining seconds from which on the expected time is written, with what would be faster
+FIRST_LINE_SECONDS = 10.0  # seconds until a file has its first line; the time doubles from line to line
+MAX_SECONDS_BETWEEN_LINES = 300.0  # seconds between lines at most
+LONG_RUN_SECONDS = 180.0  # remaining seconds from which on the expected time is written, with what would be faster
 
 
 class Bar:
@@ -42,7 +43,7 @@ class Bar:
         self._lock, self._count, self._unit_size = threading.Lock(), options.get("initial", 0) * unit_size, unit_size
         options = {"desc": "sampling"} | options
         self._shown, self._faster, self._total, self._name = shown, faster, total, options["desc"]
-        self._start, self._next = time.monotonic(), FIRST_LINE
+        self._start, self._next = time.monotonic(), FIRST_LINE_SECONDS
         self._first: tuple[float, int] | None = None  # time and number of the first iterations
         self._steps, self._seconds = 0.0, 0.0
         self._bar = tqdm(total=total, disable=None if shown else True, mininterval=0.1, **options)
@@ -61,11 +62,11 @@ class Bar:
             self._first = now, count
         if not self._shown or now - self._start < self._next:
             return
-        self._next = min(2 * self._next, self._next + MAX_PAUSE)
+        self._next = min(2 * self._next, self._next + MAX_SECONDS_BETWEEN_LINES)
         first_time, first_count = self._first or (now, count)
         rest = (self._total or 0) * self._unit_size - count
         left = (now - first_time) / (count - first_count) * rest if count > first_count and self._total else None
-        if left is not None and left > LONG and self._faster is not None:
+        if left is not None and left > LONG_RUN_SECONDS and self._faster is not None:
             gradient = f" A gradient takes {1000 * self._seconds / self._steps:.3g} ms." if self._steps else ""
             message = f"ldpbayes: sampling may take another {left / 60:.0f} minutes.{gradient} {self._faster}"
             tqdm.write(message.rstrip(), file=sys.stderr)
@@ -86,12 +87,12 @@ def _time(seconds: float) -> str:
 
 
 STATISTICS = ("potential_energy", "diverging", "num_steps", "accept_prob", "adapt_state.step_size", "energy")
-MAX_ITERATIONS = 256  # iterations of a chain in one call of a compiled function
-MAX_BYTES = 1 << 24  # bytes of the draws of such a call
+MAX_ITERATIONS_OF_A_CALL = 256  # iterations of a chain in one call of a compiled function
+MAX_BYTES_OF_A_CALL = 1 << 24  # bytes of the draws of such a call
 CALL_SECONDS = 0.2  # intended length of such a call; between calls the bar moves, and an interrupt is heard
-MAX_CONSTANT = 1 << 26  # bytes of an array from which on it becomes an argument of NumPyro's compiled function
-STEEP = 2e7  # nats of a first potential, those of some ten million records, from which on a chain is brought downhill
-GAIN = 10.0  # nats that a step downhill gains at least
+MAX_CONSTANT_BYTES = 1 << 26  # of an array; larger ones become arguments of NumPyro's compiled function
+STEEP_START_NATS = 2e7  # first potential, of some ten million records, from which on a chain is brought downhill
+MIN_GAIN_NATS = 10.0  # nats that a step downhill gains at least
 MAX_STARTS = 100  # points at which a chain may try to start
 
 
@@ -178,7 +179,7 @@ class Chains(Positions):
         self._arrays = list(zip(start_arrays, slope_arrays, strict=True))
         options = _hmc_options(kernel, self.example)
         dimensions = sum(leaf.size for leaf in self.example.values())
-        self._rows = max(1, min(MAX_ITERATIONS, MAX_BYTES // (8 * (dimensions + len(STATISTICS)))))
+        self._rows = max(1, min(MAX_ITERATIONS_OF_A_CALL, MAX_BYTES_OF_A_CALL // (8 * (dimensions + len(STATISTICS)))))
         # Arrays are equal as text where all numbers are; a function, whose text has its address, equals itself only.
         described = repr(jax.tree.map(lambda value: value.tolist() if hasattr(value, "tolist") else value, options))
         algorithm = kernel._algo, kernel._kinetic_fn, described, num_warmup, self._rows
@@ -197,8 +198,8 @@ class Chains(Positions):
         def begin(key: Key, arrays: PyTree) -> tuple[PyTree, Array]:
             def attempt(carry: tuple) -> tuple:
                 tries, key, *_ = carry
-                key, own = jax.random.split(key)
-                position = starting(arrays[0], own)
+                key, subkey = jax.random.split(key)
+                position = starting(arrays[0], subkey)
                 value, slope = gradient(arrays[1], position)
                 finite = jnp.isfinite(value) & jnp.isfinite(ravel_pytree(slope)[0]).all()
                 return tries + 1, key, position, value, slope, finite
@@ -226,8 +227,8 @@ class Chains(Positions):
         (keys, arrays), count = self._inputs(0), jnp.zeros((), int)
         placed: dict[str, Any] = {}
         if self._vectorized:
-            each = None if len(self._arrays) == 1 else 0
-            begin, advance = jax.vmap(begin, (0, each)), jax.vmap(advance, (0, each, None))
+            axis = None if len(self._arrays) == 1 else 0
+            begin, advance = jax.vmap(begin, (0, axis)), jax.vmap(advance, (0, axis, None))
             placed["out_shardings"] = keys.sharding
         state, _ = jax.eval_shape(begin, keys, arrays)
         if self._vectorized:
@@ -245,7 +246,7 @@ class Chains(Positions):
         while len(self._keys) % len(devices):  # each device gets the same number of chains
             devices = devices[:-1]
         mesh, spec = jax.sharding.Mesh(np.array(devices), ("chains",)), jax.sharding.PartitionSpec
-        by_chain, replicated = (jax.sharding.NamedSharding(mesh, each) for each in (spec("chains"), spec()))
+        by_chain, replicated = (jax.sharding.NamedSharding(mesh, axes) for axes in (spec("chains"), spec()))
         keys = jax.device_put(self._keys, by_chain)
         if len(self._arrays) == 1:
             return keys, jax.device_put(self._arrays[0], replicated)
@@ -284,7 +285,7 @@ class Chains(Positions):
                 self._states[index], finite = self._begin(keys, arrays)
                 if not np.all(finite):
                     self._raise_no_start(index)
-                if np.max(self._states[index].potential_energy) > STEEP:
+                if np.max(self._states[index].potential_energy) > STEEP_START_NATS:
                     self._states[index] = self._descended(self._states[index], arrays[1])
             axis, done, length = int(self._vectorized), 0, 1
             parts: list[Any] = []
@@ -309,11 +310,11 @@ class Chains(Positions):
         """
         if not self._vectorized:
             return state._replace(**self._downhill(state.z, float(state.potential_energy), arrays))
-        shared, found = len(self._arrays) == 1, []
+        shared, lowered = len(self._arrays) == 1, []
         for i, value in enumerate(np.asarray(state.potential_energy)):
-            z, own = jax.tree.map(lambda leaf, i=i: leaf[i], (state.z, () if shared else arrays))
-            found.append(self._downhill(z, float(value), arrays if shared else own))
-        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *found)
+            z, of_chain = jax.tree.map(lambda leaf, i=i: leaf[i], (state.z, () if shared else arrays))
+            lowered.append(self._downhill(z, float(value), arrays if shared else of_chain))
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *lowered)
         return state._replace(**jax.device_put(stacked, self._inputs(0)[0].sharding))
 
     def _downhill(self, z: Params, start: float, arrays: PyTree) -> dict[str, Any]:
@@ -325,8 +326,8 @@ class Chains(Positions):
             return (float(value), np.asarray(gradient)) if np.isfinite(value) else (np.inf, np.zeros(len(row)))
 
         row: Any = np.asarray(flat)
-        found = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": GAIN / start})
-        best = found.x if found.fun < start else row
+        end = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": MIN_GAIN_NATS / start})
+        best = end.x if end.fun < start else row
         value, gradient = slopes(arrays, best)
         return {"z": unravel(best), "potential_energy": value, "z_grad": unravel(gradient)}
 
@@ -359,7 +360,9 @@ class NumpyroChains:
         kernel, model, args, kwargs = sampling.outside, density.model, density.args, density.kwargs
         parts, structure = jax.tree.flatten((args, kwargs))
         ours = {id(leaf) for data in density.data for leaf in jax.tree.leaves(data)}
-        large = [i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT]
+        large = [
+            i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT_BYTES
+        ]
         if large and callable(kernel):
             # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
             def model_of_arrays(arrays: dict[int, Array]) -> Any:
@@ -425,8 +428,13 @@ class Sampling:
 
 def flat_rows(positions: Params, example: Params) -> np.ndarray:
     """Flat parameters (draws, n), in the order of names, of positions (..., *shape) of each site."""
-    parts = [np.reshape(np.asarray(positions[name]), (-1, np.size(each))) for name, each in sorted(example.items())]
+    parts = [np.reshape(np.asarray(positions[name]), (-1, np.size(zeros))) for name, zeros in sorted(example.items())]
     return np.concatenate(parts, axis=1)
+
+
+def some_draws(positions: Params, count: int) -> Params:
+    """Evenly spaced draws (count, ...) by site, or all if there are fewer, of positions (chains, draws, ...)."""
+    return {name: evenly_spaced(values.reshape(-1, *values.shape[2:]), count) for name, values in positions.items()}
 
 
 def _hmc_options(kernel: Any, example: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@
 import functools
 import hashlib
 import itertools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,7 +47,7 @@ _CONTEXT = ("compute_type", "threefry_partitionable", "xla_metadata")
 # Types whose values are equal exactly where their representations as text are.
 _SCALARS = (type(None), str, bool, int, float, complex)
 # Equations on arrays alone become a program of their own from so many equations or so many handled numbers on.
-MIN_EQUATIONS, MIN_NUMBERS = 10, 1 << 13
+MIN_EQUATIONS, MIN_HANDLED_NUMBERS = 10, 1 << 13
 # Settings of JAX that a compiled program depends on.
 _SETTINGS = (
     "default_device",
@@ -144,14 +145,14 @@ def trace(function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),))
     jaxpr, count = closed.jaxpr, len(jax.tree.leaves(data[0]))
     varying, inputs = jaxpr.invars[:count], jaxpr.invars[count:]
     fixed = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    arrays = [fixed | dict(zip(varying, jax.tree.leaves(each), strict=True)) for each in data]
+    arrays = [fixed | dict(zip(varying, jax.tree.leaves(tree), strict=True)) for tree in data]
     late, early, entering = _split(jaxpr, arrays[0])
     if early:
         computed = [var for var in dict.fromkeys(_used(late, jaxpr.outvars)) if var in entering]
         before, needed = _extract(jaxpr, early, arrays, [], computed, (None, jax.tree.structure(computed)))
         program = before.program("before", before, needed[0])
         pairs = zip(arrays, needed, strict=True)
-        arrays = [known | dict(zip(computed, program(each), strict=True)) for known, each in pairs]
+        arrays = [entry | dict(zip(computed, program(needs), strict=True)) for entry, needs in pairs]
     trees = jax.tree.structure(examples), jax.tree.structure(shape)
     return _extract(jaxpr, late, arrays, inputs, jaxpr.outvars, trees)
 
@@ -176,9 +177,9 @@ def _extract(
         parts["consts"] = [None] * len(constants)
     jaxpr = jaxpr.replace(**parts, debug_info=names)
     # An array that several entries of the data share is copied once.
-    distinct = {id(each[var]): each[var] for each in arrays for var in constants}
+    distinct = {id(entry[var]): entry[var] for entry in arrays for var in constants}
     placed = {identity: jax.device_put(array) for identity, array in distinct.items()}
-    needed_arrays = [tuple(placed[id(each[var])] for var in constants) for each in arrays]
+    needed_arrays = [tuple(placed[id(entry[var])] for var in constants) for entry in arrays]
     devices = tuple(array.sharding for array in needed_arrays[0])  # a program runs where its arrays are
     return Traced((*_key(jaxpr, *trees), devices), jaxpr, trees[1]), needed_arrays
 
@@ -189,7 +190,7 @@ def _work(equation: Any) -> int:
     bodies = [getattr(part, "jaxpr", part) for part in inner if isinstance(part, (ClosedJaxpr, Jaxpr))]
     if not bodies:
         return _size(equation)
-    return equation.params.get("length", 1) * sum(_work(each) for body in bodies for each in body.eqns)
+    return equation.params.get("length", 1) * sum(_work(equation) for body in bodies for equation in body.eqns)
 
 
 def _size(equation: Any) -> int:
@@ -224,7 +225,7 @@ def _split(jaxpr: Any, arrays: Mapping[Any, Any]) -> tuple[list[Any], list[Any],
         elif equation is not None:
             entering.add(var)
     early = _live([equation for equation in jaxpr.eqns if not equation.effects], entering)
-    if len(early) < MIN_EQUATIONS and sum(map(_size, early)) < MIN_NUMBERS:
+    if len(early) < MIN_EQUATIONS and sum(map(_size, early)) < MIN_HANDLED_NUMBERS:
         return _live(jaxpr.eqns, jaxpr.outvars), [], set()
     return _live([equation for equation in jaxpr.eqns if id(equation) in late], jaxpr.outvars), early, entering
 
@@ -266,7 +267,20 @@ def program_of(name: str, function: Callable, *examples: PyTree) -> Callable:
     return functools.partial(traced.program(name, traced, arrays, *examples), arrays)
 
 
-LIMIT = 64  # programs that are kept, those last used
+def in_threads(function: Callable, items: Any) -> list[Any]:
+    """Results of a function for each item, in double precision and in as many threads as there are cores."""
+
+    def result(item: Any) -> Any:
+        with jax.enable_x64(True):
+            return function(item)
+
+    if len(items) == 1:  # an interrupt is heard at once
+        return [result(items[0])]
+    with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-numbers") as pool:
+        return list(pool.map(result, items))
+
+
+MAX_KEPT_PROGRAMS = 64  # programs that are kept, those last used
 _kept: OrderedDict[tuple, Any] = OrderedDict()
 _lock = threading.Lock()
 
@@ -281,6 +295,6 @@ def kept(key: tuple, build: Callable[[], Any]) -> Any:
     program = build()  # outside the lock; where two threads build at once, the first one's program is kept
     with _lock:
         program = _kept.setdefault(key, program)
-        while len(_kept) > LIMIT:
+        while len(_kept) > MAX_KEPT_PROGRAMS:
             _kept.popitem(last=False)
         return program

@@ -131,7 +131,7 @@ class Density:
             except Exception:  # laws of users, too
                 moments = jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
             middle = transform(jnp.zeros(transform.inverse_shape(law.shape())))
-            centre, deviation = (jnp.broadcast_to(jnp.asarray(each, float), law.shape()) for each in moments)
+            centre, deviation = (jnp.broadcast_to(jnp.asarray(moment, float), law.shape()) for moment in moments)
             value = jnp.where(jnp.isfinite(centre), centre, middle)
             deviations[site["name"]] = jax.jvp(transform.inv, (value,), (deviation,))[1]
             return value
@@ -202,8 +202,8 @@ def sites_of(density: Density, strategy: Callable = init_to_uniform) -> dict[str
 
         example = jax.eval_shape(lambda key: density.start(key, strategy), jax.random.key(0))
         (sampled,) = inputs_in_use(lambda values: jax.tree.leaves(mechanism(values)), example)
-        known = None if sampled or sites[name].release else mechanism(density.start(jax.random.key(0), strategy))
-        sites[name] = sites[name]._replace(mechanism=known, sampled=(*sampled,))
+        fixed = None if sampled or sites[name].release else mechanism(density.start(jax.random.key(0), strategy))
+        sites[name] = sites[name]._replace(mechanism=fixed, sampled=(*sampled,))
     return sites
 
 

@@ -53,6 +53,16 @@ class Problem:
         return all(site.plain for site in self.sites.values())
 
     @property
+    def kinked(self) -> bool:
+        """Whether a density has kinks in panels, which therefore cannot be coarser."""
+        return any(site.kinked for site in self.sites.values())
+
+    @property
+    def on_whole_numbers(self) -> bool:
+        """Whether records of a privatized site are whole numbers."""
+        return any(site.discrete_base for site in self.sites.values())
+
+    @property
     def sampled(self) -> set[str]:
         return {name for name, site in self.sites.items() if site.latent}
 
@@ -84,7 +94,7 @@ def problem_of(
     data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
     promised = [promise for part in data for promise in part.promises]
     # The releases of other shards count, too.
-    of_shards = [] if expansion is None else [each for each in expansion.promises if each not in promised]
+    of_shards = [] if expansion is None else [promise for promise in expansion.promises if promise not in promised]
     mechanisms = mechanisms_of(data, sites) + [promise.mechanism for promise in of_shards]
     others = [*of_shards, *map(Promise, mechanisms_of([], sites))]
     privacy = promises(data, others, same_people, different_people)
@@ -113,7 +123,9 @@ def data_of(model: Model, data: PyTree) -> list[Any]:
 def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
     """Mechanisms of releases and sketches, and of a model's sites without one."""
     of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    return [promise.mechanism for promise in counted_once(each for part in data for each in part.promises)] + of_sites
+    return [
+        promise.mechanism for promise in counted_once(promise for part in data for promise in part.promises)
+    ] + of_sites
 
 
 def _of_sampled(name: str, site: Site) -> str:

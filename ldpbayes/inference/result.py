@@ -17,7 +17,7 @@ from ldpbayes.inference.density import Site
 MAX_RHAT = 1.01
 MIN_ESS_PER_CHAIN = 100
 # At the quantiles 1 % and 99 %, of so many draws in all: those of chains that mix well have twice as many.
-FAR_ESS_PER_CHAIN, MIN_FAR_DRAWS = 125, 2000
+MIN_TAIL_ESS_PER_CHAIN, MIN_DRAWS_FOR_TAIL_ESS = 125, 2000
 ARVIZ_NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",
@@ -68,12 +68,11 @@ def labels(
     tables = {name: site.release for name, site in sites.items() if isinstance(site.release, NoisyTable)}
     for name, table in tables.items():
         alike = all(other.dim != table.dim or other.keys == table.keys for other in tables.values())
-        for other, each in tables.items() if not alike else ():
-            if (table.keys == each.keys) is False and table.rows_of(each) is not None:
-                order = f"the tables of {name!r} and {other!r} have equal cells in another order, so that rows differ"
-                raise ValueError(
-                    f"{order}; pass one of them in the order of the other, a[a.rows_of(b)] for tables a and b"
-                )
+        for site, other in tables.items() if not alike else ():
+            if (table.keys == other.keys) is False and table.rows_of(other) is not None:
+                order = f"the tables of {name!r} and {site!r} have equal cells in another order, so that rows differ"
+                hint = "pass one of them in the order of the other, a[a.rows_of(b)] for tables a and b"
+                raise ValueError(f"{order}; {hint}")
         names.setdefault(name, [table.dim if alike else f"{name}_{table.dim}"])
     for name, axes in (dims or {}).items():
         if name not in shapes:
@@ -89,30 +88,30 @@ def labels(
     arrays = {axis: np.asarray(values) for axis, values in (coords or {}).items()}
     for axis, array in arrays.items():
         if axis not in sizes:
-            known = ", ".join(sizes) or "without names"
-            raise ValueError(f"coords has the axis {axis!r}, but the model has the axes {known}; name axes with dims=")
+            axes = ", ".join(sizes) or "without names"
+            raise ValueError(f"coords has the axis {axis!r}, but the model has the axes {axes}; name axes with dims=")
         for name, size in sizes[axis].items():
             if array.shape != (size,):
                 allowed = f"{size} labels, one for each place on this axis of {name!r}"
                 raise ValueError(f"coords of {axis!r} must be {allowed}, got an array of shape {array.shape}")
-    found, keys = dict[str, list[np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
+    candidates, keys = dict[str, list[np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
     for name, table in tables.items():
         axis = [*names[name], ""][0]
         for place, places in ((axis, table.labels), *((key, table.levels(key)[0]) for key in table.keys)):
             if set(sizes.get(place, {}).values()) == {len(places)}:
-                found.setdefault(place, []).append(places)
+                candidates.setdefault(place, []).append(places)
         if len(table.keys) > 1:
             taken = {*sizes, *(key for key, (along, _) in keys.items() if along != axis)}
-            keys |= {f"{key}_of_{axis}" if key in taken else key: (axis, each) for key, each in table.keys.items()}
+            keys |= {f"{key}_of_{axis}" if key in taken else key: (axis, levels) for key, levels in table.keys.items()}
     for part in jax.tree.leaves(arguments, is_leaf=_has_coords):
         for axis, places in part.coords.items() if _has_coords(part) else ():
             fitting = [name for name, others in sizes.items() if {*others.values()} == {len(places)}]
             # Groups whose levels came without a name are those of the only axis that fits.
             nameless = axis == "group" and len(fitting) == 1
             for name in [axis] if axis in fitting else fitting if nameless else []:
-                found.setdefault(name, []).append(np.asarray(places))
-    own = {axis: each[0] for axis, each in found.items() if all(np.array_equal(each[0], other) for other in each)}
-    return names, own | arrays, keys
+                candidates.setdefault(name, []).append(np.asarray(places))
+    agreed = {axis: first for axis, (first, *more) in candidates.items() if all(np.array_equal(first, m) for m in more)}
+    return names, agreed | arrays, keys
 
 
 def _has_coords(part: Any) -> bool:
@@ -138,8 +137,8 @@ def inference_data(
     for name in {"posterior", "sample_stats"} & set(filled):
         result[name].attrs.update(library)
     for name in filled:
-        own = {key: pair for key, pair in (keys or {}).items() if pair[0] in result[name].dims}
-        assign_coords(result, name, own | ({"draw": draws[name]} if draws and name in draws else {}))
+        labelled = {key: pair for key, pair in (keys or {}).items() if pair[0] in result[name].dims}
+        assign_coords(result, name, labelled | ({"draw": draws[name]} if draws and name in draws else {}))
     return result
 
 
@@ -169,42 +168,39 @@ def convergence_problems(result: Any) -> list[str]:
         return problems
     # Entries that the model fixes have variance 0, and no R-hat.
     varying = posterior[[name for name in posterior.data_vars if posterior[name].std() != 0]]
-    enough, found = MIN_ESS_PER_CHAIN * chains, set[str]()
+    enough, concerned = MIN_ESS_PER_CHAIN * chains, set[str]()
 
     def add(problem: str, texts: Mapping[str, str]) -> None:
-        found.update(texts)
+        concerned.update(texts)
         problems.extend([f"{problem}: {', '.join(f'{name} {text}' for name, text in texts.items())}"] * bool(texts))
 
     def least_ess(names: Sequence[str], **how: Any) -> dict[str, float]:
-        return {name: float(each.min()) for name, each in az.ess(varying[names], **how).data_vars.items()}
+        return {name: float(values.min()) for name, values in az.ess(varying[names], **how).data_vars.items()}
 
     with np.errstate(invalid="ignore", divide="ignore"):
         names = [*varying.data_vars]
         if chains > 1:
-            worst = {name: float(each.max()) for name, each in az.rhat(varying).data_vars.items()}
+            worst = {name: float(values.max()) for name, values in az.rhat(varying).data_vars.items()}
             # Rounded, a number just above the limit would not be.
-            texts = {name: f"{each:.3f}" if round(each, 3) > MAX_RHAT else f"{each}" for name, each in worst.items()}
-            add(
-                f"R-hat is above {MAX_RHAT}",
-                {name: texts[name] for name, each in worst.items() if not each <= MAX_RHAT},
-            )
+            texts = {name: f"{rhat:.3f}" if round(rhat, 3) > MAX_RHAT else f"{rhat}" for name, rhat in worst.items()}
+            add(f"R-hat is above {MAX_RHAT}", {name: texts[name] for name in worst if not worst[name] <= MAX_RHAT})
         for method in ("bulk", "tail"):
             least = least_ess(names, method=method)
-            few = {name: f"{np.floor(each):.0f}" for name, each in least.items() if not each >= enough}
+            few = {name: f"{np.floor(ess):.0f}" for name, ess in least.items() if not ess >= enough}
             add(f"{method} effective sample size is below {enough}", few)
         # Chains that are seldom in a long tail, and then for long: elsewhere they may mix well.
         rare = [name for name in names if enough <= least[name] < draws * chains / 4]
-        if rare and draws * chains >= MIN_FAR_DRAWS:
-            enough = FAR_ESS_PER_CHAIN * chains
+        if rare and draws * chains >= MIN_DRAWS_FOR_TAIL_ESS:
+            enough = MIN_TAIL_ESS_PER_CHAIN * chains
             ends = [least_ess(rare, method="quantile", prob=probability) for probability in (0.01, 0.99)]
             far = {name: min(end[name] for end in ends) for name in rare}
-            few = {name: f"{each:.0f}" for name, each in far.items() if each < enough}
+            few = {name: f"{ess:.0f}" for name, ess in far.items() if ess < enough}
             add(
                 "chains have seldom been in a tail, and standard deviations may be wrong: effective sample size at "
                 f"the 1% or the 99% quantile is below {enough}",
                 few,
             )
-    if found and (good := [name for name in names if name not in found]):
+    if concerned and (good := [name for name in names if name not in concerned]):
         problems.append(f"converged by these criteria: {', '.join(good)}")
     return problems
 
@@ -226,20 +222,20 @@ def advice(options: Mapping[str, str], sentences: Mapping[str, str]) -> str:
 
 
 MAX_PARETO_K = 0.7  # Pareto shape beyond which importance weights are not to be trusted ([VSGYG])
-EVEN = 2.0  # ratio of the largest to the smallest weight up to which the tail is too short for a shape
-MIN_SHARE = 0.5  # share of the draws that must remain effective
+EVEN_WEIGHTS_RATIO = 2.0  # ratio of the largest to the smallest weight up to which the tail is too short for a shape
+MIN_EFFECTIVE_SHARE = 0.5  # share of the draws that must remain effective
 
 
 class Weights(NamedTuple):
     log: np.ndarray  # (draws,), smoothed, on a log scale, normalised
-    pareto_k: float  # shape of the tail of the raw weights; 0 if these are within a factor `EVEN`
+    pareto_k: float  # shape of the tail of the raw weights; 0 if these are within a factor `EVEN_WEIGHTS_RATIO`
     share: float  # effective number of draws over their number
     ratios: np.ndarray  # (draws,), log densities of the posterior less those of what was sampled
 
     @property
     def good(self) -> bool:
         limit = min(MAX_PARETO_K, 1 - 1 / np.log10(len(self.log)))
-        return bool(self.pareto_k <= limit and self.share >= MIN_SHARE)
+        return bool(self.pareto_k <= limit and self.share >= MIN_EFFECTIVE_SHARE)
 
 
 def smoothed_weights(log_ratios: np.ndarray) -> Weights:
@@ -247,7 +243,7 @@ def smoothed_weights(log_ratios: np.ndarray) -> Weights:
     if not np.isfinite(log_ratios).all():
         return Weights(np.full(len(log_ratios), -np.log(len(log_ratios))), np.inf, 0.0, log_ratios)
     log, shape = log_ratios - log_ratios.max(), 0.0
-    if np.ptp(log_ratios) > np.log(EVEN):
+    if np.ptp(log_ratios) > np.log(EVEN_WEIGHTS_RATIO):
         az = arviz()
         if hasattr(az, "psislw"):  # in ArviZ 0.23, which writes into the ratios
             log, shape = az.psislw(log)

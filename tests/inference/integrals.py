@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from ldpbayes.inference.approximations._integral import Integrated
+from ldpbayes.inference.approximations.integral import Integrated
 from ldpbayes.inference.density import density_of
 
 BLOCK = 1 << 12  # points that are mapped to sites at once, so that nodes and draws need one program

@@ -17,7 +17,7 @@ from numpyro.infer import HMC, NUTS, init_to_value
 import ldpbayes as ldp
 from ldpbayes.inference import chains as chains_module
 from ldpbayes.inference import compiled_programs as programs
-from ldpbayes.inference.approximations.panels import FASTER, faster
+from ldpbayes.inference.approximations.panels import SKETCH_ADVICE, faster
 from ldpbayes.inference.chains import Bar, Chains
 from ldpbayes.inference.density import Density
 
@@ -79,11 +79,11 @@ def test_with_very_many_records_chains_start_downhill(x64, monkeypatch):
 
     expected = {"mu": Y.mean(), "sigma": np.log(Y.std())}
     for steep, method, near in (
-        (chains_module.STEEP, "parallel", True),
-        (chains_module.STEEP, "vectorized", True),
+        (chains_module.STEEP_START_NATS, "parallel", True),
+        (chains_module.STEEP_START_NATS, "vectorized", True),
         (np.inf, "parallel", False),
     ):
-        monkeypatch.setattr(chains_module, "STEEP", steep)
+        monkeypatch.setattr(chains_module, "STEEP_START_NATS", steep)
         positions, _ = chains(Y, 1e7 * ONE, method=method).run(20)
         away = max(np.max(np.abs(positions[name][:, -1] - value)) for name, value in expected.items())
         assert (away < 1e-3) == near  # of the posterior, whose standard deviations are 1e-4, or not yet
@@ -287,9 +287,9 @@ def test_a_sketch_is_advised_where_there_is_one():
     numbers, answers = ldp.LaplaceMechanism(1.0, 0, 1), ldp.RandomizedResponse(np.array([1.0, 2.0]))
     rows = ldp.ZeroInflatedLaplaceMechanism(0.2, 0.5, 0, 1, 2)
     for mechanism, value, advice in [
-        (numbers, 0.5, FASTER),
+        (numbers, 0.5, SKETCH_ADVICE),
         (ldp.LaplaceMechanism(np.array([1.0, 2.0]), 0, 1), 0.5, ""),
-        (answers, 1, FASTER),
+        (answers, 1, SKETCH_ADVICE),
         (rows, [0.5, 0.5], ""),
     ]:
         release = ldp.Release(np.array([value, value]), mechanism)

@@ -197,7 +197,7 @@ def test_effects_are_kept(capsys):
 
 def test_only_so_many_programs_are_kept_and_the_oldest_go_first(monkeypatch):
     monkeypatch.setattr(compiled_programs, "_kept", OrderedDict())
-    monkeypatch.setattr(compiled_programs, "LIMIT", 2)
+    monkeypatch.setattr(compiled_programs, "MAX_KEPT_PROGRAMS", 2)
     built = []
     for key in "abacab":
         kept((key,), lambda key=key: built.append(key) or key)

@@ -180,7 +180,7 @@ def test_other_data_of_the_same_structure_compile_nothing_anew(fitted, monkeypat
 
 def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkeypatch, fitted):
     assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **FEW)) is None
-    monkeypatch.setattr(polynomial, "MIN_WORK", 0.0)
+    monkeypatch.setattr(polynomial, "MIN_WORK_TO_EXPAND", 0.0)
     chosen = quiet_fit(logistic, ldp.Release(Z, RR), X)
     assert np.array_equal(chosen["posterior"]["a"], fitted["posterior"]["a"])
     monkeypatch.setattr(polynomial, "NARROW_RATIO", 1e-4)
@@ -190,7 +190,7 @@ def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkey
 @pytest.mark.slow
 def test_an_expansion_that_is_not_exact_enough_is_reweighted(monkeypatch, exact):
     monkeypatch.setattr(polynomial, "ORDERS", (3,))
-    monkeypatch.setattr(_expanded, "NEGLIGIBLE_SD", 1e-6)
+    monkeypatch.setattr(_expanded, "NEGLIGIBLE_SD_NATS", 1e-6)
     result = quiet_fit(logistic, ldp.Release(Z, RR), X, expand=True)
     said = report(result)
     assert said["ran"] == "expansion, reweighted" and said["pareto_k"] < 0.7
@@ -291,8 +291,8 @@ def test_a_share_of_zero_is_no_matter():
 @pytest.fixture
 def uneven(monkeypatch):
     """Every expansion needs weights, and none are even enough."""
-    monkeypatch.setattr(_expanded, "NEGLIGIBLE_SD", 0.0)
-    monkeypatch.setattr(polynomial, "MAX_ROUNDS", 2)  # of which one is at the draws of the other
+    monkeypatch.setattr(_expanded, "NEGLIGIBLE_SD_NATS", 0.0)
+    monkeypatch.setattr(polynomial, "MAX_EXPANSIONS", 2)  # of which one is at the draws of the other
     monkeypatch.setattr(_reweight, "MAX_PARETO_K", -5.0)
 
 

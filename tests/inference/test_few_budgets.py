@@ -108,8 +108,8 @@ def test_releases_are_sketched_only_if_the_model_has_one_law_for_all_their_recor
 
 
 def test_a_sketch_that_fit_made_gives_way_to_the_records_where_it_cannot_be_exact(monkeypatch):
-    monkeypatch.setattr("ldpbayes.inference.approximations.panels.REFINEMENTS", 0)
-    for name in ("COARSE_ERROR_NATS", "MAX_ERROR_NATS"):
+    monkeypatch.setattr("ldpbayes.inference.approximations.panels.MAX_REFINEMENTS", 0)
+    for name in ("COARSE_ERROR_NATS", "SKETCH_ERROR_NATS"):
         monkeypatch.setattr(f"ldpbayes.inference.approximations.panels.{name}", -1.0)
     few = ldp.Release(RELEASE.values[:1400], ldp.LaplaceMechanism(EPSILON[:1400], -5, 5))
     with pytest.warns(ldp.inference.SketchWarning, match="sampled again"):

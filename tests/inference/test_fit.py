@@ -366,7 +366,7 @@ def fitted_arrays(kernel, rng, limits, monkeypatch):
     # a fit runs in double precision and leaves nothing of it behind
     x, values, results = rng.normal(size=300), rng.integers(0, 2, 300).astype(np.float64), []
     for limit in limits:
-        monkeypatch.setattr(chains, "MAX_CONSTANT", limit)
+        monkeypatch.setattr(chains, "MAX_CONSTANT_BYTES", limit)
         release = ldp.Release(values, ldp.RandomizedResponse(1.0))
         results.append(draws(quiet_fit(with_covariate, x, release, **SMALLEST, kernel=kernel), "mu"))
         for array in (x, values):

@@ -79,7 +79,7 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
         x = low + (high - low) * np.linspace(0.003, 0.997, 41)[:, None]
         exact = site.at(x)
         errors = np.abs(np.asarray(looked_up(tables, x)) - exact)
-    assert certified <= _tabulated.MAX_ERROR_NATS
+    assert certified <= _tabulated.TABLES_ERROR_NATS
     # The certificate looks at the extremes of Chebyshev's polynomial: an error is that polynomial times a derivative
     # that varies over a piece, by less than a half.
     assert errors.max(axis=0).sum() <= 1.5 * certified + 1e-12 * np.abs(exact).max() * AREAS
@@ -118,7 +118,7 @@ def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_look
     with jax.enable_x64(True):
         density, site = site_of(areas, SOME, EXPOSURE)
         tables, certified = site.tables()
-        assert 0 < len(tables.others) < AREAS / 2 and certified <= _tabulated.MAX_ERROR_NATS
+        assert 0 < len(tables.others) < AREAS / 2 and certified <= _tabulated.TABLES_ERROR_NATS
         surrogate = _tabulated.TabulatedRecords(
             Problem(density, {}, None, None), None, {"z": (site, tables, certified)}
         )
@@ -126,7 +126,7 @@ def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_look
         parameters = {"mean": np.array(-3.0), "spread": np.array(-0.7), "effect": effect}
         potentials = [jax.value_and_grad(each.potential) for each in (density, surrogate.density)]
         (exact, slope), (value, tabulated_slope) = jax.jit(lambda row: [each(row) for each in potentials])(parameters)
-        assert abs(value - exact) <= _tabulated.MAX_ERROR_NATS
+        assert abs(value - exact) <= _tabulated.TABLES_ERROR_NATS
         np.testing.assert_allclose(tabulated_slope["effect"], slope["effect"], atol=1e-4)
         surrogate.prepare(types.SimpleNamespace(example=parameters))
         report = surrogate.judge({name: np.stack([each] * 2)[None] for name, each in parameters.items()})
@@ -185,7 +185,7 @@ def test_the_model_with_tables_has_the_log_density_of_the_model():
             parameters = {"mean": jnp.array(-3.0), "spread": jnp.array(-0.7), "effect": effect}
             exact, slope = jax.value_and_grad(density.potential)(parameters)
             value, tabulated_slope = jax.value_and_grad(tabulated.potential)(parameters)
-            assert abs(value - exact) <= _tabulated.MAX_ERROR_NATS
+            assert abs(value - exact) <= _tabulated.TABLES_ERROR_NATS
             np.testing.assert_allclose(tabulated_slope["effect"], slope["effect"], atol=1e-4)
 
 
@@ -204,7 +204,7 @@ def test_masked_records_and_weights_count_as_in_the_model():
         ).density
         parameters = {"mean": -2.0, "spread": 0.5, "effect": np.log((COUNTS + 0.5) / EXPOSURE)}
         value, exact = jax.jit(lambda row: (tabulated.potential(row), density.potential(row)))(parameters)
-        assert abs(value - exact) <= _tabulated.MAX_ERROR_NATS
+        assert abs(value - exact) <= _tabulated.TABLES_ERROR_NATS
 
 
 def latent_noise(release, exposure):
@@ -250,7 +250,7 @@ def test_zero_inflated_laws_with_a_latent_gate_are_sampled_without_tables(name):
 def test_fit_takes_tables_by_itself_and_says_how_far_off_they_are():
     report = json.loads(posteriors.tabulated().posterior.attrs["expansion"])
     assert report["ran"] == "tables" and report["count"] == 60 and report["sites"] == ["z"]
-    assert max(report["error_nats"], report["certified_nats"]) <= _tabulated.MAX_ERROR_NATS
+    assert max(report["error_nats"], report["certified_nats"]) <= _tabulated.TABLES_ERROR_NATS
 
 
 def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables(monkeypatch):
@@ -275,4 +275,4 @@ def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables(monkeypatch)
         others = dataclasses.replace(site, weights=1.0 * (np.arange(AREAS) > 0))  # of which nothing is wrong
         surrogate.tabulated["z"] = others, *tables
         report = surrogate.judge(positions)
-        assert isinstance(report, Report) and report.error_nats <= _tabulated.MAX_ERROR_NATS
+        assert isinstance(report, Report) and report.error_nats <= _tabulated.TABLES_ERROR_NATS

@@ -9,7 +9,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.inference.approximations.panels import MAX_ERROR_NATS, Certificate
+from ldpbayes.inference.approximations.panels import SKETCH_ERROR_NATS, Certificate
 from ldpbayes.inference.density import Density
 from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.mechanisms.additive import Additive
@@ -91,7 +91,7 @@ def test_the_certificate_sees_atoms_that_a_sketch_ignores(counts):
     sketches = [counts.sketch(), ldp.Release(counts.values, blind).sketch()]
     densities = [Density(model, (sketch,), {}) for sketch in sketches]
     errors = [Certificate(density, density, {"parameters": np.zeros(2)}).error(drawn) for density in densities]
-    assert errors[0] < MAX_ERROR_NATS < 1 < errors[1]
+    assert errors[0] < SKETCH_ERROR_NATS < 1 < errors[1]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])

@@ -28,12 +28,12 @@ from ldpbayes.laws.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.mechanisms import NumericMechanism
 
-MIN_RECORDS = 500  # from which on a step of a chain takes so long that the comparison pays
-MIN_COPIES = 2  # records a kind
-POINTS, MIN_POINTS = 6, 2  # at which both densities are compared; those of them that must have a density
-SPREAD = 0.1  # standard deviation of these points around the starts of chains, which may all be one point
+MIN_COMPARED_RECORDS = 500  # from which on a step of a chain takes so long that the comparison pays
+MIN_RECORDS_A_ROW = 2  # records a kind
+COMPARED_POINTS, MIN_COMPARED_POINTS = 6, 2  # of both densities; those of them that must have a density
+COMPARED_POINTS_SD = 0.1  # standard deviation of these points around the starts of chains, which may all be one point
 # Of the sum of a site's |log p|: n numbers of double precision add up to n 2^-53 of it, which this is for 9 million.
-RELATIVE_ERROR = 1e-9
+MAX_ROUNDING_ERROR = 1e-9
 
 
 def reduced(problem: Problem, sampling: Sampling) -> Problem:
@@ -51,7 +51,7 @@ def equal_rows_once(problem: Problem, strategy: Callable, key: Key) -> Problem |
     its data otherwise than row by row, say for a mean.
     """
     density, sites = problem.density, problem.sites
-    sizes = {size for site in sites.values() for size in site.batch_shape if size >= MIN_RECORDS}
+    sizes = {size for site in sites.values() for size in site.batch_shape if size >= MIN_COMPARED_RECORDS}
     # Sketches have counted their records, and cells of a table differ by their keys.
     if all(type(data) is Release for data in density.data):
         for size in sorted(sizes, reverse=True):
@@ -78,7 +78,7 @@ def sketched_releases(problem: Problem) -> Problem | None:
         if not numbers or data.mechanism.support.is_discrete or data.mechanism.record_shape:
             return data
         sketch = data.sketch()
-        return sketch if MIN_COPIES * np.size(sketch.weights) <= data.count else data
+        return sketch if MIN_RECORDS_A_ROW * np.size(sketch.weights) <= data.count else data
 
     # A model may do anything with its arguments, and fail or warn with a sketch, as it does for laws of each record.
     with contextlib.suppress(Exception), warnings.catch_warnings():
@@ -87,9 +87,9 @@ def sketched_releases(problem: Problem) -> Problem | None:
         if all(one is other for one, other in zip(density.data, problem.density.data, strict=True)):
             return None
         shapes, rng = jax.eval_shape(problem.density.start, jax.random.key(0)), np.random.default_rng(0)
-        points = [jax.tree.map(lambda leaf: rng.uniform(-2, 2, leaf.shape), shapes) for _ in range(MIN_POINTS)]
+        points = [jax.tree.map(lambda leaf: rng.uniform(-2, 2, leaf.shape), shapes) for _ in range(MIN_COMPARED_POINTS)]
         ours, theirs = ([*map(_laws(part, points[0]), points)] for part in (density, problem.density))
-        close = functools.partial(np.allclose, rtol=RELATIVE_ERROR, atol=0, equal_nan=True)
+        close = functools.partial(np.allclose, rtol=MAX_ROUNDING_ERROR, atol=0, equal_nan=True)
         if all(jax.tree.leaves(jax.tree.map(close, ours, theirs))):
             sites = sites_of(density)
             rows, records = (sum(site.rows for site in part.values()) for part in (sites, problem.sites))
@@ -105,12 +105,12 @@ def _in_place(problem: Problem, density: Density, sites: dict[str, Site], report
 def _laws(density: Density, example: Params) -> Callable[[Params], dict[str, Any]]:
     """Laws by site at unconstrained parameters like the example; of records if the site is privatized."""
 
-    def laws(parameters: Params) -> dict[str, Any]:
+    def at(parameters: Params) -> dict[str, Any]:
         sites = density.trace(given(density.model, parameters, parameters)).items()
-        own = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
-        return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in own.items()}
+        laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
+        return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
 
-    return program_of("laws", laws, example)
+    return program_of("laws", at, example)
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:
@@ -118,7 +118,7 @@ def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Dens
     private = density.model if isinstance(density.model, privatize) else None
     arguments: Any = density.args, density.kwargs, private.mechanisms if private else {}
     # Rows may differ in columns of a data frame that the model does not read.
-    in_use = functools.partial(jax.tree.map, lambda leaf: getattr(leaf, "in_use", leaf))
+    in_use = functools.partial(jax.tree.map, lambda leaf: leaf.in_use if isinstance(leaf, Table) else leaf)
     leaves, structure = jax.tree.flatten(in_use(arguments, is_leaf=lambda leaf: isinstance(leaf, Table)))
     arrays = [isinstance(leaf, (np.ndarray, jax.Array)) and leaf.shape[:1] == (count,) for leaf in leaves]
     index, weights, rows = distinct_rows([np.asarray(leaf) for leaf in itertools.compress(leaves, arrays)], count)
@@ -143,7 +143,7 @@ def distinct_rows(columns: list[np.ndarray], count: int) -> tuple[np.ndarray, np
         marks = (marks ^ word) * np.uint64(0x9E3779B97F4A7C15)
         marks ^= marks >> np.uint64(32)
     rows = 1 + int(np.sum(np.diff(np.sort(marks)) > 0))  # `np.unique` takes 50 times as long if all are different
-    if rows * MIN_COPIES > count:
+    if rows * MIN_RECORDS_A_ROW > count:
         raise ValueError(f"{rows} of {count} rows are different")
     _, first, kinds, copies = np.unique(marks, return_index=True, return_inverse=True, return_counts=True)
     if not all(np.array_equal(word, word[first][kinds]) for word in words):
@@ -182,15 +182,15 @@ def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bo
     starts of chains: what a model does with its rows only far from there is not seen.
     """
     example = whole.start(key, strategy)
-    programs = [program_of("terms", functools.partial(_terms, each), example) for each in (counted, whole)]
+    programs = [program_of("terms", functools.partial(_terms, part), example) for part in (counted, whole)]
     agreed = list[bool]()
-    for own in jax.random.split(key, POINTS):
-        flat, unravel = ravel_pytree(whole.start(own, strategy))
-        parameters = unravel(flat + SPREAD * jax.random.normal(own, flat.shape))
+    for subkey in jax.random.split(key, COMPARED_POINTS):
+        flat, unravel = ravel_pytree(whole.start(subkey, strategy))
+        parameters = unravel(flat + COMPARED_POINTS_SD * jax.random.normal(subkey, flat.shape))
         ours, theirs = (np.stack(list(program(parameters).values())) for program in programs)
         if np.isfinite(theirs).all():
-            agreed.append(bool(np.all(np.abs(ours - theirs)[:, 0] <= RELATIVE_ERROR * theirs[:, 1])))
-    return len(agreed) >= MIN_POINTS and all(agreed)
+            agreed.append(bool(np.all(np.abs(ours - theirs)[:, 0] <= MAX_ROUNDING_ERROR * theirs[:, 1])))
+    return len(agreed) >= MIN_COMPARED_POINTS and all(agreed)
 
 
 def _terms(density: Density, parameters: Params) -> dict[str, Array]:

@@ -22,10 +22,10 @@ from ldpbayes.likelihood.privatized import ExpandedLaw
 from ldpbayes.numerics.arrays import evenly_spaced
 
 # Errors are the posterior's log density less the sampled one, at draws, up to a constant.
-NEGLIGIBLE_SD = 0.01  # nats: such a standard deviation moves no mean by more than so many standard deviations
-NEGLIGIBLE_MAX = 0.1  # nats: largest error of a draw that counts as negligible
-MODERATE_SD = 0.3  # nats up to which reweighting loses less than a tenth of the draws
-HOPELESS_SD = 1.0  # nats beyond which there is no reweighting
+NEGLIGIBLE_SD_NATS = 0.01  # nats: such a standard deviation moves no mean by more than so many standard deviations
+NEGLIGIBLE_ERROR_NATS = 0.1  # nats: largest error of a draw that counts as negligible
+MODERATE_SD_NATS = 0.3  # nats up to which reweighting loses less than a tenth of the draws
+HOPELESS_SD_NATS = 1.0  # nats beyond which there is no reweighting
 CHECKED_DRAWS = 64  # draws at which errors are measured first
 
 
@@ -62,7 +62,7 @@ class Expanded(Surrogate):
         if not final:
             report, sd = self.report().of_errors(errors), np.std(errors)
             why = f"the error of the expansion is {sd:.2g} nats (standard deviation over posterior draws)"
-            return self.again(x, errors, final) or (report if sd <= HOPELESS_SD else self.give_up(why, report))
+            return self.again(x, errors, final) or (report if sd <= HOPELESS_SD_NATS else self.give_up(why, report))
         farthest, log_density, outwards = follow_rays(rows, x, self.along)
         tail, beyond = tail_errors(farthest, log_density, outwards - np.mean(errors))
         report = self.report().of_errors(errors, tail_error=tail)
@@ -70,11 +70,11 @@ class Expanded(Surrogate):
             why = f"a variance is wrong by {beyond:.1%}, because the posterior has a tail that no draw reaches"
             return self.give_up(why, report)
         whole = tail <= TAIL_TOLERANCE
-        if not (whole and report.error_sd_nats <= NEGLIGIBLE_SD and report.error_nats <= NEGLIGIBLE_MAX):
+        if not (whole and report.error_sd_nats <= NEGLIGIBLE_SD_NATS and report.error_nats <= NEGLIGIBLE_ERROR_NATS):
             errors = self.errors(x)
             report = self.report().of_errors(errors, tail_error=tail)
         # The largest error does not count among all draws, of which a few may be off by more.
-        if whole and report.error_sd_nats <= NEGLIGIBLE_SD:
+        if whole and report.error_sd_nats <= NEGLIGIBLE_SD_NATS:
             return report
         weights = smoothed_weights(errors)
         k, share = weights.pareto_k, weights.share

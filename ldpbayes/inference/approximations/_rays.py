@@ -8,16 +8,17 @@ import numpy as np
 from ldpbayes.numerics.polynomial import Frame
 
 TAIL_TOLERANCE = 0.02  # relative error of a variance, which moves a standard deviation by 1 %
-NEAR = 1.5  # standard deviations at which a ray begins: further inside, draws are many
-FACTOR = 1.5  # ratio of successive distances along a ray
-FAR = 1e3  # standard deviations at which a ray ends at the latest
+RAY_START = 1.5  # standard deviations at which a ray begins: further inside, draws are many
+RAY_RATIO = 1.5  # ratio of successive distances along a ray
+RAY_END = 1e3  # standard deviations at which a ray ends at the latest
 MAX_BENDS = 4  # steps towards higher density at a fixed distance along the ray
 MAX_DIRECTIONS = 128  # directions, each of which is followed both ways
 SKEWED_DIRECTIONS = 4  # further directions, in which the draws are most skewed
 MAX_COSINE = 0.98  # of the angle between two directions; with a larger one they count as one
-DISTANCES = NEAR * FACTOR ** np.arange(1 + np.ceil(np.log(FAR / NEAR) / np.log(FACTOR)))  # standard deviations
-# Log density, relative to the centre, that is negligible even as a plateau which reaches `FAR`.
-NEGLIGIBLE_DENSITY = np.log(TAIL_TOLERANCE * np.sqrt(2 * np.pi) / FAR**3)
+# Standard deviations.
+RAY_DISTANCES = RAY_START * RAY_RATIO ** np.arange(1 + np.ceil(np.log(RAY_END / RAY_START) / np.log(RAY_RATIO)))
+# Log density, relative to the centre, that is negligible even as a plateau which reaches `RAY_END`.
+NEGLIGIBLE_DENSITY = np.log(TAIL_TOLERANCE * np.sqrt(2 * np.pi) / RAY_END**3)
 # From parameters (m, n) to the posterior's log densities (m,), their gradients (m, n), and the errors (m,) of the
 # surrogate, which are the posterior's log densities less its own.
 Compare: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -31,7 +32,7 @@ class Rays(NamedTuple):
 
 
 def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
-    """Largest relative error of a variance along a ray, from `NEAR` on and from the farthest draw on, by log densities
+    """Largest relative error of a variance along a ray, from `RAY_START` and from the farthest draw, by log densities
     and errors (less their mean at the draws) at the draws' mean, then outwards, ray by ray. If other coordinates spread
     alike at every t, it is ∫ (1 + t²) |p(t) − q(t)| dt for the posterior p and the surrogate q, normalised as a normal.
     """
@@ -40,9 +41,9 @@ def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarra
     height = height - height.max()  # of the mean, if the draws are the surrogate's and not those of a part of its data
     with np.errstate(over="ignore"):
         gap = np.abs(np.exp(height) - np.exp(height - np.where(finite, errors, 0.0)))
-    moments = gap[1:].reshape(len(farthest), -1) * (1 + DISTANCES**2) * DISTANCES / np.sqrt(2 * np.pi)
-    beyond = np.where(farthest[:, None] <= DISTANCES, moments, 0.0)
-    near, far = (float(np.max(np.trapezoid(part, np.log(DISTANCES), axis=1))) for part in (moments, beyond))
+    moments = gap[1:].reshape(len(farthest), -1) * (1 + RAY_DISTANCES**2) * RAY_DISTANCES / np.sqrt(2 * np.pi)
+    beyond = np.where(farthest[:, None] <= RAY_DISTANCES, moments, 0.0)
+    near, far = (float(np.max(np.trapezoid(part, np.log(RAY_DISTANCES), axis=1))) for part in (moments, beyond))
     return near, far
 
 
@@ -55,23 +56,23 @@ def follow_rays(draws: np.ndarray, coordinates: np.ndarray, compare: Compare) ->
         log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
         return log_density, np.nan_to_num(gradient, posinf=0.0, neginf=0.0) @ frame.lift, errors
 
-    log_density = np.full(1 + len(directions) * len(DISTANCES), -np.inf)
+    log_density = np.full(1 + len(directions) * len(RAY_DISTANCES), -np.inf)
     errors = np.zeros(len(log_density))
     log_density[:1], _, errors[:1] = at(np.zeros((1, directions.shape[1])))
-    alive, y, step = np.arange(len(directions)), NEAR * directions, 0
-    while len(alive) and step < len(DISTANCES):
+    alive, y, step = np.arange(len(directions)), RAY_START * directions, 0
+    while len(alive) and step < len(RAY_DISTANCES):
         y, height, off = _climb(at, directions[alive], y, log_density[0])
-        place = 1 + alive * len(DISTANCES) + step
+        place = 1 + alive * len(RAY_DISTANCES) + step
         log_density[place], errors[place] = height, off
         continues = height - log_density[0] > NEGLIGIBLE_DENSITY
-        alive, y, step = alive[continues], FACTOR * y[continues], step + 1
+        alive, y, step = alive[continues], RAY_RATIO * y[continues], step + 1
     return farthest, log_density, errors
 
 
 def straight_rays(draws: np.ndarray, coordinates: np.ndarray) -> Rays:
     """Straight rays of full length, which no posterior bends or ends: they serve any part of the records."""
     frame, directions, farthest = _directions(draws, coordinates)
-    points = (DISTANCES[:, None] * directions[:, None] @ frame.lift.T).reshape(-1, len(frame.center))
+    points = (RAY_DISTANCES[:, None] * directions[:, None] @ frame.lift.T).reshape(-1, len(frame.center))
     return Rays(frame.center + np.concatenate([np.zeros((1, points.shape[1])), points]), farthest)
 
 

@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -26,32 +24,32 @@ from ldpbayes._core.types import Array, Message, Params, PyTree
 from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
-from ldpbayes.inference.chains import Sampling
-from ldpbayes.inference.compiled_programs import inputs_in_use, program_of, trace
+from ldpbayes.inference.chains import Sampling, some_draws
+from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, trace
 from ldpbayes.inference.density import Density, given
 from ldpbayes.inference.problem import Problem
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
 from ldpbayes.likelihood.privatized import Privatized
 from ldpbayes.likelihood.registry import closed_form
-from ldpbayes.numerics.arrays import distinct, evenly_spaced, width_classes
+from ldpbayes.numerics.arrays import distinct, width_classes
 
-LEAST_TABULATED_ROWS = 10  # values of a site from which on it is tabulated
+MIN_TABULATED_ROWS = 10  # values of a site from which on it is tabulated
 FEW_PARAMETERS = 50  # below which many records are better expanded: a look-up takes time for each
-LEAST_WORK_OF_A_ROW = 500  # array entries that a value's likelihood reads and writes from which on it is tabulated
-DEGREE = 7  # of the polynomial on each piece of a table
-FIRST_PIECES, MOST_PIECES = 12, 12 << 5  # of a table; it has twice as many until it is exact
+MIN_WORK_OF_A_ROW = 500  # array entries that a value's likelihood reads and writes from which on it is tabulated
+TABLE_DEGREE = 7  # of the polynomial on each piece of a table
+FIRST_PIECES, MAX_PIECES = 12, 12 << 5  # of a table; it has twice as many until it is exact
 DEPTH_NATS = 100.0  # below the largest log-likelihood, where a table ends; it goes on in a straight line
-MAX_ERROR_NATS = 1e-4  # sum of the largest errors of all tables
-AT_ONCE, FEW_AT_ONCE = 1 << 13, 1 << 9  # likelihoods that are computed in one call
-COMPARED_DRAWS = 32  # posterior draws at which tables are compared with the likelihood
-POINTS_OF_A_ROUND = 16  # numbers at which the ends of a table are sought, in each of at most so many rounds
-MAX_ROUNDS_FOR_ENDS = 30
-LEAST_GAIN = 4.0  # twice as many pieces reduce an error by more, or never enough
+TABLES_ERROR_NATS = 1e-4  # sum of the largest errors of all tables
+LIKELIHOODS_AT_ONCE, FEW_LIKELIHOODS_AT_ONCE = 1 << 13, 1 << 9  # likelihoods that are computed in one call
+TABLE_DRAWS = 32  # posterior draws at which tables are compared with the likelihood
+SEARCHED_POINTS = 16  # numbers at which the ends of a table are sought, in each of at most so many rounds
+MAX_SEARCHES_FOR_ENDS = 30
+MIN_GAIN_OF_PIECES = 4.0  # twice as many pieces reduce an error by more, or never enough
 
-_NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))  # of Chebyshev
-_TESTS = np.cos(np.pi * np.arange(DEGREE + 2) / (DEGREE + 1))  # where the error of a smooth function is largest
-_COEFFICIENTS = np.linalg.inv(np.vander(_NODES, increasing=True)).T  # of powers, from values at the nodes
+_CHEBYSHEV = np.cos(np.pi * (np.arange(TABLE_DEGREE + 1) + 0.5) / (TABLE_DEGREE + 1))  # of Chebyshev
+_TEST_PLACES = np.cos(np.pi * np.arange(TABLE_DEGREE + 2) / (TABLE_DEGREE + 1))  # of a smooth function's largest errors
+_COEFFICIENTS = np.linalg.inv(np.vander(_CHEBYSHEV, increasing=True)).T  # of powers, from values at the nodes
 
 
 class NoTable(ValueError):
@@ -110,7 +108,7 @@ class Tables:
     pieces: Array  # their number
     below: Array  # slopes at the two ends, beyond which the log-likelihood goes on in a straight line
     above: Array
-    coefficients: Array  # (all pieces, DEGREE + 1), of powers of a place from −1 to 1 on a piece, the constant first
+    coefficients: Array  # (all pieces, TABLE_DEGREE + 1), of powers of a place from −1 to 1 on a piece, upwards
     others: Array  # records without a table, whose likelihood is computed; 0 stands for it
 
     def __call__(self, x: Array) -> jax.Array:
@@ -119,8 +117,8 @@ class Tables:
         place = (inside - self.low) / self.width
         piece = jnp.clip(jnp.floor(place), 0, self.pieces - 1)
         coefficients = self.coefficients[self.first + piece.astype(int)]
-        t, value = 2 * (place - piece) - 1, coefficients[:, DEGREE]
-        for power in range(DEGREE - 1, -1, -1):
+        t, value = 2 * (place - piece) - 1, coefficients[:, TABLE_DEGREE]
+        for power in range(TABLE_DEGREE - 1, -1, -1):
             value = value * t + coefficients[:, power]
         return value + jnp.where(x < self.low, self.below, self.above) * (x - inside)
 
@@ -195,25 +193,25 @@ class TabulatedSite:
         if channel or isinstance(base, dist.Delta):
             raise NoTable("a channel takes longer to build than tables save, and a number with noise is quick itself")
         arguments = inspect.signature(type(base)).parameters.values()
-        if {each.name for each in arguments if each.default is each.empty} - set(base.arg_constraints):
+        if {argument.name for argument in arguments if argument.default is argument.empty} - set(base.arg_constraints):
             raise NoTable("the law of a record is made of other laws, not of numbers alone")
-        varying = [each for each in base.arg_constraints if depends(lambda _, law: getattr(law, each))]  # noqa: B023
+        varying = [name for name in base.arg_constraints if depends(lambda _, law: getattr(law, name))]  # noqa: B023
         others = depends(lambda site, _: (unwrapped(site["fn"])[0].mechanism, site["value"], site["scale"]))
         if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
             raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")
         (parameter,) = varying
-        if any(np.ndim(getattr(base, each)) > 1 for each in base.arg_constraints) or _scale(base, parameter) is None:
+        if any(np.ndim(getattr(base, name)) > 1 for name in base.arg_constraints) or _scale(base, parameter) is None:
             raise NoTable("a parameter of the law of a record is no number")
 
-        def known(parameters: Params) -> PyTree:
+        def constants(parameters: Params) -> PyTree:
             site = message(parameters)
             (law, keep), base = unwrapped(site["fn"]), _law(site)
             scale = 1.0 if site["scale"] is None else site["scale"]
-            arrays = {each: jnp.broadcast_to(getattr(base, each), shape) for each in base.arg_constraints}
+            arrays = {name: jnp.broadcast_to(getattr(base, name), shape) for name in base.arg_constraints}
             return arrays, law.mechanism, site["value"], jnp.broadcast_to(jnp.asarray(keep, float) * scale, shape)
 
-        start = jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), parameters)
-        arrays, mechanism, values, weights = jax.device_get(jax.jit(known)(start))
+        start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), parameters)
+        arrays, mechanism, values, weights = jax.device_get(jax.jit(constants)(start))
         mechanism = law.mechanism if is_concrete(law.mechanism) else mechanism
         return cls(type(base)(**arrays), parameter, mechanism, values, weights)
 
@@ -224,8 +222,8 @@ class TabulatedSite:
     @functools.cached_property
     def variances(self) -> np.ndarray:
         """Of the noise (records,)."""
-        deviations = getattr(getattr(self.mechanism, "noise", None), "standard_deviation", 1.0)
-        return np.broadcast_to(np.square(deviations), self.values.shape)
+        noise = self.mechanism.noise
+        return np.broadcast_to(1.0 if noise is None else np.square(noise.standard_deviation), self.values.shape)
 
     def numbers(self, message: Message) -> jax.Array:
         """The numbers (records,) in a run of the model, on the scale of the tables."""
@@ -244,9 +242,7 @@ class TabulatedSite:
         return Privatized(base, self.mechanism.of_records(self.values.shape, owners), validate_args=False)
 
     def tables(self) -> tuple[Tables, float]:
-        """Tables of the records, one for equal ones, each on as many pieces as it needs, and the sum of their largest
-        errors, and the records without one; `NoTable` if no table can be made.
-        """
+        """Tables of the records, one for equal ones, and the sum of their largest errors; `NoTable` without any."""
         columns = [getattr(self.base, name) for name in self.base.arg_constraints if name != self.parameter]
         columns += [np.broadcast_to(leaf, self.values.shape) for leaf in jax.tree.leaves(self.mechanism)]
         rows = np.stack([self.values, *columns], axis=-1).astype(float)
@@ -255,33 +251,33 @@ class TabulatedSite:
         low, high, possible = _ends(self, first)
         weights, errors = np.bincount(kinds, np.abs(self.weights), count), np.zeros(count)
         polynomials: list[Any] = [None] * count
-        pieces, waiting = FIRST_PIECES, np.flatnonzero(possible)
-        while len(waiting) and pieces <= MOST_PIECES:
-            offset = (np.arange(pieces)[:, None] + 0.5 * (1 + np.concatenate([_NODES, _TESTS]))).ravel() / pieces
+        pieces, waiting, places = FIRST_PIECES, np.flatnonzero(possible), np.concatenate([_CHEBYSHEV, _TEST_PLACES])
+        while len(waiting) and pieces <= MAX_PIECES:
+            offset = (np.arange(pieces)[:, None] + 0.5 * (1 + places)).ravel() / pieces
             points = low[waiting] + (high - low)[waiting] * offset[:, None]
             values = self.at(points, first[waiting]).reshape(pieces, -1, len(waiting))
-            made = np.einsum("pnk,nc->kpc", values[:, : DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
-            at_tests = np.einsum("kpc,tc->ptk", made, np.vander(_TESTS, DEGREE + 1, increasing=True))
-            before, now = errors[waiting], np.max(np.abs(at_tests - values[:, DEGREE + 1 :]), axis=(0, 1))
-            good = weights[waiting] * now <= MAX_ERROR_NATS / count
+            fitted = np.einsum("pnk,nc->kpc", values[:, : TABLE_DEGREE + 1], _COEFFICIENTS)  # (waiting, pieces, powers)
+            at_tests = np.einsum("kpc,tc->ptk", fitted, np.vander(_TEST_PLACES, TABLE_DEGREE + 1, increasing=True))
+            before, now = errors[waiting], np.max(np.abs(at_tests - values[:, TABLE_DEGREE + 1 :]), axis=(0, 1))
+            good = weights[waiting] * now <= TABLES_ERROR_NATS / count
             for place in np.flatnonzero(good):
-                polynomials[waiting[place]] = made[place]
+                polynomials[waiting[place]] = fitted[place]
             errors[waiting] = now
-            hopeless = (pieces > 2 * FIRST_PIECES) & (now > before / LEAST_GAIN)
+            hopeless = (pieces > 2 * FIRST_PIECES) & (now > before / MIN_GAIN_OF_PIECES)
             waiting, pieces = waiting[~good & ~hopeless], 2 * pieces
-        lacking = np.array([each is None for each in polynomials])
+        lacking = np.array([table is None for table in polynomials])
         if lacking.all():
-            raise NoTable(f"a log-likelihood is no polynomial of degree {DEGREE} on each of {MOST_PIECES} pieces")
-        errors[lacking], flat = 0.0, np.zeros((1, DEGREE + 1))
-        polynomials = [flat if each is None else each for each in polynomials]
-        sizes, powers = np.array([len(each) for each in polynomials]), np.arange(DEGREE + 1)
+            raise NoTable(f"a log-likelihood is no polynomial of degree {TABLE_DEGREE} on each of {MAX_PIECES} pieces")
+        errors[lacking], flat = 0.0, np.zeros((1, TABLE_DEGREE + 1))
+        polynomials = [flat if table is None else table for table in polynomials]
+        sizes, powers = np.array([len(table) for table in polynomials]), np.arange(TABLE_DEGREE + 1)
         width = (high - low) / sizes
-        below = np.array([each[0] @ (powers * (-1.0) ** (powers + 1)) for each in polynomials]) * 2 / width
-        above = np.array([each[-1] @ powers for each in polynomials]) * 2 / width
+        below = np.array([table[0] @ (powers * (-1.0) ** (powers + 1)) for table in polynomials]) * 2 / width
+        above = np.array([table[-1] @ powers for table in polynomials]) * 2 / width
         # The number of rows is a power of two, so that what is compiled serves other data.
-        coefficients = np.zeros((1 << int(sizes.sum() - 1).bit_length(), DEGREE + 1))
+        coefficients = np.zeros((1 << int(sizes.sum() - 1).bit_length(), TABLE_DEGREE + 1))
         coefficients[: sizes.sum()] = np.concatenate(polynomials)
-        of_records = [each[kinds] for each in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
+        of_records = [array[kinds] for array in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
         others = np.flatnonzero(lacking[kinds])  # known while the model is traced
         arrays = [*map(jnp.asarray, [*of_records, coefficients]), others]
         return Tables(*arrays), float(weights @ errors)
@@ -290,7 +286,7 @@ class TabulatedSite:
         """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
         records = np.arange(len(self.values)) if records is None else records
         flat, owners = numbers.ravel(), np.broadcast_to(records, numbers.shape).ravel()
-        size, result = AT_ONCE - 1, np.empty(flat.size)
+        size, result = LIKELIHOODS_AT_ONCE - 1, np.empty(flat.size)
         # Sums over counts have windows for the widest noise: records of one class of it share one that is compiled.
         widths = width_classes(np.sqrt(self.variances))
         parts = []
@@ -298,22 +294,20 @@ class TabulatedSite:
             rows = np.flatnonzero(widths[owners] == width)
             widest = int(np.argmax(np.where(widths == width, self.variances, -1.0)))
             parts += [(rows[start : start + size], widest) for start in range(0, len(rows), size)]
-        with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-table") as pool:
-            values = pool.map(lambda part: self._chunk(flat[part[0]], owners[part[0]], part[1]), parts)
-            for (rows, _), each in zip(parts, values, strict=True):
-                result[rows] = each
+        values = in_threads(lambda part: self._chunk(flat[part[0]], owners[part[0]], part[1]), parts)
+        for (rows, _), log_prob in zip(parts, values, strict=True):
+            result[rows] = log_prob
         return result.reshape(numbers.shape)
 
     def _chunk(self, x: np.ndarray, owners: np.ndarray, widest: int) -> np.ndarray:
         size = len(x)
-        room = AT_ONCE if size > FEW_AT_ONCE else FEW_AT_ONCE
+        room = LIKELIHOODS_AT_ONCE if size > FEW_LIKELIHOODS_AT_ONCE else FEW_LIKELIHOODS_AT_ONCE
         x = np.pad(x, (0, room - size), mode="edge")
         owners = np.pad(owners, (0, room - size), constant_values=widest)
-        with jax.enable_x64(True):
-            parameters = self.scale.parameter(jnp.asarray(x), self.variances[owners])
-            # Sums over counts choose their windows by the noise, which therefore must not be traced.
-            log_prob = Privatized.log_prob if self.base.support.is_discrete else _log_prob
-            values = np.asarray(log_prob(self.law_at(parameters, owners), self.values[owners]))
+        parameters = self.scale.parameter(jnp.asarray(x), self.variances[owners])
+        # Sums over counts choose their windows by the noise, which therefore must not be traced.
+        log_prob = Privatized.log_prob if self.base.support.is_discrete else _log_prob
+        values = np.asarray(log_prob(self.law_at(parameters, owners), self.values[owners]))
         return np.where(np.isnan(values), -np.inf, values)[:size]
 
 
@@ -332,14 +326,14 @@ def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndar
     """
     grid = site.scale.place(site.scale.sizes[:, None], site.variances[records])
     grid, every = np.broadcast_to(grid, (len(grid), len(records))), np.arange(len(records))
-    for _ in range(MAX_ROUNDS_FOR_ENDS):  # on a finer grid between the neighbours of those that are not lower
+    for _ in range(MAX_SEARCHES_FOR_ENDS):  # on a finer grid between the neighbours of those that are not lower
         values = site.at(grid, records)
         near, possible = values >= values.max(axis=0) - DEPTH_NATS, np.isfinite(values.max(axis=0))
         first, last = np.argmax(near, axis=0), len(grid) - 1 - np.argmax(near[::-1], axis=0)
         low, high = grid[np.maximum(first - 1, 0), every], grid[np.minimum(last + 1, len(grid) - 1), every]
         if np.all(high - low > 0.7 * (grid[-1] - grid[0])):
             break
-        grid = low + (high - low) * np.linspace(0, 1, POINTS_OF_A_ROUND)[:, None]
+        grid = low + (high - low) * np.linspace(0, 1, SEARCHED_POINTS)[:, None]
     return low, high, possible
 
 
@@ -368,11 +362,9 @@ class TabulatedRecords(Surrogate):
         self._numbers = program_of("numbers", numbers, chains.example)
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
-        flat = {
-            name: evenly_spaced(each.reshape(-1, *each.shape[2:]), COMPARED_DRAWS) for name, each in positions.items()
-        }
+        flat = some_draws(positions, TABLE_DRAWS)
         draws = len(next(iter(flat.values())))
-        rows = [self._numbers({name: each[i] for name, each in flat.items()}) for i in range(draws)]
+        rows = [self._numbers({name: values[i] for name, values in flat.items()}) for i in range(draws)]
         errors, count, others, certified = np.zeros(draws), 0, 0, 0.0
         for name, (site, tables, error) in self.tabulated.items():
             numbers, certified = np.stack([row[name] for row in rows]), certified + error
@@ -383,7 +375,7 @@ class TabulatedRecords(Surrogate):
         error = float(np.max(np.abs(errors)))
         report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
         report = dataclasses.replace(report, others=others or None)
-        if error <= 10 * MAX_ERROR_NATS:
+        if error <= 10 * TABLES_ERROR_NATS:
             return report
         why = f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws"
         return instead_of_expansion(self.problem, self.sampling, why, report)
@@ -392,7 +384,7 @@ class TabulatedRecords(Surrogate):
 def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:
     """Tables for the observed sites whose likelihoods are worth it; None if there is no such site."""
     density, sites = problem.density, problem.sites
-    candidates = [name for name, site in sites.items() if site.rows >= LEAST_TABULATED_ROWS and not site.latent]
+    candidates = [name for name, site in sites.items() if site.rows >= MIN_TABULATED_ROWS and not site.latent]
     requested = problem.expand is not None or problem.expansion is not None
     if requested or sampling.outside is not None or not candidates or panel_sketches(density):
         return None
@@ -401,7 +393,7 @@ def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:
     tabulated: Tabulated = {}
     for name in candidates:
         traced, _ = trace(lambda _, u, name=name: density.log_likelihood(u, u, [name]), parameters)
-        if traced.work < LEAST_WORK_OF_A_ROW * sites[name].rows or (few and sites[name].records >= WORTHWHILE_RECORDS):
+        if traced.work < MIN_WORK_OF_A_ROW * sites[name].rows or (few and sites[name].records >= WORTHWHILE_RECORDS):
             continue
         with contextlib.suppress(NoTable):
             site = TabulatedSite.of(density, name, parameters)

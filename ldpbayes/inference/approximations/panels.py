@@ -12,41 +12,32 @@ from scipy.linalg import block_diag
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.data import ExpandedSketch, MixedSketch, PanelSketch, Release
-from ldpbayes.inference.approximations.surrogates import (
-    ExpansionWarning,
-    Report,
-    SketchWarning,
-    Surrogate,
-)
+from ldpbayes.inference.approximations.surrogates import ExpansionWarning, Report, SketchWarning, Surrogate
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
 
-COMPARED_DRAWS = 64  # posterior draws at which densities are compared
+SKETCH_DRAWS = 64  # posterior draws at which densities are compared
 COARSE_ERROR_NATS = 1e-4  # that a sketch on fewer panels may be off by
-MAX_ERROR_NATS = 1e-3  # that a sketch's log-likelihood may differ by from that of the records
+SKETCH_ERROR_NATS = 1e-3  # that a sketch's log-likelihood may differ by from that of the records
 CACHED_SKETCHES = 2  # the matrices of so many sketches on 20 panels stay in a core's cache together
-REFINEMENTS = 2  # each is by a factor 4, and with more than 16 times the panels a channel's matrix would be too large
-FASTER = "Where many records share a law, a sketch in their place is faster, or a list of sketches by group."
+MAX_REFINEMENTS = 2  # each is by a factor 4: with more than 16 times the panels a channel's matrix would be too large
+SKETCH_ADVICE = "Where many records share a law, a sketch in their place is faster, or a list of sketches by group."
 
 
 @dataclasses.dataclass(eq=False)
 class DataAsTheyAre(Surrogate):
-    """The data as they are, but for sketches on panels: first coarser, and in the end as fine as is necessary."""
+    """The data, where sketches on panels are compared with their records, or with finer panels."""
 
     exact: Density
     coarse: bool  # whether sketches are coarser in the density than in the exact one
 
     def __post_init__(self) -> None:
-        self.advice, self.density, own = faster(self.exact), self.exact, panel_sketches(self.exact)
-        fewer = coarser(own, self._whole_numbers) if self.coarse else own
-        if any(a is not b for a, b in zip(fewer, own, strict=True)):
+        self.advice, self.density, sketches = faster(self.exact), self.exact, panel_sketches(self.exact)
+        fewer = coarser(sketches, self.problem.on_whole_numbers) if self.coarse else sketches
+        if any(a is not b for a, b in zip(fewer, sketches, strict=True)):
             self.density, self.least_warmup = with_sketches(self.exact, fewer), 2
-
-    @property
-    def _whole_numbers(self) -> bool:
-        return any(site.discrete_base for site in self.problem.sites.values())
 
     def prepare(self, chains: Any) -> None:
         super().prepare(chains)
@@ -58,7 +49,7 @@ class DataAsTheyAre(Surrogate):
         if not panels:
             return Report()
         report = Report(error_nats=self._certificate.error(positions), panels=tuple(panels))
-        if report.error_nats <= (MAX_ERROR_NATS if exact else COARSE_ERROR_NATS):
+        if report.error_nats <= (SKETCH_ERROR_NATS if exact else COARSE_ERROR_NATS):
             return report
         if not exact:
             return dataclasses.replace(self, coarse=False)
@@ -77,15 +68,18 @@ class DataAsTheyAre(Surrogate):
 
     def _finer(self, positions: Params) -> Density | None:
         """A density with sketches fine enough at these draws, or as fine as they get; None if no records were kept."""
-        density, chains, lattice = self.exact, self.chains, True if self._whole_numbers else None
-        for _ in range(REFINEMENTS):
+        density, chains, lattice = self.exact, self.chains, self.problem.on_whole_numbers or None
+        for _ in range(MAX_REFINEMENTS):
             refined = [sketch.refine(lattice=lattice) or sketch for sketch in panel_sketches(density)]
             finer = with_sketches(density, refined)
             if panel_counts(finer) == panel_counts(density):
                 return None
             density = finer
             # The margin is there because draws from the refined posterior will lie elsewhere.
-            if Certificate(density, density, chains.example, chains.measure).error(positions) <= 0.1 * MAX_ERROR_NATS:
+            if (
+                Certificate(density, density, chains.example, chains.measure).error(positions)
+                <= 0.1 * SKETCH_ERROR_NATS
+            ):
                 break
         return density
 
@@ -93,9 +87,8 @@ class DataAsTheyAre(Surrogate):
 def propose(problem: Problem, sampling: Sampling, *reports: Report) -> DataAsTheyAre:
     """The data as they are, which serve every problem; `reports` are of what was tried before."""
     exact = problem.density.replace_data(lambda data: data.exact if isinstance(data, ExpandedSketch) else data)
-    kinked = any(site.kinked for site in problem.sites.values())
     # Panels that a density has kinks in would be refused after the warm-up.
-    return DataAsTheyAre(problem, sampling, exact, sampling.outside is None and not kinked, reports=reports)
+    return DataAsTheyAre(problem, sampling, exact, sampling.outside is None and not problem.kinked, reports=reports)
 
 
 def instead_of_expansion(problem: Problem, sampling: Sampling, why: str, report: Report | None = None) -> DataAsTheyAre:
@@ -107,10 +100,11 @@ def instead_of_expansion(problem: Problem, sampling: Sampling, why: str, report:
 
 def faster(density: Density) -> str:
     """Advice for a model with releases that can be sketched."""
-    mechanisms: list[Any] = [each.mechanism for each in density.data if isinstance(each, Release) and not density.whole]
+    releases = [] if density.whole else [data for data in density.data if isinstance(data, Release)]
+    mechanisms: list[Any] = [release.mechanism for release in releases]
     numbers = [m for m in mechanisms if not (m.record_shape or m.batch_shape)]
     discrete = any(m.support.is_discrete for m in mechanisms)
-    return FASTER if discrete or any(m.released_range is not None for m in numbers) else ""
+    return SKETCH_ADVICE if discrete or any(m.released_range is not None for m in numbers) else ""
 
 
 class Certificate:
@@ -133,9 +127,9 @@ class Certificate:
             ours = measure(_reweighted(density, coarse, coarse_nodes, weights[0]), parameters)
             return ours - measure(_reweighted(exact, fine, fine_nodes, weights[1]), parameters)
 
-        first = jax.tree.map(lambda each: each[0], self._weights)
+        first = jax.tree.map(lambda rows: rows[0], self._weights)
         traced, (self._arrays,) = trace(difference, first, example)
-        draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((COMPARED_DRAWS, *leaf.shape), leaf.dtype), example)
+        draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((SKETCH_DRAWS, *leaf.shape), leaf.dtype), example)
         mapped = jax.vmap(jax.vmap(traced, (None, 0, None)), (None, None, 0))
         self._program = traced.program("certificate", mapped, self._arrays, self._weights, draws)
 
@@ -148,9 +142,9 @@ class Certificate:
         return [[np.stack([sketch.weights, sketch.thinned.weights]) for sketch in coarse], exact]
 
     def error(self, positions: Params, sketches: Sequence[Sequence[PanelSketch]] | None = None) -> float:
-        """Largest difference, in nats, at `COMPARED_DRAWS` of some positions (chains, draws, ...)."""
+        """Largest difference, in nats, at `SKETCH_DRAWS` of some positions (chains, draws, ...)."""
         flat = {name: positions[name].reshape(-1, *positions[name].shape[2:]) for name in self._example}
-        pick = np.linspace(0, len(jax.tree.leaves(flat)[0]) - 1, COMPARED_DRAWS).astype(int)
+        pick = np.linspace(0, len(jax.tree.leaves(flat)[0]) - 1, SKETCH_DRAWS).astype(int)
         weights = self._weights
         if sketches is not None:  # judged and exact ones: on the panels of the densities' own, without probes
             weights = self._weightings(sketches[0], [sketch.reference for sketch in sketches[1]])
@@ -161,8 +155,8 @@ class Certificate:
 def _reweighted(density: Density, sketches: list[PanelSketch], nodes: list[Array], weights: list[Array]) -> Density:
     """A density with these sketches, whose nodes and weights are replaced where they are kept once computed."""
     copies = [copy.copy(sketch) for sketch in sketches]
-    for sketch, own_nodes, own_weights in zip(copies, nodes, weights, strict=True):
-        vars(sketch).update(nodes=own_nodes, weights=own_weights)
+    for sketch, places, masses in zip(copies, nodes, weights, strict=True):
+        vars(sketch).update(nodes=places, weights=masses)
     return with_sketches(density, copies)
 
 

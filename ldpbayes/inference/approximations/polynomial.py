@@ -3,10 +3,8 @@
 import dataclasses
 import functools
 import math
-import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -18,14 +16,14 @@ from numpyro.infer import init_to_uniform
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
 from ldpbayes.inference.approximations._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, NoExpansion, cut_model
-from ldpbayes.inference.approximations._expanded import HOPELESS_SD, MODERATE_SD, NEGLIGIBLE_SD, Expanded
-from ldpbayes.inference.approximations._integral import AS_LONG
-from ldpbayes.inference.approximations._mode import Mode, find_mode
+from ldpbayes.inference.approximations._expanded import HOPELESS_SD_NATS, MODERATE_SD_NATS, NEGLIGIBLE_SD_NATS, Expanded
+from ldpbayes.inference.approximations._mode import PosteriorMode, find_mode
 from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
+from ldpbayes.inference.approximations.integral import ITERATIONS_AS_LONG
 from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
-from ldpbayes.inference.chains import Sampling, flat_rows
-from ldpbayes.inference.compiled_programs import program_of, trace
+from ldpbayes.inference.chains import Sampling, flat_rows, some_draws
+from ldpbayes.inference.compiled_programs import in_threads, program_of, trace
 from ldpbayes.inference.density import Density, Site, density_of, sites_of
 from ldpbayes.inference.model import model_of
 from ldpbayes.inference.problem import Problem
@@ -38,19 +36,18 @@ HELD_OUT_EVERY = 4  # every fourth point tests the polynomial and is not used to
 MIN_SEARCHES = 8  # for the mode: of two modes that attract alike, one is missed with probability 1/128
 NORMAL_DRAWS = 4000  # from the normal approximation: a frame of few draws is too narrow in many dimensions
 MAX_FIRST_PASSES = 400  # passes that a first expansion may take, if it is to be of a higher order than the second
-MAX_DRAWS = 8000  # draws of a posterior, among which points are picked
-MAX_ROUNDS = 4  # expansions, each at the draws of the one before
+PICKED_DRAWS = 8000  # draws of a posterior, among which points are picked
+MAX_EXPANSIONS = 4  # expansions, each at the draws of the one before
 MAX_PASSES = 6000  # passes for an expansion, beyond which no higher order is tried
 NARROW_RATIO = 0.05  # squared number of directions over the number of records up to which an expansion is nearly exact
-MIN_WORK = 1.5e10  # array entries that a gradient an iteration handles, from which on compiling an expansion pays
+MIN_WORK_TO_EXPAND = 1.5e10  # array entries that a gradient an iteration handles, from which on an expansion pays
 WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
 MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:
-    """A polynomial that replaces the log-likelihood of many records in `fit`. The function `expand` makes the
-    expansion.
+    """A polynomial, made by `expand`, that replaces the log-likelihood of many records in `fit`.
 
     Expansions of different records can be added if they have the same points (argument ``at`` of `expand`): ``first +
     second``, or ``sum(expansions)``. The attributes are:
@@ -87,12 +84,12 @@ class Expansion:
             raise ValueError("expansions can be added only if their points are equal: make the second with at=first")
         sums = {name: getattr(self, name) + getattr(other, name) for name in ("count", "values", "slopes", "outwards")}
         for name in ("promises", "doubts"):
-            own = getattr(self, name)
-            sums[name] = own + tuple(each for each in getattr(other, name) if each not in own)
+            here = getattr(self, name)
+            sums[name] = here + tuple(fact for fact in getattr(other, name) if fact not in here)
         return dataclasses.replace(self, **sums)
 
     def __radd__(self, other: object) -> "Expansion":
-        """Return this expansion if `other` is 0, so that ``sum`` can add expansions."""
+        """Return this expansion if `other` is 0, where ``sum`` starts."""
         return self if is_integer(other) and other == 0 else NotImplemented
 
     @functools.cached_property
@@ -104,11 +101,8 @@ class Expansion:
         return polynomial_of_slopes(self.frame, self.points[used], self.values[used], self.slopes[used], self.order)
 
     def errors(self) -> np.ndarray:
-        """Return errors of the polynomial at some of its points, in nats, as a measure of its accuracy.
-
-        A polynomial is fitted to three quarters of the points. An error is the difference between the exact
-        log-likelihood and this polynomial, at one of the other points, minus the mean of all these differences. (A
-        constant does not change the posterior.)
+        """Return errors in nats at one quarter of the points: exact log-likelihoods less a polynomial that is fitted to
+        the other points, minus the mean of these differences. (A constant does not change the posterior.)
         """
         test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
         errors = self.values[test] - self._fitted(~test).values(self.points[test])
@@ -173,8 +167,8 @@ def expand(
             coordinates = split.coordinates(draws)
             expansion, rays = split.expansion(coordinates, order), straight_rays(draws, coordinates)
         values = split.values(split.coordinates(rays.points))
-        promises = tuple(promise for each in density.data for promise in each.promises)
-        doubts = tuple(doubt for each in density.data for doubt in each.doubts)
+        promises = tuple(promise for data in density.data for promise in data.promises)
+        doubts = tuple(doubt for data in density.data for doubt in data.doubts)
         return dataclasses.replace(expansion, rays=rays, outwards=values, promises=promises, doubts=doubts)
 
 
@@ -184,7 +178,7 @@ class _PolynomialDensity(Density):
 
     cut: Cut
     polynomial: Polynomial
-    mode: Mode
+    mode: PosteriorMode
 
     def start(self, key: Key, strategy: Callable = init_to_uniform) -> Params:
         """A draw from the normal approximation at the mode: far from it, the polynomial is wrong."""
@@ -249,15 +243,7 @@ class SplitModel:
     def _passes(self, program: Callable, x: np.ndarray) -> list[Any]:
         with self._lock:  # searches for the mode run in threads
             self.passes += len(x)
-
-        def at(point: np.ndarray) -> Any:
-            with jax.enable_x64(True):
-                return jax.tree.map(np.asarray, program(point))
-
-        if len(x) == 1:
-            return [at(x[0])]
-        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ldpbayes-pass") as pool:
-            return list(pool.map(at, x))
+        return in_threads(lambda point: jax.tree.map(np.asarray, program(point)), x)
 
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
         return np.stack(list(map(self._coordinates, rows)))
@@ -267,7 +253,7 @@ class SplitModel:
         rest, gradients = zip(*map(self._tilted, rows, slopes), strict=True)
         return np.array(rest) - values, np.stack(gradients)
 
-    def mode(self, searches: int, expansion: Expansion | None = None) -> Mode:
+    def mode(self, searches: int, expansion: Expansion | None = None) -> PosteriorMode:
         """The posterior's mode, of several searches, by the records or by an expansion, or raise `NoExpansion`."""
         starts = [self.cut.parameters, *map(self._start, range(1, searches))]
         slopes = self.slopes if expansion is None else expansion.polynomial.values_and_slopes
@@ -277,7 +263,7 @@ class SplitModel:
 
         return find_mode(gradients, [flat_rows(start, self.cut.parameters)[0] for start in starts])
 
-    def normal_draws(self, mode: Mode) -> np.ndarray:
+    def normal_draws(self, mode: PosteriorMode) -> np.ndarray:
         noise = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 1), (NORMAL_DRAWS, len(mode.at))))
         return mode.at + noise @ mode.root.T
 
@@ -289,14 +275,14 @@ class SplitModel:
         except (KeyError, TypeError):
             allowed = f"an expansion, or a posterior with draws of {', '.join(names)}"
             raise ValueError(f"at must be {allowed}; got {posterior!r}") from None
-        draws = {name: evenly_spaced(each.reshape(-1, *each.shape[2:]), MAX_DRAWS) for name, each in values.items()}
-        return flat_rows(jax.jit(jax.vmap(self.cut.density.unconstrained))(draws), self.cut.parameters)
+        draws = jax.jit(jax.vmap(self.cut.density.unconstrained))(some_draws(values, PICKED_DRAWS))
+        return flat_rows(draws, self.cut.parameters)
 
     def expansion(self, x: np.ndarray, order: int | None = None, tail: np.ndarray | None = None) -> Expansion:
         """The expansion at some of these draws and of their tail; by default of the highest order with few passes."""
         frame = Frame.of_draws(x)
         if order is None:
-            order = max((each for each in ORDERS if passes_for(frame, each) <= MAX_FIRST_PASSES), default=ORDERS[0])
+            order = max((n for n in ORDERS if passes_for(frame, n) <= MAX_FIRST_PASSES), default=ORDERS[0])
         count = passes_for(frame, order)
         tails = [] if tail is None else [evenly_spaced(tail, count // 2)]
         return self.expansion_at(np.concatenate([evenly_spaced(x, count), *tails]), frame, order)
@@ -320,7 +306,7 @@ class ExpandedRecords(Expanded):
 
     split: SplitModel
     expansion: Expansion
-    mode: Mode
+    mode: PosteriorMode
     given: bool = False  # by the user
     number: int = 0  # of expansions before
 
@@ -329,7 +315,7 @@ class ExpandedRecords(Expanded):
         polynomial, mode = jax.tree.map(jnp.asarray, (self.expansion.polynomial, self.mode))
         cut = self.split.cut
         self.density = _PolynomialDensity(**vars(cut.density), cut=cut, polynomial=polynomial, mode=mode)
-        self._may_repeat = self.number < MAX_ROUNDS - 1 and self.split.passes < self.sampling.iterations
+        self._may_repeat = self.number < MAX_EXPANSIONS - 1 and self.split.passes < self.sampling.iterations
 
     @property
     def key(self) -> Key:
@@ -366,9 +352,11 @@ class ExpandedRecords(Expanded):
             order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
             # Reweighting takes a pass a draw, but no slopes and no other chains.
             passes, reweighting = 3 * passes_for(frame, order), self.sampling.num_samples * self.sampling.num_chains
-            tolerable = MODERATE_SD if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD
+            tolerable = (
+                MODERATE_SD_NATS if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD_NATS
+            )
             # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
-            if sd <= tolerable or (self.given and not sd <= HOPELESS_SD):
+            if sd <= tolerable or (self.given and not sd <= HOPELESS_SD_NATS):
                 return None
             expansion = self.split.expansion(draws, order)
         return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
@@ -390,7 +378,7 @@ class ExpandedShards(ExpandedRecords):
         report = split.report("expansion of shards", expansion.order)
         report = report.of_errors(expansion.errors(), outside=share, tail_error=tail, count=expansion.count)
         doubts = []
-        if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD:
+        if share > MAX_OUTSIDE or not report.error_sd_nats <= NEGLIGIBLE_SD_NATS:
             off = f"the error of the expansion is {report.error_sd_nats:.2g} nats (standard deviation) at its points"
             elsewhere = f"{share:.0%} of the draws are far from these points"
             doubts.append(f"{off}, and {elsewhere}; expand the shards again, with at=this posterior")
@@ -421,8 +409,8 @@ def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
     narrow = (cut.groups or 1) * cut.shape[-1] ** 2 <= NARROW_RATIO * cut.count
     # Whether it is worth its time and likely to be exact; no clock has a part in it.
     count = sum(np.size(value) for value in cut.parameters.values())
-    iterations = sampling.iterations if sampling.chains_because else AS_LONG.get(count, sampling.iterations)
-    if unsolicited and not (narrow and float(iterations) * float(split.work) >= MIN_WORK):
+    iterations = sampling.iterations if sampling.chains_because else ITERATIONS_AS_LONG.get(count, sampling.iterations)
+    if unsolicited and not (narrow and float(iterations) * float(split.work) >= MIN_WORK_TO_EXPAND):
         return None
     split.compile(passes=expansion is None or expansion.count == cut.count)
     return _begun(problem, sampling, split, expansion)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Key, Params
-from ldpbayes.inference.approximations._integral import Integrated
+from ldpbayes.inference.approximations.integral import Integrated
 from ldpbayes.inference.chains import Bar, Sampling
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
@@ -23,27 +23,20 @@ MAX_SHARE_AT_THE_END = 0.01  # share of such draws
 
 
 class ExpansionWarning(LdpBayesWarning):
-    """Warning that an expansion was not exact enough to sample the posterior, or that `fit` could not check the
-    expansion.
-
-    An expansion is a polynomial that replaces the log-likelihood of many records. The message gives the reason, and
-    says if `fit` used the exact log-likelihood of the records instead.
+    """Warning that an expansion (a polynomial that replaces the log-likelihood of many records) was not exact enough,
+    or that `fit` could not check it. The message gives the reason, and says if the records were used instead.
     """
 
 
 class LikelihoodWarning(LdpBayesWarning):
-    """Warning that a law of many records is too narrow, at some posterior draws, for the panels of its likelihood.
-
-    The panels are the intervals in which the likelihood integrates numerically over the unknown records. The message
-    says at how many draws, and what is exact there.
+    """Warning that a law of many records is too narrow, at some posterior draws, for the panels (intervals) in which
+    its likelihood integrates over the records. The message says at how many draws, and what is exact there.
     """
 
 
 class SketchWarning(LdpBayesWarning):
-    """Warning that the log-likelihood of a sketch was not exact enough to sample the posterior.
-
-    A sketch is a small summary that replaces the released values. The message gives the error, and says if `fit` made a
-    more exact sketch and sampled again.
+    """Warning that the log-likelihood of a sketch was not exact enough. The message gives the error, and says if `fit`
+    made a more exact sketch and sampled again.
     """
 
 

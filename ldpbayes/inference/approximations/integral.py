@@ -2,9 +2,7 @@
 
 import functools
 import itertools
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -13,17 +11,21 @@ from scipy.special import ndtri
 
 from ldpbayes._core.types import Array, Params, PyTree
 from ldpbayes.inference.chains import Bar, Positions, flat_rows
-from ldpbayes.inference.compiled_programs import program_of
+from ldpbayes.inference.compiled_programs import in_threads, program_of
 from ldpbayes.inference.density import Density
 from ldpbayes.numerics.cubature import RINGS, Cells, NotIntegrable, integrate
 
-MAX_PARAMETERS = 3
+MAX_INTEGRATED_PARAMETERS = 3
 # Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each longer than an evaluation.
 MAX_EVALUATIONS = 200_000
-AS_LONG = {1: 50, 2: 200, 3: 2000}  # by number of parameters: iterations of chains that take as long as an integral
-POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters
-BULK = 12.0  # standard deviations around its mean in which a prior has its mass
-BATCH, MAX_WORK = 128, 1 << 24  # points that are evaluated at once, and array entries that these handle at most
+ITERATIONS_AS_LONG = {
+    1: 50,
+    2: 200,
+    3: 2000,
+}  # by number of parameters: iterations of chains in the time of an integral
+START_POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters
+PRIOR_BULK_SDS = 12.0  # standard deviations around its mean in which a prior has its mass
+POINTS_AT_ONCE, MAX_ENTRIES_AT_ONCE = 128, 1 << 24  # points of one call, and array entries that these handle at most
 
 
 class Integrated(Positions):
@@ -39,12 +41,14 @@ class Integrated(Positions):
         coarse: bool = False,
     ) -> None:
         shapes = jax.tree.leaves(jax.eval_shape(density(data[0]).start, jax.random.key(0)))
-        if not 1 <= (count := sum(leaf.size for leaf in shapes)) <= MAX_PARAMETERS:
-            raise NotIntegrable(f"the model has {count} unconstrained parameters, more than {MAX_PARAMETERS}")
+        if not 1 <= (count := sum(leaf.size for leaf in shapes)) <= MAX_INTEGRATED_PARAMETERS:
+            raise NotIntegrable(
+                f"the model has {count} unconstrained parameters, more than {MAX_INTEGRATED_PARAMETERS}"
+            )
         super().__init__(density, data, len(seeds), num_samples)
         self._options, self._seeds = (rings, coarse), seeds
         potential, self._arrays = self._traced(lambda d, row: d.potential(self.at(row)), np.zeros(count))
-        self._size = max(1, min(BATCH, int(MAX_WORK / max(potential.work, 1))))
+        self._size = max(1, min(POINTS_AT_ONCE, int(MAX_ENTRIES_AT_ONCE / max(potential.work, 1))))
         rows = np.zeros((self._size, count))
         try:
             self._program = potential.program("integrand", jax.vmap(potential, (None, 0)), self._arrays[0], rows)
@@ -63,13 +67,11 @@ class Integrated(Positions):
         if not self._cells:
             starts = self._starts()
 
-            def one(arrays: PyTree) -> Cells:
-                with jax.enable_x64(True):
-                    return integrate(
-                        functools.partial(self._log_density, arrays, bar), *starts, MAX_EVALUATIONS, *self._options
-                    )
+            def integral(arrays: PyTree) -> Cells:
+                log_density = functools.partial(self._log_density, arrays, bar)
+                return integrate(log_density, *starts, MAX_EVALUATIONS, *self._options)
 
-            self._cells = _in_threads(one, self._arrays)
+            self._cells = in_threads(integral, self._arrays)
         return self._cells
 
     @property
@@ -96,17 +98,17 @@ class Integrated(Positions):
         """
         centre, scale = (flat_rows(part, self.example)[0] for part in self._spread())
         centre, scale = np.where(np.isfinite(centre), centre, 0.0), np.abs(scale)
-        known = np.isfinite(scale) & (scale > 0)
-        scale = np.where(known, scale, 1.0)
-        count, n, rng = POINTS[len(scale)], len(scale), np.random.default_rng(0)
+        stated = np.isfinite(scale) & (scale > 0)
+        scale = np.where(stated, scale, 1.0)
+        count, n, rng = START_POINTS[len(scale)], len(scale), np.random.default_rng(0)
         # Evenly spread numbers: multiples of powers of the root of x^(n + 1) = x + 1.
         golden = np.max(np.real(np.roots([1.0, *[0.0] * (n - 1), -1.0, -1.0])))
         even = (0.5 + np.arange(count)[:, None] * golden ** -np.arange(1.0, n + 1)) % 1
         near, wide = 4 * even[: count // 4] - 2, rng.standard_normal((count // 4, n))
-        wide *= np.where(known, scale, 10.0 ** rng.uniform(-1, 4, (len(wide), 1)))
+        wide *= np.where(stated, scale, 10.0 ** rng.uniform(-1, 4, (len(wide), 1)))
         prior = ndtri(even[count // 2 :]) * scale * np.resize([1.0, 1.0, 2.0, 4.0], (count - count // 2, 1))
         points = np.concatenate([[centre], centre + prior, near, centre + wide])
-        return points, scale, np.where(known, BULK * scale, np.inf)
+        return points, scale, np.where(stated, PRIOR_BULK_SDS * scale, np.inf)
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         """Positions of the draws, for which nothing needs to be warmed up."""
@@ -119,23 +121,16 @@ class Integrated(Positions):
             # Other data have other numbers, or draws from two posteriors would not be independent. The evidence is
             # rounded, so that numbers are the same where floating point numbers round otherwise.
             owners = zip(self._seeds, itertools.cycle(cells))
-            seeds = [[*seed, round(1e4 * own.log_integral) % 2**64] for seed, own in owners]
+            seeds = [[*seed, round(1e4 * cell.log_integral) % 2**64] for seed, cell in owners]
             uniforms = [np.random.default_rng(seed).random((iterations, 1 + n)) for seed in seeds]
-            draws = _in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
+            draws = in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
             rows, log_density = map(np.stack, zip(*draws, strict=True))
             self._drawn = self.at(rows), {"potential_energy": -log_density}
         return self._drawn
 
     def at(self, rows: Array) -> Params:
         """Positions by site at flat parameters (..., n)."""
-        ends = np.cumsum([np.size(each) for _, each in sorted(self.example.items())])
+        ends = np.cumsum([np.size(zeros) for _, zeros in sorted(self.example.items())])
         parts = zip(sorted(self.example.items()), np.append(0, ends), ends, strict=False)
         lead = np.shape(rows)[:-1]
-        return {name: rows[..., start:end].reshape(*lead, *np.shape(each)) for (name, each), start, end in parts}
-
-
-def _in_threads(function: Callable, items: Sequence[Any]) -> list[Any]:
-    if len(items) == 1:  # an interrupt is heard at once
-        return [function(items[0])]
-    with ThreadPoolExecutor(os.cpu_count() or 1, "ldpbayes-integral") as pool:
-        return list(pool.map(function, items))
+        return {name: rows[..., start:end].reshape(*lead, *np.shape(zeros)) for (name, zeros), start, end in parts}
