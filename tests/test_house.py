@@ -209,6 +209,19 @@ def test_the_top_level_is_short_and_no_public_name_stands_for_two_things():
     assert not {frozenset(names) for names in spellings.values() if len(names) > 1} - ALIKE
 
 
+def test_classes_and_constants_have_names_of_their_own():
+    """A name that stands in two modules would mean two things, in two units."""
+    places = {}
+    for file, (_, tree) in SOURCES.items():
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            constants = {name for target in targets if target for name in named(target, ast.Name)}
+            constants = {name for name in constants if re.fullmatch(r"_?[A-Z][A-Z0-9_]+", name)}
+            for name in constants | ({node.name} if isinstance(node, ast.ClassDef) else set()):
+                places.setdefault(name, set()).add(file)
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
 def test_what_a_face_exports_has_a_docstring():
     assert not {
         name for name, (value, *_) in ((n, [*v.values()]) for n, v in public_objects().items()) if not value.__doc__
