@@ -42,7 +42,7 @@ from ldpbayes.plots import plot_calibration, plot_density, plot_design
 from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
-ADVICE = {  # on options of `fit`, as the command line spells them
+ADVICE_ON_OPTIONS = {  # on options of `fit`, as the command line spells them
     "num_samples": "give more --warmup and --samples",
     "target_accept_prob": "raise --target-accept",
     "max_tree_depth": "raise --max-tree-depth",
@@ -554,7 +554,7 @@ def _plain_warnings() -> Iterator[set[str]]:
         def plain(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message)
             if isinstance(message, ldp.inference.ConvergenceWarning):
-                text = message.problem + advice(message.options, ADVICE)
+                text = message.problem + advice(message.options, ADVICE_ON_OPTIONS)
             if not issubclass(category, ldp.LdpBayesWarning):
                 show(message, category, *args, **kwargs)
             elif text not in messages:

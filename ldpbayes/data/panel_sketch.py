@@ -23,7 +23,7 @@ from ldpbayes.numerics.arrays import evenly_spaced, snapped
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
 DEFAULT_PANELS = 40
-NODES_PER_PANEL = 8  # nodes a panel
+NODES_PER_SKETCH_PANEL = 8  # nodes a panel
 MOMENTS_PER_PANEL = 12  # kept of each panel; the certificate compares the nodes, of which there are fewer, with them
 KEPT_PROBES = 256  # released values that are kept, to check a sketch against them
 RECORDS_READ_AT_ONCE = 1 << 15  # records that are read at a time, so that temporary arrays stay in a core's cache
@@ -66,7 +66,7 @@ class PanelSketch(Sketch):
     tails: Any
     atoms: Any
     edges: tuple[float, ...] = static()
-    order: int = static(default=NODES_PER_PANEL)
+    order: int = static(default=NODES_PER_SKETCH_PANEL)
     grid: int | None = static(default=None)
     chosen: bool = static(default=False)
     records: tuple | None = host(default=None)
@@ -100,7 +100,7 @@ class PanelSketch(Sketch):
         chosen = panels is not None or grid is not None  # graded panels, not equally wide, are left as they are
         records, probes = (array,) if keep_records else None, evenly_spaced(array, KEPT_PROBES).astype(float)
         sums, ends = panel_moments(mechanism, array, edges), tuple(edges.tolist())
-        return cls(mechanism, *sums, ends, NODES_PER_PANEL, grid, chosen, records, probes)
+        return cls(mechanism, *sums, ends, NODES_PER_SKETCH_PANEL, grid, chosen, records, probes)
 
     @cached_property
     def nodes(self) -> np.ndarray:

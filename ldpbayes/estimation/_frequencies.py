@@ -87,8 +87,8 @@ def frequencies(
     >>> ldp.frequencies(release).params.round(2).tolist()
     [0.21, 0.58, 0.21]
     """
-    if method not in _METHODS:
-        raise ValueError(f"method must be one of {', '.join(_METHODS)}, got {method!r}")
+    if method not in _ESTIMATORS:
+        raise ValueError(f"method must be one of {', '.join(_ESTIMATORS)}, got {method!r}")
     sketch = _exact_counts(data)
     warn_of_repeats(sketch.promises)
     d = sketch.mechanism.categories
@@ -292,7 +292,7 @@ def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
 
 
 _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}
-_METHODS = (*_LINEAR, "mle")
+_ESTIMATORS = (*_LINEAR, "mle")
 
 
 @jax.jit

@@ -138,7 +138,7 @@ def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class PosedLoss:
     """Records, and a loss of a flat parameter with positions for columns."""
 
     records: Records
@@ -150,7 +150,7 @@ class Problem:
     rough: bool  # whether the loss is a function with kinks in its parameter, to be rounded off over the units
 
 
-def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, method: Correction) -> Problem:
+def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, method: Correction) -> PosedLoss:
     """The problem of a user's loss; TypeError or ValueError unless release, loss, start and method fit each other."""
     records = records_of(release, method)
     original, start, unravel = _with_flat_parameter(loss, start, records)
@@ -164,7 +164,7 @@ def posed(loss: Loss | Callable, start: PyTree, release: Release | ArrayLike, me
     if not (isinstance(loss, Loss) or examined.smooth):
         rows, thetas = _lines(start, records, units, everywhere=False)
         rough = bool(has_kinks(original, rows[[0, 0]], thetas, 2))  # in the parameter alone
-    return Problem(records, examined, start, unravel, units, everywhere, rough)
+    return PosedLoss(records, examined, start, unravel, units, everywhere, rough)
 
 
 def _with_flat_parameter(

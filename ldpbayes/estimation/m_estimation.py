@@ -17,7 +17,7 @@ from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, correction_from, settled_for
-from ldpbayes.estimation._problem import Problem, Records, check_finite, natural_units, posed, records_of
+from ldpbayes.estimation._problem import PosedLoss, Records, check_finite, natural_units, posed, records_of
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning, names_of
 from ldpbayes.estimation.losses import Loss
 from ldpbayes.mechanisms.additive import Additive
@@ -411,7 +411,7 @@ def _bootstrap_estimates(
 
 
 def _place(
-    problem: Problem, space: Box | Ball | None, original_start: PyTree
+    problem: PosedLoss, space: Box | Ball | None, original_start: PyTree
 ) -> tuple[np.ndarray, Box | Ball, np.ndarray | None]:
     """A start, its space, and units (p,) to round off kinks over; by default they follow from the naive estimate, where
     a function with kinks always starts: rounded off, it shows its minimum only from nearby.
@@ -433,7 +433,7 @@ def _place(
     return start if keep_start else naive, space, units if problem.rough else None
 
 
-def _naive_estimate(problem: Problem, space: Box | Ball | None) -> tuple[np.ndarray, np.ndarray]:
+def _naive_estimate(problem: PosedLoss, space: Box | Ball | None) -> tuple[np.ndarray, np.ndarray]:
     """The minimiser of the uncorrected loss, in a space so wide that it only keeps numbers finite, and units there."""
     records, naive, units = problem.records, problem.start, problem.units
     if space is None:

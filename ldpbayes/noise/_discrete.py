@@ -20,8 +20,8 @@ from ldpbayes.privacy import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff, 
 from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, gaussian_log_tail
 
 # Half of a rule of 16 nodes for the standard normal law, as its integrand is even.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
-_HERMITE = _NODES[8:], _WEIGHTS[8:] * math.sqrt(2 / math.pi)
+_HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+_HERMITE = _HERMITE_NODES[8:], _HERMITE_WEIGHTS[8:] * math.sqrt(2 / math.pi)
 
 
 @dataclasses.dataclass(frozen=True)

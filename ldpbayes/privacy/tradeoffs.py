@@ -16,7 +16,7 @@ from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+_LEGENDRE_NODES, _LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 class Tradeoff(abc.ABC):
@@ -182,8 +182,8 @@ def gaussian_log_delta(epsilon: ArrayLike, mu: ArrayLike) -> np.ndarray:
     log_density = -(a**2) / 2 - np.log(2 * np.pi) / 2
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         # where a and b are near, R(a) - R(b) cancels; it is the integral of -R' > 0 over a short interval
-        points = a[..., None] + mu[..., None] * (1 + _NODES) / 2
-        near = log_density + np.log(mu / 2 * np.sum(_WEIGHTS * _minus_mills_slope(points), axis=-1))
+        points = a[..., None] + mu[..., None] * (1 + _LEGENDRE_NODES) / 2
+        near = log_density + np.log(mu / 2 * np.sum(_LEGENDRE_WEIGHTS * _minus_mills_slope(points), axis=-1))
         apart = log_density + np.log(_mills(a) - _mills(b))
         # where delta is near one, 1 - delta is computed to full precision
         large = np.log1p(-(special.ndtr(a) + np.exp(log_density) * _mills(b)))
