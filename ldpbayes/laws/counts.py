@@ -113,9 +113,7 @@ class _OfGeometric(Family):
 
 
 class Counts(OneParameterFamily):
-    """Base class of families of whole numbers from 0 on, clamped to ``upper``: define `base`, `ranges` and perhaps
-    `of_mean`.
-    """
+    """Base class of families of counts, clamped to ``upper``: define `base`, `ranges` and perhaps `of_mean`."""
 
     record_range = (0.0, math.inf)
     lattice_step: ClassVar[float] = 1.0
@@ -129,13 +127,7 @@ class Counts(OneParameterFamily):
 
 @pytree_dataclass
 class Binomial(Counts):
-    """Family of numbers of successes, not clamped. The parameter is ``probs``, the probability of a success.
-
-    Parameters
-    ----------
-    trials : int
-        Number of trials for each record, at least 1.
-    """
+    """Family of successes in ``trials`` ≥ 1 trials, not clamped. The parameter is ``probs``, the probability of one."""
 
     option: ClassVar = "binomial"
     option_help: ClassVar = {"trials": "number of trials"}
@@ -190,13 +182,7 @@ class Poisson(Counts):
 
 @pytree_dataclass
 class Multinomial(ParametricFamily):
-    """Family of categories 0, 1, ..., ``categories`` − 1. The parameter is ``probs`` (categories,), the probabilities.
-
-    Parameters
-    ----------
-    categories : int
-        Number of categories, at least 2.
-    """
+    """Family of the categories 0, ..., ``categories`` − 1, at least 2. The parameter is ``probs`` (categories,)."""
 
     option: ClassVar = "multinomial"
     option_help: ClassVar = {"categories": "number of categories"}

@@ -110,9 +110,7 @@ class WaitingTimes(OneParameterFamily):
 
 @pytree_dataclass
 class Exponential(WaitingTimes):
-    """Family of exponential records from 0 on. The parameter is ``rate``; 1/``rate`` is from ``upper``/1000 to 10
-    ``upper``.
-    """
+    """Family of exponential records. The parameter is ``rate``; 1/``rate`` is from ``upper``/1000 to 10 ``upper``."""
 
     option: ClassVar = "exponential"
     upper: Array = None
@@ -147,14 +145,9 @@ class GammaLaw(NumberFamily):
 
 @pytree_dataclass
 class GammaRate(WaitingTimes, GammaLaw):
-    """Family of gamma records whose shape is known, with positive bounds. The parameter is ``rate``.
+    """Family of gamma records of a known shape ``concentration`` (positive), with positive bounds.
 
-    The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
-
-    Parameters
-    ----------
-    concentration : float
-        The known shape, positive.
+    The parameter is ``rate``. The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
     """
 
     option: ClassVar = "gamma_rate"
@@ -193,9 +186,8 @@ class ScaledStatistics(NumberFamily):
 class Gamma(ScaledStatistics, GammaLaw):
     """Family of gamma records, with positive bounds. The parameters are ``concentration``, the shape, and ``rate``.
 
-    The statistics of a record x are log x and x. Each is scaled to the range from 0 to 1 between the bounds. The
-    estimated concentration is limited to the range from 0.01 to 1000, and the estimated rate to the range from
-    0.001/``upper`` to 1000/``lower``.
+    The statistics are log x and x, scaled to the range from 0 to 1 between the bounds. The concentration is estimated
+    from 0.01 to 1000, and the rate from 0.001/``upper`` to 1000/``lower``.
     """
 
     option: ClassVar = "gamma"
@@ -214,12 +206,8 @@ class Gamma(ScaledStatistics, GammaLaw):
         return self.scaled(jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate]))
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Solve log k − ψ(k) = log mean(x) − mean(log x) for the concentration k, where ψ is the digamma function
-        ([Minka]).
-
-        If mean(x) is outside the bounds, it is moved to the nearest bound. If log mean(x) − mean(log x) is not
-        positive, the likelihood has no maximum, and k is the largest allowed number. The second result is True in these
-        two cases.
+        """Solve log k − ψ(k) = log mean(x) − mean(log x) for the concentration k, ψ the digamma function ([Minka]). If
+        the right side is not positive, the likelihood has no maximum, and k is the largest allowed number.
         """
         least, most = self.extremes()
         log_x, x = least + (most - least) * mean
@@ -237,11 +225,10 @@ class Gamma(ScaledStatistics, GammaLaw):
 
 @pytree_dataclass
 class Beta(ScaledStatistics):
-    """Family of beta records. The parameters are ``concentration1`` and ``concentration0``.
+    """Family of beta records, of density ∝ x^(``concentration1`` − 1) (1 − x)^(``concentration0`` − 1).
 
-    The density at x is proportional to x^(concentration1 − 1) (1 − x)^(concentration0 − 1). The statistics are log x
-    and log(1 − x), scaled to the range from 0 to 1 between the bounds, which must be strictly between 0 and 1. Each
-    estimated concentration is limited to the range from 0.01 to 1000.
+    The statistics are log x and log(1 − x), scaled to the range from 0 to 1 between the bounds, which must be strictly
+    between 0 and 1. Both parameters, the concentrations, are estimated from 0.01 to 1000.
     """
 
     option: ClassVar = "beta"

@@ -23,23 +23,18 @@ STEEP_FALLS = np.array([4.0, 14.0])  # of the log density of a steep piece, wher
 class SmoothDensity(dist.Distribution):
     """Density on an interval. Its logarithm is linear between equally spaced knots, and its ends may have atoms.
 
-    Let f be the linear interpolation of the values f_0, ..., f_K at the knots. The density is exp(f(x))/Z, where Z is
-    the integral of exp(f) over the interval: a constant that is added to all values does not change it. With enough
-    knots, every law on the interval is close to such a density.
-
-    An atom is a positive probability of an end of the interval. It stands for the records beyond this end, which a
-    mechanism with these bounds clips to the end.
+    The density is exp(f(x))/Z, where f interpolates the values at the knots, and Z normalises. With enough knots, every
+    law on the interval is close to such a density. An atom is the positive probability of an end: of the records beyond
+    it, which a mechanism with these bounds clips to it.
 
     Parameters
     ----------
     log_density : array_like (*batch, knots)
-        Finite values f of the log density at the knots, up to a common constant, at least four. The first knot is
-        at `lower`, and the last knot is at `upper`.
+        At least four finite values f at the knots, from `lower` to `upper`, up to a common constant.
     lower, upper : float
         Ends of the interval, finite, lower < upper, in the unit of the data.
     outside : array_like (*batch, 2), optional
-        The two atoms: the probabilities of records below `lower` and above `upper`, with a sum below 1. Default: no
-        atoms.
+        The atoms: probabilities of records below `lower` and above `upper`, with a sum below 1. Default: none.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"log_density": constraints.real_vector}
@@ -117,7 +112,7 @@ class SmoothDensity(dist.Distribution):
         return jax.nn.softmax(self._log_pieces, axis=-1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return P(X ≤ value) for a record X that is clipped to the interval. It includes the atoms at the two ends."""
+        """Return P(X ≤ value) for a record X that is clipped to the interval, the atoms included."""
         value = jnp.asarray(value)
         piece, share, left, right = self._place(jnp.clip(value, self.lower, self.upper))
         masses, total = self._masses, jax.nn.logsumexp(self._log_pieces, axis=-1)
@@ -164,9 +159,8 @@ class SmoothDensity(dist.Distribution):
 class SmoothMass(SmoothDensity):
     """Law of whole numbers whose log probabilities are linear between equally spaced knots: `SmoothDensity` for counts.
 
-    The probability of k is proportional to exp(f(k)) for k from `lower` to `upper`. The probabilities in `outside` are
-    added to the probabilities of the two ends. ``args`` and ``kwargs`` are the parameters of `SmoothDensity`. Raises
-    ValueError if the ends are not whole numbers.
+    The probability of k is proportional to exp(f(k)) for k from `lower` to `upper`, whole numbers (else ValueError),
+    where those `outside` are added. ``args`` and ``kwargs`` are those of `SmoothDensity`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -252,9 +246,7 @@ def _taken(values: Array, index: jax.Array) -> jax.Array:
 
 
 def _log_integral(left: Array, right: Array) -> jax.Array:
-    """Log ∫ exp(f) over a unit interval on which f goes linearly from `left` to `right`: their mean, and log sinh(u)/u
-    for half of their difference u, by its series where u is small.
-    """
+    """Log ∫ exp(f), f linear on [0, 1]: the mean plus log sinh(u)/u, a series if half the difference u is small."""
     u = 0.5 * (right - left)
     small = jnp.abs(u) < 0.1
     near, far = jnp.where(small, u, 0.0) ** 2, jnp.where(small, 1.0, jnp.abs(u))

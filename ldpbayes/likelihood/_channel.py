@@ -1,6 +1,5 @@
-"""The mechanism as a matrix from latent nodes to released values, the same for any base and parameters: p(z_j | θ) is
-Σ_k K[k, j] p_θ(x_k), with K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx of the Lagrange bases ℓ_k of a panel's nodes, exact up to
-rounding, as it is cut where p(z | ·) has kinks.
+"""The mechanism as a matrix, the same for any base: p(z_j | θ) is Σ_k K[k, j] p_θ(x_k) over latent nodes, with K[k, j]
+= ∫ ℓ_k(x) p(z_j | x) dx of Lagrange bases ℓ_k of a panel's nodes, cut at kinks of p(z | ·), so exact to rounding.
 """
 
 import functools
@@ -106,7 +105,7 @@ def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panel
 
 
 def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[Latent, Any]:
-    """Points and mechanism of a part of a batch's last axis, which has a size; what lacks that axis stays whole."""
+    """Points and mechanism of a part of a batch's last axis, of this size; what lacks that axis stays whole."""
 
     def cut(leaf: Array) -> Array:
         return leaf[..., part] if np.shape(leaf)[-1:] == (size,) else leaf
@@ -175,8 +174,8 @@ class _Kernel:
         return self.log(left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1))))
 
     def integrals(self, log_values: Array, log_scale: Array, left: Array, right: Array, holders: list) -> Array:
-        """Integrals (8 panels, *z) of the panels' Lagrange bases against it, divided by exp(log_scale), from values of
-        `log_at_gauss_points`; `holders` mark, for each cut, the panel (panels, *z) that it is in, if any.
+        """Integrals (8 panels, *z) of the Lagrange bases against it, over exp(log_scale), from values of
+        `log_at_gauss_points`; `holders` mark the panel (panels, *z) that each cut is in.
         """
         # every panel by one Gauss rule whose nodes all released values share ...
         t, w = leggauss(INTEGRATION_ORDER)

@@ -86,9 +86,7 @@ class Latent:
         return replace(self, nodes=nodes, volume=volume, pieces=(left, right, whole))
 
     def density(self, base: dist.Distribution) -> jax.Array:
-        """Density (or mass) at nodes and ends (n + 2, *batch), normalised on these: where unresolved, all is on the
-        nearest one.
-        """
+        """Density (or mass) at nodes and ends (n + 2, *batch), normalised; on the nearest one if unresolved."""
         log_density = self._log_points(base)
         # the shift only keeps exp() in range and cancels, so it needs no gradient
         shift = jnp.maximum(jax.lax.stop_gradient(log_density).max(axis=0), jnp.finfo(log_density.dtype).min)
@@ -153,9 +151,7 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
 def latent_nodes(
     base: dist.Distribution, mechanism: Any, panels: int | None = None, least: int = LEAST_PANELS
 ) -> Latent:
-    """Nodes for a univariate base: 8 a panel inside the bounds (`least` panels, more if the noise is narrow), or all
-    counts.
-    """
+    """Nodes for a univariate base: 8 a panel inside the bounds (over `least` if noise is narrow), or all counts."""
     check_nodes(base, mechanism)
     if base.support.is_discrete:
         return _discrete_latent(base, mechanism)
@@ -260,9 +256,7 @@ def _has_jumps(mechanism: Any, z: np.ndarray) -> bool:
 
 
 def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
-    """Log density of released values by panels cut at centres and breaks of the law and kinks of p(z | ·): all terms
-    positive.
-    """
+    """Log density of released values on panels cut at centres and breaks of the law and kinks of p(z | ·)."""
     edges = latent_nodes(
         base, mechanism, least=PANELS_BESIDE_CENTRES if family_of(base).centres() else LEAST_PANELS
     ).edges

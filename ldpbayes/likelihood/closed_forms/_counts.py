@@ -175,8 +175,8 @@ def _under_laplace(
 def _under_gaussian(
     law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
-    """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat. For a
-    negative binomial, counts up to the end of the first window are added: near 0 its log masses need not be concave.
+    """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat; and
+    all counts below it for a negative binomial, whose log masses need not be concave near 0.
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))

@@ -65,9 +65,7 @@ def _at_codes(theta: Array, z: Array, groups: Array | None) -> jax.Array:
 
 @register_closed_form(dist.Distribution, PureProtocol)
 def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) -> jax.Array:
-    """p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner] for two categories under
-    randomized response; [KJKH], supplement 11, eq. 33, for optimal unary encoding.
-    """
+    """exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))): [Warner]; [KJKH] suppl. 11, eq. 33, for unary encoding."""
     theta, groups = _shares(base, mechanism)
     epsilon = jnp.asarray(mechanism.epsilon)
     fraction = jnp.exp(-epsilon) - jnp.expm1(-epsilon) * supported_mass(mechanism, z, theta, groups)
@@ -87,7 +85,7 @@ def _log_supported(mechanism: PureProtocol, z: Array) -> jax.Array:
 
 @register_closed_form(dist.Distribution, TransitionMatrix)
 def transition_matrix(base: dist.Distribution, mechanism: TransitionMatrix, z: Array) -> jax.Array:
-    """p(z | θ) = Σ_x θ_x P(z | x): the law of the outputs is θ times the matrix."""
+    """p(z | θ) = Σ_x θ_x P(z | x)."""
     theta, groups = _shares(base, mechanism)
     return log_or_nothing(_at_codes(theta @ jnp.asarray(mechanism.matrix, theta.dtype), z, groups))
 
