@@ -1,7 +1,6 @@
 """Confidence intervals for private estimates, by the parametric bootstrap.
 
-A private estimator releases an estimate with noise. The bootstrap applies the estimator to many simulated data sets.
-The resulting estimates are called replicates. The confidence intervals are computed from the replicates.
+They are computed from replicates: estimates by the private estimator from many simulated data sets.
 """
 
 from ldpbayes.bootstrap._bootstrap import (

@@ -54,12 +54,12 @@ def _studentised(result: "BootstrapEstimate", probability: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Transformed:
-    """Pivotal interval on a transformed scale, such as the logarithmic scale. The ends are transformed back.
+    """Pivotal interval on a transformed scale, whose ends are transformed back.
 
     Parameters
     ----------
     forward : callable
-        The transformation of the parameters: an increasing function of arrays (..., p). Default: the logarithm.
+        An increasing function of parameters (..., p). Default: the logarithm.
     inverse : callable
         The inverse of `forward`. Default: the exponential function.
     """
@@ -104,15 +104,14 @@ def interval_kind(kind: str | Interval) -> Interval:
 class BootstrapEstimate(Estimate):
     """A private estimate of p numbers, with the replicates of its parametric bootstrap.
 
-    A replicate is an estimate from simulated data. `Estimate` describes the attributes that all estimates have. The
-    other attributes are:
+    Besides those of `Estimate`, the attributes are:
 
     - ``draws`` (draws, p): the replicates of the estimate or, after a correction of bias, of the corrected estimate;
     - ``uncorrected`` (p,): the estimate before the correction;
-    - ``formula_error`` (p,) and ``draws_error`` (draws, p): standard errors of the estimate and of each replicate,
-      computed by a formula. They are None if there is no formula. Studentised intervals need them;
-    - ``outside``: True if the release was outside the domain of the estimator, as in `Estimated`;
-    - ``outside_draws``: the number of simulated releases outside this domain;
+    - ``formula_error`` (p,) and ``draws_error`` (draws, p): standard errors of the estimate and of each replicate by a
+      formula, for studentised intervals, or None without one;
+    - ``outside`` and ``outside_draws``: whether the release was, and how many simulated releases were, outside the
+      domain of the estimator, as in `Estimated`;
     - ``kind``: the default kind of the intervals.
     """
 
@@ -130,7 +129,7 @@ class BootstrapEstimate(Estimate):
 
     @functools.cached_property
     def covariance(self) -> np.ndarray:
-        """Covariance (p, p) of the replicates. It contains the uncertainty from sampling and from the noise."""
+        """Covariance (p, p) of the replicates: uncertainty from sampling and from the noise."""
         finite = self.draws[np.isfinite(self.draws).all(axis=1)]
         return np.atleast_2d(np.cov(finite, rowvar=False))
 
@@ -155,12 +154,11 @@ class BootstrapEstimate(Estimate):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower ends (p,) and the upper ends (p,) of the confidence intervals of the p numbers.
 
-        `Estimate.interval` describes `level` (default: 0.95) and `side`. The default of `kind` is the attribute
-        ``kind`` of this estimate. Possible kinds are:
+        `Estimate.interval` describes `level` and `side`. The default of `kind` is the attribute ``kind``. Kinds are:
 
-        - ``"percentile"``: the ends are quantiles q of the replicates τ* (estimates from simulated data);
-        - ``"pivotal"``: the end below which the parameter is with probability P is 2τ̂ − q(1 − P) for the estimate τ̂.
-          The law of estimate minus truth is assumed to equal the law of replicate minus estimate;
+        - ``"percentile"``: the ends are quantiles q of the replicates τ*;
+        - ``"pivotal"``: the end below which the parameter is with probability P is 2τ̂ − q(1 − P) for the estimate τ̂,
+          as if estimate minus truth had the law of replicate minus estimate;
         - ``"studentised"``: pivotal with errors divided by standard errors, if the estimator has a formula for these;
         - ``"log"``: pivotal on the logarithmic scale;
         - ``Transformed(forward, inverse)``, or your own function of a `BootstrapEstimate` and P that returns the ends.
@@ -180,7 +178,7 @@ class BootstrapEstimate(Estimate):
         return interval_kind(self.kind)(self, probability)
 
     def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
-        """Return a table of the estimates as text, with intervals as of `interval`, of a `level` and a `kind`."""
+        """Return a table of the estimates as text, with the intervals of `interval`."""
         return Estimate.summary(self if kind is None else dataclasses.replace(self, kind=kind), level)
 
     @property
