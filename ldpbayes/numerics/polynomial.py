@@ -27,8 +27,7 @@ def lagrange_from_legendre(order: int) -> np.ndarray:
 
 
 class Frame(NamedTuple):
-    """Coordinates y = root (x − center) of draws x, of mean 0 and covariance 1, in the r ≤ n directions with a spread.
-    """
+    """Coordinates y = root (x − center) of draws x, of mean 0 and covariance 1: r ≤ n, for directions with a spread."""
 
     center: np.ndarray  # (..., n)
     root: np.ndarray  # (..., r, n): 0 in a direction in which a batch has no spread, but another has
