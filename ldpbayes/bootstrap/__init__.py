@@ -1,7 +1,4 @@
-"""Confidence intervals for private estimates, by the parametric bootstrap.
-
-They are computed from replicates: estimates by the private estimator from many simulated data sets.
-"""
+"""Confidence intervals by the parametric bootstrap: a private estimator's replicates from simulated data sets."""
 
 from ldpbayes.bootstrap._bootstrap import (
     Estimated,

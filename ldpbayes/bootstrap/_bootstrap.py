@@ -312,10 +312,8 @@ def parametric_bootstrap(
     simulator : callable, optional
         A function (random key, parameters) → simulated data, which the estimator can read (else ValueError), such as
         `simulator_of` makes. Your own function needs one. Default: that of the estimator.
-    draws : int
-        Number of replicates, one for each simulated data set. Default: 1000.
-    seed : int
-        Random seed. Default: 0.
+    draws, seed : int
+        Number of replicates, one for each simulated data set (default: 1000), and random seed (default: 0).
     target : callable, optional
         From the parameters to the quantities that need intervals, a pytree of arrays. Default: that of the estimator.
     correction : OneStep or Matched, optional
@@ -376,7 +374,6 @@ def parametric_bootstrap(
 
 
 def _warn(outside: bool, share: float, targets: np.ndarray) -> None:
-    """Warn of a release, or of too large a share of the replicates, outside the domain, and of infinite targets."""
     problems, lost = [], int((~np.isfinite(targets)).any(axis=1).sum())
     if outside:
         problems.append("the release is outside the domain of the estimator: the noise is too large for these records")

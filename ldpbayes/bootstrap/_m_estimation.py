@@ -59,7 +59,6 @@ class LossEstimator(RecordsEstimator):
     count: int = static()
     simulator: Simulator = static()
     unravel: Callable[[Array], PyTree] = static()
-
     mechanism = property(lambda self: self.estimator.mechanism)
 
     def randomize(self, key: Key, data: Array) -> tuple[jax.Array, Key]:

@@ -202,10 +202,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
         low, high = (self._law.natural(theta, self.family) for theta in (self.lower, self.upper))
         return self.family.sensitivity(1) * jnp.abs(high - low)
 
-    @property
-    def temper(self) -> Array:
-        """The number ρ ≤ 1 by which the log-likelihood is multiplied."""
-        return jnp.minimum(1.0, self.epsilon / self._largest_ratio)
+    temper = property(lambda self: jnp.minimum(1.0, self.epsilon / self._largest_ratio), doc="The number ρ.")
 
     def posterior(self, total: Array) -> Pair:
         """The two parameters of the tempered posterior, for the sum `total` of the clamped records."""

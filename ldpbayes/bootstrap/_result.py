@@ -32,7 +32,6 @@ def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
 
 
 def _percentile(result: "BootstrapEstimate", probability: float) -> np.ndarray:
-    """Efron's interval: its ends are quantiles of the replicates."""
     return quantile(result.draws, probability)
 
 
@@ -92,7 +91,6 @@ INTERVALS: dict[str, Interval] = {
 
 
 def interval_kind(kind: str | Interval) -> Interval:
-    """The rule of a name, or a rule itself; ValueError for an unknown name."""
     if callable(kind):
         return kind
     if kind not in INTERVALS:

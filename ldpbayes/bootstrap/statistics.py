@@ -78,15 +78,12 @@ def _randomized(estimator: FamilyEstimator, key: Key, data: Array) -> jax.Array:
 
 @pytree_dataclass
 class SufficientStatisticsEstimator(FamilyEstimator):
-    """Private estimator that `sufficient_statistics` makes. The ``mechanism`` has no bounds, and at least the
-    sensitivity of the sums; ``account_for_clamping``, ``family`` and ``count`` are described there.
-    """
+    """What `sufficient_statistics` makes: its ``mechanism`` has the sensitivity of the sums or more, and no bounds."""
 
     family: ParametricFamily
     mechanism: Additive
     count: int = static()
     account_for_clamping: bool = static(default=False)
-
     fewest = 2
 
     def __post_init__(self) -> None:
@@ -208,7 +205,6 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 
     family: NormalVector
     intercept: bool = static(default=True)
-
     constraints = {
         "coef": constraints.real_vector,
         "intercept": constraints.real,
@@ -224,16 +220,12 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         at_least(self.regressors + 3, "count", self.count)
 
     regressors = property(lambda self: self.family.dimension - 1)
+    origin = property(lambda self: jnp.asarray(self.family.centre) / self.family.half)  # of scaled columns
 
     @property
     def deviations(self) -> jax.Array:
-        """Standard deviations of the noise in the mean of each statistic."""
+        # of the noise in the mean of each statistic
         return jnp.broadcast_to(jnp.sqrt(self.mechanism.noise.variance) / self.count, len(self.family.columns))
-
-    @property
-    def origin(self) -> jax.Array:
-        """Centres of the bounds, in units of half their distances."""
-        return jnp.asarray(self.family.centre) / self.family.half
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         d, n, half = self.regressors, self.count, self.family.half

@@ -44,7 +44,6 @@ class Grouped(dist.Distribution):
         super().__init__(jnp.shape(groups), (), validate_args=validate_args)
 
     def _own(self, of_all_laws: jax.Array) -> jax.Array:
-        """A record's own entry in rows (*batch, N, G)."""
         return jnp.take_along_axis(of_all_laws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:

@@ -132,7 +132,6 @@ class Binomial(Counts):
     option: ClassVar = "binomial"
     option_help: ClassVar = {"trials": "number of trials"}
     trials: int = static()
-
     base: ClassVar = dist.BinomialProbs
     ranges = {"probs": (0.0, 1.0)}
 
@@ -143,7 +142,6 @@ class Binomial(Counts):
         return dist.BinomialProbs(params["probs"], self.trials, validate_args=False)
 
     upper = property(lambda self: float(self.trials))
-
     record_range = property(lambda self: (0.0, self.upper))
 
     def of_mean(self, mean: Array) -> Array:
@@ -174,9 +172,7 @@ class Poisson(Counts):
 
     option: ClassVar = "poisson"
     upper: Array = static(default=None)
-
     base: ClassVar = dist.Poisson
-
     ranges = property(lambda self: {"rate": (1e-3 * self.upper, 3.0 * self.upper)})
 
 
@@ -187,7 +183,6 @@ class Multinomial(ParametricFamily):
     option: ClassVar = "multinomial"
     option_help: ClassVar = {"categories": "number of categories"}
     categories: int = static()
-
     base: ClassVar = dist.CategoricalProbs
     lattice_step: ClassVar[float] = 1.0
 
@@ -195,7 +190,6 @@ class Multinomial(ParametricFamily):
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     record_range = property(lambda self: (0, self.categories - 1))
-
     columns = property(lambda self: tuple(f"category {k}" for k in range(self.categories)))
 
     def statistics(self, x: Array) -> jax.Array:

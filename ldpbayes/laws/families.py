@@ -166,7 +166,6 @@ def is_empty(edge: Array, end: Array, direction: int) -> bool:
 
 
 def _feasible(base: dist.Distribution, points: Array) -> Array:
-    """A point inside the support for each of some points."""
     shape = jnp.broadcast_shapes(jnp.shape(points), jnp.shape(base.support(points)))
     return base.support.feasible_like(jnp.zeros(shape, jnp.result_type(points, float)))
 
@@ -346,7 +345,6 @@ def graded_points(base: dist.Distribution, grades: np.ndarray = GRADES) -> list[
 
 
 def graded_breaks(base: dist.Distribution) -> jax.Array | None:
-    """`density_breaks` and `graded_points` in order."""
     breaks = density_breaks(base)
     points = [*([] if breaks is None else [breaks]), *graded_points(base)]
     return jnp.sort(jnp.concatenate(points), axis=0) if points else None

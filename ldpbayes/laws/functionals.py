@@ -164,7 +164,6 @@ def _cdf(law: Any, x: jax.Array) -> jax.Array:
 
 
 def _between(law: Any, ends: jax.Array) -> jax.Array:
-    """Probabilities between lower ends, which come first, and as many upper ends."""
     lower, upper = jnp.split(_cdf(law, ends), 2)
     return upper - lower
 

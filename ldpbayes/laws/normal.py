@@ -79,7 +79,6 @@ class NormalMean(OneParameterFamily, NormalLaw):
     scale: Array
     lower: Array = None
     upper: Array = None
-
     known_arguments: ClassVar = ("scale",)
 
 
@@ -94,7 +93,6 @@ class Normal(NormalLaw):
     option: ClassVar = "gaussian"
     lower: Array = None
     upper: Array = None
-
     columns: ClassVar[tuple[str, ...]] = ("u", "u*u")
 
     @property
@@ -139,7 +137,6 @@ class NormalVector(ParametricFamily):
     option: ClassVar = "multivariate_normal"
     lower: Array = None
     upper: Array = None
-
     base: ClassVar = dist.MultivariateNormal
     accounts_for_clamping: ClassVar[bool] = False
 
@@ -147,7 +144,6 @@ class NormalVector(ParametricFamily):
         check_bounds(self, "finite numbers, one for each column", lambda a: np.isfinite(a) & (a.ndim == 1))
 
     event_shape = property(lambda self: (self.dimension,))
-
     dimension = property(lambda self: len(self.lower))
 
     @property

@@ -114,7 +114,6 @@ class Exponential(WaitingTimes):
 
     option: ClassVar = "exponential"
     upper: Array = None
-
     base: ClassVar = dist.Exponential
     concentration = 1.0
     lower = 0.0
@@ -155,7 +154,6 @@ class GammaRate(WaitingTimes, GammaLaw):
     concentration: Array
     lower: Array = None
     upper: Array = None
-
     known_arguments: ClassVar = ("concentration",)
 
 
@@ -193,9 +191,7 @@ class Gamma(ScaledStatistics, GammaLaw):
     option: ClassVar = "gamma"
     lower: Array = None
     upper: Array = None
-
     columns: ClassVar[tuple[str, ...]] = ("log x", "x")
-
     ranges = property(lambda self: {"concentration": (0.01, 1e3), "rate": (1e-3 / self.upper, 1e3 / self.lower)})
 
     def natural(self, x: Array) -> jax.Array:
@@ -234,7 +230,6 @@ class Beta(ScaledStatistics):
     option: ClassVar = "beta"
     lower: Array = None
     upper: Array = None
-
     base: ClassVar = dist.Beta
     record_range = (0.0, 1.0)
     open_range: ClassVar[str | None] = "but not an end, because log(x) and log(1 - x) are the statistics"

@@ -194,9 +194,7 @@ def table_of_one(law: PointMasses) -> tuple[jax.Array, jax.Array]:
 
 
 def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Callable[[Array], Params]]:
-    """Parameters as a vector (q,) in which any step is allowed, by bijections of NumPyro, and the way back.
-    Probabilities, which may be 0 and 1, stand for themselves, and the nearest ones for other vectors.
-    """
+    """Parameters as a free vector (q,), and back: probabilities stand for themselves, the nearest ones for others."""
 
     def bijection(constraint: Constraint) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
         if constraint is constraints.unit_interval:
@@ -251,20 +249,9 @@ class ParametricFamily(abc.ABC):
         fields = {name: getattr(self, name) for name in self.known_arguments}
         return self.base(**fields, **params, validate_args=False)  # nodes may be at the end of the support
 
-    @property
-    def constraints(self) -> Constraints:
-        """A dict from the names of the parameters to their constraints, which are objects of NumPyro."""
-        return self.base.arg_constraints
-
-    @property
-    def centre(self) -> Array:
-        """The middle between the bounds, in the unit of the data."""
-        return (self.lower + self.upper) / 2
-
-    @property
-    def half(self) -> Array:
-        """Half of the distance between the bounds, in the unit of the data."""
-        return (self.upper - self.lower) / 2
+    constraints = property(lambda self: self.base.arg_constraints, doc="NumPyro's constraints of the parameters.")
+    centre = property(lambda self: (self.lower + self.upper) / 2, doc="The middle between the bounds.")
+    half = property(lambda self: (self.upper - self.lower) / 2, doc="Half of the distance between the bounds.")
 
     def clamp(self, x: Array) -> jax.Array:
         """Return the records `x` as floats, those outside the bounds moved to the nearest bound."""

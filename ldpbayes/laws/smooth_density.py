@@ -79,15 +79,10 @@ class SmoothDensity(dist.Distribution):
     knots = property(lambda s: np.linspace(s.lower, s.upper, s.log_density.shape[-1]), doc="Positions of the knots.")
     _step = property(lambda self: (self.upper - self.lower) / (self.log_density.shape[-1] - 1))
 
-    @property
-    def _inside(self) -> Array:
-        """Probability of the interval, without atoms."""
-        return 1.0 if self.outside is None else 1.0 - jnp.sum(self.outside, axis=-1)
-
-    @property
-    def _log_pieces(self) -> jax.Array:
-        """Log integrals of exp(f) over the pieces (*batch, knots − 1), each of length one."""
-        return _log_integral(self.log_density[..., :-1], self.log_density[..., 1:])
+    # probability of the interval without atoms; log integrals of exp(f) over the pieces, of length one; their shares
+    _inside = property(lambda self: 1.0 if self.outside is None else 1.0 - jnp.sum(self.outside, axis=-1))
+    _log_pieces = property(lambda self: _log_integral(self.log_density[..., :-1], self.log_density[..., 1:]))
+    _masses = property(lambda self: jax.nn.softmax(self._log_pieces, axis=-1))
 
     def _place(self, x: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Piece of each value, how far in it is, from 0 to 1, and log densities at the piece's ends."""
@@ -105,11 +100,6 @@ class SmoothDensity(dist.Distribution):
         total = jax.nn.logsumexp(self._log_pieces, axis=-1)
         log_prob = left + share * (right - left) - total - np.log(self._step) + inside
         return jnp.where((value >= self.lower) & (value <= self.upper), log_prob, -jnp.inf)
-
-    @property
-    def _masses(self) -> jax.Array:
-        """Probabilities of the pieces (*batch, knots − 1), given the interval."""
-        return jax.nn.softmax(self._log_pieces, axis=-1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
         """Return P(X ≤ value) for a record X that is clipped to the interval, the atoms included."""
@@ -197,7 +187,6 @@ class SmoothMass(SmoothDensity):
         return self.lower + jnp.sum(below, axis=-1)
 
     def _at(self, values: jax.Array, count: ArrayLike) -> jax.Array:
-        """Values (*batch, counts) at counts."""
         index = (jnp.clip(jnp.asarray(count), self.lower, self.upper) - self.lower).astype(int)
         return _taken(values, jnp.broadcast_to(index, jnp.broadcast_shapes(index.shape, self.batch_shape)))
 

@@ -17,7 +17,7 @@ from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.laws.families import NODES_PER_PANEL, aligned
-from ldpbayes.likelihood.latent import Latent, latent_nodes
+from ldpbayes.likelihood.latent import Latent, latent_nodes, log_density_at
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
@@ -116,7 +116,6 @@ def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[La
 
 
 def _matrix(xp: ArrayModule, grid: Latent, mechanism: Any, z: Array) -> tuple[Array, Array]:
-    """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
     kernel = _Kernel(xp, mechanism, z)
     batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
     ends = xp.stack([xp.broadcast_to(kernel.log(xp.asarray(end)), batch) for end in grid.ends])
@@ -138,11 +137,6 @@ def _matrix(xp: ArrayModule, grid: Latent, mechanism: Any, z: Array) -> tuple[Ar
     return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
 
 
-@jax.jit
-def _log_prob(mechanism: Mechanism, z: Array, x: Array) -> jax.Array:
-    return mechanism.log_prob(z, x)
-
-
 @dataclass(frozen=True)
 class _Kernel:
     """p(z | x) as a function of x at released values z (*z, *event), computed with ``xp``, and its integrals."""
@@ -153,14 +147,14 @@ class _Kernel:
 
     def log(self, x: Array) -> Array:
         if self.xp is not np or self.mechanism.event_shape or self.mechanism.batch_shape:
-            return self.xp.asarray(_log_prob(self.mechanism, self.z, x))
+            return self.xp.asarray(log_density_at(self.mechanism, self.z, x))
         # Values of all shapes are computed by one program, so that it is compiled once.
         pairs = np.stack(np.broadcast_arrays(self.z, x))
         flat, logs = pairs.reshape(2, -1), np.empty(pairs[0].size)
         for start in range(0, len(logs), PAIRS_AT_ONCE):
             part = flat[:, start : start + PAIRS_AT_ONCE]
             padded = np.pad(part, ((0, 0), (0, PAIRS_AT_ONCE - part.shape[1])), mode="edge")
-            logs[start : start + PAIRS_AT_ONCE] = np.asarray(_log_prob(self.mechanism, *padded))[: part.shape[1]]
+            logs[start : start + PAIRS_AT_ONCE] = np.asarray(log_density_at(self.mechanism, *padded))[: part.shape[1]]
         return logs.reshape(pairs.shape[1:])
 
     @functools.cached_property

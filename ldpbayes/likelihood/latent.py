@@ -49,6 +49,7 @@ PANELS_BESIDE_CENTRES = 8  # panels beside those around the centres of the law
 CHEAP_VALUES = 64  # values for which the time does not matter
 JUMP_NATS = 1e-6  # nats by which p(z | x) changes at a kink that is a jump
 NODES_AT_ONCE = 1 << 23  # nodes of all values that are evaluated at once
+log_density_at = jax.jit(lambda mechanism, z, x: mechanism.log_prob(z, x))
 
 
 @pytree_dataclass(eq=False)
@@ -216,11 +217,6 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))
 
 
-@jax.jit
-def _log_prob(mechanism: Mechanism, z: Array, places: Array) -> jax.Array:
-    return mechanism.log_prob(z, places)
-
-
 def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
     """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds."""
     grid = latent_nodes(base, mechanism)
@@ -229,7 +225,7 @@ def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array)
     places = aligned(np.concatenate([grid.nodes, grid.ends]), rank)
     # if all is known, a constant of what is traced
     with jax.ensure_compile_time_eval() if is_concrete(z, mechanism) else contextlib.nullcontext():
-        kernel = _log_prob(mechanism, z, places)
+        kernel = log_density_at(mechanism, z, places)
     return log_sum(aligned(masses, rank) + kernel, axis=0)
 
 
@@ -296,7 +292,6 @@ def _log_integral(logs: Callable[[Array], Array], points: Array, outside: Array)
         off = jnp.finfo(x.dtype).eps * jnp.abs(x) + jnp.finfo(x.dtype).tiny
         values = logs(jnp.minimum(jnp.maximum(x, left + off), right - off))
         highest = jnp.maximum(jax.lax.stop_gradient(values).max(axis=0), jnp.finfo(values.dtype).min)
-        # Weights are not taken as logs: a panel without width has a derivative, if a break of the law is on an edge.
         return highest, jnp.sum(jnp.exp(values - highest) * weights, axis=0)
 
     sides, groups = (points[:-1], points[1:]), -(-NODES_PER_PANEL * points.size // NODES_AT_ONCE)

@@ -172,7 +172,6 @@ class Privatized(dist.Distribution):
 
     @property
     def variance(self) -> jax.Array:
-        """Variance of a released value, as `mean`."""
         if self._unclipped:
             return self._law.variance + self.mechanism.moments(self.mean)[1]
         return self._moments_by_quadrature()[1]
@@ -205,7 +204,6 @@ def _by_numbers(
 
 
 def _follows(base: dist.Distribution, mechanism: Any, z: Array, method: str, panels: int | None) -> bool:
-    """Whether nodes follow the law of each record."""
     if method in BY_CHANNEL and method in BY_QUADRATURE:
         return panels is None and is_needed(base, mechanism, z)
     return method in BY_QUADRATURE
@@ -297,7 +295,6 @@ class PreparedLikelihood:
         return cls(mechanism, values, weights.ravel(), build_channel(law, noisy, values, panels))
 
     def log_prob(self, law: dist.Distribution) -> jax.Array:
-        """Log densities (m,) of the released numbers under a law."""
         log_prob = for_all_records(lambda law, *_: self.channel.log_prob(law))
         return jnp.ravel(log_prob(law, self.mechanism, self.values))
 

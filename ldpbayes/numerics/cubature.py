@@ -1,7 +1,6 @@
-"""Integrals of densities of one to three variables on adaptive cells, and independent draws from such densities.
-
-Coordinates are such that the mode of most mass is at 0, with curvature 1. Cells are boxes, wider outwards, on each of
-which a polynomial stands for the log density: of many records it is nearly quadratic, so few nodes are enough.
+"""Integrals of densities of one to three variables on adaptive cells, and draws from them. Coordinates are such that
+the mode of most mass is at 0, with curvature 1. Cells are boxes, wider outwards, on each of which a polynomial stands
+for the log density: of many records it is nearly quadratic, so few nodes are enough.
 """
 
 import functools
@@ -128,9 +127,7 @@ class Cells:
         return np.concatenate([self._points(cell, rule.dense) for cell in cells]), weights.ravel()
 
     def draws(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draws (m, n) and their log densities (m,), from numbers (m, 1 + n) in [0, 1): for a cell, and then a place on
-        each axis, by its distribution given the axes before.
-        """
+        """Draws (m, n), and log densities (m,), by numbers (m, 1 + n) in [0, 1) for a cell and a place on each axis."""
         n, ends = len(self.centre), np.cumsum(self.masses)
         cell = np.searchsorted(ends / ends[-1], uniforms[:, 0], side="right").clip(0, len(ends) - 1)
         chosen, inverse, counts = np.unique(cell, return_inverse=True, return_counts=True)

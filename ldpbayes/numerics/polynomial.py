@@ -72,7 +72,6 @@ class Polynomial:
     size = property(lambda self: math.comb(self.slope.shape[-1] + self.order, self.order))  # different coefficients
 
     def __call__(self, x: Array) -> jax.Array:
-        """Values (...) at points (..., n)."""
         return _value(self, jnp.einsum("...kn,...n->...k", self.root, x - self.center))
 
     def values(self, points: np.ndarray) -> np.ndarray:
@@ -142,9 +141,7 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Array, order: int) -> Polynomial:
-    """The polynomial of an order, 2 to 4, whose gradients are nearest to `slopes` (points, ..., n) at `points`, and
-    whose mean is that of `values` (points,), summed over a batch.
-    """
+    """The polynomial, of order 2 to 4, of gradients nearest to `slopes` (points, ..., n) and the mean of `values`."""
     y, g = frame.coordinates(points), np.einsum("...nk,...n->...k", frame.lift, slopes)
     batch, r = y.shape[1:-1], y.shape[-1]
     flat = [np.moveaxis(a.reshape(len(a), -1, r), 1, 0) for a in (y, g)]
@@ -158,9 +155,7 @@ def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Arr
 
 
 def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
-    """Slope, curvature, third and, for order 4, fourth, from gradients g at points y: one factorisation fits all
-    entries of g, and averages over permutations make the fit a gradient.
-    """
+    """Slope, curvature, third and (order 4) fourth, by one least-squares fit of all entries of gradients g at y."""
     r = y.shape[1]
     indices = [np.array([*itertools.combinations_with_replacement(range(r), k)], int).T for k in range(1, order)]
     monomials = [np.ones((len(y), 1)), *(np.prod(y[:, index], axis=1) for index in indices)]

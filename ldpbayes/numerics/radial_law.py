@@ -94,7 +94,6 @@ class RadialLaw:
         self.tail = mass[self.mode :]
 
     def log_mass(self, u: np.ndarray) -> np.ndarray:
-        """Log density of u."""
         d = self.dimension
         return math.log(2) + d / 2 * math.log(math.pi) - special.gammaln(d / 2) + d * u + self.log_density(u)
 

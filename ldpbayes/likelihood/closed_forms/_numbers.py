@@ -46,7 +46,6 @@ def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Arra
 
 @register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=False)
 def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """A normal statistic with Laplace noise: the integrals left and right of z."""
     rate = 1.0 / mechanism.noise.resolution
     x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
     # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
@@ -103,7 +102,6 @@ def _over_continuous(noise: Any) -> jax.Array:
 
 @register_closed_form(dist.Normal, Reported, bounded=False)
 def normal_reported(base: dist.Normal, rule: Reported, z: Array) -> jax.Array:
-    """A normal statistic with Laplace, Gaussian or such discrete noise, in a reporting rule."""
     if not isinstance(rule.noise, (*_LAPLACE, Gaussian, laws.DiscreteGaussian)):
         raise ValueError(f"the law of a Normal in a reporting rule without bounds is unknown for {rule.noise!r}")
     form: Any = closed_form(base, rule.innermost)
@@ -230,9 +228,7 @@ def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int
 
 
 def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
-    """Log density (*batch) of normal vectors plus symmetric Laplace noise, `away` (*batch, d) from their mean; to 1e-8
-    in up to six dimensions if principal standard deviations are at least `sigma`/10.
-    """
+    """Log density of normal rows plus symmetric Laplace noise; to 1e-8 if deviations are at least `sigma`/10, d ≤ 6."""
     w, log_weights = mixing_rule(MIXING_NODES)
     d = away.shape[-1]
     if jnp.ndim(sigma) or covariance.ndim > 2:  # a factorisation for each record and node

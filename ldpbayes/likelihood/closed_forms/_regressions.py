@@ -261,10 +261,8 @@ class RegressionRows(dist.Distribution):
         Law N(m, C) of the covariates x, event shape (d,), batch shape ().
     response : callable
         From linear predictors (an array) to the law of y, a NumPyro distribution such as ``BernoulliLogits``.
-    slopes : array (d,)
-        Coefficients of the covariates, in the unit of the predictor for each unit of a covariate.
-    intercept : array_like
-        The predictor if all covariates are 0. Default: 0.
+    slopes, intercept : array (d,) and float
+        Coefficients, in the unit of the predictor for each unit of a covariate; the predictor at 0. Default: 0.
     place : int
         Position of the response in a row. Default: the last column.
     scales : int

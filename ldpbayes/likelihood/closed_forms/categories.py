@@ -78,9 +78,7 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
     return log_supported + log_fraction
 
 
-@jax.jit
-def _log_supported(mechanism: PureProtocol, z: Array) -> jax.Array:
-    return mechanism.log_supported(z)
+_log_supported = jax.jit(lambda mechanism, z: mechanism.log_supported(z))
 
 
 @register_closed_form(dist.Distribution, TransitionMatrix)
