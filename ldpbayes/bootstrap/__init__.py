@@ -10,11 +10,7 @@ from ldpbayes.bootstrap._bootstrap import (
 )
 from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
 from ldpbayes.bootstrap._one_posterior_sample import OnePosteriorSampleEstimator as one_posterior_sample
-from ldpbayes.bootstrap._result import (
-    BootstrapEstimate,
-    BootstrapWarning,
-    Transformed,
-)
+from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, Transformed
 from ldpbayes.bootstrap.statistics import least_squares, sufficient_statistics
 from ldpbayes.laws.counts import Bernoulli, Binomial, Counts, Multinomial, Poisson
 from ldpbayes.laws.normal import Normal, NormalMean, NormalVector

@@ -116,11 +116,8 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
         def nearer(_: int, step: jax.Array) -> jax.Array:
             # the excess is convex, so that Newton's steps from outside stay outside
             depth, slope = jax.jvp(excess, (step,), (jnp.ones_like(step),))
-            return jnp.where(
-                depth > TABLE_DEPTH_NATS,
-                step - (depth - TABLE_DEPTH_NATS) / jnp.where(depth > TABLE_DEPTH_NATS, slope, 1.0),
-                step,
-            )
+            deeper = depth > TABLE_DEPTH_NATS
+            return jnp.where(deeper, step - (depth - TABLE_DEPTH_NATS) / jnp.where(deeper, slope, 1.0), step)
 
         return lax.fori_loop(0, DEPTH_NEWTON_STEPS, nearer, edge)
 
@@ -222,9 +219,8 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
     def release_values(self, release: Array) -> jax.Array:
         allowed = f"a draw of {self._law.parameter} from {self.lower:g} to {self.upper:g}, as release() returns it"
-        return jnp.asarray(
-            checked("release", release, allowed, lambda a: (a.ndim == 0) & (a >= self.lower) & (a <= self.upper))
-        )
+        draw = checked("release", release, allowed, lambda a: (a.ndim == 0) & (a >= self.lower) & (a <= self.upper))
+        return jnp.asarray(draw)
 
     @property
     def guarantee(self) -> Guarantee:

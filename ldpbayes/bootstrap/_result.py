@@ -73,13 +73,10 @@ class Transformed:
             raise ValueError(f"the estimate {result.params} has no value on the transformed scale")
         # a replicate outside the scale's domain, such as a negative one, is as far away as can be
         undefined = np.isnan(draws) & ~np.isnan(result.draws)
-        draws = np.where(
-            undefined, np.where(result.draws < result.params, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY), draws
-        )
+        draws = np.where(undefined, np.where(result.draws < result.params, -np.inf, np.inf), draws)
+        draws = np.clip(draws, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY)
         with np.errstate(over="ignore"):
-            return self.inverse(
-                2 * estimate - quantile(np.clip(draws, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY), 1 - probability)
-            )
+            return self.inverse(2 * estimate - quantile(draws, 1 - probability))
 
 
 INTERVALS: dict[str, Interval] = {
@@ -131,10 +128,7 @@ class BootstrapEstimate(Estimate):
         finite = self.draws[np.isfinite(self.draws).all(axis=1)]
         return np.atleast_2d(np.cov(finite, rowvar=False))
 
-    @property
-    def bias(self) -> np.ndarray:
-        """Estimated bias (p,): the mean of the replicates minus the estimate. It is near 0 after a correction."""
-        return np.nanmean(self.draws, axis=0) - self.params
+    bias = property(lambda self: np.nanmean(self.draws, axis=0) - self.params, doc="Mean of ``draws`` − estimate (p,)")
 
     @property
     def replicates(self) -> "xarray.Dataset":

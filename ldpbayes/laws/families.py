@@ -120,8 +120,7 @@ _FAMILIES = Registry()
 
 
 def register_family(*base_types: type) -> Callable[[F], F]:
-    """Class decorator that registers a subclass of `Family` for the NumPyro classes ``base_types`` and their
-    subclasses.
+    """Class decorator that registers a subclass of `Family` for NumPyro classes ``base_types`` and their subclasses.
 
     The family of the nearest base class counts, and yours before those of the package. Raises ValueError if you have
     registered another one for a class.

@@ -209,9 +209,8 @@ def _inverse(law: Any, q: jax.Array) -> jax.Array:
         inner = start + width * aligned(np.arange(1, BRACKET_PARTS) / BRACKET_PARTS, 1 + q.ndim)
         return start + width * (jnp.sum(_cdf(law, place(inner)) < q, axis=0) / BRACKET_PARTS), width / BRACKET_PARTS
 
-    start, width = jax.lax.fori_loop(
-        0, BRACKET_CUTS, narrowed, (jnp.full_like(q, -2 * limit), jnp.full_like(q, 4 * limit))
-    )
+    bracket = jnp.full_like(q, -2 * limit), jnp.full_like(q, 4 * limit)
+    start, width = jax.lax.fori_loop(0, BRACKET_CUTS, narrowed, bracket)
     x = place(start + width)
     return jnp.round(x) if law.support.is_discrete else x
 

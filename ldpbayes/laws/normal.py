@@ -57,21 +57,17 @@ class NormalLaw(NumberFamily):
     base: ClassVar = dist.Normal
 
     def reach(self, record: dist.Normal) -> tuple[Array, Array, Array]:
-        return (
-            record.loc - NORMAL_REACH_DEVIATIONS * record.scale,
-            record.loc,
-            record.loc + NORMAL_REACH_DEVIATIONS * record.scale,
-        )
+        reach = NORMAL_REACH_DEVIATIONS * record.scale
+        return record.loc - reach, record.loc, record.loc + reach
 
     ranges = property(lambda self: {"loc": (self.lower - self.width, self.upper + self.width)})
 
 
 @pytree_dataclass
 class NormalMean(OneParameterFamily, NormalLaw):
-    """Family of normal records whose standard deviation ``scale`` (positive, in the unit of the data) is known.
+    """Family of normal records of a known standard deviation ``scale`` (positive, in the unit of the data).
 
-    The parameter is ``loc``, the mean. With w = ``upper`` − ``lower``, it is estimated from ``lower`` − w to ``upper``
-    + w.
+    The parameter is ``loc``, the mean, from ``lower`` − w to ``upper`` + w for w = ``upper`` − ``lower``.
     """
 
     option: ClassVar = "gaussian_mean"

@@ -13,7 +13,7 @@ from jax.scipy import special
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, Params
 from ldpbayes.laws.families import Family, is_empty, register_family
-from ldpbayes.laws.parametric import NumberFamily, OneParameterFamily, Range
+from ldpbayes.laws.parametric import NumberFamily, OneParameterFamily
 from ldpbayes.numerics.special import betainc, log1mexp, stacked, student_t_cdf
 from ldpbayes.numerics.tails import (
     integrated_laplace_tail,
@@ -99,10 +99,7 @@ class WaitingTimes(OneParameterFamily):
     concentration: Array
     record_range = (0.0, math.inf)
 
-    @property
-    def ranges(self) -> dict[str, Range]:
-        c = self.concentration
-        return {"rate": (0.1 * c / self.upper, 1e3 * c / self.upper)}
+    ranges = property(lambda self: {"rate": tuple(c * self.concentration / self.upper for c in (0.1, 1e3))})
 
     def of_mean(self, mean: Array) -> Array:
         return self.concentration / mean

@@ -118,9 +118,8 @@ class SmoothDensity(dist.Distribution):
         below, above = (0.0, 0.0) if self.outside is None else jnp.moveaxis(self.outside, -1, 0)
         beyond = jnp.asarray(q) > 1.0 - above
         q = jnp.clip((jnp.asarray(q) - below) / self._inside, 0.0, 1.0)
-        masses = jnp.broadcast_to(
-            self._masses, (*jnp.broadcast_shapes(q.shape, self.batch_shape), self._masses.shape[-1])
-        )
+        masses, batch = self._masses, jnp.broadcast_shapes(q.shape, self.batch_shape)
+        masses = jnp.broadcast_to(masses, (*batch, masses.shape[-1]))
         total = jnp.cumsum(masses, axis=-1)
         piece = jnp.minimum(jnp.sum(total[..., :-1] < q[..., None], axis=-1), masses.shape[-1] - 1)
         mass = _taken(masses, piece)

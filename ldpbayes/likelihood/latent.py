@@ -253,9 +253,8 @@ def _has_jumps(mechanism: Any, z: np.ndarray) -> bool:
 
 def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     """Log density of released values on panels cut at centres and breaks of the law and kinks of p(z | ·)."""
-    edges = latent_nodes(
-        base, mechanism, least=PANELS_BESIDE_CENTRES if family_of(base).centres() else LEAST_PANELS
-    ).edges
+    least = PANELS_BESIDE_CENTRES if family_of(base).centres() else LEAST_PANELS
+    edges = latent_nodes(base, mechanism, least=least).edges
     kinks, breaks = jnp.moveaxis(jnp.asarray(mechanism.breakpoints(z)), -1, 0), density_breaks(base)
     shape = jnp.broadcast_shapes(jnp.shape(z), base.batch_shape, mechanism.batch_shape)
     parts = [jnp.asarray(edges), kinks, *graded_points(base, SPARSE_GRADES)]

@@ -128,9 +128,7 @@ class Privatized(dist.Distribution):
         one_law = self._law.batch_shape == () and self._unclipped and not self.event_shape
         one_law = one_law and len(batch_shape) == 1 and mechanism.batch_shape in ((), batch_shape)
         if one_law and is_concrete(value, mechanism):  # equal cells of a table count once
-            columns = [
-                np.broadcast_to(parameter, batch_shape) for parameter in (value, *mechanism.personal_parameters())
-            ]
+            columns = [np.broadcast_to(part, batch_shape) for part in (value, *mechanism.personal_parameters())]
             first, of_cells = distinct(np.stack(columns, axis=-1).astype(float))
             if 2 * len(first) < len(of_cells):
                 first = np.resize(first, 1 << (len(first) - 1).bit_length())  # few sizes are compiled
@@ -305,9 +303,8 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
         choices = [_method(part, base_dist) for part in sketch.parts]
         return max(choices, key=lambda choice: choice.get("panels", 0))
     users_form = is_own(base_dist, sketch.mechanism)
-    if isinstance(sketch, MomentSketch) and (
-        users_form or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)
-    ):
+    normal_rows = isinstance(unexpanded(base_dist), dist.MultivariateNormal)
+    if isinstance(sketch, MomentSketch) and (users_form or not normal_rows):
         kind = type(base_dist).__name__
         moments = "first and second moments, so it is only for records that are MultivariateNormal (see linear_rows)"
         raise ValueError(f"a sketch of rows holds {moments}; for a {kind} fit the release itself")

@@ -126,9 +126,8 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     # have a pole, at the number next to it
     info = jnp.finfo(jnp.result_type(z, float))
     near = (bound + side * (info.eps * jnp.abs(bound) + info.tiny) for bound, side in ((lower, 1), (upper, -1)))
-    unperturbed = families.log_prob_on_support(base, jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)[None])[
-        0
-    ]
+    points = jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)
+    unperturbed = families.log_prob_on_support(base, points[None])[0]
     # not logaddexp: where neither is possible, as at the atom of a public number, its derivative is NaN
     mixed = logsumexp(noisy, jnp.where(inside, log_share + unperturbed, -jnp.inf))
     return jnp.where(at_lower, log_share + below, jnp.where(at_upper, log_share + above, mixed))

@@ -112,9 +112,7 @@ class RadialLaw:
         return np.where(near, step_near, step)
 
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
-        """Log distances from the second centre of two points on the line through both centres, the first towards the
-        first centre, where the log density of the second law is above that of the first by `kappa`.
-        """
+        """Log distances from the second centre of points on the axis, towards the first and away, of ratio `kappa`."""
 
         def solve(ratio: Callable[[np.ndarray], np.ndarray], most: float) -> np.ndarray:
             low, high = np.full_like(kappa, LEAST_U), np.full_like(kappa, most)

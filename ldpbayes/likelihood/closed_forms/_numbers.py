@@ -123,17 +123,13 @@ def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.
     a, b, tilt = jnp.broadcast_arrays(a / base.scale, b / base.scale, base.scale / noise.resolution)
     step, log_c = (1.0 / noise.resolution if noise.discrete else 0.0), noise.log_tail(jnp.zeros(()))
     below, above = a > -jnp.inf, b < jnp.inf
-    first, last = (
-        jnp.where(below, a, jnp.minimum(b, 0.0) - VANISHING_DEVIATIONS),
-        jnp.where(above, b, jnp.maximum(a, 0.0) + VANISHING_DEVIATIONS),
-    )
-    ends = (
-        stop_gradient(jnp.minimum(first, tilt)) - VANISHING_DEVIATIONS,
-        stop_gradient(jnp.maximum(last, -tilt)) + VANISHING_DEVIATIONS,
-    )
+    first = jnp.where(below, a, jnp.minimum(b, 0.0) - VANISHING_DEVIATIONS)
+    last = jnp.where(above, b, jnp.maximum(a, 0.0) + VANISHING_DEVIATIONS)
+    start = stop_gradient(jnp.minimum(first, tilt)) - VANISHING_DEVIATIONS
+    end = stop_gradient(jnp.maximum(last, -tilt)) + VANISHING_DEVIATIONS
     left, inside, up, down, right = log_tilted_normal(
-        stacked(ends[0], first, first, first, last),
-        stacked(first, last, last, last, ends[1]),
+        stacked(start, first, first, first, last),
+        stacked(first, last, last, last, end),
         stacked(tilt, 0.0, tilt, -tilt, -tilt),
         stacked(first, 0.0, last, first, last),
     )

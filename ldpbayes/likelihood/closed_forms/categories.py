@@ -46,11 +46,6 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
     return mass(rows).reshape(batch)
 
 
-@supported_mass.register
-def _own_category(mechanism: RandomizedResponse, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
-    return _at_codes(theta, z, groups)
-
-
 def _at_codes(theta: Array, z: Array, groups: Array | None) -> jax.Array:
     """Probability of each code under a law theta (*batch, codes) that broadcasts with z, or that of its group."""
     z, theta = jnp.asarray(z).astype(jnp.int32), jnp.asarray(theta)
@@ -61,6 +56,9 @@ def _at_codes(theta: Array, z: Array, groups: Array | None) -> jax.Array:
     batch = jnp.broadcast_shapes(z.shape, theta.shape[:-1])
     theta, z = jnp.broadcast_to(theta, (*batch, theta.shape[-1])), jnp.broadcast_to(z, batch)
     return jnp.take_along_axis(theta, z[..., None], axis=-1)[..., 0]
+
+
+supported_mass.register(RandomizedResponse, lambda mechanism, z, theta, groups=None: _at_codes(theta, z, groups))
 
 
 @register_closed_form(dist.Distribution, PureProtocol)
