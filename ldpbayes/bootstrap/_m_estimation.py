@@ -49,9 +49,7 @@ class RecordsEstimator(PrivateEstimator):
 
 @pytree_dataclass
 class LossEstimator(RecordsEstimator):
-    """An M-estimator of a release, from ``start`` (p,), with a simulator (key, parameters) → original records. Values
-    are rows and a ``key`` of the analyst's noise. ``unravel`` takes a flat parameter to the form of the loss.
-    """
+    """An M-estimator of a release, from ``start`` (p,); values are rows with a ``key`` of the analyst's noise."""
 
     estimator: Estimator
     start: Array

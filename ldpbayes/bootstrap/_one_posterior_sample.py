@@ -33,9 +33,7 @@ CELL_HALVINGS = 36  # of a cell
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Conjugate:
-    """The conjugate law of a family's parameter, a pair of numbers; log-concave in the coordinate u of NumPyro's
-    bijection. Log densities are relative to a point, lest large counts cancel.
-    """
+    """The conjugate law of a parameter, log-concave in NumPyro's coordinate u; log densities relative to a point."""
 
     parameter: str
     allowed: Rule  # where the natural parameter is finite

@@ -17,16 +17,9 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import INSIDE_0_1, Rule, checked, ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
+from ldpbayes.laws import families
 from ldpbayes.laws.compound import of_unwrapped, unwrapped
-from ldpbayes.laws.families import (
-    CATEGORICAL,
-    aligned,
-    family_of,
-    graded_breaks,
-    is_infinite,
-    log_prob_on_support,
-    panel_nodes,
-)
+from ldpbayes.laws.families import aligned, family_of, is_infinite, log_prob_on_support, panel_nodes
 
 __all__ = ["Functional", "cdf", "density", "gini", "lorenz", "mean", "quantile", "sd", "share"]
 
@@ -145,7 +138,7 @@ def _at_points(dim: str, points: Array, function: Callable[[Any, jax.Array], jax
 def _of_numbers(law: Any, function: Callable[[Any], Array]) -> jax.Array:
     """`of_unwrapped`, or TypeError if the law is not univariate or lacks what the function needs."""
     inner, _ = unwrapped(law)
-    if not isinstance(inner, dist.Distribution) or inner.event_shape or isinstance(inner, CATEGORICAL):
+    if not isinstance(inner, dist.Distribution) or inner.event_shape or isinstance(inner, families.CATEGORICAL):
         raise TypeError(f"a functional takes a univariate law of numbers, got {type(inner).__name__}")
     try:
         return of_unwrapped(function, law)
@@ -227,7 +220,7 @@ def _integrals(law: Any, function: Callable, points: tuple = ()) -> tuple[Array,
     upper = low + (middle - low) / halvings if is_infinite(high) else high - (high - middle) * halvings
     last = upper[-1:] if is_infinite(high) else jnp.broadcast_to(high, upper[-1:].shape)
     graded = family_of(law).steep_points() or [low + (middle - low) * halvings, upper]
-    parts = *graded, *points, graded_breaks(law)
+    parts = *graded, *points, families.graded_breaks(law)
     inner = jax.lax.stop_gradient(jnp.concatenate([part for part in parts if part is not None]))
     inner = jnp.where((inner > low) & (inner < last), inner, jax.lax.stop_gradient(middle))
     edges = jnp.concatenate([jnp.broadcast_to(low, last.shape), jnp.sort(inner, axis=0), last])

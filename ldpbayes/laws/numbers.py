@@ -14,14 +14,8 @@ from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, Params
 from ldpbayes.laws.families import Family, is_empty, register_family
 from ldpbayes.laws.parametric import NumberFamily, OneParameterFamily
+from ldpbayes.numerics import tails
 from ldpbayes.numerics.special import betainc, log1mexp, stacked, student_t_cdf
-from ldpbayes.numerics.tails import (
-    integrated_laplace_tail,
-    integrated_student_t_tail,
-    laplace_tails,
-    logistic_tails,
-    student_t_tails,
-)
 
 
 @register_family(dist.Beta)
@@ -45,7 +39,7 @@ class _OfLogistic(Family):
     tame = True
 
     def tails(self, x: Array) -> jax.Array:
-        return logistic_tails((x - self.law.loc) / self.law.scale)
+        return tails.logistic_tails((x - self.law.loc) / self.law.scale)
 
 
 @register_family(dist.StudentT)
@@ -57,10 +51,10 @@ class _OfStudentT(_OfCauchy):
         return student_t_cdf(self.law.df, (x - self.law.loc) / self.law.scale)
 
     def tails(self, x: Array) -> jax.Array:
-        return student_t_tails(self.law.df, (x - self.law.loc) / self.law.scale)
+        return tails.student_t_tails(self.law.df, (x - self.law.loc) / self.law.scale)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        return self.law.scale * integrated_student_t_tail(self.law.df, (edges - self.law.loc) / self.law.scale)
+        return self.law.scale * tails.integrated_student_t_tail(self.law.df, (edges - self.law.loc) / self.law.scale)
 
 
 @register_family(dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile)
@@ -78,10 +72,10 @@ class _OfLaplace(_OfAsymmetricLaplace):
         return self.tails(x)[0]
 
     def tails(self, x: Array) -> jax.Array:
-        return laplace_tails((x - self.law.loc) / self.law.scale)
+        return tails.laplace_tails((x - self.law.loc) / self.law.scale)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        return self.law.scale * integrated_laplace_tail((edges - self.law.loc) / self.law.scale)
+        return self.law.scale * tails.integrated_laplace_tail((edges - self.law.loc) / self.law.scale)
 
 
 @register_family(dist.Exponential)

@@ -18,16 +18,10 @@ from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, MomentSketch
 from ldpbayes.data.panel_sketch import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS
 from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
 from ldpbayes.laws.families import family_of, is_narrow, unexpanded
+from ldpbayes.likelihood import latent
 from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
-from ldpbayes.likelihood.latent import (
-    VERY_NARROW_PANEL_SHARE,
-    check_nodes,
-    integrated,
-    is_needed,
-    latent_nodes,
-    log_sum_over_counts,
-)
+from ldpbayes.likelihood.latent import check_nodes, integrated, is_needed, latent_nodes, log_sum_over_counts
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.reporting import Floored
@@ -146,7 +140,7 @@ class Privatized(dist.Distribution):
     @property
     def is_narrow(self) -> jax.Array:
         """Whether the law of records is narrow beside the panels of a channel, which then cannot be exact."""
-        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW_PANEL_SHARE)
+        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, latent.VERY_NARROW_PANEL_SHARE)
 
     def cdf(self, value: Any) -> jax.Array:
         """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
