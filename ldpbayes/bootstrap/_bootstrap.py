@@ -321,7 +321,7 @@ def parametric_bootstrap(
     kind : str or callable
         The kind of the intervals, as in `BootstrapEstimate.interval`. Default: "percentile".
     batch_size : int
-        Number of data sets that are simulated at the same time: fewer need less memory. Default: 50.
+        Number of data sets that are simulated at once: fewer need less memory, and give the same results. Default: 50.
 
     Warns
     -----

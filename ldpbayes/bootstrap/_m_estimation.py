@@ -49,7 +49,7 @@ class RecordsEstimator(PrivateEstimator):
 
 @pytree_dataclass
 class LossEstimator(RecordsEstimator):
-    """An M-estimator of a release, from ``start`` (p,); values are rows with a ``key`` of the analyst's noise."""
+    """An M-estimator of a release, from ``start`` (p,); values are rows with a ``key`` of the analyst's own noise."""
 
     estimator: Estimator
     start: Array

@@ -33,7 +33,7 @@ CELL_HALVINGS = 36  # of a cell
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Conjugate:
-    """The conjugate law of a parameter, log-concave in NumPyro's coordinate u; log densities relative to a point."""
+    """The conjugate law of a parameter by two numbers, log-concave in the coordinate u of NumPyro's bijection."""
 
     parameter: str
     allowed: Rule  # where the natural parameter is finite
@@ -197,7 +197,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
         low, high = (self._law.natural(theta, self.family) for theta in (self.lower, self.upper))
         return self.family.sensitivity(1) * jnp.abs(high - low)
 
-    temper = property(lambda self: jnp.minimum(1.0, self.epsilon / self._largest_ratio), doc="The number ρ.")
+    temper = property(lambda self: jnp.minimum(1.0, self.epsilon / self._largest_ratio), doc="The number ρ ≤ 1.")
 
     def posterior(self, total: Array) -> Pair:
         """The two parameters of the tempered posterior, for the sum `total` of the clamped records."""

@@ -107,6 +107,7 @@ class BootstrapEstimate(Estimate):
       formula, for studentised intervals, or None without one;
     - ``outside`` and ``outside_draws``: whether the release was, and how many simulated releases were, outside the
       domain of the estimator, as in `Estimated`;
+    - ``bias`` (p,): the mean of ``draws`` minus the estimate, near 0 after a correction of bias;
     - ``kind``: the default kind of the intervals.
     """
 
@@ -128,7 +129,7 @@ class BootstrapEstimate(Estimate):
         finite = self.draws[np.isfinite(self.draws).all(axis=1)]
         return np.atleast_2d(np.cov(finite, rowvar=False))
 
-    bias = property(lambda self: np.nanmean(self.draws, axis=0) - self.params, doc="Mean of ``draws`` − estimate (p,)")
+    bias = property(lambda self: np.nanmean(self.draws, axis=0) - self.params, doc="Estimated bias (p,).")
 
     @property
     def replicates(self) -> "xarray.Dataset":

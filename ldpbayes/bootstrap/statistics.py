@@ -181,7 +181,7 @@ def sufficient_statistics(
     family : ParametricFamily
         A family of `ldpbayes.bootstrap`, such as `Normal`, with the bounds to which records are clamped.
     count : int
-        Public number of records, which the guarantee keeps.
+        Public number of records: the guarantee compares data sets with equal numbers of records.
     epsilon, delta : float
         Privacy budget for replacing one record: ε in nats, and the probability δ. With ``delta``, the noise is
         Gaussian, and without it Laplace noise.

@@ -178,7 +178,7 @@ class Poisson(Counts):
 
 @pytree_dataclass
 class Multinomial(ParametricFamily):
-    """Family of the categories 0, ..., ``categories`` − 1, at least 2. The parameter is ``probs`` (categories,)."""
+    """Family of categories 0, ..., ``categories`` − 1, at least two. The parameter is ``probs`` (categories,)."""
 
     option: ClassVar = "multinomial"
     option_help: ClassVar = {"categories": "number of categories"}

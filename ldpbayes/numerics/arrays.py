@@ -51,7 +51,7 @@ def diagonal_first_pairs(d: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def packed(matrix: Array, off_diagonal: str) -> Array:
-    """Different entries (*batch, d (d + 1)/2) of symmetric matrices, the diagonal first; the others have a factor."""
+    """Entries (*batch, d (d + 1)/2) of symmetric matrices: the diagonal, then the others times a factor."""
     rows, columns = diagonal_first_pairs(matrix.shape[-1])
     return matrix[..., rows, columns] * np.where(rows == columns, 1.0, OFF_DIAGONALS[off_diagonal]).astype(matrix.dtype)
 

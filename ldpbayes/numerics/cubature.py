@@ -182,7 +182,7 @@ def integrate(
     coarse: bool = False,
 ) -> Cells:
     """Integrate a density on `rings` of cells around its main mode. Modes are sought from the best of some points (m,
-    n), by steps of the size `scale` (n,). Above all modes farther from the first point than `reach` (n,), it is
+    n), by steps of the size `scale` (n,). Farther from the first point than `reach` (n,), a density above all modes is
     nonsense. `NotIntegrable` after `limit` evaluations, `ImproperDensity` if the mass has no end.
     """
     with np.errstate(all="ignore"):  # densities may be 0, and undefined where they are not evaluated

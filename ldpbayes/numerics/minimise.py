@@ -172,7 +172,7 @@ def minimise(
 ) -> Minimum:
     """Minimise a function by damped Newton steps inside `space`, until a step changes it by less than `tolerance`² of
     its size; with `units` (p,), until a step is shorter than `tolerance` units, and at most a unit long unless the
-    Hessian justifies it. Traceable.
+    Hessian justifies it. JAX may trace this function.
     """
 
     def body(state: tuple) -> tuple:
@@ -248,8 +248,8 @@ def likeliest_shares(
     tolerance: float,
     max_iterations: int,
 ) -> LikeliestShares:
-    """Maximum-likelihood shares θ of mixture components, at most `tolerance` nats below the maximum: count (max g_k −
-    1), where entry k of the gradient g is the mean of p(z_i | k)/p(z_i | θ) over `count` records ([Lindsay]).
+    """Maximum-likelihood shares θ of mixture components, at most `tolerance` nats below the maximum. With the gradient
+    g, g_k the mean of p(z_i | k)/p(z_i | θ) over `count` records, it is at most count (max g_k − 1) below ([Lindsay]).
     `information` is minus the second derivative (k, k); None omits Newton steps.
     """
     slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost

@@ -207,7 +207,7 @@ def log_relative_expm1(y: Array) -> jax.Array:
 
 def log_tilted_normal(u: Array, v: Array, k: Array, anchor: Array) -> jax.Array:
     """Log ∫ φ(s)·exp(k (s − anchor)) ds = exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)] from u to v; −inf with zero
-    gradient if v ≤ u. The anchor makes exp(k (s − anchor)) moderate there. For u > k, with the Mills ratio M and d = (v
+    gradient if v ≤ u. The anchor should make exp(k (s − anchor)) moderate. For u > k, with the Mills ratio M and d = (v
     − u)·(u + v − 2 k)/2, it is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)).
     """
     valid = v > u

@@ -39,7 +39,7 @@ class SumOfStatistics(dist.Distribution):
     each_mean, each_covariance : array (p,) and (p, p)
         Mean and covariance of the p statistics of one record. The covariance may be singular.
     count : array_like
-        Number of records in the sum, perhaps latent.
+        Number of records in the sum, which may be a latent variable.
     """
 
     arg_constraints = {
@@ -262,7 +262,7 @@ class RegressionRows(dist.Distribution):
     response : callable
         From linear predictors (an array) to the law of y, a NumPyro distribution such as ``BernoulliLogits``.
     slopes, intercept : array (d,) and float
-        Coefficients, in the unit of the predictor for each unit of a covariate; the predictor at 0. Default: 0.
+        Coefficients, in units of the predictor for each unit of a covariate; the predictor if all are 0 (default: 0).
     place : int
         Position of the response in a row. Default: the last column.
     scales : int
