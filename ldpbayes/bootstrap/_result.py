@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import xarray
 
 STANDS_FOR_INFINITY = 1e300  # on a transformed scale: a quantile between two infinite numbers would be NaN
-
-
 Interval = Callable[["BootstrapEstimate", float], np.ndarray]
 """From an estimate with replicates to the ends (p,) below which p true parameters are with a probability in (0, 1)."""
 

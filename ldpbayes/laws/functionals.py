@@ -130,7 +130,6 @@ def names_of_values(functionals: Mapping[str, Callable[[Any], Any]], values: Ite
 def _at_points(dim: str, points: Array, function: Callable[[Any, jax.Array], jax.Array]) -> Functional:
     if np.ndim(points) > 1:
         raise ValueError(f"points of a functional must be a number or of shape (m,), got shape {np.shape(points)}")
-
     flat = tuple(np.atleast_1d(points).tolist())
     return Functional(function, flat, *((dim, flat) if np.ndim(points) else ()))
 

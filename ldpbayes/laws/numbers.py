@@ -92,7 +92,6 @@ class WaitingTimes(OneParameterFamily):
 
     concentration: Array
     record_range = (0.0, math.inf)
-
     ranges = property(lambda self: {"rate": tuple(c * self.concentration / self.upper for c in (0.1, 1e3))})
 
     def of_mean(self, mean: Array) -> Array:

@@ -78,7 +78,6 @@ class SmoothDensity(dist.Distribution):
     support = property(lambda self: constraints.interval(self.lower, self.upper))
     knots = property(lambda s: np.linspace(s.lower, s.upper, s.log_density.shape[-1]), doc="Positions of the knots.")
     _step = property(lambda self: (self.upper - self.lower) / (self.log_density.shape[-1] - 1))
-
     # probability of the interval without atoms; log integrals of exp(f) over the pieces, of length one; their shares
     _inside = property(lambda self: 1.0 if self.outside is None else 1.0 - jnp.sum(self.outside, axis=-1))
     _log_pieces = property(lambda self: _log_integral(self.log_density[..., :-1], self.log_density[..., 1:]))
