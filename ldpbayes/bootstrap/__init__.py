@@ -1,8 +1,4 @@
-"""Confidence intervals for private estimates, by the parametric bootstrap.
-
-A private estimator releases an estimate with noise. The bootstrap applies the estimator to many simulated data sets.
-The resulting estimates are called replicates. The confidence intervals are computed from the replicates.
-"""
+"""Confidence intervals by the parametric bootstrap: a private estimator's replicates from simulated data sets."""
 
 from ldpbayes.bootstrap._bootstrap import (
     Estimated,
@@ -14,11 +10,7 @@ from ldpbayes.bootstrap._bootstrap import (
 )
 from ldpbayes.bootstrap._m_estimation import m_estimator, maximum_likelihood, simulator_of
 from ldpbayes.bootstrap._one_posterior_sample import OnePosteriorSampleEstimator as one_posterior_sample
-from ldpbayes.bootstrap._result import (
-    BootstrapEstimate,
-    BootstrapWarning,
-    Transformed,
-)
+from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, Transformed
 from ldpbayes.bootstrap.statistics import least_squares, sufficient_statistics
 from ldpbayes.laws.counts import Bernoulli, Binomial, Counts, Multinomial, Poisson
 from ldpbayes.laws.normal import Normal, NormalMean, NormalVector

@@ -33,10 +33,9 @@ class Estimated(NamedTuple):
     """Parameters that `PrivateEstimator.estimate` computed from released values.
 
     - ``params``: a pytree of arrays, with all parameters that are necessary to simulate data;
-    - ``standard_error`` (p,): the standard errors of the p numbers in `PrivateEstimator.target`, or None without a
-      formula;
-    - ``outside``: True if the released values are outside the domain of the estimator. This means that no valid
-      parameters fit them, for example because the noise has made a variance negative.
+    - ``standard_error`` (p,): of the p numbers in `PrivateEstimator.target`, or None without a formula;
+    - ``outside``: True if the released values are outside the domain of the estimator: no valid parameters fit, as
+      when the noise has made a variance negative.
     """
 
     params: PyTree  # of arrays: all that a simulator needs
@@ -47,14 +46,13 @@ class Estimated(NamedTuple):
 class PrivateEstimator(abc.ABC):
     """Base class of estimators with a privacy guarantee.
 
-    Only `randomize` reads original data. Therefore the other methods use no privacy budget. A subclass is a frozen
-    dataclass with the decorator ``@ldpbayes.noise.pytree``. JAX must be able to trace `randomize`, `estimate` and
-    `simulate_release`.
+    Only `randomize` reads original data; the other methods use no privacy budget. A subclass is a frozen dataclass with
+    the decorator ``@ldpbayes.noise.pytree``, whose `randomize`, `estimate` and `simulate_release` JAX can trace.
     """
 
     @abc.abstractmethod
     def randomize(self, key: Key, data: Array) -> PyTree:
-        """Compute released values from the records `data` (n, *event), with noise. `key` is a random key of JAX."""
+        """Compute released values from the records `data` (n, *event), with noise. `key` is a key of JAX."""
 
     @abc.abstractmethod
     def estimate(self, values: PyTree) -> Estimated:
@@ -62,7 +60,7 @@ class PrivateEstimator(abc.ABC):
 
     @abc.abstractmethod
     def simulate_release(self, key: Key, params: PyTree) -> PyTree:
-        """Simulate data with the parameters `params`, and return released values in the form of `randomize`."""
+        """Simulate data with the parameters `params`, and return what `randomize` returns for them."""
 
     def target(self, params: PyTree) -> PyTree:
         """Return the quantities that need intervals, computed from `params`. Default: all parameters."""
@@ -97,12 +95,10 @@ class FunctionEstimator(PrivateEstimator):
     Parameters
     ----------
     function : callable
-        The function (key, data) → private estimates, which are a pytree of arrays. The function must limit the
-        influence of each record, and add the noise. It may contain other arrays, such as a grid, only if they are
-        public.
+        (key, data) → private estimates, a pytree of arrays. It must limit the influence of each record, and add the
+        noise. It may contain other arrays, such as a grid, only if they are public.
     statement : str
-        The privacy guarantee of the function, in words. Default: "privacy: as promised by the estimator that was
-        given".
+        The privacy guarantee of the function, in words. Default: "privacy: as promised by the estimator that was given"
     """
 
     function: Callable[[Key, PyTree], PyTree] = static()
@@ -151,7 +147,6 @@ class Replication:
     batch_size: int = static(default=BATCH_SIZE)
 
     def report(self, params: PyTree) -> PyTree:
-        """What is reported of parameters."""
         return (self.target or self.estimator.target)(params)
 
     @jax.jit
@@ -194,9 +189,8 @@ def _mean(array: Array) -> np.ndarray:
 class OneStep:
     """Bias correction in one step: the estimated bias is subtracted from the estimate ([FWS] sec. 3.1).
 
-    The corrected estimate is 2τ̂ − mean(τ*), for the estimate τ̂ and its replicates τ*: estimates from data that were
-    simulated with the estimated parameters. The correction removes the bias if the bias depends little on the
-    parameters. Instead of an invalid corrected estimate, such as a negative scale, the nearest valid estimate is used.
+    The corrected estimate is 2τ̂ − mean(τ*), for the estimate τ̂ and its replicates τ*, or the nearest valid estimate.
+    This removes the bias if it depends little on the parameters.
     """
 
     def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
@@ -215,13 +209,11 @@ class OneStep:
 class Matched:
     """Bias correction that searches for parameters such that the mean of the replicates equals the estimate.
 
-    A replicate is an estimate from simulated data. The search is the simulated method of moments ([GMR]). The
-    deviations of the replicates from their mean are then multiplied by the inverse of the derivative of this mean with
-    respect to the parameters. This gives the replicates of the corrected estimate.
-
-    If many records are clamped, the estimate may depend little on the parameters. The intervals of `Matched` are then
-    wide enough, but the intervals of `OneStep` and of the uncorrected estimate are too short. If the estimator is your
-    own function, a corrected parameter may be invalid, such as a negative scale.
+    The search is the simulated method of moments ([GMR]). The deviations of the replicates from their mean, times the
+    inverse of the derivative of this mean in the parameters, give the replicates of the corrected estimate. If many
+    records are clamped, and the estimate depends little on the parameters, its intervals are wide enough, where those
+    of `OneStep` and without correction are too short. If the estimator is your own function, a corrected parameter may
+    be invalid, such as a negative scale.
 
     Parameters
     ----------
@@ -304,9 +296,8 @@ def parametric_bootstrap(
 ) -> BootstrapEstimate:
     """Compute confidence intervals for a private estimate, by the parametric bootstrap ([FWS] Algorithm 1).
 
-    The function simulates data sets with the estimated parameters, and applies the private estimator to each of them.
-    The resulting estimates are called replicates, and give the intervals. The bootstrap does not read the original
-    data. Therefore it uses no privacy budget.
+    It applies the private estimator to data sets that are simulated with the estimated parameters. The resulting
+    replicates give the intervals. The original data are not read, so no privacy budget is used.
 
     Parameters
     ----------
@@ -317,35 +308,20 @@ def parametric_bootstrap(
         ``FunctionEstimator(function)``.
     release : Release or pytree of arrays
         The release from which the estimate is computed. If the estimator is your own function: its result for the
-        original data.
+        original data. ValueError if the estimator did not make it.
     simulator : callable, optional
-        A function (random key, parameters) → simulated data, in the form that the estimator takes. `simulator_of`
-        makes one from a NumPyro model. Your own function needs a simulator. Default: that of the estimator.
-    draws : int
-        Number of replicates, one for each simulated data set. Default: 1000.
-    seed : int
-        Random seed. Default: 0.
+        A function (random key, parameters) → simulated data, which the estimator can read (else ValueError), such as
+        `simulator_of` makes. Your own function needs one. Default: that of the estimator.
+    draws, seed : int
+        Number of replicates, one for each simulated data set (default: 1000), and random seed (default: 0).
     target : callable, optional
-        A function from the parameters to the quantities that need intervals, a pytree of arrays. Default: the
-        method ``target`` of the estimator.
+        From the parameters to the quantities that need intervals, a pytree of arrays. Default: that of the estimator.
     correction : OneStep or Matched, optional
-        The correction of the bias of the estimate. If clamping or noise causes a large bias, use `Matched()`.
-        Default: no correction.
+        Correction of a bias, such as `Matched()` if clamping or noise causes a large one. Default: none.
     kind : str or callable
         The kind of the intervals, as in `BootstrapEstimate.interval`. Default: "percentile".
     batch_size : int
-        Number of data sets that are simulated at the same time. A smaller number needs less memory, and gives the
-        same results. Default: 50.
-
-    Returns
-    -------
-    BootstrapEstimate
-        The estimate with its intervals and replicates.
-
-    Raises
-    ------
-    ValueError
-        If the estimator did not make the release, or cannot read the simulated data.
+        Number of data sets that are simulated at once: fewer need less memory, and give the same results. Default: 50.
 
     Warns
     -----
@@ -398,7 +374,6 @@ def parametric_bootstrap(
 
 
 def _warn(outside: bool, share: float, targets: np.ndarray) -> None:
-    """Warn of a release, or of too large a share of the replicates, outside the domain, and of infinite targets."""
     problems, lost = [], int((~np.isfinite(targets)).any(axis=1).sum())
     if outside:
         problems.append("the release is outside the domain of the estimator: the noise is too large for these records")
@@ -413,8 +388,8 @@ def _warn(outside: bool, share: float, targets: np.ndarray) -> None:
 def check_simulator(
     estimator: PrivateEstimator, simulator: Simulator, values: PyTree, params: PyTree, public: bool = True
 ) -> None:
-    """ValueError where a simulator does not fit released values and their estimate; or a function reads other data than
-    its argument: it has to depend on that, and unless ``public`` it must not hold arrays of as many rows as data have.
+    """ValueError where a simulator does not fit released values and their estimate; or a function does not depend on
+    its data, or, unless ``public``, holds arrays of as many rows as data have.
     """
     key = jax.random.key(0)
     try:

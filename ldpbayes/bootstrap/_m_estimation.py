@@ -49,10 +49,7 @@ class RecordsEstimator(PrivateEstimator):
 
 @pytree_dataclass
 class LossEstimator(RecordsEstimator):
-    """An M-estimator of a release, from ``start`` (p,), with a simulator (key, parameters) → original records. Values
-    are rows with a ``key`` of the noise that the analyst adds. ``unravel`` takes a flat parameter to the form of the
-    loss.
-    """
+    """An M-estimator of a release, from ``start`` (p,); values are rows with a ``key`` of the analyst's own noise."""
 
     estimator: Estimator
     start: Array
@@ -60,7 +57,6 @@ class LossEstimator(RecordsEstimator):
     count: int = static()
     simulator: Simulator = static()
     unravel: Callable[[Array], PyTree] = static()
-
     mechanism = property(lambda self: self.estimator.mechanism)
 
     def randomize(self, key: Key, data: Array) -> tuple[jax.Array, Key]:
@@ -101,19 +97,18 @@ def m_estimator(
     seed: int = 0,
     **options: Any,
 ) -> LossEstimator:
-    """Return an M-estimator for `parametric_bootstrap`, which uses your simulator of original records.
+    """Return an M-estimator, which minimises a sum of losses, for `parametric_bootstrap` with a simulator of your own.
 
-    An M-estimator minimises a sum of losses. A simulator is necessary because a loss does not define the law of the
-    records. For intervals, call ``parametric_bootstrap(m_estimator(loss, release, simulator=simulator), release)``. The
-    method `MEstimationResult.bootstrap` needs no simulator.
+    A loss does not define the law of the records. For intervals, call ``parametric_bootstrap(m_estimator(loss, release,
+    simulator=simulator), release)``; `MEstimationResult.bootstrap` needs no simulator.
 
     Parameters
     ----------
     loss, release, method, **options
-        The arguments of `ldpbayes.m_estimate`, which also describes their errors.
+        As in `ldpbayes.m_estimate`.
     simulator : callable
-        A JAX function (key, parameters) → as many original records as the release has. The expected loss of these
-        records must be smallest at the given parameters.
+        A JAX function (key, parameters) → as many original records as the release has. Their expected loss must be
+        smallest at the given parameters.
     seed : int
         Random seed of the noise that the `method` adds to the release, as in `ldpbayes.m_estimate`. Default: 0.
     """
@@ -150,8 +145,8 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
         return self.mechanism.simulate(key, data)
 
     def estimate(self, values: Array) -> Estimated:
-        """Standard errors by the observed information, NaN where that gives none. It is outside where the space has no
-        maximum inside: a scale's likelihood may increase all the way to 0 where noise outweighs what the records say.
+        """Standard errors by the observed information, or NaN. Outside where the space has no maximum inside: a scale's
+        likelihood may increase all the way to 0 where noise outweighs what the records say.
         """
 
         def objective(vector: jax.Array) -> jax.Array:
@@ -192,22 +187,20 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
 def maximum_likelihood(
     model: Model, release: Release, start: Mapping[str, Array] | None = None
 ) -> MaximumLikelihoodEstimator:
-    """Return a maximum-likelihood estimator for `parametric_bootstrap`, from a NumPyro model.
+    """Return a maximum-likelihood estimator, from a NumPyro model, which also simulates, for `parametric_bootstrap`.
 
-    The bootstrap simulates data from the same model. For intervals, call
-    ``parametric_bootstrap(maximum_likelihood(model, release), release)``. The model can be any model of
-    `ldpbayes.models`, or your own model that uses `observe` or `privatize`.
+    For intervals, call ``parametric_bootstrap(maximum_likelihood(model, release), release)``.
 
     Parameters
     ----------
     model : callable
-        NumPyro model of one release. Its latent sites (the parameters) must be continuous. Only the supports of the
-        priors are used, not their densities.
+        Model of one release: of `ldpbayes.models`, or your own by `observe` or `privatize`. Its latent sites (the
+        parameters) must be continuous. Only the supports of the priors are used, not their densities.
     release : Release
         The release, with its values.
     start : dict of str to array, optional
-        For each latent site, the value at which the maximisation for the release starts. Default: the medians of the
-        priors. For a simulated release, the maximisation starts at the estimate from the release.
+        Values of all latent sites at which the maximisation starts. Default: the medians of the priors. For a simulated
+        release, it starts at the estimate from the release.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model of a release, got {type(model).__name__}")
@@ -250,19 +243,17 @@ def _search_space(free: Params, start: Params) -> Box:
 def simulator_of(model: Model, *args: Any, site: str | None = None, **kwargs: Any) -> Simulator:
     """Return a simulator for the bootstrap, made from a NumPyro model: a function (key, parameters) → data.
 
-    If the model uses `observe`, the simulator returns released values. Give such a model ``Release(None, mechanism,
-    count)`` as its release. If the model does not use `observe`, the simulator returns original records.
-
-    ``parameters`` is a dict with the values of all sites (named variables) of the model except the data. The simulator
-    raises ValueError if a value is missing, unknown, or of another shape than in the model.
+    It returns released values if the model uses `observe`, with ``Release(None, mechanism, count)`` as its release, and
+    otherwise original records. ``parameters`` is a dict with the values of all other sites of the model. The simulator
+    raises ValueError if one is missing, unknown, or of another shape than in the model.
 
     Parameters
     ----------
     model, *args, **kwargs
-        NumPyro model and its arguments. A sketch is not allowed as an argument.
+        NumPyro model and its arguments, which must not be sketches.
     site : str, optional
-        The site whose values are the data. Default: the only observed site. If there is no observed site, the only site
-        that is not among the parameters.
+        The site whose values are the data. Default: the only observed site or, if none is, the only one that is not
+        among the parameters.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, got {type(model).__name__}")

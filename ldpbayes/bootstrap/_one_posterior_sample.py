@@ -33,9 +33,7 @@ CELL_HALVINGS = 36  # of a cell
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Conjugate:
-    """The conjugate law of a family's parameter, a pair of numbers; log-concave in the coordinate u of NumPyro's
-    bijection. Log densities are relative to a point, without the cancellation that large counts would bring.
-    """
+    """The conjugate law of a parameter by two numbers, log-concave in the coordinate u of NumPyro's bijection."""
 
     parameter: str
     allowed: Rule  # where the natural parameter is finite
@@ -102,9 +100,8 @@ CONJUGATES: dict[Any, Conjugate] = {
 
 @functools.partial(jax.jit, static_argnames="law")
 def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> jax.Array:
-    """A draw of the parameter from a conjugate law between two ends, continuous in the law's numbers; traceable.
-    The density is tabulated on both sides of its mode, down to exp(−40) of its value there, at places s² of the way for
-    equidistant s, and taken to be quadratic in s between them: its distribution function is off by less than 4e-5.
+    """A draw of the parameter between two ends, continuous in the law's numbers, from a table of the density down to
+    exp(−40) of its mode, at places s² of the way for equidistant s, quadratic in s between: the error is below 4e-5.
     """
     bijection = biject_to(law.support)
     low, high = bijection.inv(jnp.asarray(lower, float)), bijection.inv(jnp.asarray(upper, float))
@@ -117,11 +114,8 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
         def nearer(_: int, step: jax.Array) -> jax.Array:
             # the excess is convex, so that Newton's steps from outside stay outside
             depth, slope = jax.jvp(excess, (step,), (jnp.ones_like(step),))
-            return jnp.where(
-                depth > TABLE_DEPTH_NATS,
-                step - (depth - TABLE_DEPTH_NATS) / jnp.where(depth > TABLE_DEPTH_NATS, slope, 1.0),
-                step,
-            )
+            deeper = depth > TABLE_DEPTH_NATS
+            return jnp.where(deeper, step - (depth - TABLE_DEPTH_NATS) / jnp.where(deeper, slope, 1.0), step)
 
         return lax.fori_loop(0, DEPTH_NEWTON_STEPS, nearer, edge)
 
@@ -150,12 +144,11 @@ def draw(key: Key, law: Conjugate, pair: Pair, lower: Array, upper: Array) -> ja
 
 @pytree_dataclass
 class OnePosteriorSampleEstimator(FamilyEstimator):
-    """Private estimator that releases one draw from a posterior as the estimate ([WFS]).
+    """Private estimator that releases one draw from a posterior as the estimate ([WFS]), an exponential mechanism.
 
-    The estimator is for families with one parameter θ, whose prior is uniform on the range from ``lower`` to ``upper``.
-    The log-likelihood is multiplied by a number ρ ≤ 1 (tempering), so that one draw satisfies the privacy budget. This
-    is an exponential mechanism. If ρ = 1, the draw uses less than the budget ε, and `privacy` states the smaller
-    budget.
+    The prior is uniform on the range from ``lower`` to ``upper`` of the only parameter θ. The log-likelihood is
+    multiplied by a number ρ ≤ 1 (tempering), so that one draw satisfies the privacy budget. If ρ = 1, the draw uses
+    less than the budget ε, and `privacy` states the smaller budget.
 
     Parameters
     ----------
@@ -166,7 +159,7 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     epsilon : float
         Privacy budget ε in nats, for replacing one record.
     lower, upper : float
-        The range of the parameter θ. Choose it without looking at the data. With a narrower range, ρ is larger.
+        The range of θ, chosen without looking at the data. With a narrower range, ρ is larger.
 
     Notes
     -----
@@ -175,10 +168,9 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
     where w is the distance between the bounds of the records, and max and min are over the range of θ.
 
     Let S and S' be the sums of two data sets that differ in one record. Then log f(θ | S)/f(θ | S') = ρ η(θ) (S − S') −
-    log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ'. The second term is the logarithm of a mean of exponentials, between the
-    smallest and the largest exponent. Therefore the absolute value of the log ratio is at most ρ |S − S'| (max η − min
-    η) ≤ ρ w (max η − min η) ≤ ε. For large n, it can come close to this bound, so that in general no larger ρ satisfies
-    the budget: all records are at one bound, and the expected record is between the bounds for every θ in the range.
+    log ∫ f(θ' | S') exp(ρ η(θ') (S − S')) dθ', the second term between the smallest and the largest exponent. So its
+    size is at most ρ |S − S'| (max η − min η) ≤ ρ w (max η − min η) ≤ ε. For large n, it can come close, so in general
+    no larger ρ will do: all records are at one bound, and the expected record is between the bounds for every θ.
     """
 
     family: ParametricFamily
@@ -205,13 +197,10 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
         low, high = (self._law.natural(theta, self.family) for theta in (self.lower, self.upper))
         return self.family.sensitivity(1) * jnp.abs(high - low)
 
-    @property
-    def temper(self) -> Array:
-        """The number ρ ≤ 1 by which the log-likelihood is multiplied in the posterior."""
-        return jnp.minimum(1.0, self.epsilon / self._largest_ratio)
+    temper = property(lambda self: jnp.minimum(1.0, self.epsilon / self._largest_ratio), doc="The number ρ ≤ 1.")
 
     def posterior(self, total: Array) -> Pair:
-        """The two parameters of the tempered posterior, if `total` is the sum of the clamped records."""
+        """The two parameters of the tempered posterior, for the sum `total` of the clamped records."""
         return self._law.posterior(self.temper, total, self.count, self.family)
 
     def perturbed(self, key: Key, total: Array) -> jax.Array:
@@ -228,13 +217,12 @@ class OnePosteriorSampleEstimator(FamilyEstimator):
 
     def release_values(self, release: Array) -> jax.Array:
         allowed = f"a draw of {self._law.parameter} from {self.lower:g} to {self.upper:g}, as release() returns it"
-        return jnp.asarray(
-            checked("release", release, allowed, lambda a: (a.ndim == 0) & (a >= self.lower) & (a <= self.upper))
-        )
+        draw = checked("release", release, allowed, lambda a: (a.ndim == 0) & (a >= self.lower) & (a <= self.upper))
+        return jnp.asarray(draw)
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of the released estimate: a budget ε with δ = 0, where a trusted curator holds the records."""
+        """A budget ε with δ = 0, where a trusted curator holds the records."""
         with jax.enable_x64(True):
             spent = float(self.temper * self._largest_ratio)
         return Guarantee(approximate_tradeoff(spent), trust_model="central")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import xarray
 
 STANDS_FOR_INFINITY = 1e300  # on a transformed scale: a quantile between two infinite numbers would be NaN
-
-
 Interval = Callable[["BootstrapEstimate", float], np.ndarray]
 """From an estimate with replicates to the ends (p,) below which p true parameters are with a probability in (0, 1)."""
 
@@ -32,7 +30,6 @@ def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
 
 
 def _percentile(result: "BootstrapEstimate", probability: float) -> np.ndarray:
-    """Efron's interval: its ends are quantiles of the replicates."""
     return quantile(result.draws, probability)
 
 
@@ -54,12 +51,12 @@ def _studentised(result: "BootstrapEstimate", probability: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Transformed:
-    """Pivotal interval on a transformed scale, such as the logarithmic scale. The ends are transformed back.
+    """Pivotal interval on a transformed scale, whose ends are transformed back.
 
     Parameters
     ----------
     forward : callable
-        The transformation of the parameters: an increasing function of arrays (..., p). Default: the logarithm.
+        An increasing function of parameters (..., p). Default: the logarithm.
     inverse : callable
         The inverse of `forward`. Default: the exponential function.
     """
@@ -74,13 +71,10 @@ class Transformed:
             raise ValueError(f"the estimate {result.params} has no value on the transformed scale")
         # a replicate outside the scale's domain, such as a negative one, is as far away as can be
         undefined = np.isnan(draws) & ~np.isnan(result.draws)
-        draws = np.where(
-            undefined, np.where(result.draws < result.params, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY), draws
-        )
+        draws = np.where(undefined, np.where(result.draws < result.params, -np.inf, np.inf), draws)
+        draws = np.clip(draws, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY)
         with np.errstate(over="ignore"):
-            return self.inverse(
-                2 * estimate - quantile(np.clip(draws, -STANDS_FOR_INFINITY, STANDS_FOR_INFINITY), 1 - probability)
-            )
+            return self.inverse(2 * estimate - quantile(draws, 1 - probability))
 
 
 INTERVALS: dict[str, Interval] = {
@@ -92,7 +86,6 @@ INTERVALS: dict[str, Interval] = {
 
 
 def interval_kind(kind: str | Interval) -> Interval:
-    """The rule of a name, or a rule itself; ValueError for an unknown name."""
     if callable(kind):
         return kind
     if kind not in INTERVALS:
@@ -104,15 +97,15 @@ def interval_kind(kind: str | Interval) -> Interval:
 class BootstrapEstimate(Estimate):
     """A private estimate of p numbers, with the replicates of its parametric bootstrap.
 
-    A replicate is an estimate from simulated data. `Estimate` describes the attributes that all estimates have. The
-    other attributes are:
+    Besides those of `Estimate`, the attributes are:
 
     - ``draws`` (draws, p): the replicates of the estimate or, after a correction of bias, of the corrected estimate;
     - ``uncorrected`` (p,): the estimate before the correction;
-    - ``formula_error`` (p,) and ``draws_error`` (draws, p): standard errors of the estimate and of each replicate,
-      computed by a formula. They are None if there is no formula. Studentised intervals need them;
-    - ``outside``: True if the release was outside the domain of the estimator, as in `Estimated`;
-    - ``outside_draws``: the number of simulated releases outside this domain;
+    - ``formula_error`` (p,) and ``draws_error`` (draws, p): standard errors of the estimate and of each replicate by a
+      formula, for studentised intervals, or None without one;
+    - ``outside`` and ``outside_draws``: whether the release was, and how many simulated releases were, outside the
+      domain of the estimator, as in `Estimated`;
+    - ``bias`` (p,): the mean of ``draws`` minus the estimate, near 0 after a correction of bias;
     - ``kind``: the default kind of the intervals.
     """
 
@@ -130,14 +123,11 @@ class BootstrapEstimate(Estimate):
 
     @functools.cached_property
     def covariance(self) -> np.ndarray:
-        """Covariance (p, p) of the replicates. It contains the uncertainty from sampling and from the noise."""
+        """Covariance (p, p) of the replicates: uncertainty from sampling and from the noise."""
         finite = self.draws[np.isfinite(self.draws).all(axis=1)]
         return np.atleast_2d(np.cov(finite, rowvar=False))
 
-    @property
-    def bias(self) -> np.ndarray:
-        """Estimated bias (p,): the mean of the replicates minus the estimate. It is near 0 after a correction."""
-        return np.nanmean(self.draws, axis=0) - self.params
+    bias = property(lambda self: np.nanmean(self.draws, axis=0) - self.params, doc="Estimated bias (p,).")
 
     @property
     def replicates(self) -> "xarray.Dataset":
@@ -155,12 +145,11 @@ class BootstrapEstimate(Estimate):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower ends (p,) and the upper ends (p,) of the confidence intervals of the p numbers.
 
-        `Estimate.interval` describes `level` (default: 0.95) and `side`. The default of `kind` is the attribute
-        ``kind`` of this estimate. Possible kinds are:
+        `Estimate.interval` describes `level` and `side`. The default of `kind` is the attribute ``kind``. Kinds are:
 
-        - ``"percentile"``: the ends are quantiles q of the replicates τ* (estimates from simulated data);
-        - ``"pivotal"``: the end below which the parameter is with probability P is 2τ̂ − q(1 − P) for the estimate τ̂.
-          The law of estimate minus truth is assumed to equal the law of replicate minus estimate;
+        - ``"percentile"``: the ends are quantiles q of the replicates τ*;
+        - ``"pivotal"``: the end below which the parameter is with probability P is 2τ̂ − q(1 − P) for the estimate τ̂,
+          as if estimate minus truth had the law of replicate minus estimate;
         - ``"studentised"``: pivotal with errors divided by standard errors, if the estimator has a formula for these;
         - ``"log"``: pivotal on the logarithmic scale;
         - ``Transformed(forward, inverse)``, or your own function of a `BootstrapEstimate` and P that returns the ends.
@@ -180,7 +169,7 @@ class BootstrapEstimate(Estimate):
         return interval_kind(self.kind)(self, probability)
 
     def summary(self, level: float = 0.95, kind: str | Interval | None = None) -> str:
-        """Return a table of the estimates as text, with intervals as of `interval`, of a `level` and a `kind`."""
+        """Return a table of the estimates as text, with the intervals of `interval`."""
         return Estimate.summary(self if kind is None else dataclasses.replace(self, kind=kind), level)
 
     @property

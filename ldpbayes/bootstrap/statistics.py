@@ -66,9 +66,7 @@ class FamilyEstimator(PrivateEstimator):
         return self.perturbed(keys[1], self.family.total(keys[0], params, self.count))
 
     def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
-        """Compute released values from records `data` (n, *event), for simulations only: the random numbers, of a
-        `seed`, are not secure.
-        """
+        """Compute released values from records `data` (n, *event), only for simulations: the noise is not secure."""
         with jax.enable_x64(True):
             return np.asarray(_randomized(self, jax.random.key(seed), self.family.checked(data)))
 
@@ -80,15 +78,12 @@ def _randomized(estimator: FamilyEstimator, key: Key, data: Array) -> jax.Array:
 
 @pytree_dataclass
 class SufficientStatisticsEstimator(FamilyEstimator):
-    """Private estimator from noisy sums of statistics, whose parameters `sufficient_statistics` describes. The
-    ``mechanism`` has at least the sensitivity of the sums, and no bounds.
-    """
+    """What `sufficient_statistics` makes: its ``mechanism`` has the sensitivity of the sums or more, and no bounds."""
 
     family: ParametricFamily
     mechanism: Additive
     count: int = static()
     account_for_clamping: bool = static(default=False)
-
     fewest = 2
 
     def __post_init__(self) -> None:
@@ -152,11 +147,11 @@ class SufficientStatisticsEstimator(FamilyEstimator):
         return self.family.nearest(target)
 
     def law(self, params: Params) -> dist.Distribution:
-        """Return a normal approximation of the law of the sums of statistics before noise, for clamped records with
+        """Return a normal approximation, with exact mean and covariance, of the law of the sums before noise, for
         `params`.
 
-        It has the exact mean and covariance. For example, analyse a release in a Bayesian model with the parameters mu
-        and sigma: ``ldp.observe("sums", estimator.law({"loc": mu, "scale": sigma}), release)``.
+        For example, analyse a release in a Bayesian model with the parameters mu and sigma: ``ldp.observe("sums",
+        estimator.law({"loc": mu, "scale": sigma}), release)``.
         """
         center, spread = self.family.moments(params)
         if self.family.columns is None:
@@ -186,15 +181,14 @@ def sufficient_statistics(
     family : ParametricFamily
         A family of `ldpbayes.bootstrap`, such as `Normal`, with the bounds to which records are clamped.
     count : int
-        Public number of records. The guarantee compares data sets with equal numbers of records.
+        Public number of records: the guarantee compares data sets with equal numbers of records.
     epsilon, delta : float
         Privacy budget for replacing one record: ε in nats, and the probability δ. With ``delta``, the noise is
         Gaussian, and without it Laplace noise.
     account_for_clamping : bool
-        False (default): maximum likelihood, computed as if no record had been clamped ([FWS]). This estimate is
-        biased if many records are clamped. True: the method of moments. It finds the parameters for which the
-        expected statistics of a clamped record equal the released mean statistics. True is not possible for
-        `NormalVector`.
+        False (default): maximum likelihood, as if no record had been clamped ([FWS]), biased if many are. True, not for
+        `NormalVector`: the method of moments, which finds the parameters for which the expected statistics of a clamped
+        record equal the released mean statistics.
     """
     if not isinstance(family, ParametricFamily):
         raise TypeError(f"family must be one of ldpbayes.bootstrap, got {family!r}")
@@ -204,14 +198,13 @@ def sufficient_statistics(
 
 @pytree_dataclass
 class LeastSquaresEstimator(SufficientStatisticsEstimator):
-    """Least squares from noisy sums of the moments of rows (x, y); ``loc_x`` and ``covariance_x`` are not reported. In
-    units of half the bounds' distance, eigenvalues of the regressors' moments are raised to a standard deviation of the
+    """Least squares from noisy sums of the moments of rows (x, y); ``loc_x`` and ``covariance_x`` are not reported.
+    Eigenvalues of the regressors' moments, in half distances of the bounds, are raised to a standard deviation of the
     noise, and they and the error variance to 4e-6; each repair is flagged as outside the domain.
     """
 
     family: NormalVector
     intercept: bool = static(default=True)
-
     constraints = {
         "coef": constraints.real_vector,
         "intercept": constraints.real,
@@ -227,16 +220,12 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         at_least(self.regressors + 3, "count", self.count)
 
     regressors = property(lambda self: self.family.dimension - 1)
+    origin = property(lambda self: jnp.asarray(self.family.centre) / self.family.half)  # of scaled columns
 
     @property
     def deviations(self) -> jax.Array:
-        """Standard deviations of the noise in the mean of each statistic."""
+        # of the noise in the mean of each statistic
         return jnp.broadcast_to(jnp.sqrt(self.mechanism.noise.variance) / self.count, len(self.family.columns))
-
-    @property
-    def origin(self) -> jax.Array:
-        """Centres of the bounds, in units of half their distances."""
-        return jnp.asarray(self.family.centre) / self.family.half
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         d, n, half = self.regressors, self.count, self.family.half
@@ -267,8 +256,7 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 
     def covariance(self, params: Params, *, noise: bool) -> jax.Array:
         """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``: σ² (XᵀX)⁻¹, σ²/2(n − p) for the scale, and
-        that of the noise in the equations Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the
-        statistics.
+        that of the noise in Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics.
         """
         d, n = self.regressors, self.count
         p = d + self.intercept
@@ -314,8 +302,8 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         return params["loc_x"] / half[:d], root, slope, intercept, params["scale"] / half[d]
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
-        """The hybrid bootstrap: moments of x are kept, and Xᵀe, normal with covariance nσ²Q, and eᵀe, of which X
-        explains a part and the rest is σ² χ², are drawn. That rows are clamped is not replicated.
+        """The hybrid bootstrap: moments of x are kept; Xᵀe, of covariance nσ²Q, and eᵀe, which X explains in part, the
+        rest σ² χ², are drawn. That rows are clamped is not replicated.
         """
         d, n, origin = self.regressors, self.count, self.origin
         mean, root, slope, intercept, deviation = self._standardised(params)
@@ -346,16 +334,13 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
 def least_squares(
     *, lower: Array, upper: Array, count: int, epsilon: float, delta: float | None = None, intercept: bool = True
 ) -> LeastSquaresEstimator:
-    """Return a private estimator of linear regression, which adds noise to sums of columns and of their products.
-
-    The data are rows (x, y) of d regressors x and a response y.
+    """Return a private estimator of linear regression of a response y on d regressors x, from noisy sums of products.
 
     Parameters
     ----------
     lower, upper : array_like (d + 1,)
-        The bounds to which the columns of (x, y) are clamped, in the units of the columns. The response is the last
-        column. Choose bounds that contain nearly all responses, because the bootstrap does not replicate the effect
-        of clamping.
+        The bounds to which the columns of the rows (x, y) are clamped, in their units. They should contain nearly all
+        responses, because the bootstrap does not replicate the effect of clamping.
     count, epsilon, delta
         As in `sufficient_statistics`.
     intercept : bool

@@ -1,8 +1,3 @@
-"""What is known of laws of records beyond NumPyro: tails, masses, kinks, statistics, sensitivities and functionals.
-
-One file has all that is known of a law: its facts for the likelihood (`Family`), and its families for the bootstrap
-(`ParametricFamily`), with their names on the command line. Users find both in `ldpbayes.likelihood` and
-`ldpbayes.bootstrap`, and functionals as `ldpbayes.functionals`.
-"""
+"""What is known of laws of records beyond NumPyro, a file a law: for the likelihood and for the bootstrap."""
 
 from ldpbayes.laws import compound, counts, normal, numbers, smooth_density  # noqa: F401  # they register themselves

@@ -44,7 +44,6 @@ class Grouped(dist.Distribution):
         super().__init__(jnp.shape(groups), (), validate_args=validate_args)
 
     def _own(self, of_all_laws: jax.Array) -> jax.Array:
-        """A record's own entry in rows (*batch, N, G)."""
         return jnp.take_along_axis(of_all_laws, jnp.asarray(self.groups)[:, None], axis=-1)[..., 0]
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
@@ -136,7 +135,6 @@ class _OfTransformed(Family):
         return _interior(points, self.law)
 
     def centres(self) -> list[tuple[Array, Array]]:
-        """The images of those of the law that is transformed, and of the points a width away."""
         pairs = [(c, c - w, c + w) for c, w in family_of(self.law.base_dist).centres()]
         for transform in self.law.transforms:
             pairs = [tuple(transform(point) for point in points) for points in pairs]
@@ -154,7 +152,6 @@ class _OfZeroInflated(Family):
         return jnp.where(counts == 0, jnp.log(gate + jnp.exp(inflated)), inflated)
 
     def log_mass_above(self, nodes: Array, log_masses: Array) -> jax.Array:
-        """From that of the other law: zeros are above no node."""
         part = self.law.base_dist
         above = family_of(part).log_mass_above(nodes, families.log_prob_on_support(part, nodes))
         return jnp.log1p(-self.law.gate) + above
@@ -183,10 +180,8 @@ class _OfMixtureSameFamily(Family):
 
 @register_family(dist.MixtureGeneral)
 class _OfMixtureGeneral(Family):
-    """Components of any classes."""
-
     def breaks(self) -> list[Array]:
-        """Those of all components and, where the support goes on there, the ends of their supports."""
+        """Of all components and, where the support goes on there, the ends of their supports."""
         parts = self.law.component_distributions
         points = [point for part in parts for point in (*ends_of(part.support), *family_of(part).breaks())]
         return _interior(points, self.law)

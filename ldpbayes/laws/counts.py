@@ -113,9 +113,7 @@ class _OfGeometric(Family):
 
 
 class Counts(OneParameterFamily):
-    """Base class of families of whole numbers from 0 on, clamped to ``upper``: define `base`, `ranges` and perhaps
-    `of_mean`.
-    """
+    """Base class of families of counts, clamped to ``upper``: define `base`, `ranges` and perhaps `of_mean`."""
 
     record_range = (0.0, math.inf)
     lattice_step: ClassVar[float] = 1.0
@@ -129,18 +127,11 @@ class Counts(OneParameterFamily):
 
 @pytree_dataclass
 class Binomial(Counts):
-    """Family of numbers of successes, not clamped. The parameter is ``probs``, the probability of a success.
-
-    Parameters
-    ----------
-    trials : int
-        Number of trials for each record, at least 1.
-    """
+    """Family of successes in ``trials`` ≥ 1 trials, not clamped. The parameter is ``probs``, the probability of one."""
 
     option: ClassVar = "binomial"
     option_help: ClassVar = {"trials": "number of trials"}
     trials: int = static()
-
     base: ClassVar = dist.BinomialProbs
     ranges = {"probs": (0.0, 1.0)}
 
@@ -151,7 +142,6 @@ class Binomial(Counts):
         return dist.BinomialProbs(params["probs"], self.trials, validate_args=False)
 
     upper = property(lambda self: float(self.trials))
-
     record_range = property(lambda self: (0.0, self.upper))
 
     def of_mean(self, mean: Array) -> Array:
@@ -182,26 +172,17 @@ class Poisson(Counts):
 
     option: ClassVar = "poisson"
     upper: Array = static(default=None)
-
     base: ClassVar = dist.Poisson
-
     ranges = property(lambda self: {"rate": (1e-3 * self.upper, 3.0 * self.upper)})
 
 
 @pytree_dataclass
 class Multinomial(ParametricFamily):
-    """Family of categories 0, 1, ..., ``categories`` − 1. The parameter is ``probs`` (categories,), the probabilities.
-
-    Parameters
-    ----------
-    categories : int
-        Number of categories, at least 2.
-    """
+    """Family of categories 0, ..., ``categories`` − 1, at least two. The parameter is ``probs`` (categories,)."""
 
     option: ClassVar = "multinomial"
     option_help: ClassVar = {"categories": "number of categories"}
     categories: int = static()
-
     base: ClassVar = dist.CategoricalProbs
     lattice_step: ClassVar[float] = 1.0
 
@@ -209,7 +190,6 @@ class Multinomial(ParametricFamily):
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     record_range = property(lambda self: (0, self.categories - 1))
-
     columns = property(lambda self: tuple(f"category {k}" for k in range(self.categories)))
 
     def statistics(self, x: Array) -> jax.Array:

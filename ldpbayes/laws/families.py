@@ -30,10 +30,9 @@ NEGLIGIBLE_LOG_DENSITY = -750.0  # exp of it is zero in double precision
 class Family:
     """The methods that the likelihood calls for a univariate law of records. The defaults are right for every law.
 
-    To make the likelihood of a law more accurate or faster, override methods in a subclass, and register the subclass
-    by `register_family`. The overriding methods should be accurate even for very small probabilities. The attribute
-    ``law`` is the NumPyro law of one record (without plates). The results broadcast with its batch shape. JAX traces
-    them, and differentiates them with respect to the parameters of the law.
+    A subclass, registered by `register_family`, overrides some to be more accurate or faster. They should be accurate
+    even for very small probabilities. ``law`` is the NumPyro law of one record (without plates). Results broadcast with
+    its batch shape. JAX traces them, and differentiates them with respect to its parameters.
     """
 
     # Whether the log density and its derivatives are finite wherever a float can be, so that no guards are needed.
@@ -60,8 +59,8 @@ class Family:
     def cdf(self, x: Array) -> Array:
         """Return P(X ≤ x), for x (..., *batch) inside the support: whole numbers if the law is discrete.
 
-        The default is the cdf of NumPyro or, if a discrete law has none, a sum over its values. If the result has no
-        derivative in the parameters of a continuous law, the likelihood integrates the density instead.
+        Default: NumPyro's, or a sum over the values of a discrete law. If the result has no derivative in the
+        parameters, the likelihood integrates the density instead.
         """
         low, high = ends_of(self.law.support)
         summed = type(self.law).cdf is dist.Distribution.cdf and self.law.support.is_discrete
@@ -77,9 +76,7 @@ class Family:
         return stacked(lower, 1.0 - lower)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        """Return ∫ P(X > s) ds (n − 1, ...) between neighbouring increasing `edges` (n, ...), for a law on the real
-        line.
-        """
+        """Return ∫ P(X > s) ds (n − 1, ...) between increasing `edges` (n, ...), for a law on the real line."""
         raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
@@ -87,16 +84,12 @@ class Family:
         return None
 
     def log_mass(self, counts: Array) -> Array:
-        """Return log probabilities of whole numbers `counts` (n, *batch) of a discrete law, 0, ..., n − 1 if it starts
-        at 0.
-        """
+        """Return log probabilities of whole numbers `counts` (n, *batch): 0, ..., n − 1 if the law starts at 0."""
         return self.law.log_prob(counts)
 
     def log_mass_above(self, nodes: Array, log_masses: Array) -> Array:
         """Return log P(X > n − 1) for a law on 0, 1, ..., given the log probabilities (n, *batch) of `nodes` 0, ..., n
-        − 1.
-
-        The default, the log of 1 minus the sum of the probabilities `log_masses`, is inaccurate if it is small.
+        − 1. The default, the log of 1 minus their sum, is inaccurate if it is small.
         """
         return log1mexp(log_sum(log_masses, axis=0))
 
@@ -109,7 +102,7 @@ class Registry:
         self.ours: dict[Any, Any] = {}
 
     def add(self, key: Any, entry: Any, purpose: str) -> None:
-        """ValueError, which names the purpose, if another function or class from its side has the key."""
+        """ValueError, which names the purpose, if another entry of its side has the key."""
         table = self.ours if entry.__module__.startswith("ldpbayes.") else self.users
         present = table.get(key, entry)
         # running a notebook cell again defines an entry of the same name anew
@@ -127,12 +120,10 @@ _FAMILIES = Registry()
 
 
 def register_family(*base_types: type) -> Callable[[F], F]:
-    """Class decorator that registers a subclass of `Family` for the NumPyro distributions ``base_types`` and their
-    subclasses.
+    """Class decorator that registers a subclass of `Family` for NumPyro classes ``base_types`` and their subclasses.
 
-    If several families match a distribution, the likelihood uses the family of the nearest base class. Families that
-    you register come before the families of the package. Raises ValueError if you have registered another family for
-    one of the classes.
+    The family of the nearest base class counts, and yours before those of the package. Raises ValueError if you have
+    registered another one for a class.
     """
     if not base_types or not all(isinstance(kind, type) for kind in base_types):
         raise TypeError(f"register_family takes classes of distributions, got {base_types!r}")
@@ -153,7 +144,6 @@ def family_of(base: dist.Distribution) -> Family:
 
 
 def unexpanded(base: dist.Distribution) -> Any:
-    """A distribution without its expansions, which only repeat it."""
     while isinstance(base, dist.ExpandedDistribution):
         base = base.base_dist
     return base
@@ -175,7 +165,6 @@ def is_empty(edge: Array, end: Array, direction: int) -> bool:
 
 
 def _feasible(base: dist.Distribution, points: Array) -> Array:
-    """A point inside the support for each of some points."""
     shape = jnp.broadcast_shapes(jnp.shape(points), jnp.shape(base.support(points)))
     return base.support.feasible_like(jnp.zeros(shape, jnp.result_type(points, float)))
 
@@ -194,9 +183,7 @@ def log_prob_on_support(base: dist.Distribution, nodes: Array) -> jax.Array:
 
 
 def _log_prob(base: dist.Distribution, inside: Array, points: Array) -> Array:
-    """Log mass; or log density where it is finite and not negligible beside its largest value, else −inf: there another
-    point takes its place, since a derivative may be NaN even if it is not selected.
-    """
+    """Log mass or density; −inf, with another point in its place lest a derivative be NaN, if negligible."""
     family = family_of(base)
     if base.support.is_discrete:
         log_mass = family.log_mass(points.astype(np.int32))  # a family knows nothing of expansions
@@ -357,7 +344,6 @@ def graded_points(base: dist.Distribution, grades: np.ndarray = GRADES) -> list[
 
 
 def graded_breaks(base: dist.Distribution) -> jax.Array | None:
-    """`density_breaks` and `graded_points` in order."""
     breaks = density_breaks(base)
     points = [*([] if breaks is None else [breaks]), *graded_points(base)]
     return jnp.sort(jnp.concatenate(points), axis=0) if points else None

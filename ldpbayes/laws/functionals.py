@@ -1,8 +1,7 @@
 """Functionals of a law (probability distribution), such as its mean, its quantiles and its Gini coefficient.
 
-A functional is a function of a NumPyro law of numbers. The result is an array of the batch shape of the law. JAX can
-differentiate the result with respect to the parameters of the law. A functional raises TypeError if NumPyro has no cdf
-or moments of this law. `ldpbayes.predict` computes functionals at posterior draws.
+A functional maps a NumPyro law (*batch) of numbers to an array (*batch), differentiable in the parameters of the law.
+It raises TypeError if NumPyro has no cdf or moments of this law. `ldpbayes.predict` computes it at posterior draws.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,16 +17,9 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import INSIDE_0_1, Rule, checked, ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
+from ldpbayes.laws import families
 from ldpbayes.laws.compound import of_unwrapped, unwrapped
-from ldpbayes.laws.families import (
-    CATEGORICAL,
-    aligned,
-    family_of,
-    graded_breaks,
-    is_infinite,
-    log_prob_on_support,
-    panel_nodes,
-)
+from ldpbayes.laws.families import aligned, family_of, is_infinite, log_prob_on_support, panel_nodes
 
 __all__ = ["Functional", "cdf", "density", "gini", "lorenz", "mean", "quantile", "sd", "share"]
 
@@ -43,12 +35,11 @@ class Functional:
     Parameters
     ----------
     function : callable
-        A function of a law (*batch) and an array (m, *batch) of points. It returns an array (m, *batch).
+        From a law (*batch) and an array (m, *batch) of points to an array (m, *batch).
     points : tuple of float
         The points, such as the probabilities of quantiles.
     dim, labels : str and tuple, optional
-        Name of the last axis of the result, in xarray results, and the labels of the m points along it. Default:
-        None, for a single point without such an axis.
+        Name and m labels of the last axis of the result in xarray. Default: None, for one point without such an axis.
     """
 
     function: Callable[[Any, jax.Array], jax.Array]  # of a law without wrappers and points (points, *batch)
@@ -67,70 +58,48 @@ class Functional:
 
 
 def mean(law: dist.Distribution) -> jax.Array:
-    """Return the expectation of a law (*batch) of numbers, as an array (*batch), in the unit of the numbers."""
+    """Return the expectation (*batch) of a law (*batch) of numbers, in their unit."""
     return _of_numbers(law, lambda inner: inner.mean)
 
 
 def sd(law: dist.Distribution) -> jax.Array:
-    """Return the standard deviation of a law (*batch) of numbers, as an array (*batch), in the unit of the numbers."""
+    """Return the standard deviation (*batch) of a law (*batch) of numbers, in their unit."""
     return _of_numbers(law, lambda inner: jnp.sqrt(inner.variance))
 
 
 def gini(law: dist.Distribution) -> jax.Array:
     """Return the Gini coefficient E|X − X'| / (2 E X) of a continuous law of non-negative numbers.
 
-    X and X' are independent random numbers with this law. The result is NaN if the law has no finite mean. Raises
-    ValueError if the law is not continuous, or if negative numbers are possible.
+    X and X' are independent numbers with this law. The result is NaN without a finite mean. Raises ValueError if the
+    law is not continuous, or if negative numbers are possible.
     """
     return _of_numbers(law, _gini)
 
 
 def quantile(q: ArrayLike) -> Functional:
-    """Return the functional that computes quantiles of a law: the smallest x with P(X ≤ x) ≥ q.
-
-    Parameters
-    ----------
-    q : float or array_like (m,)
-        One or several probabilities q, strictly between 0 and 1.
-    """
+    """Return the functional of quantiles: the smallest x with P(X ≤ x) ≥ q, for one or several ``q`` (m,) in (0, 1)."""
     return _at_points("quantile", checked("q", q, *INSIDE_0_1), _quantiles)
 
 
 def cdf(at: ArrayLike) -> Functional:
-    """Return the functional that computes the cumulative distribution function P(X ≤ at) of a law.
-
-    Parameters
-    ----------
-    at : float or array_like (m,)
-        One or several points, in the unit of the numbers.
-    """
+    """Return the functional P(X ≤ ``at``) of a law, for one or several points (m,), in the unit of the numbers."""
     return _at_points("at", checked("at", at, *NOT_NAN), _cdf)
 
 
 def density(at: ArrayLike) -> Functional:
-    """Return the functional that computes the density of a law, or its probabilities if the law is discrete.
+    """Return the functional of the density, or of the probabilities of a discrete law, at one or several ``at`` (m,).
 
-    The density does not include atoms: points of a continuous law that have a positive probability. At an end that the
-    support of the law leaves out, such as 0 for `HalfNormal`, it is the density right beside this end.
-
-    Parameters
-    ----------
-    at : float or array_like (m,)
-        One or several points, in the unit of the numbers.
+    Atoms, points of a continuous law with a positive probability, do not count. At an end that the support leaves out,
+    such as 0 for `HalfNormal`, it is the density right beside this end.
     """
     return _at_points("at", checked("at", at, *NOT_NAN), _density)
 
 
 def share(low: ArrayLike, high: ArrayLike) -> Functional:
-    """Return the functional that computes the probability P(low < X ≤ high) of one or several intervals.
+    """Return the functional P(``low`` < X ≤ ``high``) of one or several intervals (m,), labelled such as "(10, 20]".
 
-    The labels of the results are texts such as "(10, 20]".
-
-    Parameters
-    ----------
-    low, high : float or array_like (m,)
-        Lower and upper ends of one or several intervals, in the unit of the numbers. Ends can be infinite. Raises
-        ValueError if a lower end is not smaller than the upper end.
+    Ends are in the unit of the numbers, and may be infinite. Raises ValueError if a lower end is not below the upper
+    end.
     """
     ends = np.broadcast_arrays(checked("low", low, *NOT_NAN), checked("high", high, *NOT_NAN))
     if np.any(ends[0] >= ends[1]):
@@ -141,15 +110,10 @@ def share(low: ArrayLike, high: ArrayLike) -> Functional:
 
 
 def lorenz(at: ArrayLike) -> Functional:
-    """Return the functional that computes the Lorenz curve of a law of non-negative numbers.
+    """Return the functional of the Lorenz curve of a continuous law of non-negative numbers; else ValueError.
 
-    The Lorenz curve at a fraction p is the share of the total (such as all income) that belongs to the fraction p of
-    people with the lowest values. Raises ValueError if the law is not continuous, or if negative numbers are possible.
-
-    Parameters
-    ----------
-    at : float or array_like (m,)
-        One or several fractions p of people, strictly between 0 and 1.
+    At a fraction p, it is the share of the total (such as all income) that belongs to the fraction p of people with the
+    lowest values. ``at`` is one or several p (m,) in (0, 1).
     """
     return _at_points("fraction", checked("at", at, *INSIDE_0_1), _lorenz)
 
@@ -164,10 +128,8 @@ def names_of_values(functionals: Mapping[str, Callable[[Any], Any]], values: Ite
 
 
 def _at_points(dim: str, points: Array, function: Callable[[Any, jax.Array], jax.Array]) -> Functional:
-    """From a function of a law and points (m, *batch)."""
     if np.ndim(points) > 1:
         raise ValueError(f"points of a functional must be a number or of shape (m,), got shape {np.shape(points)}")
-
     flat = tuple(np.atleast_1d(points).tolist())
     return Functional(function, flat, *((dim, flat) if np.ndim(points) else ()))
 
@@ -175,7 +137,7 @@ def _at_points(dim: str, points: Array, function: Callable[[Any, jax.Array], jax
 def _of_numbers(law: Any, function: Callable[[Any], Array]) -> jax.Array:
     """`of_unwrapped`, or TypeError if the law is not univariate or lacks what the function needs."""
     inner, _ = unwrapped(law)
-    if not isinstance(inner, dist.Distribution) or inner.event_shape or isinstance(inner, CATEGORICAL):
+    if not isinstance(inner, dist.Distribution) or inner.event_shape or isinstance(inner, families.CATEGORICAL):
         raise TypeError(f"a functional takes a univariate law of numbers, got {type(inner).__name__}")
     try:
         return of_unwrapped(function, law)
@@ -194,7 +156,6 @@ def _cdf(law: Any, x: jax.Array) -> jax.Array:
 
 
 def _between(law: Any, ends: jax.Array) -> jax.Array:
-    """Probabilities between lower ends, which come first, and as many upper ends."""
     lower, upper = jnp.split(_cdf(law, ends), 2)
     return upper - lower
 
@@ -240,16 +201,15 @@ def _inverse(law: Any, q: jax.Array) -> jax.Array:
         inner = start + width * aligned(np.arange(1, BRACKET_PARTS) / BRACKET_PARTS, 1 + q.ndim)
         return start + width * (jnp.sum(_cdf(law, place(inner)) < q, axis=0) / BRACKET_PARTS), width / BRACKET_PARTS
 
-    start, width = jax.lax.fori_loop(
-        0, BRACKET_CUTS, narrowed, (jnp.full_like(q, -2 * limit), jnp.full_like(q, 4 * limit))
-    )
+    bracket = jnp.full_like(q, -2 * limit), jnp.full_like(q, 4 * limit)
+    start, width = jax.lax.fori_loop(0, BRACKET_CUTS, narrowed, bracket)
     x = place(start + width)
     return jnp.round(x) if law.support.is_discrete else x
 
 
 def _integrals(law: Any, function: Callable, points: tuple = ()) -> tuple[Array, jax.Array, jax.Array]:
-    """Lower end of a law of non-negative numbers, upper ends (panels, *batch) of panels, `points` (m, *batch) among
-    them, and integrals of a function of the cdf over these. It has no jumps: inner edges need no derivative.
+    """Lower end, upper ends (panels, *batch) of panels, `points` (m, *batch) among them, and integrals over them of a
+    function of the cdf of a law of non-negative numbers. It has no jumps: inner edges need no derivative.
     """
     low, high = ends_of(law.support)
     if law.support.is_discrete or is_infinite(low) or (is_concrete(low) and np.any(np.asarray(low) < 0)):
@@ -259,7 +219,7 @@ def _integrals(law: Any, function: Callable, points: tuple = ()) -> tuple[Array,
     upper = low + (middle - low) / halvings if is_infinite(high) else high - (high - middle) * halvings
     last = upper[-1:] if is_infinite(high) else jnp.broadcast_to(high, upper[-1:].shape)
     graded = family_of(law).steep_points() or [low + (middle - low) * halvings, upper]
-    parts = *graded, *points, graded_breaks(law)
+    parts = *graded, *points, families.graded_breaks(law)
     inner = jax.lax.stop_gradient(jnp.concatenate([part for part in parts if part is not None]))
     inner = jnp.where((inner > low) & (inner < last), inner, jax.lax.stop_gradient(middle))
     edges = jnp.concatenate([jnp.broadcast_to(low, last.shape), jnp.sort(inner, axis=0), last])

@@ -54,30 +54,20 @@ def normal_log_density(base: dist.MultivariateNormal, z: Array) -> jax.Array:
 
 
 class NormalLaw(NumberFamily):
-    """The normal law."""
-
     base: ClassVar = dist.Normal
 
     def reach(self, record: dist.Normal) -> tuple[Array, Array, Array]:
-        return (
-            record.loc - NORMAL_REACH_DEVIATIONS * record.scale,
-            record.loc,
-            record.loc + NORMAL_REACH_DEVIATIONS * record.scale,
-        )
+        reach = NORMAL_REACH_DEVIATIONS * record.scale
+        return record.loc - reach, record.loc, record.loc + reach
 
     ranges = property(lambda self: {"loc": (self.lower - self.width, self.upper + self.width)})
 
 
 @pytree_dataclass
 class NormalMean(OneParameterFamily, NormalLaw):
-    """Family of normal records whose standard deviation is known. The parameter is ``loc``, the mean.
+    """Family of normal records of a known standard deviation ``scale`` (positive, in the unit of the data).
 
-    Let w = ``upper`` − ``lower``. The estimated mean is limited to the range from ``lower`` − w to ``upper`` + w.
-
-    Parameters
-    ----------
-    scale : float
-        The known standard deviation, positive, in the unit of the data.
+    The parameter is ``loc``, the mean, from ``lower`` − w to ``upper`` + w for w = ``upper`` − ``lower``.
     """
 
     option: ClassVar = "gaussian_mean"
@@ -85,7 +75,6 @@ class NormalMean(OneParameterFamily, NormalLaw):
     scale: Array
     lower: Array = None
     upper: Array = None
-
     known_arguments: ClassVar = ("scale",)
 
 
@@ -93,15 +82,13 @@ class NormalMean(OneParameterFamily, NormalLaw):
 class Normal(NormalLaw):
     """Family of normal records. The parameters are ``loc``, the mean, and ``scale``, the standard deviation.
 
-    Let u be the record after it was scaled so that the bounds are −1 and 1. The statistics are u and u². Let w =
-    ``upper`` − ``lower``. The estimated mean is limited to the range from ``lower`` − w to ``upper`` + w, and the
-    estimated standard deviation to the range from w/1000 to 10 w.
+    The statistics are u and u² for the record u, scaled so that the bounds are −1 and 1. With w = ``upper`` −
+    ``lower``, means are estimated from ``lower`` − w to ``upper`` + w, and standard deviations from w/1000 to 10 w.
     """
 
     option: ClassVar = "gaussian"
     lower: Array = None
     upper: Array = None
-
     columns: ClassVar[tuple[str, ...]] = ("u", "u*u")
 
     @property
@@ -115,10 +102,10 @@ class Normal(NormalLaw):
     def sensitivity(self, order: int) -> float:
         """Return the sensitivity of the sum of the statistics: 9/4 for `order` 1 (L1 norm), 2 for `order` 2 (L2).
 
-        Proof. Let u and u' be two records, scaled so that the bounds are −1 and 1. Let m = |u − u'|/2 and p = |u +
-        u'|/2 ≤ 1 − m. The L1 distance between (u, u²) and (u', u'²) is 2m + 4pm ≤ 6m − 4m². It is largest at m = 3/4,
-        for u = 1 and u' = −1/2. The squared L2 distance is (2m)² + (4pm)² ≤ 4m² (1 + 4 (1 − m)²). This bound increases
-        for m from 0 to 1, and is reached for u = 1 and u' = −1.
+        Proof. For scaled records u and u', let m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m. The L1 distance between (u,
+        u²) and (u', u'²) is 2m + 4pm ≤ 6m − 4m², largest at m = 3/4, for u = 1 and u' = −1/2. The squared L2 distance
+        is (2m)² + (4pm)² ≤ 4m² (1 + 4 (1 − m)²), which increases for m from 0 to 1, and is reached for u = 1 and u' =
+        −1.
         """
         return {1: 2.25, 2: 2.0}[order]
 
@@ -138,16 +125,14 @@ class Normal(NormalLaw):
 class NormalVector(ParametricFamily):
     """Family of normal rows of d columns. The parameters are ``loc`` (d,), the mean, and ``covariance_matrix`` (d, d).
 
-    Let u be a row after each column was scaled so that its bounds, ``lower`` (d,) and ``upper`` (d,), are −1 and 1. The
-    statistics of the row are u_j and u_j² for each column j, and √2 u_j u_k for columns j < k. An estimated mean
-    outside the bounds is moved to the nearest bound. If an eigenvalue of the estimated covariance matrix of u is below
-    4e-6, it is raised to 4e-6.
+    The statistics are u_j and u_j² for each column j, and √2 u_j u_k for j < k, of the row u scaled so that the bounds
+    of each column, ``lower`` (d,) and ``upper`` (d,), are −1 and 1. An estimated mean outside the bounds is moved to
+    the nearest one, and eigenvalues of the estimated covariance of u below 4e-6 are raised to it.
     """
 
     option: ClassVar = "multivariate_normal"
     lower: Array = None
     upper: Array = None
-
     base: ClassVar = dist.MultivariateNormal
     accounts_for_clamping: ClassVar[bool] = False
 
@@ -155,7 +140,6 @@ class NormalVector(ParametricFamily):
         check_bounds(self, "finite numbers, one for each column", lambda a: np.isfinite(a) & (a.ndim == 1))
 
     event_shape = property(lambda self: (self.dimension,))
-
     dimension = property(lambda self: len(self.lower))
 
     @property
@@ -171,19 +155,14 @@ class NormalVector(ParametricFamily):
     def sensitivity(self, order: int) -> float:
         """Return the sensitivity of the sum of the statistics, in the L1 norm (`order` 1) or the L2 norm (`order` 2).
 
-        For d columns, it is d (6 + 2√2 (d − 1))²/(4 (2√2 d + 4 − 2√2)) in the L1 norm, and √(2d (d + 1)) in the L2
-        norm.
+        With s = √2, it is d (6 + 2s (d − 1))²/(4 (2s d + 4 − 2s)) in the L1 norm, and √(2d (d + 1)) in the L2 norm.
 
-        Proof. Let u and u' be two records whose columns are scaled so that the bounds are −1 and 1. In each column, let
-        m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m. Then |u_j u_k − u'_j u'_k| is at most 2 (p_j m_k + m_j p_k).
-        Therefore the distance of the statistics is largest for u = 1 in all columns, with u' = 1 − 2m.
-
-        For the L1 norm, let s = √2, and let M be the sum of m over the columns. The sum of the absolute differences is
-        (6 + 2s(d − 1)) M − 2s M² − (4 − 2s) Σm². This is a concave function, and therefore largest if all m are equal.
-
-        For the L2 norm, the squared distance of the statistics for u = 1 is |1 − u'|² + d² + |u'|⁴ − 2 (1·u')². For d >
-        1, it is convex in each column. Therefore it is largest in a corner, where all entries of u' are −1 or 1. Among
-        the corners, it is largest if the entries sum to 0 or −1.
+        Proof. For scaled records u and u', in each column, let m = |u − u'|/2 and p = |u + u'|/2 ≤ 1 − m. Then |u_j u_k
+        − u'_j u'_k| is at most 2 (p_j m_k + m_j p_k), so the distance of the statistics is largest for u = 1 in all
+        columns, with u' = 1 − 2m. In the L1 norm it is (6 + 2s(d − 1)) M − 2s M² − (4 − 2s) Σm², with the sum M of m
+        over the columns: a concave function, largest if all m are equal. The squared L2 distance is |1 − u'|² + d² +
+        |u'|⁴ − 2 (1·u')². For d > 1, it is convex in each column, and so largest in a corner, where all entries of u'
+        are −1 or 1: one where they sum to 0 or −1.
         """
         d, s = self.dimension, math.sqrt(2.0)
         if order == 2:
@@ -191,7 +170,7 @@ class NormalVector(ParametricFamily):
         return d * (6 + 2 * s * (d - 1)) ** 2 / (4 * (2 * s * d + 4 - 2 * s))
 
     def split(self, mean: Array) -> tuple[jax.Array, jax.Array]:
-        """Return moments (d,) and (d, d) of scaled columns, from a noisy `mean` of the statistics."""
+        """Moments (d,) and (d, d) of scaled columns, from a noisy `mean` of the statistics."""
         d = self.dimension
         return mean[:d], unpacked(mean[d:], d, "scaled")
 

@@ -13,15 +13,9 @@ from jax.scipy import special
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, Params
 from ldpbayes.laws.families import Family, is_empty, register_family
-from ldpbayes.laws.parametric import NumberFamily, OneParameterFamily, Range
+from ldpbayes.laws.parametric import NumberFamily, OneParameterFamily
+from ldpbayes.numerics import tails
 from ldpbayes.numerics.special import betainc, log1mexp, stacked, student_t_cdf
-from ldpbayes.numerics.tails import (
-    integrated_laplace_tail,
-    integrated_student_t_tail,
-    laplace_tails,
-    logistic_tails,
-    student_t_tails,
-)
 
 
 @register_family(dist.Beta)
@@ -45,7 +39,7 @@ class _OfLogistic(Family):
     tame = True
 
     def tails(self, x: Array) -> jax.Array:
-        return logistic_tails((x - self.law.loc) / self.law.scale)
+        return tails.logistic_tails((x - self.law.loc) / self.law.scale)
 
 
 @register_family(dist.StudentT)
@@ -57,10 +51,10 @@ class _OfStudentT(_OfCauchy):
         return student_t_cdf(self.law.df, (x - self.law.loc) / self.law.scale)
 
     def tails(self, x: Array) -> jax.Array:
-        return student_t_tails(self.law.df, (x - self.law.loc) / self.law.scale)
+        return tails.student_t_tails(self.law.df, (x - self.law.loc) / self.law.scale)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        return self.law.scale * integrated_student_t_tail(self.law.df, (edges - self.law.loc) / self.law.scale)
+        return self.law.scale * tails.integrated_student_t_tail(self.law.df, (edges - self.law.loc) / self.law.scale)
 
 
 @register_family(dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile)
@@ -78,10 +72,10 @@ class _OfLaplace(_OfAsymmetricLaplace):
         return self.tails(x)[0]
 
     def tails(self, x: Array) -> jax.Array:
-        return laplace_tails((x - self.law.loc) / self.law.scale)
+        return tails.laplace_tails((x - self.law.loc) / self.law.scale)
 
     def integrated_tail(self, edges: Array) -> jax.Array:
-        return self.law.scale * integrated_laplace_tail((edges - self.law.loc) / self.law.scale)
+        return self.law.scale * tails.integrated_laplace_tail((edges - self.law.loc) / self.law.scale)
 
 
 @register_family(dist.Exponential)
@@ -98,11 +92,7 @@ class WaitingTimes(OneParameterFamily):
 
     concentration: Array
     record_range = (0.0, math.inf)
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        c = self.concentration
-        return {"rate": (0.1 * c / self.upper, 1e3 * c / self.upper)}
+    ranges = property(lambda self: {"rate": tuple(c * self.concentration / self.upper for c in (0.1, 1e3))})
 
     def of_mean(self, mean: Array) -> Array:
         return self.concentration / mean
@@ -110,13 +100,10 @@ class WaitingTimes(OneParameterFamily):
 
 @pytree_dataclass
 class Exponential(WaitingTimes):
-    """Family of exponential records from 0 on. The parameter is ``rate``; 1/``rate`` is from ``upper``/1000 to 10
-    ``upper``.
-    """
+    """Family of exponential records. The parameter is ``rate``; 1/``rate`` is from ``upper``/1000 to 10 ``upper``."""
 
     option: ClassVar = "exponential"
     upper: Array = None
-
     base: ClassVar = dist.Exponential
     concentration = 1.0
     lower = 0.0
@@ -147,14 +134,9 @@ class GammaLaw(NumberFamily):
 
 @pytree_dataclass
 class GammaRate(WaitingTimes, GammaLaw):
-    """Family of gamma records whose shape is known, with positive bounds. The parameter is ``rate``.
+    """Family of gamma records of a known shape ``concentration`` (positive), with positive bounds.
 
-    The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
-
-    Parameters
-    ----------
-    concentration : float
-        The known shape, positive.
+    The parameter is ``rate``. The estimated mean is limited to the range from ``upper``/1000 to 10 ``upper``.
     """
 
     option: ClassVar = "gamma_rate"
@@ -162,7 +144,6 @@ class GammaRate(WaitingTimes, GammaLaw):
     concentration: Array
     lower: Array = None
     upper: Array = None
-
     known_arguments: ClassVar = ("concentration",)
 
 
@@ -193,17 +174,14 @@ class ScaledStatistics(NumberFamily):
 class Gamma(ScaledStatistics, GammaLaw):
     """Family of gamma records, with positive bounds. The parameters are ``concentration``, the shape, and ``rate``.
 
-    The statistics of a record x are log x and x. Each is scaled to the range from 0 to 1 between the bounds. The
-    estimated concentration is limited to the range from 0.01 to 1000, and the estimated rate to the range from
-    0.001/``upper`` to 1000/``lower``.
+    The statistics are log x and x, scaled to the range from 0 to 1 between the bounds. The concentration is estimated
+    from 0.01 to 1000, and the rate from 0.001/``upper`` to 1000/``lower``.
     """
 
     option: ClassVar = "gamma"
     lower: Array = None
     upper: Array = None
-
     columns: ClassVar[tuple[str, ...]] = ("log x", "x")
-
     ranges = property(lambda self: {"concentration": (0.01, 1e3), "rate": (1e-3 / self.upper, 1e3 / self.lower)})
 
     def natural(self, x: Array) -> jax.Array:
@@ -214,12 +192,8 @@ class Gamma(ScaledStatistics, GammaLaw):
         return self.scaled(jnp.stack([special.digamma(concentration) - jnp.log(rate), concentration / rate]))
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Solve log k − ψ(k) = log mean(x) − mean(log x) for the concentration k, where ψ is the digamma function
-        ([Minka]).
-
-        If mean(x) is outside the bounds, it is moved to the nearest bound. If log mean(x) − mean(log x) is not
-        positive, the likelihood has no maximum, and k is the largest allowed number. The second result is True in these
-        two cases.
+        """Solve log k − ψ(k) = log mean(x) − mean(log x) for the concentration k, ψ the digamma function ([Minka]). If
+        the right side is not positive, the likelihood has no maximum, and k is the largest allowed number.
         """
         least, most = self.extremes()
         log_x, x = least + (most - least) * mean
@@ -237,17 +211,15 @@ class Gamma(ScaledStatistics, GammaLaw):
 
 @pytree_dataclass
 class Beta(ScaledStatistics):
-    """Family of beta records. The parameters are ``concentration1`` and ``concentration0``.
+    """Family of beta records, of density ∝ x^(``concentration1`` − 1) (1 − x)^(``concentration0`` − 1).
 
-    The density at x is proportional to x^(concentration1 − 1) (1 − x)^(concentration0 − 1). The statistics are log x
-    and log(1 − x), scaled to the range from 0 to 1 between the bounds, which must be strictly between 0 and 1. Each
-    estimated concentration is limited to the range from 0.01 to 1000.
+    The statistics are log x and log(1 − x), scaled to the range from 0 to 1 between the bounds, which must be strictly
+    between 0 and 1. Both parameters, the concentrations, are estimated from 0.01 to 1000.
     """
 
     option: ClassVar = "beta"
     lower: Array = None
     upper: Array = None
-
     base: ClassVar = dist.Beta
     record_range = (0.0, 1.0)
     open_range: ClassVar[str | None] = "but not an end, because log(x) and log(1 - x) are the statistics"

@@ -50,9 +50,7 @@ class PointMasses(NamedTuple):
         return jnp.tensordot(self.weights, values, axes=1)
 
     def compressed(self, size: int) -> "PointMasses":
-        """At most ``size`` masses with the same moments up to 2 size − 1, by Lanczos' method with reorthogonalisation
-        ([GW]).
-        """
+        """At most ``size`` masses with the moments up to 2 size − 1: Lanczos with reorthogonalisation ([GW])."""
         if len(self.nodes) <= size:
             return self
         middle = self.expectation(self.nodes)
@@ -101,9 +99,8 @@ class PointMasses(NamedTuple):
 
 
 def sum_of_draws(key: Key, law: PointMasses, count: Array, step: float | None = None) -> jax.Array:
-    """Draw the sum of ``count`` independent variables, whose distribution function is off by less than 1e-5. The law
-    ends with its bounds, or has all points of a lattice of a ``step``. There the sum is on the lattice too, unless its
-    deviation is over 200 steps: the table is then exact only if the sum is smooth over a step.
+    """A draw of the sum of ``count`` variables, its distribution function off by less than 1e-5. The law ends with its
+    bounds, or has all points of a lattice of a ``step``: so does the sum, if its deviation is at most 200 steps.
     """
     edges, below, smooth = table_of_sum(law, count, step)
     keys = jax.random.split(key, 4)
@@ -176,9 +173,7 @@ def sum_inside(key: Key, law: PointMasses, number: Array, values: Callable[[jax.
 
 
 def table_of_one(law: PointMasses) -> tuple[jax.Array, jax.Array]:
-    """Points between the bounds, closer to each other near the ends of a panel, and the share of draws inside that are
-    below.
-    """
+    """Points between the bounds, denser near the ends of panels, and the share of draws inside that are below."""
     legendre, weights = lagrange_from_legendre(NODES_PER_PIECE), np.polynomial.legendre.leggauss(NODES_PER_PIECE)[1]
     below = np.polynomial.legendre.legint(legendre / weights, lbnd=-1)
     nodes, masses = (part[:-2].reshape(-1, NODES_PER_PIECE) for part in law)
@@ -199,9 +194,7 @@ def table_of_one(law: PointMasses) -> tuple[jax.Array, jax.Array]:
 
 
 def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Callable[[Array], Params]]:
-    """Parameters as a vector (q,) in which any step is allowed, by bijections of NumPyro, and the way back.
-    Probabilities, which may be 0 and 1, stand for themselves, and the nearest ones for other vectors.
-    """
+    """Parameters as a free vector (q,), and back: probabilities stand for themselves, the nearest ones for others."""
 
     def bijection(constraint: Constraint) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
         if constraint is constraints.unit_interval:
@@ -219,17 +212,15 @@ def free_parameters(allowed: Constraints, params: Params) -> tuple[jax.Array, Ca
 class ParametricFamily(abc.ABC):
     """Base class of exponential families whose parameters are estimated from noisy sums of statistics of the records.
 
-    Each record is clamped: a record outside the bounds is moved to the nearest bound. Its statistics are then bounded,
-    so that noise can give a privacy guarantee. All statistics of a record get equal noise. Therefore several statistics
-    are scaled to similar ranges, without a unit. Parameters of a family are dicts with the names that NumPyro uses.
-    Subclasses are frozen dataclasses and pytrees.
+    Each record is clamped (moved to the nearest bound), so that its statistics are bounded and noise can give a
+    guarantee. All statistics get equal noise: several are scaled to similar ranges, without a unit. Parameters are
+    dicts with the names of NumPyro. Subclasses are frozen dataclasses and pytrees.
 
     Parameters
     ----------
     lower, upper : array_like
-        The bounds to which records are clamped, in the unit of the data, if the family has bounds. Raises
-        ValueError if a bound is missing, not finite or outside the range of the records, or if ``lower`` is not
-        below ``upper``.
+        The bounds, in the unit of the data, if the family has some. ValueError if one is missing, not finite or outside
+        the range of the records, or if ``lower`` is not below ``upper``.
     """
 
     option: ClassVar[str]  # the name on the command line, if the class itself has one
@@ -254,27 +245,16 @@ class ParametricFamily(abc.ABC):
         """The law of a record before it is clamped, a class of NumPyro."""
 
     def distribution(self, params: Params) -> dist.Distribution:
-        """Return the law (probability distribution) of a record before it is clamped, for the parameters `params`."""
+        """Return the law of a record before it is clamped, for the parameters `params`."""
         fields = {name: getattr(self, name) for name in self.known_arguments}
         return self.base(**fields, **params, validate_args=False)  # nodes may be at the end of the support
 
-    @property
-    def constraints(self) -> Constraints:
-        """A dict from the names of the parameters to their constraints, which are objects of NumPyro."""
-        return self.base.arg_constraints
-
-    @property
-    def centre(self) -> Array:
-        """The middle between the bounds, in the unit of the data."""
-        return (self.lower + self.upper) / 2
-
-    @property
-    def half(self) -> Array:
-        """Half of the distance between the bounds, in the unit of the data."""
-        return (self.upper - self.lower) / 2
+    constraints = property(lambda self: self.base.arg_constraints, doc="NumPyro's constraints of the parameters.")
+    centre = property(lambda self: (self.lower + self.upper) / 2, doc="The middle between the bounds.")
+    half = property(lambda self: (self.upper - self.lower) / 2, doc="Half of the distance between the bounds.")
 
     def clamp(self, x: Array) -> jax.Array:
-        """Return the records `x` as floats. Records outside the bounds are moved to the nearest bound."""
+        """Return the records `x` as floats, those outside the bounds moved to the nearest bound."""
         x = jnp.asarray(x)
         return jnp.clip(x.astype(jnp.result_type(x, float)), self.lower, self.upper)
 
@@ -292,26 +272,21 @@ class ParametricFamily(abc.ABC):
 
     @abc.abstractmethod
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Estimate the parameters by maximum likelihood from the noisy `mean` of the statistics, as if no record were
-        clamped.
+        """Estimate the parameters by maximum likelihood from the noisy `mean` of the statistics, clamping ignored.
 
-        The second result is True if the maximum is not inside the allowed ranges of the parameters. The first result is
-        then the nearest parameters in the ranges.
+        If the maximum is not inside the allowed ranges of the parameters, these are the nearest ones, and the second
+        result is True.
         """
 
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Estimate the parameters for which the expected statistics of a clamped record equal `mean`, as in `solve`.
-
-        Default: `solve`, for families without clamping.
-        """
+        """Estimate parameters for which a clamped record's expected statistics are `mean`. Default: `solve`."""
         return self.solve(mean)
 
     @abc.abstractmethod
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return the asymptotic covariance (p, p) of the p parameters, in the alphabetical order of their names.
-
-        They are estimated by `solve_clamped` if `clamped` is True, and otherwise by `solve`, from `count` records.
-        `noise` is the variance of the noise in the sum of each statistic.
+        """Return the asymptotic covariance (p, p) of the p parameters, in the alphabetical order of their names, by
+        `solve_clamped` or, if not `clamped`, `solve`, from `count` records with noise of the variance `noise` in each
+        sum.
         """
 
     def moments(self, params: Params) -> tuple[jax.Array, jax.Array]:
@@ -324,7 +299,7 @@ class ParametricFamily(abc.ABC):
 
     @abc.abstractmethod
     def total(self, key: Key, params: Params, count: Array) -> jax.Array:
-        """Simulate ``count`` records with the parameters `params`, clamp them, and return the sum of the statistics."""
+        """Simulate ``count`` records with the parameters `params`, and return the sum of their statistics."""
 
     def checked(self, data: Array) -> np.ndarray:
         """Return the records `data` as an array (n, *event). Raises ValueError for impossible records."""
@@ -353,13 +328,10 @@ def check_bounds(tree: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> No
 class NumberFamily(ParametricFamily):
     """Base class of families of numbers, which are clamped to the bounds ``lower`` and ``upper``.
 
-    A subclass must define `base` (the NumPyro class of the law of a record), the `ranges` of the parameters, the
-    `statistics` of a record with their `sensitivity` and their expectation `mean`, and `reach`: the interval that
-    contains nearly all of the law. It defines `density` only if the density of NumPyro is inaccurate in the tails.
-
-    The other methods integrate numerically over the law of a clamped record. The variable of the integration is called
-    y. By default, y is the record. For a gamma record x, y = log x. The attribute `coordinate` has two functions, from
-    a record to y and back.
+    A subclass defines `base` (NumPyro's class of the law of a record), the `ranges` of the parameters, the `statistics`
+    of a record, their `sensitivity` and expectation `mean`, and `reach`. It defines `density` only if NumPyro's is
+    inaccurate in the tails. The other methods integrate over y, by default the record: the attribute `coordinate` has
+    the functions from a record to y and back, such as the logarithm and the exponential function for a gamma record.
     """
 
     open_range: ClassVar[str | None] = None  # what bounds are, and why, if an end of the range of records is none
@@ -386,18 +358,18 @@ class NumberFamily(ParametricFamily):
 
     @abc.abstractmethod
     def mean(self, params: Params) -> jax.Array:
-        """Return the expected statistics of a record without clamping, computed from `params` by a formula."""
+        """Return the expected statistics of a record that is not clamped."""
 
     def reach(self, record: Any) -> tuple[Array, Array, Array]:
-        """Return y at the lower end of the law `record`, near its mode, and at its upper end."""
+        """Return y at the lower end of nearly all of the law `record`, near its mode, and at the upper end."""
         raise NotImplementedError(f"{type(self).__name__} must define the method `reach` or the method `law`")
 
     def density(self, record: Any, y: Array) -> jax.Array:
-        """Return the density of the law of y at points `y`, with respect to y. `record` is the law of the record."""
+        """Return the density of y at points `y`. `record` is the law of the record."""
         return jnp.exp(record.log_prob(y))
 
     def law(self, params: Params) -> PointMasses:
-        """Return the law of a clamped record as points with probabilities: nodes of a Gauss rule, then the bounds."""
+        """Return the law of a clamped record as points with probabilities: Gauss nodes, then the bounds."""
         record, (forward, backward) = self.distribution(params), self.coordinate
         if record.support.is_discrete:
             raise TypeError(f"{type(self).__name__} has whole numbers: derive it from ldpbayes.bootstrap.Counts")
@@ -451,7 +423,6 @@ class NumberFamily(ParametricFamily):
         return {name: jnp.clip(params[name], *allowed) for name, allowed in self.ranges.items()}
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        """Find parameters in the `ranges` for which the expected statistics of an unclamped record equal `mean`."""
         return self._match(self.mean, mean, {name: jnp.ones(()) for name in self.ranges})
 
     def solve_clamped(self, mean: Array) -> tuple[Params, jax.Array]:
@@ -460,9 +431,7 @@ class NumberFamily(ParametricFamily):
     def _match(
         self, expectation: Callable[[Params], jax.Array], mean: Array, start: Params
     ) -> tuple[Params, jax.Array]:
-        """Parameters with an expectation, by Newton steps inside the ranges; and whether there are none in them.
-        (`minimise` gives the same from squares of the gap, in 2.5 to 4 times the time and half as much code again.)
-        """
+        """Parameters with an expectation, by Newton steps, and whether there are none (`minimise`: 2.5 × the time)."""
         first, params_of = free_parameters(self.constraints, start)
         ends = [{name: allowed[end] for name, allowed in self.ranges.items()} for end in (0, 1)]
         low, high = (free_parameters(self.constraints, end)[0] for end in ends)
@@ -488,9 +457,7 @@ class NumberFamily(ParametricFamily):
         return params_of(vector), at_edge | (error > SETTLED_STEP_SHARE)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
-        """Return J⁻¹ (V/n + noise/n²) J⁻ᵀ, for the covariance V of the statistics of a clamped record, n = `count`, and
-        the derivative J of the expected statistics in the parameters.
-        """
+        """J⁻¹ (V/n + noise/n²) J⁻ᵀ, V the covariance of the statistics and J the slope of their mean."""
         flat, unravel = ravel_pytree({name: jnp.asarray(params[name], float) for name in self.ranges})
 
         def expectation(theta: jax.Array) -> jax.Array:
@@ -515,10 +482,9 @@ def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
 
 
 class OneParameterFamily(NumberFamily):
-    """Base class of families with one parameter, where the record itself is the only statistic.
+    """Base class of families with one parameter, a monotone function of the expected record, the only statistic.
 
-    The parameter must be a monotone function of the expected record. A subclass must define `base`, the `ranges` of the
-    parameter, and `reach`, as in `NumberFamily`.
+    A subclass must define `base`, the `ranges` of the parameter, and `reach`, as in `NumberFamily`.
     """
 
     def statistics(self, x: Array) -> jax.Array:

@@ -23,23 +23,18 @@ STEEP_FALLS = np.array([4.0, 14.0])  # of the log density of a steep piece, wher
 class SmoothDensity(dist.Distribution):
     """Density on an interval. Its logarithm is linear between equally spaced knots, and its ends may have atoms.
 
-    Let f be the linear interpolation of the values f_0, ..., f_K at the knots. The density is exp(f(x))/Z, where Z is
-    the integral of exp(f) over the interval: a constant that is added to all values does not change it. With enough
-    knots, every law on the interval is close to such a density.
-
-    An atom is a positive probability of an end of the interval. It stands for the records beyond this end, which a
-    mechanism with these bounds clips to the end.
+    The density is exp(f(x))/Z, where f interpolates the values at the knots, and Z normalises. With enough knots, every
+    law on the interval is close to such a density. An atom is the positive probability of an end: of the records beyond
+    it, which a mechanism with these bounds clips to it.
 
     Parameters
     ----------
     log_density : array_like (*batch, knots)
-        Finite values f of the log density at the knots, up to a common constant, at least four. The first knot is
-        at `lower`, and the last knot is at `upper`.
+        At least four finite values f at the knots, from `lower` to `upper`, up to a common constant.
     lower, upper : float
         Ends of the interval, finite, lower < upper, in the unit of the data.
     outside : array_like (*batch, 2), optional
-        The two atoms: the probabilities of records below `lower` and above `upper`, with a sum below 1. Default: no
-        atoms.
+        The atoms: probabilities of records below `lower` and above `upper`, with a sum below 1. Default: none.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"log_density": constraints.real_vector}
@@ -83,16 +78,10 @@ class SmoothDensity(dist.Distribution):
     support = property(lambda self: constraints.interval(self.lower, self.upper))
     knots = property(lambda s: np.linspace(s.lower, s.upper, s.log_density.shape[-1]), doc="Positions of the knots.")
     _step = property(lambda self: (self.upper - self.lower) / (self.log_density.shape[-1] - 1))
-
-    @property
-    def _inside(self) -> Array:
-        """Probability of the interval, without atoms."""
-        return 1.0 if self.outside is None else 1.0 - jnp.sum(self.outside, axis=-1)
-
-    @property
-    def _log_pieces(self) -> jax.Array:
-        """Log integrals of exp(f) over the pieces (*batch, knots − 1), each of length one."""
-        return _log_integral(self.log_density[..., :-1], self.log_density[..., 1:])
+    # probability of the interval without atoms; log integrals of exp(f) over the pieces, of length one; their shares
+    _inside = property(lambda self: 1.0 if self.outside is None else 1.0 - jnp.sum(self.outside, axis=-1))
+    _log_pieces = property(lambda self: _log_integral(self.log_density[..., :-1], self.log_density[..., 1:]))
+    _masses = property(lambda self: jax.nn.softmax(self._log_pieces, axis=-1))
 
     def _place(self, x: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Piece of each value, how far in it is, from 0 to 1, and log densities at the piece's ends."""
@@ -111,13 +100,8 @@ class SmoothDensity(dist.Distribution):
         log_prob = left + share * (right - left) - total - np.log(self._step) + inside
         return jnp.where((value >= self.lower) & (value <= self.upper), log_prob, -jnp.inf)
 
-    @property
-    def _masses(self) -> jax.Array:
-        """Probabilities of the pieces (*batch, knots − 1), given the interval."""
-        return jax.nn.softmax(self._log_pieces, axis=-1)
-
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return P(X ≤ value) for a record X that is clipped to the interval. It includes the atoms at the two ends."""
+        """Return P(X ≤ value) for a record X that is clipped to the interval, the atoms included."""
         value = jnp.asarray(value)
         piece, share, left, right = self._place(jnp.clip(value, self.lower, self.upper))
         masses, total = self._masses, jax.nn.logsumexp(self._log_pieces, axis=-1)
@@ -133,9 +117,8 @@ class SmoothDensity(dist.Distribution):
         below, above = (0.0, 0.0) if self.outside is None else jnp.moveaxis(self.outside, -1, 0)
         beyond = jnp.asarray(q) > 1.0 - above
         q = jnp.clip((jnp.asarray(q) - below) / self._inside, 0.0, 1.0)
-        masses = jnp.broadcast_to(
-            self._masses, (*jnp.broadcast_shapes(q.shape, self.batch_shape), self._masses.shape[-1])
-        )
+        masses, batch = self._masses, jnp.broadcast_shapes(q.shape, self.batch_shape)
+        masses = jnp.broadcast_to(masses, (*batch, masses.shape[-1]))
         total = jnp.cumsum(masses, axis=-1)
         piece = jnp.minimum(jnp.sum(total[..., :-1] < q[..., None], axis=-1), masses.shape[-1] - 1)
         mass = _taken(masses, piece)
@@ -164,9 +147,8 @@ class SmoothDensity(dist.Distribution):
 class SmoothMass(SmoothDensity):
     """Law of whole numbers whose log probabilities are linear between equally spaced knots: `SmoothDensity` for counts.
 
-    The probability of k is proportional to exp(f(k)) for k from `lower` to `upper`. The probabilities in `outside` are
-    added to the probabilities of the two ends. ``args`` and ``kwargs`` are the parameters of `SmoothDensity`. Raises
-    ValueError if the ends are not whole numbers.
+    The probability of k is proportional to exp(f(k)) for k from `lower` to `upper`, whole numbers (else ValueError),
+    where those `outside` are added. ``args`` and ``kwargs`` are those of `SmoothDensity`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -203,7 +185,6 @@ class SmoothMass(SmoothDensity):
         return self.lower + jnp.sum(below, axis=-1)
 
     def _at(self, values: jax.Array, count: ArrayLike) -> jax.Array:
-        """Values (*batch, counts) at counts."""
         index = (jnp.clip(jnp.asarray(count), self.lower, self.upper) - self.lower).astype(int)
         return _taken(values, jnp.broadcast_to(index, jnp.broadcast_shapes(index.shape, self.batch_shape)))
 
@@ -252,9 +233,7 @@ def _taken(values: Array, index: jax.Array) -> jax.Array:
 
 
 def _log_integral(left: Array, right: Array) -> jax.Array:
-    """Log ∫ exp(f) over a unit interval on which f goes linearly from `left` to `right`: their mean, and log sinh(u)/u
-    for half of their difference u, by its series where u is small.
-    """
+    """Log ∫ exp(f), f linear on [0, 1]: the mean plus log sinh(u)/u, a series if half the difference u is small."""
     u = 0.5 * (right - left)
     small = jnp.abs(u) < 0.1
     near, far = jnp.where(small, u, 0.0) ** 2, jnp.where(small, 1.0, jnp.abs(u))

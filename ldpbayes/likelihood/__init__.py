@@ -1,7 +1,4 @@
-"""The likelihood p(z | θ) of a released value z, where the original record is integrated out.
-
-The integral is exact if a closed form is known. Otherwise, it is computed by quadrature.
-"""
+"""The likelihood p(z | θ) of a released value z, the original record integrated out: exactly, or by quadrature."""
 
 from ldpbayes.laws.families import Family, register_family
 from ldpbayes.laws.smooth_density import SmoothDensity, SmoothMass

@@ -1,6 +1,5 @@
-"""The mechanism as a matrix from latent nodes to released values, the same for any base and parameters: p(z_j | θ) is
-Σ_k K[k, j] p_θ(x_k), with K[k, j] = ∫ ℓ_k(x) p(z_j | x) dx of the Lagrange bases ℓ_k of a panel's nodes, exact up to
-rounding, as it is cut where p(z | ·) has kinks.
+"""The mechanism as a matrix, the same for any base: p(z_j | θ) is Σ_k K[k, j] p_θ(x_k) over latent nodes, with K[k, j]
+= ∫ ℓ_k(x) p(z_j | x) dx of Lagrange bases ℓ_k of a panel's nodes, cut at kinks of p(z | ·), so exact to rounding.
 """
 
 import functools
@@ -18,7 +17,7 @@ from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, ArrayModule
 from ldpbayes.laws.families import NODES_PER_PANEL, aligned
-from ldpbayes.likelihood.latent import Latent, latent_nodes
+from ldpbayes.likelihood.latent import Latent, latent_nodes, log_density_at
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.polynomial import lagrange_from_legendre
 
@@ -106,7 +105,7 @@ def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panel
 
 
 def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[Latent, Any]:
-    """Points and mechanism of a part of a batch's last axis, which has a size; what lacks that axis stays whole."""
+    """Points and mechanism of a part of a batch's last axis, of this size; what lacks that axis stays whole."""
 
     def cut(leaf: Array) -> Array:
         return leaf[..., part] if np.shape(leaf)[-1:] == (size,) else leaf
@@ -117,7 +116,6 @@ def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[La
 
 
 def _matrix(xp: ArrayModule, grid: Latent, mechanism: Any, z: Array) -> tuple[Array, Array]:
-    """Matrix and log scale of a `Channel`, computed with ``xp`` (NumPy or jax.numpy)."""
     kernel = _Kernel(xp, mechanism, z)
     batch = np.broadcast_shapes(z.shape[: z.ndim - len(mechanism.event_shape)], grid.nodes.shape[1:])
     ends = xp.stack([xp.broadcast_to(kernel.log(xp.asarray(end)), batch) for end in grid.ends])
@@ -139,11 +137,6 @@ def _matrix(xp: ArrayModule, grid: Latent, mechanism: Any, z: Array) -> tuple[Ar
     return xp.concatenate([inside, xp.exp(ends - log_scale)]), log_scale
 
 
-@jax.jit
-def _log_prob(mechanism: Mechanism, z: Array, x: Array) -> jax.Array:
-    return mechanism.log_prob(z, x)
-
-
 @dataclass(frozen=True)
 class _Kernel:
     """p(z | x) as a function of x at released values z (*z, *event), computed with ``xp``, and its integrals."""
@@ -154,14 +147,14 @@ class _Kernel:
 
     def log(self, x: Array) -> Array:
         if self.xp is not np or self.mechanism.event_shape or self.mechanism.batch_shape:
-            return self.xp.asarray(_log_prob(self.mechanism, self.z, x))
+            return self.xp.asarray(log_density_at(self.mechanism, self.z, x))
         # Values of all shapes are computed by one program, so that it is compiled once.
         pairs = np.stack(np.broadcast_arrays(self.z, x))
         flat, logs = pairs.reshape(2, -1), np.empty(pairs[0].size)
         for start in range(0, len(logs), PAIRS_AT_ONCE):
             part = flat[:, start : start + PAIRS_AT_ONCE]
             padded = np.pad(part, ((0, 0), (0, PAIRS_AT_ONCE - part.shape[1])), mode="edge")
-            logs[start : start + PAIRS_AT_ONCE] = np.asarray(_log_prob(self.mechanism, *padded))[: part.shape[1]]
+            logs[start : start + PAIRS_AT_ONCE] = np.asarray(log_density_at(self.mechanism, *padded))[: part.shape[1]]
         return logs.reshape(pairs.shape[1:])
 
     @functools.cached_property
@@ -175,8 +168,8 @@ class _Kernel:
         return self.log(left[:, None] + 0.5 * (right - left)[:, None] * (1 + t.reshape((-1,) + (1,) * (left.ndim - 1))))
 
     def integrals(self, log_values: Array, log_scale: Array, left: Array, right: Array, holders: list) -> Array:
-        """Integrals (8 panels, *z) of the panels' Lagrange bases against it, divided by exp(log_scale), from values of
-        `log_at_gauss_points`; `holders` mark, for each cut, the panel (panels, *z) that it is in, if any.
+        """Integrals (8 panels, *z) of the Lagrange bases against it, over exp(log_scale), from values of
+        `log_at_gauss_points`; `holders` mark the panel (panels, *z) that each cut is in.
         """
         # every panel by one Gauss rule whose nodes all released values share ...
         t, w = leggauss(INTEGRATION_ORDER)

@@ -16,22 +16,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws import families
-from ldpbayes.laws.families import (
-    GRADES,
-    NODES_PER_PANEL,
-    aligned,
-    cut_panels,
-    density_breaks,
-    family_of,
-    graded_breaks,
-    graded_points,
-    is_infinite,
-    is_narrow,
-    known_breaks,
-    log_mass_outside,
-    log_prob_on_support,
-    panel_nodes,
-)
+from ldpbayes.laws.families import NODES_PER_PANEL, aligned, density_breaks, family_of, log_prob_on_support, panel_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.numerics.special import log_or_nothing, log_sum
 
@@ -41,7 +26,7 @@ VERY_NARROW_PANEL_SHARE = 0.2  # then over 1e-3 nats in 20,000 records, if ε is
 MERGED_EDGE_SHARE = 1e-6  # of the range: an edge nearer to a break than that is left out for it
 GRADED_LEVELS = 36  # panels halve this often towards an end of the support, where a density may be singular
 # Without every other one of those that double: a panel between two still resolves a power of the distance.
-SPARSE_GRADES = np.concatenate([GRADES[:17:2], GRADES[17:34], GRADES[34::2]])
+SPARSE_GRADES = np.concatenate([families.GRADES[:17:2], families.GRADES[17:34], families.GRADES[34::2]])
 TOWARDS_BREAKS = 0.25 ** np.arange(1, 19)  # distances from a break of the law, in ranges
 TOWARDS_BREAKS = np.concatenate([-TOWARDS_BREAKS, TOWARDS_BREAKS])
 CHEAP_VALUES_PER_LAW = 4  # up to so many, this takes no longer than the matrix of a channel
@@ -49,6 +34,7 @@ PANELS_BESIDE_CENTRES = 8  # panels beside those around the centres of the law
 CHEAP_VALUES = 64  # values for which the time does not matter
 JUMP_NATS = 1e-6  # nats by which p(z | x) changes at a kink that is a jump
 NODES_AT_ONCE = 1 << 23  # nodes of all values that are evaluated at once
+log_density_at = jax.jit(lambda mechanism, z, x: mechanism.log_prob(z, x))
 
 
 @pytree_dataclass(eq=False)
@@ -71,7 +57,7 @@ class Latent:
         cuts = None if self.edges is None or at_edges else breaks(base)
         if cuts is None:
             return self
-        left, right, whole = cut_panels(self.edges, cuts)
+        left, right, whole = families.cut_panels(self.edges, cuts)
         nodes, volume = panel_nodes(left, right)
         # a piece without width has no mass but a derivative, for which its nodes must be on its own side of the jump
         info = jnp.finfo(nodes.dtype)
@@ -86,9 +72,7 @@ class Latent:
         return replace(self, nodes=nodes, volume=volume, pieces=(left, right, whole))
 
     def density(self, base: dist.Distribution) -> jax.Array:
-        """Density (or mass) at nodes and ends (n + 2, *batch), normalised on these: where unresolved, all is on the
-        nearest one.
-        """
+        """Density (or mass) at nodes and ends (n + 2, *batch), normalised; on the nearest one if unresolved."""
         log_density = self._log_points(base)
         # the shift only keeps exp() in range and cancels, so it needs no gradient
         shift = jnp.maximum(jax.lax.stop_gradient(log_density).max(axis=0), jnp.finfo(log_density.dtype).min)
@@ -98,7 +82,7 @@ class Latent:
 
     def _log_points(self, base: dist.Distribution) -> jax.Array:
         """Log density (mass) at the nodes and log mass at both ends, not normalised."""
-        inside = families.log_prob_on_support(base, self.nodes)
+        inside = log_prob_on_support(base, self.nodes)
         if self.pieces is not None:
             left, _, whole = self.pieces
             counts = jnp.concatenate([whole, jnp.ones(left.shape, bool)])
@@ -116,7 +100,7 @@ class Latent:
 
     def points(self, base: dist.Distribution, rank: int) -> tuple[jax.Array, jax.Array]:
         """Points x (n + 2, *batch) of at least `rank` axes, with those of the ends last, and the mass of each."""
-        grid = self.cut(base, graded_breaks)
+        grid = self.cut(base, families.graded_breaks)
         density = grid.density(base)
         rank = max(rank, density.ndim)
         ends = [jnp.broadcast_to(end, grid.nodes.shape[1:])[None] for end in grid.ends]
@@ -140,7 +124,7 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
             hint = "" if mechanism.of_categories else "; if it clips other values, define clips = True"
             support = f"[{low:g}, {high:g}]{hint}"
             raise ValueError(f"{kind} takes values {least:g}..{most:g}, but the base {law} has support {support}")
-    if is_infinite(lower) or is_infinite(upper):
+    if families.is_infinite(lower) or families.is_infinite(upper):
         if discrete and not is_concrete(*ends_of(base.support)):
             raise ValueError(f"the sum over a {law} needs a support and bounds that JAX does not trace")
         if not discrete or math.isinf(high - low):
@@ -153,9 +137,7 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
 def latent_nodes(
     base: dist.Distribution, mechanism: Any, panels: int | None = None, least: int = LEAST_PANELS
 ) -> Latent:
-    """Nodes for a univariate base: 8 a panel inside the bounds (`least` panels, more if the noise is narrow), or all
-    counts.
-    """
+    """Nodes for a univariate base: 8 a panel inside the bounds (over `least` if noise is narrow), or all counts."""
     check_nodes(base, mechanism)
     if base.support.is_discrete:
         return _discrete_latent(base, mechanism)
@@ -170,7 +152,7 @@ def latent_nodes(
     def is_open(end: Array, bound: Array, direction: int) -> bool:
         """Whether the support goes on by more than a panel: up to that width outside, a singular end matters."""
         if not is_concrete(end, lower, upper):
-            return is_infinite(end)
+            return families.is_infinite(end)
         return bool(np.all(direction * (end - np.asarray(bound)) > (np.asarray(upper) - lower) / panels))
 
     below, above = is_open(low, lower, -1), is_open(high, upper, 1)
@@ -178,7 +160,7 @@ def latent_nodes(
     stop = upper if above else xp.minimum(high, upper)
     start, stop = xp.minimum(start, upper), xp.maximum(stop, lower)  # a support wholly outside the bounds is one atom
     span = stop - start
-    breaks = known_breaks(base) if xp is np and not np.shape(span) else None
+    breaks = families.known_breaks(base) if xp is np and not np.shape(span) else None
     # a law whose breaks are all known is smooth between them, and up to the ends of its support
     halvings = np.array([0.0]) if breaks is not None else 0.5 ** np.arange(GRADED_LEVELS, 0, -1) / panels
     from_start = np.concatenate([[0.0] if below else halvings, np.arange(1, panels) / panels])
@@ -220,11 +202,6 @@ def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     return Latent(nodes, (lower, upper), np.ones(len(nodes) + 2), None, (math.isinf(low), math.isinf(high)))
 
 
-@jax.jit
-def _log_prob(mechanism: Mechanism, z: Array, places: Array) -> jax.Array:
-    return mechanism.log_prob(z, places)
-
-
 def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array) -> jax.Array:
     """Log Σ_k p(k) p(z | k) over the values of a discrete law, those beyond clipping bounds being at the bounds."""
     grid = latent_nodes(base, mechanism)
@@ -233,7 +210,7 @@ def log_sum_over_counts(base: dist.Distribution, mechanism: Mechanism, z: Array)
     places = aligned(np.concatenate([grid.nodes, grid.ends]), rank)
     # if all is known, a constant of what is traced
     with jax.ensure_compile_time_eval() if is_concrete(z, mechanism) else contextlib.nullcontext():
-        kernel = _log_prob(mechanism, z, places)
+        kernel = log_density_at(mechanism, z, places)
     return log_sum(aligned(masses, rank) + kernel, axis=0)
 
 
@@ -247,7 +224,7 @@ def is_needed(base: dist.Distribution, mechanism: Any, z: Array) -> bool:
             return True
         edges = latent_nodes(base, mechanism).edges
         # a channel whose panels are only known now would be computed anew each time
-        return not is_concrete(edges) or (is_concrete(base) and bool(is_narrow(base, edges)))
+        return not is_concrete(edges) or (is_concrete(base) and bool(families.is_narrow(base, edges)))
 
 
 def _has_jumps(mechanism: Any, z: np.ndarray) -> bool:
@@ -260,15 +237,12 @@ def _has_jumps(mechanism: Any, z: np.ndarray) -> bool:
 
 
 def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
-    """Log density of released values by panels cut at centres and breaks of the law and kinks of p(z | ·): all terms
-    positive.
-    """
-    edges = latent_nodes(
-        base, mechanism, least=PANELS_BESIDE_CENTRES if family_of(base).centres() else LEAST_PANELS
-    ).edges
+    """Log density of released values on panels cut at centres and breaks of the law and kinks of p(z | ·)."""
+    least = PANELS_BESIDE_CENTRES if family_of(base).centres() else LEAST_PANELS
+    edges = latent_nodes(base, mechanism, least=least).edges
     kinks, breaks = jnp.moveaxis(jnp.asarray(mechanism.breakpoints(z)), -1, 0), density_breaks(base)
     shape = jnp.broadcast_shapes(jnp.shape(z), base.batch_shape, mechanism.batch_shape)
-    parts = [jnp.asarray(edges), kinks, *graded_points(base, SPARSE_GRADES)]
+    parts = [jnp.asarray(edges), kinks, *families.graded_points(base, SPARSE_GRADES)]
     if breaks is not None:
         # The density may be singular at a break. Breaks, which move with parameters, come last: sorting keeps them
         # behind edges that they equal.
@@ -286,8 +260,8 @@ def integrated(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     def logs(x: Array) -> Array:
         return log_prob_on_support(base, x) + mechanism.log_prob(z, x)
 
-    ends = jnp.stack([first, last])
-    outside = aligned(log_mass_outside(base, edges[0], edges[-1]), 1 + len(shape)) + mechanism.log_prob(z, ends)
+    outside = aligned(families.log_mass_outside(base, edges[0], edges[-1]), 1 + len(shape))
+    outside = outside + mechanism.log_prob(z, jnp.stack([first, last]))
     return _log_integral(logs, points, outside)
 
 
@@ -302,7 +276,6 @@ def _log_integral(logs: Callable[[Array], Array], points: Array, outside: Array)
         off = jnp.finfo(x.dtype).eps * jnp.abs(x) + jnp.finfo(x.dtype).tiny
         values = logs(jnp.minimum(jnp.maximum(x, left + off), right - off))
         highest = jnp.maximum(jax.lax.stop_gradient(values).max(axis=0), jnp.finfo(values.dtype).min)
-        # Weights are not taken as logs: a panel without width has a derivative, if a break of the law is on an edge.
         return highest, jnp.sum(jnp.exp(values - highest) * weights, axis=0)
 
     sides, groups = (points[:-1], points[1:]), -(-NODES_PER_PANEL * points.size // NODES_AT_ONCE)

@@ -18,16 +18,10 @@ from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, MomentSketch
 from ldpbayes.data.panel_sketch import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS
 from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
 from ldpbayes.laws.families import family_of, is_narrow, unexpanded
+from ldpbayes.likelihood import latent
 from ldpbayes.likelihood._channel import build_channel
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
-from ldpbayes.likelihood.latent import (
-    VERY_NARROW_PANEL_SHARE,
-    check_nodes,
-    integrated,
-    is_needed,
-    latent_nodes,
-    log_sum_over_counts,
-)
+from ldpbayes.likelihood.latent import check_nodes, integrated, is_needed, latent_nodes, log_sum_over_counts
 from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.reporting import Floored
@@ -41,30 +35,25 @@ COUNT_INSTEAD = "use release.sketch(expand=False), which counts released values"
 
 
 class Privatized(dist.Distribution):
-    """Law of a released value z whose original record x follows ``base_dist`` ([KJKH] sec. 3.2).
-
-    The mechanism releases x as z. The method ``log_prob`` integrates over the unknown x.
+    """Law of a released value z whose original record x follows ``base_dist`` ([KJKH] sec. 3.2): x is integrated out.
 
     Parameters
     ----------
     base_dist : numpyro.distributions.Distribution
-        Law of a record. Its event shape is () for numbers and categories, and (columns,) for rows. Under an additive
-        mechanism, it may also be a ``Delta``, which means that the record is a known number. Under discrete noise, this
-        number need not be whole (see `Noise.continued`). Laws that contain a ``Delta``, such as mixtures, are not
-        allowed.
+        Law of a record, of event shape () for numbers and categories, and (columns,) for rows. Under an additive
+        mechanism also a ``Delta``, a known number, which need not be whole under discrete noise (`Noise.continued`),
+        but no law that contains one, such as a mixture.
     mechanism : Mechanism
         The mechanism. Its parameters may be arrays, such as one budget for each record. They broadcast with the batch
         shape of ``base_dist``.
     method : {"auto", "closed_form", "channel", "quadrature"}
-        How ``log_prob`` integrates: by a formula ("closed_form"), numerically on panels that all records share
-        ("channel"), or numerically on panels that follow the law of each record ("quadrature"). A channel is fast if
-        many records have one law, but it cannot resolve a law that is narrow beside the panels. Default: "auto", which
-        uses a formula if one is registered, and otherwise the faster of the numerical methods that is exact. If JAX
-        traces the parameters of a law of many records, "auto" uses a channel, and only `fit` checks that it is exact. A
-        ValueError is raised if the method is not possible for this law and this mechanism.
+        How ``log_prob`` integrates: by a formula, on panels that all records share ("channel": fast if many records
+        have one law, but not exact if it is narrow beside the panels), or on panels that follow the law of each record
+        ("quadrature"). ValueError if this is impossible. Default: "auto", a formula if one is registered, else the
+        faster numerical method that is exact. If JAX traces the parameters of a law of many records, "auto" uses a
+        channel, and only `fit` checks that it is exact.
     panels : int, optional
-        Number of panels (intervals with 8 nodes each) of a channel, which is then used whatever the law. Default: 40,
-        or more if the noise is narrow.
+        Number of panels of 8 nodes of a channel, which is then used. Default: 40, or more if the noise is narrow.
 
     Examples
     --------
@@ -116,7 +105,6 @@ class Privatized(dist.Distribution):
         return closed_form(self._law, self.mechanism) if self.method in BY_CLOSED_FORM else None
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Simulate released values of records that are drawn from ``base_dist``."""
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.simulate(z_key, x)
@@ -134,9 +122,7 @@ class Privatized(dist.Distribution):
         one_law = self._law.batch_shape == () and self._unclipped and not self.event_shape
         one_law = one_law and len(batch_shape) == 1 and mechanism.batch_shape in ((), batch_shape)
         if one_law and is_concrete(value, mechanism):  # equal cells of a table count once
-            columns = [
-                np.broadcast_to(parameter, batch_shape) for parameter in (value, *mechanism.personal_parameters())
-            ]
+            columns = [np.broadcast_to(part, batch_shape) for part in (value, *mechanism.personal_parameters())]
             first, of_cells = distinct(np.stack(columns, axis=-1).astype(float))
             if 2 * len(first) < len(of_cells):
                 first = np.resize(first, 1 << (len(first) - 1).bit_length())  # few sizes are compiled
@@ -154,13 +140,12 @@ class Privatized(dist.Distribution):
     @property
     def is_narrow(self) -> jax.Array:
         """Whether the law of records is narrow beside the panels of a channel, which then cannot be exact."""
-        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, VERY_NARROW_PANEL_SHARE)
+        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, latent.VERY_NARROW_PANEL_SHARE)
 
     def cdf(self, value: Any) -> jax.Array:
         """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
 
-        The noise must be additive (with reporting rules or not): other mechanisms raise TypeError. If records are
-        counts and the mechanism has no bounds, JAX must not trace `value`.
+        TypeError unless all noise is additive (reported or not). For counts without bounds, JAX must not trace `value`.
         """
         mechanism: Any = self.mechanism
         if mechanism.noise is None or mechanism.record_shape or mechanism.has_atoms:
@@ -171,7 +156,7 @@ class Privatized(dist.Distribution):
 
     @property
     def mean(self) -> jax.Array:
-        """Expectation of a released value, by quadrature over the original record. For rows, clipping is ignored."""
+        """Expectation of a released value, by quadrature over the record. For rows, clipping is ignored."""
         if self._unclipped:
             mean = self._law.mean if self.event_shape else self.mechanism.moments(self._law.mean)[0]
             return jnp.broadcast_to(mean, self.batch_shape + self.event_shape)
@@ -179,7 +164,6 @@ class Privatized(dist.Distribution):
 
     @property
     def variance(self) -> jax.Array:
-        """Variance of a released value, computed in the same way as `mean`."""
         if self._unclipped:
             return self._law.variance + self.mechanism.moments(self.mean)[1]
         return self._moments_by_quadrature()[1]
@@ -201,7 +185,7 @@ class Privatized(dist.Distribution):
 def _by_numbers(
     base: dist.Distribution, mechanism: Any, z: Array, method: str = "auto", panels: int | None = None
 ) -> jax.Array:
-    """The log density of any law of numbers or counts under any mechanism: by quadrature, a channel, or a sum."""
+    """Log density of numbers or counts under any mechanism: by quadrature, a channel, or a sum."""
     # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
     whole = (mechanism.clips and mechanism.domain.is_discrete) or not mechanism.bounded
     if whole and base.support.is_discrete:
@@ -212,7 +196,6 @@ def _by_numbers(
 
 
 def _follows(base: dist.Distribution, mechanism: Any, z: Array, method: str, panels: int | None) -> bool:
-    """Whether nodes follow the law of each record."""
     if method in BY_CHANNEL and method in BY_QUADRATURE:
         return panels is None and is_needed(base, mechanism, z)
     return method in BY_QUADRATURE
@@ -257,14 +240,12 @@ class ExpandedLaw(dist.Distribution):
 def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -> Privatized | ExpandedLaw:
     """Return the law of a sketch's nodes, or of all records of an expansion, if original records follow ``base_dist``.
 
-    The nodes of a sketch are the numbers that replace the released values. An expansion is a sketch of categories whose
-    log-likelihood is a polynomial. Raises ValueError for counts if some are released without noise and more than 1,024
-    whole numbers are between the bounds.
+    Nodes replace the released values. An expansion is a sketch of categories whose log-likelihood is a polynomial.
 
     Parameters
     ----------
     sketch : Sketch
-        The sketch or the expansion.
+        The sketch or the expansion. ValueError if counts are released without noise between bounds 1,024 or more apart.
     base_dist : numpyro.distributions.Distribution
         Law of a record, with the batch shape ``sketch.law_shape``: one law for each group of the sketch.
     **options
@@ -306,7 +287,6 @@ class PreparedLikelihood:
         return cls(mechanism, values, weights.ravel(), build_channel(law, noisy, values, panels))
 
     def log_prob(self, law: dist.Distribution) -> jax.Array:
-        """Log densities (m,) of the released numbers under a law."""
         log_prob = for_all_records(lambda law, *_: self.channel.log_prob(law))
         return jnp.ravel(log_prob(law, self.mechanism, self.values))
 
@@ -317,9 +297,8 @@ def _method(sketch: Sketch, base_dist: dist.Distribution) -> dict[str, Any]:
         choices = [_method(part, base_dist) for part in sketch.parts]
         return max(choices, key=lambda choice: choice.get("panels", 0))
     users_form = is_own(base_dist, sketch.mechanism)
-    if isinstance(sketch, MomentSketch) and (
-        users_form or not isinstance(unexpanded(base_dist), dist.MultivariateNormal)
-    ):
+    normal_rows = isinstance(unexpanded(base_dist), dist.MultivariateNormal)
+    if isinstance(sketch, MomentSketch) and (users_form or not normal_rows):
         kind = type(base_dist).__name__
         moments = "first and second moments, so it is only for records that are MultivariateNormal (see linear_rows)"
         raise ValueError(f"a sketch of rows holds {moments}; for a {kind} fit the release itself")

@@ -31,20 +31,19 @@ def register_closed_form(
 ) -> Callable[[ClosedForm], ClosedForm]:
     """Decorator that registers a closed form: a function (base, mechanism, z) → log density of released values z.
 
-    ``base`` is the law of the record. The likelihood uses the function for the given classes of laws and mechanisms.
-    Functions that you register come before those of the package. The result must have the shape to which `z` and the
-    batch of `base` broadcast. Raises ValueError if you have registered another function for the same classes.
+    ``base`` is the law of the record. The result has the broadcast shape of `z` and the batch of `base`. Functions that
+    you register come before those of the package. ValueError if you have registered another one for the same classes.
 
     Parameters
     ----------
     base_type : type or tuple of types
         NumPyro classes of the law of the records. Subclasses are included.
     kind : type or tuple of types
-        Classes of mechanisms or of noises. For a noise, the function is used for all mechanisms that add this
-        noise, and needs to describe only the records with noise. For a mechanism, it must describe all records.
+        Classes of mechanisms, of which the function describes all records, or of noises: for all mechanisms that add
+        such noise, and the records with noise only.
     bounded : bool, optional
-        True: only for mechanisms that clip records to bounds. False: only for mechanisms without bounds, whose
-        releases are statistics. Default: for both. The function must then check ``mechanism.bounded``.
+        True: only for mechanisms that clip records to bounds. False: only for those without, whose releases are
+        statistics. Default: both, and the function checks ``mechanism.bounded``.
     """
     laws, kinds = (part if isinstance(part, tuple) else (part,) for part in (base_type, kind))
     if not all(isinstance(part, type) for part in laws + kinds):
@@ -87,8 +86,8 @@ def for_all_records(form: Callable) -> Callable:
 
 
 def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noisy: Array) -> jax.Array:
-    """Log density (*batch) of released values, of which some are the records themselves, `noisy` that of the others: by
-    Lebesgue's measure, plus unit masses at counts, and at bounds of numbers beyond which the support can go on.
+    """Log density (*batch) of values, some of them the records themselves, `noisy` that of the others: by Lebesgue's
+    measure, plus unit masses at counts, and at bounds of numbers beyond which the support can go on.
     """
     share = mechanism.unperturbed
     if is_concrete(share) and not np.any(share):
@@ -127,9 +126,8 @@ def with_unperturbed(base: dist.Distribution, mechanism: Additive, z: Array, noi
     # have a pole, at the number next to it
     info = jnp.finfo(jnp.result_type(z, float))
     near = (bound + side * (info.eps * jnp.abs(bound) + info.tiny) for bound, side in ((lower, 1), (upper, -1)))
-    unperturbed = families.log_prob_on_support(base, jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)[None])[
-        0
-    ]
+    points = jnp.where(inside, jnp.clip(z, *near), (lower + upper) / 2)
+    unperturbed = families.log_prob_on_support(base, points[None])[0]
     # not logaddexp: where neither is possible, as at the atom of a public number, its derivative is NaN
     mixed = logsumexp(noisy, jnp.where(inside, log_share + unperturbed, -jnp.inf))
     return jnp.where(at_lower, log_share + below, jnp.where(at_upper, log_share + above, mixed))

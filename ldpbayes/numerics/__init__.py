@@ -1,3 +1,1 @@
-"""Numerical tools without any notion of privacy: special functions, laws of counts and radii, quadrature, rounding,
-chunks.
-"""
+"""Numerical tools without any notion of privacy: special functions, laws, quadrature, minimisation, chunks."""

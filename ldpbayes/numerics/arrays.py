@@ -17,7 +17,7 @@ CACHE_SIZE = 1 << 15  # floating-point numbers that stay in a core's cache
 
 
 def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.Array]:
-    """Return `function`, from arrays (n, ...) to a number for each row (n,), applied to about `rows` rows at a time."""
+    """Apply `function`, from arrays (n, ...) to a number for each row (n,), to about `rows` rows at a time."""
 
     def apply(*arrays: jax.Array) -> jax.Array:
         n, size = arrays[0].shape[0], max(1, rows)
@@ -37,7 +37,6 @@ def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.
 
 
 def evenly_spaced(rows: np.ndarray, count: int) -> np.ndarray:
-    """Return ``count`` evenly spaced rows of the array `rows`, or all rows if there are fewer."""
     return rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)]
 
 
@@ -46,21 +45,19 @@ OFF_DIAGONALS = {"scaled": math.sqrt(2.0), "once": 1.0}
 
 
 def diagonal_first_pairs(d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column indices of the diagonal and then the upper triangle of a matrix (d, d), row by row."""
+    """Row and column indices of the diagonal and then the upper triangle of a matrix (d, d), row by row."""
     above = np.triu_indices(d, 1)
     return np.concatenate([np.arange(d), above[0]]), np.concatenate([np.arange(d), above[1]])
 
 
 def packed(matrix: Array, off_diagonal: str) -> Array:
-    """Return the different entries of symmetric matrices (*batch, d, d) as vectors (*batch, d (d + 1)/2), the diagonal
-    first, and those off the diagonal times ``OFF_DIAGONALS[off_diagonal]``.
-    """
+    """Entries (*batch, d (d + 1)/2) of symmetric matrices: the diagonal, then the others times a factor."""
     rows, columns = diagonal_first_pairs(matrix.shape[-1])
     return matrix[..., rows, columns] * np.where(rows == columns, 1.0, OFF_DIAGONALS[off_diagonal]).astype(matrix.dtype)
 
 
 def unpacked(vector: Array, d: int, off_diagonal: str) -> Array:
-    """Return the symmetric matrices (*batch, d, d) from which `packed` made the vectors."""
+    """The symmetric matrices (*batch, d, d) from which `packed` made the vectors."""
     vector = array_of(vector)
     rows, columns = diagonal_first_pairs(d)
     where = np.zeros((d, d), int)
@@ -76,14 +73,12 @@ MAX_TERMS = 1 << 24  # terms of a sum of digits, each up to 64 in size, that is 
 
 
 def pays() -> bool:
-    """Return True if XLA multiplies 8-bit integers fast. This is true on the CPU, where XLA has YNNPACK."""
+    """Whether XLA multiplies 8-bit integers fast, as on a CPU, where it has YNNPACK."""
     return jax.default_backend() == "cpu"
 
 
 def bit_product(bits: Array, vector: Array) -> jax.Array:
-    """Return ``bits @ vector`` (n,) for a matrix `bits` (n, d) of booleans or int8, and a float64 vector (d,); all NaN
-    if the vector is not finite.
-    """
+    """``bits @ vector`` (n,) for booleans or int8 (n, d) and a float64 vector (d,); all NaN if that is not finite."""
     return _product_p.bind(jnp.asarray(bits), jnp.asarray(vector)[None], axis=1)[0]
 
 
@@ -131,8 +126,8 @@ mlir.register_lowering(_product_p, mlir.lower_fun(_product_by_digits, multiple_r
 
 
 def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
-    """Return `values` with exact points in the place of rounded ones: 0.1 in single precision is slightly above a bound
-    of 0.1. Values in double precision are compared with points in single precision, which noise never produces.
+    """Values with exact points in the place of rounded ones: 0.1 in single precision is slightly above a bound of 0.1.
+    Doubles are compared with points in single precision, which noise never produces.
     """
     result = values
     for point in points if values.dtype.kind == "f" else ():
@@ -149,7 +144,7 @@ def snapped(values: np.ndarray, points: Sequence[Array]) -> np.ndarray:
 
 
 def rounded(xp: ArrayModule, point: Array, dtype: np.dtype) -> Array:
-    """Return `point` rounded to the floating-point type `dtype`, or to single precision if `dtype` is double."""
+    """A point rounded to the floating-point type `dtype`, or to single precision if that is double."""
     if xp is jnp:
         # XLA may leave out a cast to single precision and back
         point = jnp.asarray(point, dtype)

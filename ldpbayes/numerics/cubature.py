@@ -1,8 +1,6 @@
-"""Integrals of densities of one to three variables on adaptive cells, and independent draws from such densities.
-
-The variables are shifted, turned and scaled so that the mode with the most mass is at 0, and has curvature 1. Cells are
-boxes there, wider from the mode outwards. On each cell a polynomial stands for the logarithm of the density: a
-posterior of many records is nearly normal, its logarithm nearly quadratic, so that few nodes are enough for wide cells.
+"""Integrals of densities of one to three variables on adaptive cells, and draws from them. Coordinates are such that
+the mode of most mass is at 0, with curvature 1. Cells are boxes, wider outwards, on each of which a polynomial stands
+for the log density: of many records it is nearly quadratic, so few nodes are enough.
 """
 
 import functools
@@ -129,9 +127,7 @@ class Cells:
         return np.concatenate([self._points(cell, rule.dense) for cell in cells]), weights.ravel()
 
     def draws(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draws (m, n) and their log densities (m,), from numbers (m, 1 + n) in [0, 1): the first chooses a cell, the
-        others a place on each axis, by its distribution given the places on the axes before.
-        """
+        """Draws (m, n), and log densities (m,), by numbers (m, 1 + n) in [0, 1) for a cell and a place on each axis."""
         n, ends = len(self.centre), np.cumsum(self.masses)
         cell = np.searchsorted(ends / ends[-1], uniforms[:, 0], side="right").clip(0, len(ends) - 1)
         chosen, inverse, counts = np.unique(cell, return_inverse=True, return_counts=True)
@@ -185,9 +181,9 @@ def integrate(
     rings: int = RINGS,
     coarse: bool = False,
 ) -> Cells:
-    """Integrate a density on `rings` of cells around its main mode. Modes are sought from the best of some points
-    (m, n), by steps of the size `scale` (n,). Farther from the first point than `reach` (n,), a density above all modes
-    is numerical nonsense. `NotIntegrable` after `limit` evaluations, `ImproperDensity` if the mass has no end.
+    """Integrate a density on `rings` of cells around its main mode. Modes are sought from the best of some points (m,
+    n), by steps of the size `scale` (n,). Farther from the first point than `reach` (n,), a density above all modes is
+    nonsense. `NotIntegrable` after `limit` evaluations, `ImproperDensity` if the mass has no end.
     """
     with np.errstate(all="ignore"):  # densities may be 0, and undefined where they are not evaluated
         cubature = _Cubature(log_density, points[0], reach, limit, rings)
@@ -265,9 +261,7 @@ class _Cubature:
         return places[kept], heights[kept]
 
     def _check_proper(self, masses: np.ndarray, ends: np.ndarray) -> None:
-        """Look whether the log masses (rays, distances) of cells are negligible where they end, or are undefined; the
-        ends are so many spreads away.
-        """
+        """Raise unless log masses (rays, distances) of cells, ending so many spreads away, become negligible."""
         for ray, end in zip(masses, ends, strict=True):
             defined = np.argmax(np.isnan(ray)) if np.isnan(ray).any() else len(ray)
             ray = ray[:defined]
@@ -303,9 +297,7 @@ class _Cubature:
         return [modes[i] for i in np.argsort(mass)[::-1] if mass[i] > max(mass) - LESSER_MODE_NATS]
 
     def _climb(self, x: np.ndarray, value: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ends (k, n) of searches uphill, roots (k, n, n) of their inverse curvatures, and log densities (k,): steps
-        are Newton's, with derivatives from differences over a standard deviation, as far as it is known.
-        """
+        """Ends (k, n) of searches uphill by Newton steps, roots (k, n, n) of inverse curvatures, log densities (k,)."""
         k, n = x.shape
         pairs, unit = [*itertools.combinations(range(n), 2)], np.eye(n)
         both = np.array([unit[i] + unit[j] for i, j in pairs]).reshape(-1, n)
@@ -354,9 +346,7 @@ class _Cubature:
     # --- cells --------------------------------------------------------------------------------------------------------
 
     def _adapted(self, rings: np.ndarray) -> Cells:
-        """Cells from these on, divided where necessary, and those of their neighbours that have mass. Polynomials agree
-        with the heights at all places that were seen.
-        """
+        """These cells, divided where necessary, and their neighbours with mass; they agree with all places seen."""
         n, rng, rings = len(self._centre), np.random.default_rng(0), rings.astype(int)
         visited, (low, high) = set[tuple[int, ...]](), _bounds(rings)
         finished, outside, total = list[_Batch](), dict[tuple[int, ...], float](), 1e-300  # the mass that is known
@@ -425,9 +415,7 @@ class _Cubature:
         return _Batch(low, high, rings, values, undefined, rough, logs, dense, density, mass, total, error)
 
     def _test(self, batch: "_Batch", tested: np.ndarray, rng: np.random.Generator) -> None:
-        """Compare polynomials of cells with the density at places where their mass is, and at their ends, and raise
-        their errors.
-        """
+        """Raise errors of cells where polynomials are off, at places where mass is and at their ends."""
         if not len(tested):
             return
         n, shares = batch.low.shape[1], np.cumsum(batch.density[tested], axis=1)
@@ -464,7 +452,7 @@ class _Cubature:
 
 
 class _Batch(NamedTuple):
-    """Cells that have been evaluated; log densities and masses are relative to the highest mode."""
+    """Evaluated cells; log densities and masses are relative to the highest mode."""
 
     low: np.ndarray  # (cells, n)
     high: np.ndarray
@@ -506,7 +494,6 @@ def _halves(cells: _Batch, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _values(series: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Legendre series (m, k, ...) at places (m, n)."""
     for axis in places.T:
         series = _at(series, legendre.legvander(axis, series.shape[1] - 1))
     return series

@@ -30,7 +30,6 @@ class Derivatives(NamedTuple):
 
 
 def value_gradient_hessian(function: Callable, theta: jax.Array) -> Derivatives:
-    """Return the value, the gradient and the Hessian of a scalar function at `theta`."""
 
     def gradient(at: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         value, slope = jax.value_and_grad(function)(at)
@@ -47,8 +46,7 @@ class Box:
     Parameters
     ----------
     lower, upper : array_like
-        Ends of the box, lower < upper, finite: one number for all parameters, or one for each parameter, as an array
-        (p,).
+        Ends, lower < upper, finite: one for all parameters, or one for each, (p,).
     """
 
     lower: Array = ruled(FINITE)
@@ -71,26 +69,26 @@ class Box:
         return self.project(theta - _newton_step(jnp.where(free, gradient, 0.0), hessian, damping))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
-        """Return an array of booleans (p,): True for each parameter in `theta` that is at a bound."""
+        """Return for each parameter in `theta` (p,) whether it is at a bound."""
         edge = EDGE_SHARE * (jnp.asarray(self.upper) - jnp.asarray(self.lower))
         return (theta <= self.lower + edge) | (theta >= self.upper - edge)
 
     def sample(self, key: Key, shape: tuple[int, ...], size: int, dtype: jnp.dtype) -> jax.Array:
-        """Return random points, uniform in the box, as an array (*shape, size). `size` is the number of parameters."""
+        """Return uniform random points (*shape, size) of the box, for `size` parameters."""
         lower, upper = jnp.asarray(self.lower, dtype), jnp.asarray(self.upper, dtype)
         return lower + (upper - lower) * jax.random.uniform(key, (*shape, size), dtype)
 
 
 @pytree_dataclass
 class Ball:
-    """A ball, in which `ldpbayes.m_estimate` searches: parameters within the distance ``radius`` from ``centre``.
+    """A ball, in which `ldpbayes.m_estimate` searches: parameters within ``radius`` from ``centre``.
 
     Parameters
     ----------
     centre : array_like
-        Centre of the ball, finite: one number for all parameters, or one for each parameter, as an array (p,).
+        Centre, finite: one number for all parameters, or one for each, (p,).
     radius : float
-        Radius of the ball in the Euclidean norm, positive and finite.
+        Radius in the Euclidean norm, positive and finite.
     """
 
     centre: Array = ruled(FINITE)
@@ -126,7 +124,7 @@ class Ball:
         return self.project(centre + vectors @ (target / (sizes + jnp.where(outside, shift, 0.0))))
 
     def boundary(self, theta: jax.Array) -> jax.Array:
-        """Return an array of booleans (p,): all True if `theta` is on the surface of the ball, else all False."""
+        """Return (p,) whether `theta` is on the surface of the ball."""
         away = jnp.sqrt(jnp.sum((theta - jnp.asarray(self.centre, theta.dtype)) ** 2))
         return jnp.broadcast_to(away >= self.radius * (1 - EDGE_SHARE), theta.shape)
 
@@ -173,8 +171,8 @@ def minimise(
     units: Array = None,
 ) -> Minimum:
     """Minimise a function by damped Newton steps inside `space`, until a step changes it by less than `tolerance`² of
-    its size. With `units` (p,), until a step is shorter than `tolerance` units; a step is then not longer than a unit,
-    unless the Hessian justifies it. JAX may trace this function.
+    its size; with `units` (p,), until a step is shorter than `tolerance` units, and at most a unit long unless the
+    Hessian justifies it. JAX may trace this function.
     """
 
     def body(state: tuple) -> tuple:
@@ -207,9 +205,7 @@ def minimise(
 
 
 def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, nats: float = HOST_NATS) -> Minimum:
-    """Minimise `criterion` by damped Newton steps in NumPy, from `start`, where the criterion must be finite, until the
-    quadratic model predicts that a step decreases the criterion by less than `nats`.
-    """
+    """Damped Newton steps in NumPy from a `start` where it is finite, until one promises less than `nats`."""
     theta, at, damping = np.array(start, float), criterion(start), 0.0  # `at`: `Derivatives`, or alike
     for steps in range(MAX_NEWTON_STEPS):
         step = _newton_step(at.gradient, at.hessian, 0.0, np)
@@ -228,7 +224,7 @@ def minimise_on_host(criterion: Callable[[np.ndarray], Any], start: np.ndarray, 
 
 
 def nearest_probabilities(shares: Array, xp: ArrayModule = jnp) -> Array:
-    """Return the probabilities (k,), with sum one, that are nearest to the numbers `shares` (k,) ([WC] Algorithm 1)."""
+    """Probabilities (k,) that are nearest to the numbers `shares` (k,) ([WC] Algorithm 1)."""
     falling = xp.sort(shares)[::-1]
     excess = (xp.cumsum(falling) - 1) / xp.arange(1, len(shares) + 1)
     probs = xp.maximum(shares - excess[xp.sum(falling > excess) - 1], 0.0)
@@ -252,9 +248,9 @@ def likeliest_shares(
     tolerance: float,
     max_iterations: int,
 ) -> LikeliestShares:
-    """Maximum-likelihood shares θ of mixture components, at most `tolerance` nats below the maximum. Entry k of the
-    gradient g is the mean of p(z_i | k)/p(z_i | θ) over `count` records, and the log-likelihood at most count (max g_k
-    − 1) below its maximum ([Lindsay]). `information` is minus the second derivative (k, k); None omits Newton steps.
+    """Maximum-likelihood shares θ of mixture components, at most `tolerance` nats below the maximum. With the gradient
+    g, g_k the mean of p(z_i | k)/p(z_i | θ) over `count` records, it is at most count (max g_k − 1) below ([Lindsay]).
+    `information` is minus the second derivative (k, k); None omits Newton steps.
     """
     slack = 0.1 * tolerance / count  # rounding error of the mean log-likelihood that a step may cost
 
@@ -304,7 +300,7 @@ def likeliest_shares(
 
 
 def find_root(function: Callable, target: Array, bracket: tuple[Array, Array], *arguments: Array) -> Any:
-    """Return SciPy's report on the solution x of function(x, *arguments) = target between the ends of a bracket."""
+    """SciPy's report on the solution x of function(x, *arguments) = target between the ends of a bracket."""
     from scipy.optimize import elementwise  # takes a fifth of a second to import
 
     return elementwise.find_root(lambda x, y, *rest: function(x, *rest) - y, bracket, args=(target, *arguments))

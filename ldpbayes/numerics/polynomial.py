@@ -21,17 +21,13 @@ RANK_SHARE = 1e-10  # least variance of a direction that counts, over the larges
 
 
 def lagrange_from_legendre(order: int) -> np.ndarray:
-    """Return the matrix C with ℓ_k(t) = Σ_n C[n, k] P_n(t), n and k below `order`: P_n is a Legendre polynomial, ℓ_k
-    the Lagrange polynomial of Gauss-Legendre node k.
-    """
+    """The matrix C with ℓ_k(t) = Σ_n C[n, k] P_n(t): Lagrange's, of Gauss nodes, from Legendre polynomials."""
     t, w = legendre.leggauss(order)
     return (np.arange(order)[:, None] + 0.5) * legendre.legvander(t, order - 1).T * w
 
 
 class Frame(NamedTuple):
-    """Coordinates y = root (x − center) of draws x of n variables, such that y has mean 0 and covariance 1: y has r ≤ n
-    coordinates, for the directions in which the draws vary.
-    """
+    """Coordinates y = root (x − center) of draws x, of mean 0 and covariance 1: r ≤ n, for directions with a spread."""
 
     center: np.ndarray  # (..., n)
     root: np.ndarray  # (..., r, n): 0 in a direction in which a batch has no spread, but another has
@@ -39,7 +35,7 @@ class Frame(NamedTuple):
 
     @classmethod
     def of_draws(cls, draws: np.ndarray) -> "Frame":
-        """Return the frame for the mean and the covariance of more than n `draws` (draws, ..., n)."""
+        """For the mean and the covariance of more than n `draws` (draws, ..., n)."""
         center = draws.mean(axis=0)
         away = np.moveaxis(draws - center, 0, -2)
         sd = np.sqrt(np.mean(away**2, axis=-2))
@@ -55,14 +51,13 @@ class Frame(NamedTuple):
         return cls(center, root, sd[..., :, None] * kept * np.where(wide, spread, 0.0)[..., None, :])
 
     def coordinates(self, x: Array) -> Any:
-        """Return the coordinates y (..., r) of points x (..., n)."""
         return np.einsum("...kn,...n->...k", self.root, x - self.center)
 
 
 @pytree_dataclass(eq=False)
 class Polynomial:
-    """A polynomial of order 2 to 4 in coordinates y = root (x − center) of x, or a batch of such polynomials. Farther
-    from 0 than ``radius``, the function falls like the standard normal log density: a polynomial might grow.
+    """A polynomial of order 2 to 4 in coordinates y = root (x − center) of x, or a batch of such. Farther from 0 than
+    ``radius``, it falls like the standard normal log density: a polynomial might grow.
     """
 
     center: Array  # (..., n)
@@ -77,33 +72,28 @@ class Polynomial:
     size = property(lambda self: math.comb(self.slope.shape[-1] + self.order, self.order))  # different coefficients
 
     def __call__(self, x: Array) -> jax.Array:
-        """Return the values (...) at points (..., n)."""
         return _value(self, jnp.einsum("...kn,...n->...k", self.root, x - self.center))
 
     def values(self, points: np.ndarray) -> np.ndarray:
-        """Return the values (points,) at points x (points, ..., n), where the polynomials of a batch are added."""
+        """Values (points,) at points x (points, ..., n), where the polynomials of a batch are added."""
         return self.values_and_slopes(points)[0]
 
     def values_and_slopes(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the `values`, and the gradients (points, ..., n) with respect to x."""
+        """The `values`, and the gradients (points, ..., n) with respect to x."""
         polynomial = jax.device_get(self)
         value, slope = _value_and_slope(np, polynomial, polynomial.coordinates(points))
         return value.reshape(len(points), -1).sum(axis=1), np.einsum("...kn,m...k->m...n", polynomial.root, slope)
 
     def share_outside(self, points: np.ndarray) -> float:
-        """Return the share of points x (points, ..., n) with |y| > √r + 2 for r coordinates y: outside of the fit."""
+        """Share of points x (points, ..., n) with |y| > √r + 2 for r coordinates y: outside of the fit."""
         y = self.coordinates(points)
         return float(np.mean(np.linalg.norm(y, axis=-1) > np.sqrt(y.shape[-1]) + OUTSIDE_MARGIN))
 
     def coordinates(self, points: np.ndarray) -> np.ndarray:
-        """Return the coordinates y (points, ..., r) of points x (points, ..., n)."""
         return np.einsum("...kn,m...n->m...k", self.root, points - self.center, optimize="greedy")
 
     def plus(self, other: "Polynomial") -> "Polynomial":
-        """Return the sum of two polynomials. Its order is the smaller one of the two orders.
-
-        Raises ValueError if the polynomials have different centers or roots.
-        """
+        """The sum with a polynomial of the same center and root, of the smaller one of the two orders."""
         if not np.array_equal(self.root, other.root) or not np.array_equal(self.center, other.center):
             raise ValueError("expansions can be added only if they have the same centre: make one with at=, the other")
         fourth = None if self.fourth is None or other.fourth is None else self.fourth + other.fourth
@@ -151,9 +141,7 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Array, order: int) -> Polynomial:
-    """Return the polynomial of an order, 2 to 4, whose gradients are nearest to those of a function, `slopes` (points,
-    ..., n) at `points`, and whose mean is that of the `values` (points,), which are summed over a batch.
-    """
+    """The polynomial, of order 2 to 4, of gradients nearest to `slopes` (points, ..., n) and the mean of `values`."""
     y, g = frame.coordinates(points), np.einsum("...nk,...n->...k", frame.lift, slopes)
     batch, r = y.shape[1:-1], y.shape[-1]
     flat = [np.moveaxis(a.reshape(len(a), -1, r), 1, 0) for a in (y, g)]
@@ -167,9 +155,7 @@ def polynomial_of_slopes(frame: Frame, points: Array, values: Array, slopes: Arr
 
 
 def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray]:
-    """Slope, curvature, third and, for order 4, fourth of one polynomial, from gradients g at points y. The entries of
-    g have the same monomials: one factorisation fits all, and averages over permutations make the fit a gradient.
-    """
+    """Slope, curvature, third and (order 4) fourth, by one least-squares fit of all entries of gradients g at y."""
     r = y.shape[1]
     indices = [np.array([*itertools.combinations_with_replacement(range(r), k)], int).T for k in range(1, order)]
     monomials = [np.ones((len(y), 1)), *(np.prod(y[:, index], axis=1) for index in indices)]
@@ -185,8 +171,8 @@ def _fitted_tensors(y: np.ndarray, g: np.ndarray, order: int) -> list[np.ndarray
 
 
 def _symmetric(indices: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """The symmetric tensor T (r, ..., r) of a gradient Σ T[i, ..., l] y_i ... of each entry l, averaged over the places
-    of l, from coefficients (terms, r) of the monomials with sorted indices (k, terms).
+    """The tensor T (r, ..., r) of a gradient Σ T[i, ..., l] y_i ..., averaged over the places of l, from coefficients
+    (terms, r) of the monomials with sorted indices (k, terms).
     """
     k, r = len(indices), coefficients.shape[1]
     full = np.zeros((r,) * (k + 1))

@@ -35,9 +35,8 @@ _GAUSS, _PANELS, _TANH_SINH = _unit_rule(1, 5), _unit_rule(24, 10), _tanh_sinh(4
 
 
 def log_density(xp: ArrayModule, radius: Array, dimension: int) -> Array:
-    """Return the log density of the symmetric Laplace law SL_d(I), of √W·X with W ~ Exp(1) and X ~ N(0, I), at a
-    distance `radius` r from its centre: 2 (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r) with μ = d/2 − 1 ([KKP]; [LCQ] sec.
-    3.2), infinite at 0 for d ≥ 2.
+    """Log density of SL_d(I), the law of √W·X with W ~ Exp(1) and X ~ N(0, I), at a distance r from its centre: 2
+    (2π)^(−d/2) (r²/2)^(−μ/2) K_μ(√2 r), μ = d/2 − 1 ([KKP]; [LCQ] sec. 3.2), infinite at 0 for d ≥ 2.
     """
     if dimension == 1:
         return -math.sqrt(2) * radius - math.log(2) / 2
@@ -69,9 +68,7 @@ def _log_bessel_k(xp: ArrayModule, order: float, x: Array) -> Array:
 
 
 class RadialLaw:
-    """The law of the distance r from the centre of the symmetric Laplace law SL_d(I), described by u = log r. `axis`
-    and `cap` compare it with a second such law, whose centre is at a distance c.
-    """
+    """The law of the distance r from the centre of SL_d(I), by u = log r; compared with one whose centre is c away."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
@@ -97,12 +94,11 @@ class RadialLaw:
         self.tail = mass[self.mode :]
 
     def log_mass(self, u: np.ndarray) -> np.ndarray:
-        """Return the log density of u = log r, where r is the radius of SL_d(I)."""
         d = self.dimension
         return math.log(2) + d / 2 * math.log(math.pi) - special.gammaln(d / 2) + d * u + self.log_density(u)
 
     def step(self, u: np.ndarray, kappa: np.ndarray) -> np.ndarray:
-        """Return the change of u = log r after which the log density of SL_d(I) is larger by `kappa`."""
+        """The change of u after which the log density of SL_d(I) is larger by `kappa`."""
         target = self.log_density(u) + kappa
         there = np.interp(-target, -self.values, self.knots)
         for _ in range(3):
@@ -116,9 +112,7 @@ class RadialLaw:
         return np.where(near, step_near, step)
 
     def axis(self, kappa: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log distances from the second centre of two points on the line through both centres, the first
-        towards the first centre, where the log density of the second law is above that of the first by `kappa`.
-        """
+        """Log distances from the second centre of points on the axis, towards the first and away, of ratio `kappa`."""
 
         def solve(ratio: Callable[[np.ndarray], np.ndarray], most: float) -> np.ndarray:
             low, high = np.full_like(kappa, LEAST_U), np.full_like(kappa, most)
@@ -133,7 +127,7 @@ class RadialLaw:
         return near, solve(lambda v: f(v) - f(np.logaddexp(v, log_c)), LAST_U)
 
     def cap(self, u: np.ndarray, step: np.ndarray, c: float) -> np.ndarray:
-        """Return the probability that a point at radius exp(u) is nearer than exp(u + step) to the second centre."""
+        """Probability that a point at radius exp(u) is nearer than exp(u + step) to the second centre."""
         r = np.exp(u)
         rim = np.exp(u + step)
         # the depth is 1 − cos of the cap's angle; of its two forms each is the one that does not cancel
@@ -145,7 +139,7 @@ class RadialLaw:
         return special.betainc(half, half, np.clip(depth / 2, 0.0, 1.0))
 
     def integrate(self, start: np.ndarray, stop: np.ndarray, probability: Callable) -> np.ndarray:
-        """Return the log of the integral of `probability`(u) over the law of u = log r, from `start` to `stop`."""
+        """Log of the integral of `probability`(u) over the law of u, from `start` to `stop`."""
         begin = np.clip(((start - FIRST_U) / KNOT_GAP).astype(np.intp) - self.mode, 0, len(self.tail) - 1)
         # the integral ends where the law's density is TAIL_NATS nats below its value at the start
         last = np.searchsorted(-self.tail, TAIL_NATS - self.tail[begin]).clip(max=len(self.tail) - 1)

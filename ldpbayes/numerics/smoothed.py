@@ -1,7 +1,6 @@
-"""Log of a probability averaged over a normal predictor, for many means and few variances: tabulated, then looked up.
-L(t, v) = log E[p(t + √v U)], U standard normal, is one smooth function of t for all records of the variance v: some
-hundred polynomials, each for a cell of t whose width grows with |t|. They give the derivatives in t, and as
-E[p(t + √v U)] solves the heat equation, ∂L/∂v is (∂²L/∂t² + (∂L/∂t)²)/2.
+"""Log of a probability averaged over a normal predictor, L(t, v) = log E[p(t + √v U)], U standard normal, for many t
+and few v: tabulated as polynomials on cells of t, wider with |t|, then looked up. They give the derivatives in t, and
+by the heat equation ∂L/∂v is (∂²L/∂t² + (∂L/∂t)²)/2.
 """
 
 import functools
@@ -25,9 +24,9 @@ LOOKUPS = 1 << 13  # look-ups at once, so that their intermediate arrays stay in
 
 
 def smoothed_log(log_p: Callable[[Any], Any], labels: int, which: Any, t: Any, v: Any) -> jax.Array:
-    """Return log E[p_k(t + √v U)] for labels k = `which` (n,), means t (q, n) or (n,) and variances v (q,) or (), with
-    first and second derivatives in t and v. `log_p`, from arrays (labels, *shape) to log p_k of the k-th part, must be
-    (nearly) log-concave, change little in steps of 0.1, and contain no differentiated variables.
+    """Log E[p_k(t + √v U)] for k = `which` (n,), t (q, n) or (n,) and v (q,) or (), with first and second derivatives
+    in t and v. `log_p`, from arrays (labels, *shape) to log p_k of the k-th part, must be (nearly) log-concave, change
+    little in steps of 0.1, and contain no differentiated variables.
     """
     # Logit and probit responses in double precision, v < 100: the error is at most 3e-9 if v < 10 or if the probability
     # is above 1e-10, else 1e-6. With more than 14 variances that holds for v < 6, and for v < 30 the probability's

@@ -14,27 +14,25 @@ from ldpbayes._core.types import Array, ArrayModule
 
 
 def log_or_nothing(x: Array) -> jax.Array:
-    """Return the logarithm of x. For x ≤ 0, the result is −inf with zero gradient."""
+    """The logarithm of x; for x ≤ 0, −inf with zero gradient."""
     return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -jnp.inf)
 
 
 def log_normal(z: Array, mean: Array, sd: Array) -> jax.Array:
-    """Return the log density at z of the normal law with the mean `mean` and the standard deviation `sd`."""
     return -0.5 * ((z - mean) / sd) ** 2 - jnp.log(sd) - 0.5 * math.log(2 * math.pi)
 
 
 def stacked(*terms: Array) -> jax.Array:
-    """Broadcast the arrays to one shape, and return them along a new first axis."""
     return jnp.stack(jnp.broadcast_arrays(*terms))
 
 
 def logsumexp(*terms: Array) -> jax.Array:
-    """Return log Σ exp(term), summed over the given terms, in their broadcast shape."""
+    """Log Σ exp(term), summed over the given terms, in their broadcast shape."""
     return log_sum(stacked(*terms), axis=0)
 
 
 def log_sum(logs: Array, axis: int | tuple[int, ...] = -1) -> jax.Array:
-    """Return log Σ exp(logs), summed along an axis. If all logs are −inf, the result is −inf with zero gradient."""
+    """Log Σ exp(logs) along an axis. If all logs are −inf, it is −inf with zero gradient."""
     logs = jnp.asarray(logs)  # NumPy arrays may have a precision that JAX does not have
     # where all logs are −inf, a finite number takes the place of the largest: −inf less itself would be NaN
     largest = jnp.maximum(jax.lax.stop_gradient(logs).max(axis=axis, keepdims=True), jnp.finfo(logs.dtype).min)
@@ -69,7 +67,7 @@ _ERFCX_SLOPE = (
 
 
 def horner(coefficients: Sequence[float], x: Array) -> Array:
-    """Return the polynomial with these coefficients at x. The coefficient of the highest power is first."""
+    """The polynomial with these coefficients, that of the highest power first, at x."""
     return functools.reduce(lambda total, coefficient: total * x + coefficient, coefficients)
 
 
@@ -123,9 +121,7 @@ def log_ndtr(x: Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def betainc(a: Array, b: Array, x: Array) -> jax.Array:
-    """Return the regularised incomplete beta function, with derivatives in all arguments, those in a and b by
-    differences, with a relative error of 1e-11.
-    """
+    """The regularised incomplete beta function, with derivatives (in a and b by differences: errors of 1e-11)."""
     return jax.scipy.special.betainc(*jnp.broadcast_arrays(*_inexact(a, b, x)))
 
 
@@ -210,9 +206,9 @@ def log_relative_expm1(y: Array) -> jax.Array:
 
 
 def log_tilted_normal(u: Array, v: Array, k: Array, anchor: Array) -> jax.Array:
-    """Return the log of ∫ φ(s)·exp(k (s − anchor)) ds = exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)] from u to v; −inf
-    with zero gradient if v ≤ u. The anchor should make exp(k (s − anchor)) moderate there. For u > k, with the Mills
-    ratio M and d = (v − u)·(u + v − 2 k)/2, it is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)).
+    """Log ∫ φ(s)·exp(k (s − anchor)) ds = exp(k²/2 − k·anchor)·[Φ(v − k) − Φ(u − k)] from u to v; −inf with zero
+    gradient if v ≤ u. The anchor should make exp(k (s − anchor)) moderate. For u > k, with the Mills ratio M and d = (v
+    − u)·(u + v − 2 k)/2, it is φ(u)·exp(k (u − anchor))·(M(u − k) − exp(−d)·M(v − k)).
     """
     valid = v > u
     u, v = jnp.where(valid, u, 0.0), jnp.where(valid, v, 1.0)

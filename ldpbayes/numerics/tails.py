@@ -22,22 +22,20 @@ def _sides(x: Any, smaller: jax.Array) -> jax.Array:
 
 # In these functions abs() would have no derivative at the centre.
 def normal_tails(x: Any) -> jax.Array:
-    """Return Φ(x) and Φ(−x), the two tails of the standard normal law, as an array (2, ...)."""
+    """Φ(x) and Φ(−x), as an array (2, ...)."""
     return _sides(x, 0.5 * special.erfc(jnp.where(x < 0, -x, x) * SQRT_HALF))
 
 
 def laplace_tails(x: Any) -> jax.Array:
-    """Return P(X ≤ x) and P(X > x) for the Laplace law with scale 1, as an array (2, ...)."""
+    """P(X ≤ x) and P(X > x) for the Laplace law with scale 1, as an array (2, ...)."""
     return _sides(x, 0.5 * jnp.exp(jnp.where(x < 0, x, -x)))
 
 
 def logistic_tails(x: Any) -> jax.Array:
-    """Return P(X ≤ x) and P(X > x) for the logistic law with scale 1, as an array (2, ...)."""
     return jnp.stack([jax.nn.sigmoid(x), jax.nn.sigmoid(-x)])
 
 
 def student_t_tails(df: Any, x: Any) -> jax.Array:
-    """Return P(X ≤ x) and P(X > x) for Student's t law with `df` degrees of freedom, as an array (2, ...)."""
     return _sides(x, student_t_cdf(df, jnp.where(x < 0, x, -x)))
 
 
@@ -48,20 +46,18 @@ def _integrated(edges: Any, upper: Any, first_moments: Any) -> jax.Array:
 
 
 def integrated_normal_tail(edges: Any) -> jax.Array:
-    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), for a standard normal X, as an array (n − 1, ...)."""
+    """∫ P(X > s) ds (n − 1, ...) between neighbouring edges (n, ...), for a standard normal X."""
     density = INVERSE_SQRT_2PI * jnp.exp(-0.5 * edges * edges)
     return _integrated(edges, normal_tails(edges)[1], density[:-1] - density[1:])
 
 
 def integrated_laplace_tail(edges: Any) -> jax.Array:
-    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), for the Laplace law of scale 1, as (n − 1, ...)."""
     far = jnp.where(edges < 0, -edges, edges)
     beyond = 0.5 * (1.0 + far) * jnp.exp(-far)  # ∫ s f(s) ds from there to infinity
     return _integrated(edges, laplace_tails(edges)[1], beyond[:-1] - beyond[1:])
 
 
 def integrated_student_t_tail(df: Any, edges: Any) -> jax.Array:
-    """Return ∫ P(X > s) ds between neighbouring edges (n, ...), for Student's t law, as an array (n − 1, ...)."""
     # The integral of s f(s) from a to b is f(0) ν/2 · A^(−m) · L · (1 − exp(−m L))/(m L), with A = 1 + a²/ν, B = 1 +
     # b²/ν, L = log(B/A) and m = (ν − 1)/2, also for ν = 1, where X has no mean.
     at_center = jnp.exp(special.gammaln(0.5 * (df + 1)) - special.gammaln(0.5 * df)) / jnp.sqrt(df * math.pi)
@@ -114,7 +110,6 @@ def _deviance(x: Any, excess: Any, log_ratio: Any) -> jax.Array:
 
 
 def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
-    """Return the log probability of counts k under the Poisson law with mean `rate`."""
     positive = k > 0
     k = jnp.where(positive, k, 1.0)
     deviance = _deviance(k, rate - k, jnp.log(rate / k))
@@ -122,7 +117,7 @@ def poisson_log_mass(k: Any, rate: Any) -> jax.Array:
 
 
 def binomial_log_mass(k: Any, n: Any, log_p: Any, log_q: Any) -> jax.Array:
-    """Return the log probability of k successes in n trials, where log_p = log p and log_q = log(1 − p)."""
+    """Log probability of k successes in n trials, where log_p = log p and log_q = log(1 − p)."""
     inside, ends = (k > 0) & (k < n), jnp.where(k == n, n * log_p, jnp.where(k > n, -jnp.inf, n * log_q))
     n = jnp.where(inside, n, 1.0)  # derivatives at 0 trials would be NaN, even if not selected
     at = jnp.where(inside, k, 0.5)
@@ -134,9 +129,7 @@ def binomial_log_mass(k: Any, n: Any, log_p: Any, log_q: Any) -> jax.Array:
 
 
 def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: Any) -> jax.Array:
-    """Return the log of the negative binomial probability Γ(α + k)/(Γ(α) k!)·p^α q^k, with the `concentration` α, and
-    p = 1 − q.
-    """
+    """Log Γ(α + k)/(Γ(α) k!)·p^α q^k, with the `concentration` α, and p = 1 − q."""
     alpha, positive = concentration, k > 0
     k = jnp.where(positive, k, 1.0)
     excess = k * jnp.exp(log_p) - alpha * jnp.exp(log_q)  # of α, and of −k, over their shares of α + k
@@ -149,8 +142,8 @@ def negative_binomial_log_mass(k: Any, concentration: Any, log_q: Any, log_p: An
 
 @functools.cache
 def _rule(stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly: the
-    trapezoidal rule in τ with nodes exp(τ − exp(−τ)), wider apart beyond exp(4), exact to 2e-15 in this module.
+    """Nodes and log weights of ∫ over (0, ∞), for integrands that fall from 1 on the scale of 1 or more slowly:
+    trapezoids in τ with nodes exp(τ − exp(−τ)), wider apart beyond exp(4), exact to 2e-15 in this module.
     """
     step = 0.1
     tau = np.arange(-37, round(stop / step) + 1) * step
@@ -167,7 +160,7 @@ def _log_integral(exponent: Callable[[Any], Any], slope: Any, curvature: Any, st
 
 
 def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
-    """Return Σ exp(tilt·(k − z)) P(k) for a Poisson law, over k ≤ z (`side` 1) or k > z (−1), the sign of the tilt."""
+    """Σ exp(tilt·(k − z)) P(k) for a Poisson law, over k ≤ z (`side` 1) or k > z (−1), the sign of the tilt."""
     # The law in proportion to exp(tilt·k) P(k) is Poisson with the rate μ = rate·exp(tilt). Of it, P(k ≤ z)/P(z) is
     # ∫ exp(−v) (1 + v/μ)^z dv, and P(k > z)/P(z) is μ ∫ exp(−(z + 1) v + μ (1 − exp(−v))) dv.
     z, rate, tilt = jnp.broadcast_arrays(z, rate, jnp.minimum(tilt, _safe_exponent(tilt, 0.7)))
@@ -187,7 +180,7 @@ def poisson_tail(z: Any, rate: Any, tilt: Any, side: int) -> Tail:
 
 
 def negative_binomial_tail(z: Any, concentration: Any, log_q: Any, log_p: Any, tilt: Any, side: int) -> Tail:
-    """Return the sum that `poisson_tail` describes, for a negative binomial law instead of a Poisson law."""
+    """The sum of `poisson_tail`, for a negative binomial law."""
     # The tilt replaces q = exp(log_q) by q exp(tilt), which may exceed 1 and is q here; let b = q/(1 − q). Over the
     # probability of z, the lower sum is (α + z) ∫ exp(−α v) (exp(−v) + (1 − exp(−v))/q)^z dv, and the upper one
     # (α + z) b ∫ exp(−(z + 1) v) (1 + b (1 − exp(−v)))^(α − 1) dv, with the concentration α.

@@ -20,15 +20,9 @@ from ldpbayes.likelihood.latent import log_sum_over_counts
 from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, SymmetricLaplace
+from ldpbayes.numerics import tails
 from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows, width_classes
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
-from ldpbayes.numerics.tails import (
-    binomial_log_mass,
-    negative_binomial_log_mass,
-    negative_binomial_tail,
-    poisson_log_mass,
-    poisson_tail,
-)
 
 TAIL_NODES = 200  # of the integral for a tail under discrete Laplace noise, which decides how many values a chunk has
 NOISE_REACH_SCALES = 10  # of Gaussian noise: further from the largest term is less than 1e-20 of a log-concave sum
@@ -46,17 +40,21 @@ class _CountLaw(NamedTuple):
 
 
 _POISSON = _CountLaw(
-    poisson_log_mass, lambda k, rate: jnp.log(rate) - jnp.log(k), lambda rate: rate, poisson_tail, log_concave=True
+    tails.poisson_log_mass,
+    lambda k, rate: jnp.log(rate) - jnp.log(k),
+    lambda rate: rate,
+    tails.poisson_tail,
+    log_concave=True,
 )
 _NEGATIVE_BINOMIAL = _CountLaw(
-    negative_binomial_log_mass,
+    tails.negative_binomial_log_mass,
     lambda k, alpha, log_q, log_p: log_q + jnp.log1p((alpha - 1.0) / k),
     lambda alpha, log_q, log_p: alpha * jnp.exp(log_q - log_p),
-    negative_binomial_tail,
+    tails.negative_binomial_tail,
     log_concave=False,  # it is not where the concentration is below 1
 )
 _BINOMIAL = _CountLaw(
-    binomial_log_mass,
+    tails.binomial_log_mass,
     lambda k, n, log_p, log_q: log_p - log_q + jnp.log(jnp.maximum(n + 1.0 - k, 0.0) / k),
     lambda n, log_p, log_q: n * jnp.exp(log_p),
     None,
@@ -175,8 +173,8 @@ def _under_laplace(
 def _under_gaussian(
     law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
-    """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat. For a
-    negative binomial, counts up to the end of the first window are added: near 0 its log masses need not be concave.
+    """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat; and
+    all counts below it for a negative binomial, whose log masses need not be concave near 0.
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))

@@ -46,7 +46,6 @@ def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Arra
 
 @register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=False)
 def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """A normal statistic with Laplace noise: the integrals left and right of z."""
     rate = 1.0 / mechanism.noise.resolution
     x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
     # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
@@ -79,9 +78,8 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
 
 @register_closed_form(dist.Normal, (laws.DiscreteLaplace, laws.DiscreteGaussian))
 def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
-    """Normal numbers with discrete noise by its formula continued to real numbers (`Noise.continued`): the density of
-    like continuous noise, times the ratio of the normalising constants. Unclipped, its sum over z is, but for 2
-    exp(−2π²σ²), 1 − 2 exp(−2π²s²) (Gaussian noise) or 2s·tanh(1/(2s)) (Laplace): a posterior does not see them.
+    """Normal numbers with discrete noise by its formula continued to real numbers (`Noise.continued`). Unclipped, its
+    sum over z is, but for 2 exp(−2π²σ²), 1 − 2 exp(−2π²s²) (Gaussian) or 2s·tanh(1/(2s)) (Laplace noise).
     """
     smooth = _smooth(mechanism.noise)
     like = unchecked(AdditiveMechanism, smooth, mechanism.lower, mechanism.upper, None, None, mechanism.sensitivity)
@@ -104,7 +102,6 @@ def _over_continuous(noise: Any) -> jax.Array:
 
 @register_closed_form(dist.Normal, Reported, bounded=False)
 def normal_reported(base: dist.Normal, rule: Reported, z: Array) -> jax.Array:
-    """A normal statistic with Laplace, Gaussian or such discrete noise, in a reporting rule."""
     if not isinstance(rule.noise, (*_LAPLACE, Gaussian, laws.DiscreteGaussian)):
         raise ValueError(f"the law of a Normal in a reporting rule without bounds is unknown for {rule.noise!r}")
     form: Any = closed_form(base, rule.innermost)
@@ -116,8 +113,8 @@ _LAPLACE = (Laplace, SymmetricLaplace, laws.DiscreteLaplace)
 
 
 def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.Array:
-    """Log P(low ≤ z ≤ high). Laplace noise in it has the probability T(low − x) − T(high − x) for x below, T(t) = c
-    exp(−t/b), and 1 − T(x − low) − T(high − x) inside; discrete noise has these with high + 1, and inside low − 1.
+    """Log P(low ≤ z ≤ high). Of Laplace noise, with T(t) = c exp(−t/b), it is T(low − x) − T(high − x) for x below, and
+    1 − T(x − low) − T(high − x) inside; discrete noise has these with high + 1, and inside low − 1.
     """
     a, b = low - base.loc, high - base.loc
     if not isinstance(noise, _LAPLACE):
@@ -126,17 +123,13 @@ def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.
     a, b, tilt = jnp.broadcast_arrays(a / base.scale, b / base.scale, base.scale / noise.resolution)
     step, log_c = (1.0 / noise.resolution if noise.discrete else 0.0), noise.log_tail(jnp.zeros(()))
     below, above = a > -jnp.inf, b < jnp.inf
-    first, last = (
-        jnp.where(below, a, jnp.minimum(b, 0.0) - VANISHING_DEVIATIONS),
-        jnp.where(above, b, jnp.maximum(a, 0.0) + VANISHING_DEVIATIONS),
-    )
-    ends = (
-        stop_gradient(jnp.minimum(first, tilt)) - VANISHING_DEVIATIONS,
-        stop_gradient(jnp.maximum(last, -tilt)) + VANISHING_DEVIATIONS,
-    )
+    first = jnp.where(below, a, jnp.minimum(b, 0.0) - VANISHING_DEVIATIONS)
+    last = jnp.where(above, b, jnp.maximum(a, 0.0) + VANISHING_DEVIATIONS)
+    start = stop_gradient(jnp.minimum(first, tilt)) - VANISHING_DEVIATIONS
+    end = stop_gradient(jnp.maximum(last, -tilt)) + VANISHING_DEVIATIONS
     left, inside, up, down, right = log_tilted_normal(
-        stacked(ends[0], first, first, first, last),
-        stacked(first, last, last, last, ends[1]),
+        stacked(start, first, first, first, last),
+        stacked(first, last, last, last, end),
         stacked(tilt, 0.0, tilt, -tilt, -tilt),
         stacked(first, 0.0, last, first, last),
     )
@@ -165,8 +158,8 @@ def normal_rows_gaussian(base: dist.MultivariateNormal, mechanism: Additive, z: 
 
 @register_closed_form(dist.MultivariateNormal, Laplace)
 def normal_rows_laplace(base: dist.MultivariateNormal, mechanism: Additive, z: Array) -> jax.Array:
-    """Normal rows plus independent Laplace noise, normal of variance 2 b² W, W ~ Exp(1): by a product rule, exact to
-    1e-10 in one column, 1e-8 in two and 5e-6 in three, from principal standard deviations of b/10 on (1e-8 from b/2).
+    """Normal rows plus independent Laplace noise, of variance 2 b² W, W ~ Exp(1), by a product rule: exact to 1e-10 in
+    one column, 1e-8 in two, 5e-6 in three from principal standard deviations of b/10 on (1e-8 from b/2).
     """
     d = mechanism.dimension
     if d not in PRODUCT_NODES:
@@ -199,8 +192,8 @@ def _quadratic(matrix: jax.Array, vector: jax.Array) -> tuple[Array, Array]:
 
 
 def mixing_rule(nodes: int, narrowest: Array = None) -> tuple[Array, Array]:
-    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, by w = exp(t − exp(−t)), with points on every scale down
-    to 1e-12, or to `narrowest`, the least variance of the records in any direction over the noise's (36 do for 1/100).
+    """Nodes w and log weights of ∫ f(w) exp(−w) dw over w > 0, by w = exp(t − exp(−t)), on every scale down to 1e-12,
+    or `narrowest`: the least variance of records in any direction over the noise's (36 nodes do for 1/100).
     """
     xp = np if is_concrete(narrowest) else jnp
     if narrowest is None:
@@ -231,9 +224,7 @@ def conditional_normal(base: dist.MultivariateNormal, z: Array, index: tuple[int
 
 
 def normal_mixture(away: Array, covariance: Array, sigma: Array) -> jax.Array:
-    """Log density (*batch) of normal vectors plus symmetric Laplace noise, away (*batch, d) from their mean: to 1e-8 in
-    up to six dimensions if principal standard deviations are at least sigma/10, a number or one a record.
-    """
+    """Log density of normal rows plus symmetric Laplace noise; to 1e-8 if deviations are at least `sigma`/10, d ≤ 6."""
     w, log_weights = mixing_rule(MIXING_NODES)
     d = away.shape[-1]
     if jnp.ndim(sigma) or covariance.ndim > 2:  # a factorisation for each record and node
@@ -262,14 +253,13 @@ def mixing_precisions(covariance: Array, sigma: Array, w: Array) -> tuple[jax.Ar
 
 @register_closed_form(dist.Delta, (Additive, Reported))
 def noisy_number(base: dist.Delta, mechanism: Mechanism, z: Array) -> jax.Array:
-    """A number that is what it is, with noise."""
     return mechanism.log_prob(z, base.v) + base.log_density
 
 
 @register_closed_form(dist.Laplace, (Laplace, SymmetricLaplace), bounded=True)
 def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Array:
-    """Clipped Laplace data with Laplace noise: log p(x | θ) p(z | x) is a broken line of x, with bends at the centre
-    and z. Between bends and bounds its exponential integrates to width · (larger end) · (1 − exp(−y))/y, y the fall.
+    """Clipped Laplace data with Laplace noise: log p(x | θ) p(z | x) is a broken line of x, bent at the centre and z,
+    whose exponential integrates to width · (larger end) · (1 − exp(−y))/y over a fall y between bends and bounds.
     """
     rate, lower, upper = 1.0 / mechanism.noise.resolution, mechanism.lower, mechanism.upper
     # A bend at a bound stays there: it would lose half of its derivative, and the first derivatives do not need it.
@@ -298,9 +288,7 @@ def _log_tail(x: Array) -> jax.Array:
 
 @register_closed_form(dist.Exponential, (Laplace, SymmetricLaplace), bounded=True)
 def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -> jax.Array:
-    """Clipped exponential data with Laplace noise ([KJKH], supplement 10.2, eqs. (29)-(30), written without a
-    singularity).
-    """
+    """Clipped exponential data with Laplace noise ([KJKH], suppl. 10.2, eqs. 29-30, without their singularity)."""
     theta, rate = base.rate, 1.0 / mechanism.noise.resolution
     start, upper = jnp.maximum(mechanism.lower, 0.0), mechanism.upper
     stop = jnp.maximum(upper, start)  # with a negative upper bound every record is clipped to it

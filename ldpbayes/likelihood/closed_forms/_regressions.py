@@ -39,7 +39,7 @@ class SumOfStatistics(dist.Distribution):
     each_mean, each_covariance : array (p,) and (p, p)
         Mean and covariance of the p statistics of one record. The covariance may be singular.
     count : array_like
-        Number of records in the sum, which may be a latent variable of the model.
+        Number of records in the sum, which may be a latent variable.
     """
 
     arg_constraints = {
@@ -76,10 +76,10 @@ register_closed_form(SumOfStatistics, (Gaussian, IndependentGaussian), bounded=F
 def linear_rows(
     covariates: dist.MultivariateNormal, slopes: Array, standard_deviation: Array, intercept: Array = 0.0
 ) -> dist.MultivariateNormal:
-    """Return the law of rows (x, y) of a linear regression with normal covariates x and a response y.
+    """Return the normal law of rows (x, y) of a linear regression with normal covariates x and a response y.
 
-    The covariates are x ~ N(m, Σ), and the response is y | x ~ N(intercept + θᵀx, σ²), with θ = `slopes`. The law of
-    (x, y) is normal with event shape (d + 1,), mean (m, intercept + θᵀm) and covariance [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]].
+    With θ = `slopes`, y | x ~ N(intercept + θᵀx, σ²). The law has event shape (d + 1,), mean (m, intercept + θᵀm) and
+    covariance [[Σ, Σθ], [θᵀΣ, θᵀΣθ + σ²]].
 
     Parameters
     ----------
@@ -88,8 +88,7 @@ def linear_rows(
     slopes : array (*batch, d)
         Coefficients of the covariates, in the unit of y for each unit of x.
     standard_deviation, intercept : array_like
-        σ, the standard deviation of y given x, and the mean of y if all covariates are 0 (default: 0), in the unit
-        of y.
+        σ, and the mean of y if all covariates are 0 (default: 0), in the unit of y.
     """
     slopes, root, sigma = jnp.asarray(slopes), covariates.scale_tril, standard_deviation
     batch = jnp.broadcast_shapes(covariates.batch_shape, slopes.shape[:-1], jnp.shape(sigma), jnp.shape(intercept))
@@ -109,8 +108,8 @@ def linear_rows(
 def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal: str = "scaled") -> SumOfStatistics:
     """Return the law of a sum over records of products of normal covariates x and a normal response y.
 
-    The products are x_j², s x_j x_k for j < k, x_j y and y², where s is a factor. `LinearStatisticsMechanism` releases
-    such sums. Mean and covariance of the result are exact, by Isserlis' theorem ([KJKH] supplement 13.1).
+    The products are x_j², s x_j x_k for j < k, x_j y and y², as `LinearStatisticsMechanism` releases them. Mean and
+    covariance are exact, by Isserlis' theorem ([KJKH] supplement 13.1).
 
     Parameters
     ----------
@@ -119,7 +118,7 @@ def linear_statistics(rows: dist.MultivariateNormal, count: Array, off_diagonal:
     count : array_like
         Number of records in the sum.
     off_diagonal : {"scaled", "once"}
-        The factor s of the products x_j x_k, as in the mechanism: √2 for "scaled" (default), 1 for "once".
+        The factor s, as in the mechanism: √2 for "scaled" (default), 1 for "once".
     """
     d = rows.event_shape[0] - 1
     first, second = diagonal_first_pairs(d)
@@ -148,16 +147,15 @@ def logistic_statistics(
 ) -> SumOfStatistics:
     """Return the law of a sum over records of products of normal covariates x and a logistic response y in {−1, 1}.
 
-    The products are x_j², s x_j x_k for j < k, and x_j y. `LogisticStatisticsMechanism` releases such sums. Mean and
-    covariance of the result are exact, by Stein's identity. [KJKHK] approximates the sigmoid instead.
+    The products are x_j², s x_j x_k for j < k, and x_j y, as `LogisticStatisticsMechanism` releases them. Mean and
+    covariance are exact, by Stein's identity. [KJKHK] approximates the sigmoid instead.
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
         Law N(m, Σ) of the d covariates x, event shape (d,), without a batch.
     slopes, intercept : array (d,) and float
-        Coefficients of the covariates, in log-odds for each unit of x, and the log-odds of y = 1 if all covariates
-        are 0 (default: 0).
+        Coefficients of the covariates, in log-odds for each unit of x, and the log-odds if all are 0 (default: 0).
     count, off_diagonal
         As in `linear_statistics`.
     """
@@ -182,8 +180,8 @@ def logistic_statistics(
 
 
 def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, ...]:
-    """Expectations of g(η) = tanh(η/2) and its first three derivatives, η normal, to 1e-11 by the trapezoid rule, whose
-    error is of order exp(−2π · π/step): poles of g are π away from the real line. Steps are σ/8.
+    """Expectations of tanh(η/2) and its first three derivatives, η normal, to 1e-11 by trapezoids in steps of σ/8,
+    whose error is of order exp(−2π · π/step), as poles are π away from the real line.
     """
     points = np.arange(-64, 65)
     # if σ is wide the points are around 0, beyond which g less erf(η/2), of known expectation, vanishes
@@ -206,10 +204,8 @@ def _expected_tanh(mean: Array, variance: Array) -> tuple[Array, ...]:
 class ChebyshevExpansion:
     """Polynomial that replaces the sigmoid of a logistic regression, as in [KJKH] supplement 7 and 12.2.
 
-    The sigmoid is the probability that a response is 1, as a function of the linear predictor. If the predictor is
-    normal, the mean of the polynomial is a polynomial in the mean and the variance of the predictor. This mean is
-    clipped to [0, 1], or to [`floor`, 1 − `floor`] if responses are released without noise. Where it is clipped, its
-    gradient is 0. The defaults are the values of Figure 6 in [KJKH].
+    Of a normal predictor, its mean is a polynomial in mean and variance, clipped (with gradient 0) to [0, 1], or to
+    [`floor`, 1 − `floor`] if responses are released without noise. The defaults are those of Figure 6 in [KJKH].
 
     Parameters
     ----------
@@ -232,7 +228,7 @@ class ChebyshevExpansion:
 
     @property
     def coefficients(self) -> np.ndarray:
-        """Coefficients of the polynomial, for the powers 0, 1, ..., `order` of the linear predictor."""
+        """Coefficients for the powers 0, 1, ..., `order` of the linear predictor."""
         sigmoid, terms = lambda x: 0.5 * (1 + np.tanh(0.5 * self.half_width * x)), self.order + 1
         series = np.polynomial.chebyshev.chebinterpolate(sigmoid, 2 * self.order + 199)[:terms]
         powers = np.polynomial.chebyshev.cheb2poly(series)  # without trailing zeros
@@ -253,42 +249,36 @@ Response = Callable[[Any], dist.Distribution]  # linear predictors → law of th
 class RegressionRows(dist.Distribution):
     """Law of rows of covariates x ~ N(m, C) and a response y, whose law depends on the predictor intercept + xᵀ slopes.
 
-    The law is for mechanisms that add noise to all columns except the response, and for `LogisticRecordsMechanism`,
-    which also perturbs the response. The likelihood integrates out the unknown original values and, under symmetric
-    Laplace noise, the random scale W of the noise. It ignores clipping: the bounds of the mechanism should contain
-    nearly all x.
-
-    For logit and probit responses, the log density is exact to 1e-8 if every principal standard deviation of the
-    covariates (the root of an eigenvalue of C) is at least a tenth of the standard deviation of the noise.
+    It is for mechanisms that add noise to all columns except the response, and for `LogisticRecordsMechanism`, which
+    also perturbs the response. The likelihood integrates out the original values and the random scale W of symmetric
+    Laplace noise. It ignores clipping: bounds should contain nearly all x. For logit and probit responses it is exact
+    to 1e-8 if every principal standard deviation of the covariates (the root of an eigenvalue of C) is at least a tenth
+    of the noise's.
 
     Parameters
     ----------
     covariates : numpyro.distributions.MultivariateNormal
         Law N(m, C) of the covariates x, event shape (d,), batch shape ().
     response : callable
-        Function from linear predictors (an array) to the law of y, a NumPyro distribution such as
-        ``BernoulliLogits``.
-    slopes : array (d,)
-        Coefficients of the covariates, in the unit of the predictor for each unit of a covariate.
-    intercept : array_like
-        The predictor if all covariates are 0. Default: 0.
+        From linear predictors (an array) to the law of y, a NumPyro distribution such as ``BernoulliLogits``.
+    slopes, intercept : array (d,) and float
+        Coefficients, in units of the predictor for each unit of a covariate; the predictor if all are 0 (default: 0).
     place : int
         Position of the response in a row. Default: the last column.
     scales : int
-        Number of nodes of the integral over W. At least 36 nodes are used, also with the default of 24.
+        Number of nodes of the integral over W. At least 36 are used, also with the default of 24.
     nodes : int
         Number of Gauss-Hermite nodes of the integral over the predictor, for responses with more than 32 possible
         values or with further parameters in their law, such as an overdispersion. Default: 7.
     expansion : ChebyshevExpansion, optional
-        Polynomial that replaces the sigmoid of the response ``BernoulliLogits``, as in [KJKH]. Default: none.
+        Polynomial that replaces the sigmoid of the response ``BernoulliLogits``. Default: none.
 
     Notes
     -----
-    Take a row whose log density is L below the largest log density, with 12 ≤ L ≤ 40. The integral over W then has a
-    relative error near 2 exp(−2π²/(L h²)), where h = (6.7 − 0.7 log s)/(scales − 1), and s is the ratio of the smallest
-    eigenvalue of C to the variance of the noise, but at most 1. With 36 scales and s = 1/100, the error is 1e-5 at L =
-    20 and 5e-4 at L = 30. With 72 scales, it is less than 1e-7. For L above 40, the computed densities are too small.
-    If the response in a row has a probability below exp(−20), the density of the row is exact to 1e-4.
+    In a row whose log density is L below the largest, 12 ≤ L ≤ 40, the integral over W has a relative error near 2
+    exp(−2π²/(L h²)), h = (6.7 − 0.7 log s)/(scales − 1), where s is the smallest eigenvalue of C over the variance of
+    the noise, at most 1. With 36 scales and s = 1/100 it is 1e-5 at L = 20 and 5e-4 at L = 30; with 72, below 1e-7. For
+    L above 40, densities are too small. A row with a response of a probability below exp(−20) is exact to 1e-4.
     """
 
     support = constraints.real_vector
@@ -333,14 +323,13 @@ class RegressionRows(dist.Distribution):
         return normal_log_density(self.covariates, x) + self.response(self.intercept + x @ self.slopes).log_prob(y)
 
     def parts(self, value: Array) -> tuple[Array, Array]:
-        """Split rows into the covariates (*batch, d) and the responses (*batch). NumPy arrays give NumPy arrays."""
+        """Split rows into covariates (*batch, d) and responses (*batch). NumPy arrays give NumPy arrays."""
         xp = np if isinstance(value, np.ndarray) else jnp
         return xp.delete(value, self.place, axis=-1), value[..., self.place]
 
 
 @register_closed_form(RegressionRows, SymmetricLaplace)
 def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
-    """Rows (z, y) under symmetric Laplace noise in all columns but the response."""
     sigma, x, y = _checked(base, mechanism, z)
     smallest = jnp.linalg.eigvalsh(lax.stop_gradient(base.covariates.covariance_matrix))[0] / sigma**2
     tiny = float(jnp.finfo(smallest.dtype).eps)
@@ -352,7 +341,6 @@ def regression_rows(base: RegressionRows, mechanism: Additive, z: Array) -> jax.
 
 @register_closed_form(RegressionRows, (Gaussian, IndependentGaussian))
 def regression_rows_gaussian(base: RegressionRows, mechanism: Additive, z: Array) -> jax.Array:
-    """Rows (z, y) under Gaussian noise in all columns but the response."""
     sigma, x, y = _checked(base, mechanism, z)
     log_density, mean, variance = _given_covariates(base, sigma, None, x)
     return log_density + _log_mean_response(base, y, mean, variance)

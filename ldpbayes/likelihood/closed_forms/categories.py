@@ -46,11 +46,6 @@ def supported_mass(mechanism: PureProtocol, z: Array, theta: Array, groups: Arra
     return mass(rows).reshape(batch)
 
 
-@supported_mass.register
-def _own_category(mechanism: RandomizedResponse, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
-    return _at_codes(theta, z, groups)
-
-
 def _at_codes(theta: Array, z: Array, groups: Array | None) -> jax.Array:
     """Probability of each code under a law theta (*batch, codes) that broadcasts with z, or that of its group."""
     z, theta = jnp.asarray(z).astype(jnp.int32), jnp.asarray(theta)
@@ -63,11 +58,12 @@ def _at_codes(theta: Array, z: Array, groups: Array | None) -> jax.Array:
     return jnp.take_along_axis(theta, z[..., None], axis=-1)[..., 0]
 
 
+supported_mass.register(RandomizedResponse, lambda mechanism, z, theta, groups=None: _at_codes(theta, z, groups))
+
+
 @register_closed_form(dist.Distribution, PureProtocol)
 def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) -> jax.Array:
-    """p(z | θ) = exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))). Sources: [Warner] for two categories under
-    randomized response; [KJKH], supplement 11, eq. 33, for optimal unary encoding.
-    """
+    """exp(log_supported(z))·(e^−ε + (1 − e^−ε)·θ(S(z))): [Warner]; [KJKH] suppl. 11, eq. 33, for unary encoding."""
     theta, groups = _shares(base, mechanism)
     epsilon = jnp.asarray(mechanism.epsilon)
     fraction = jnp.exp(-epsilon) - jnp.expm1(-epsilon) * supported_mass(mechanism, z, theta, groups)
@@ -80,14 +76,12 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
     return log_supported + log_fraction
 
 
-@jax.jit
-def _log_supported(mechanism: PureProtocol, z: Array) -> jax.Array:
-    return mechanism.log_supported(z)
+_log_supported = jax.jit(lambda mechanism, z: mechanism.log_supported(z))
 
 
 @register_closed_form(dist.Distribution, TransitionMatrix)
 def transition_matrix(base: dist.Distribution, mechanism: TransitionMatrix, z: Array) -> jax.Array:
-    """p(z | θ) = Σ_x θ_x P(z | x): the law of the outputs is θ times the matrix."""
+    """p(z | θ) = Σ_x θ_x P(z | x)."""
     theta, groups = _shares(base, mechanism)
     return log_or_nothing(_at_codes(theta @ jnp.asarray(mechanism.matrix, theta.dtype), z, groups))
 
