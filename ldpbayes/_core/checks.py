@@ -42,9 +42,7 @@ ONE_INSIDE_0_1: Rule = "a number between 0 and 1, exclusive", lambda a: (a.ndim 
 
 
 class LdpBayesWarning(UserWarning):
-    """Base class of all warnings of the package.
-
-    A warning means that the function returns a result, but that the user should check this result before using it.
+    """Base class of all warnings of the package: there is a result, but the user should check it before using it.
 
     Examples
     --------

@@ -99,15 +99,14 @@ register_pytree_with_keys(
 def arrays_of_frames(tree: PyTree) -> PyTree:
     """Replace each data frame in the arguments of a model by a table of arrays, and each series by an array.
 
-    `fit` does this for the arguments of a model. Call the function yourself before you pass data frames to functions of
-    NumPyro, such as `numpyro.infer.Predictive`. In the model, a column ``table["age"]`` is an array, and ``table @
-    slopes`` uses the table as a matrix. Raises ValueError if a series has missing numbers, or if two columns have the
-    same name.
+    `fit` does so itself. Call the function before you pass data frames to functions of NumPyro, such as
+    `numpyro.infer.Predictive`. In the model, a column ``table["age"]`` is an array, and ``table @ slopes`` uses the
+    table as a matrix. Raises ValueError if a series has missing numbers, or if two columns have the same name.
 
     Parameters
     ----------
     tree : pytree
-        The arguments: a data frame or a series, or a list, tuple or dict of them. All other objects are not changed.
+        The arguments: frames or series, or a list, tuple or dict of them. All other objects are not changed.
     """
     return jax.tree.map(_arrays_of, tree)
 

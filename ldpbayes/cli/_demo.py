@@ -1,7 +1,5 @@
-"""`ldpbayes demo`: two real data sets, privatized, and analysed three ways by the same model and priors.
-
-Naive: the released values taken at face value. Noise-aware: the mechanism is part of the likelihood. Non-private: the
-original data, which an analyst would not have.
+"""`ldpbayes demo`: two real data sets, privatized, and analysed three ways by the same model and priors: naive, the
+released values taken at face value; noise-aware; and non-private, the data that an analyst would not have.
 """
 
 import pathlib

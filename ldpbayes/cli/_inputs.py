@@ -62,9 +62,7 @@ def option(name: str) -> str:
 
 @contextlib.contextmanager
 def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
-    """TypeError, ValueError and files that cannot be read become `BadInput` that names their source, and wrong
-    arguments that were typed as `options` as such.
-    """
+    """Errors of values and files become `BadInput` with their source; arguments among `options` as they are typed."""
     try:
         yield
     except FileError as error:
@@ -220,9 +218,7 @@ def stated_mechanism(args: argparse.Namespace, columns: list[str]) -> Mechanism:
 
 
 def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, Mechanism]:
-    """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has. By
-    default that of a model's `CALIBRATED_MECHANISMS`.
-    """
+    """Every mechanism with every epsilon, by both names, each with the options it has; or a model's by default."""
     typed = {name: value for name, value in _typed(args).items() if value is not None}
     mechanisms = dict[str, Mechanism]()
     if not args.mechanism:

@@ -26,16 +26,12 @@ class DesignMatrix:
         For each group, the number of the level of each row.
     centre, unit : array (p,)
         Means of the columns (0 without an intercept), and standard deviations (1 for a constant column).
-    offset : array (N,)
-        Sum of the terms ``offset(...)``, less ``shift``.
-    shift : float
-        Mean of these sums in the fit, or 0 without an intercept.
+    offset, shift
+        Sums (N,) of the terms ``offset(...)``, less their mean ``shift`` in the fit (0 without an intercept).
     answer : array (2,)
         Rough mean and standard deviation of the answers.
-    names, groups
-        Names of the columns; and for each group, its name and its levels.
-    intercept : bool
-        True if the formula has an intercept.
+    names, groups, intercept
+        Names of the columns; for each group, its name and its levels; whether the formula has an intercept.
     learned : str
         A JSON text, from which `Formula.design` reads new data in the same way.
     """
@@ -64,8 +60,8 @@ class DesignMatrix:
 class Formula:
     """A formula such as ``"income ~ age + C(education) + (1 | region)"``, which makes design matrices of data frames.
 
-    Attributes of a formula are ``answer``, the name on the left, and ``groups``, the names of the columns of terms ``(1
-    | region)``. Such terms are random intercepts.
+    Its attributes are ``answer``, the name on the left, and ``groups``, the columns of random intercepts ``(1 |
+    region)``.
 
     Parameters
     ----------
@@ -93,11 +89,11 @@ class Formula:
         frame : data frame or dict of columns
             The columns of the right side. Raises ValueError if one is unknown or has missing values.
         learned : str, optional
-            The text ``learned`` of the design matrix of a fit. The levels of categories, knots of splines, means and
-            standard deviations are then those of the fit. Raises ValueError if it is of another formula, or if a level
-            is new. Default: they are learned from the frame.
+            The text ``learned`` of the design matrix of a fit, whose levels, knots of splines, means and standard
+            deviations are then used. Raises ValueError if it is of another formula, or if a level is new. Default: they
+            are learned from the frame.
         answer : pair of float
-            Rough mean and standard deviation of the answers, which the matrix keeps for priors. Default: 0 and 1.
+            Rough mean and standard deviation of the answers, for priors. Default: 0 and 1.
         """
         import formulaic
         import pandas as pd

@@ -36,21 +36,18 @@ class Source(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Sketch(Holding):
-    """Base class of sketches. A sketch is a small summary that replaces the released values of a release.
+    """Base class of sketches: small summaries, made by `Release.sketch`, that replace the values of a release.
 
-    `Release.sketch` makes a sketch. Most sketches consist of weighted nodes. A node is a possible released value, and
-    its weight says how many records the node replaces. Some weights may be negative. The attributes are arrays
-    ``nodes`` (nodes, *event), where ``event`` is the shape of one released value, and ``weights`` (nodes,). An
-    `ExpandedSketch` has a polynomial instead of nodes.
-
-    Every sketch has these attributes:
+    Most sketches consist of weighted nodes: ``nodes`` (nodes, *event) are possible released values, where ``event`` is
+    the shape of one value, and ``weights`` (nodes,) say how many records each node replaces; some may be negative. An
+    `ExpandedSketch` has a polynomial instead. Every sketch has these attributes:
 
     - ``mechanism``: the mechanism of the released values;
     - ``num_groups``: the number of groups, or None if there are no groups;
     - ``coords``: a dict with the labels of the groups, by the name of an axis in the results of `fit`, or None;
     - ``doubts``: the text of each `ReleaseWarning` about the released values;
-    - ``sources``: the files from which `sketch_from` read the released values. () for other sketches;
-    - ``added``: for each release in the sketch, its mechanism and the number of values about one person. () for a
+    - ``sources``: the files from which `sketch_from` read the released values;
+    - ``added``: for each release in the sketch, its mechanism and the number of values about one person; () for a
       single release with one value for each person.
 
     Examples
@@ -114,8 +111,8 @@ class Sketch(Holding):
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the sketch to an ``.npz`` file, without the released values. If writing fails or is interrupted, an old
-        file of this name stays as it is.
+        """Write the sketch, without the released values, to an ``.npz`` file. A failed write leaves an old file as it
+        is.
         """
         if pathlib.Path(path).suffix != ".npz":
             raise ValueError(f"the name of a sketch file must end in .npz, got {os.fspath(path)!r}")
@@ -191,8 +188,7 @@ class Groups(Sequence):
     parts : sequence of Sketch or Release
         One sketch or release for each group, in the order of the groups.
     coords : dict of str to tuple, optional
-        The name of the axis of groups, and a tuple with the names of the groups: ``{"region": ("north", "south")}``.
-        The results of `fit` have these names as labels. Default: no names.
+        Names of the groups, by the name of their axis in the results of `fit`: ``{"region": ("north", "south")}``.
     """
 
     parts: Sequence[Any]
@@ -223,12 +219,11 @@ def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
 
 @pytree_dataclass(eq=False, repr=False)
 class MomentSketch(Sketch):
-    """Sketch of released rows: the number, the mean and the covariance of the rows.
+    """Sketch of released rows by their number, mean and covariance ([KJKH] sec. 3.2.3), exact if original rows are
+    normal.
 
-    The sketch is exact if the law (probability distribution) of an original row is normal, because the sum of normal
-    log densities depends only on these moments. For rows of D columns, the attribute ``nodes`` (2D, D) has 2D points
-    with the same mean and covariance as the rows ([KJKH] sec. 3.2.3). The attribute ``weights`` (2D,) has equal
-    weights, whose sum is the number of records.
+    For rows of D columns, ``nodes`` (2D, D) are points with the mean and covariance of the rows, of equal ``weights``
+    (2D,), whose sum is the number of records.
     """
 
     nodes: Any
@@ -236,10 +231,7 @@ class MomentSketch(Sketch):
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
-        """Compress N released rows (N, D) of D columns to a sketch.
-
-        Raises ValueError if the noise of `mechanism` is not Gaussian, or if the records have different budgets.
-        """
+        """Compress rows (N, D); ValueError if the noise is not Gaussian, or if records have different budgets."""
         if {Gaussian, IndependentGaussian}.isdisjoint(mechanism.form_classes):
             raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
         if mechanism.batch_shape != ():
@@ -273,11 +265,10 @@ def _nodes_of_moments(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray
 
 @pytree_dataclass(eq=False, repr=False)
 class TotalSketch(Sketch):
-    """Sketch of noisy statistics of each record, such as x² and x y: the sum of the statistics over all records.
+    """Sketch of noisy statistics of each record, such as x² and x y: their sum over all records ([KJKH] sec. 3.1).
 
-    The sum is treated as one released value ([KJKH] sec. 3.1). For k statistics, ``nodes`` (1, k) has the sums, in the
-    units of the statistics, and ``weights`` is [1]. The attribute ``mechanism`` is the mechanism of the sum, and
-    ``mechanism.count`` is the number of records.
+    For k statistics, ``nodes`` (1, k) has the sums, in the units of the statistics, and ``weights`` is [1].
+    ``mechanism`` is that of the sum, and ``mechanism.count`` is the number of records.
     """
 
     nodes: Any
@@ -287,10 +278,7 @@ class TotalSketch(Sketch):
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
-        """Sum the noisy statistics (N, k) of N records, where each record has k statistics.
-
-        Raises ValueError if `mechanism` is for sums over several records.
-        """
+        """Sum statistics (N, k) of N records; ValueError if `mechanism` is for sums over several records."""
         array: Any = array_of(values)
         return cls(mechanism.total(len(array)), array.sum(axis=0)[None], np.ones(1))
 

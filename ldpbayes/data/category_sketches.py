@@ -30,11 +30,9 @@ FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sor
 class CountSketch(Sketch):
     """Sketch of discrete released values: the different values, and the number of records that released each of them.
 
-    The sketch leads to exactly the same posterior as the single values. Two released values z count as the same if
-    their probabilities p(z | x) are equal for every original record x (`DiscreteMechanism.equivalence`). Records with
-    different budgets are counted separately. Therefore the mechanism has one budget, or one budget for each node.
-
-    The attributes are:
+    It leads to exactly the posterior of the single values. Values z count as equal if their probabilities p(z | x) are
+    equal for every record x (`DiscreteMechanism.equivalence`) and they have one budget; the mechanism has one budget,
+    or one for each node. The attributes are:
 
     - ``nodes`` (nodes, *event): the different released values, where ``event`` is the shape of one value;
     - ``weights`` (nodes,): the number of records that released each value;
@@ -123,14 +121,11 @@ MOST_SQUARES_PER_RECORD = 0.05  # r² / N of accurate expansions; errors in nats
 class ExpandedSketch(Sketch):
     """Sketch of released categories: a polynomial that approximates the log-likelihood near the posterior mode.
 
-    The mechanism must be a pure protocol (`ldpbayes.mechanisms.PureProtocol`), with one budget, or one budget for each
-    record. The log-likelihood is a smooth function of the shares θ of the categories. If there are many records, the
-    posterior is narrow. A polynomial of order 3 or 4 in θ is then accurate enough.
+    The mechanism must be a pure protocol (`ldpbayes.mechanisms.PureProtocol`), with one budget, or one for each record.
+    The log-likelihood is a smooth function of the shares θ of the categories. If there are many records, the posterior
+    is narrow, and a polynomial of order 3 or 4 in θ is accurate enough. The attributes are:
 
-    The variables of the polynomial are the shares of d categories, as an array (d,), or (G, d) for G groups of records.
-    The attributes are:
-
-    - ``polynomial``: the polynomial. Its value is a log-likelihood, in nats;
+    - ``polynomial``: its value is a log-likelihood, in nats, of shares (d,) of d categories, or (G, d) with G groups;
     - ``count``: the number of records;
     - ``records``: the released values, or None if they were not kept.
     """
@@ -148,8 +143,8 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | Frame | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood of N released values (N, *event) into a polynomial of order 4, or 3 if there are
-        more than 24 categories, around shares near the posterior mean. `Release.sketch` describes the options.
+        """Expand the log-likelihood of values (N, *event) around shares near the posterior mean, to order 4, or 3 for
+        more than 24 categories. `Release.sketch` describes the options.
         """
         array = np.asanyarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
@@ -183,8 +178,8 @@ class ExpandedSketch(Sketch):
         return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Return the exact log-likelihoods (m,) of all released values, in nats, at m vectors of shares `theta` (m, d),
-        or (m, G, d) with G groups. Raises ValueError if the sketch did not keep the values.
+        """Return exact log-likelihoods (m,) of all released values, in nats, at shares `theta` (m, d), or (m, G, d)
+        with groups. Raises ValueError if the sketch did not keep the values.
         """
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
@@ -362,9 +357,7 @@ def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | No
 
 
 def frame_at_mode(records: Any, batch: tuple[int, ...] = ()) -> Frame:
-    """Coordinates around each group's mode in which standard deviations are about one, under a uniform prior, from
-    `CategoryRecords`, or another object with their mechanism, `thinned` and `derivatives`.
-    """
+    """Coordinates around each group's mode, of `CategoryRecords` or the like, with standard deviations of about one."""
     d = records.mechanism.categories
     start, _ = _mode(records.thinned(PROBED_RECORDS), np.full(d, 1 / d))
     center, information = _mode(records, np.broadcast_to(start, (*batch, d)))

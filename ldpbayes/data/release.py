@@ -33,8 +33,7 @@ from ldpbayes.privacy.guarantee import counted_once
 class ReleaseWarning(LdpBayesWarning):
     """Warning that the released values are nearly impossible under the stated mechanism, whatever the records are.
 
-    The message says which property of the values is nearly impossible. Usually, the stated mechanism or one of its
-    parameters is wrong.
+    Its message says which of their properties is. Usually, the stated mechanism or one of its parameters is wrong.
     """
 
 
@@ -54,26 +53,22 @@ class Release(Holding):
     Parameters
     ----------
     values : array_like (N, *event) or None
-        One released value for each of N records: a number, a code, or an array of the shape ``mechanism.event_shape``
-        (such as bits). None makes a plan. Raises ValueError if a value is impossible under the mechanism. If the values
-        are nearly impossible, a `ReleaseWarning` is issued.
+        One released value for each of N records: a number, a code, or an array of the shape ``mechanism.event_shape``.
+        None makes a plan. Raises ValueError if a value is impossible under the mechanism. A `ReleaseWarning` is issued
+        if the values are nearly impossible.
     mechanism : Mechanism
-        The mechanism that made the values. Its class must be registered (`ldpbayes.mechanisms.register`). Each
-        parameter of the mechanism is one number for all records, or an array (N,) with one number for each record.
+        The mechanism that made the values, of a registered class (`ldpbayes.mechanisms.register`). Each parameter is
+        one number for all records, or an array (N,) with one number for each record.
     count : int, optional
-        Number of records. Give the number only if ``values`` is None.
+        Number of records, only if ``values`` is None.
     times : int, optional
-        Largest number of values about one person. The guarantee and the privacy statements are for all these values
-        together. Default: 1.
+        Largest number of values about one person, which guarantee and privacy statements take together. Default: 1.
     about : dict, optional
-        Public facts about the release, which `save` stores as JSON, such as these entries. Default: none.
-
-        - ``about["sampler"]``: the program that drew the values, as `ldpbayes.secure.release` names it;
-        - ``about["column"]``: the name of the column of the values;
-        - ``about["levels"]``: the words for the codes 0, 1, ...
+        Public facts about the release, which `save` stores as JSON, such as ``"sampler"``, the program that drew the
+        values, ``"column"``, the name of their column, and ``"levels"``, the words for the codes 0, 1, ... Default:
+        none.
     persons : array_like (N,), optional
-        An identifier of the person to whom each value belongs. The release computes ``times`` from these identifiers,
-        and does not store them. Default: none.
+        An identifier of the person of each value, from which ``times`` is counted; they are not stored.
 
     Examples
     --------
@@ -157,7 +152,7 @@ class Release(Holding):
         return self.count
 
     def __add__(self, other: "Release") -> "Release":
-        """Return a release of the values of both releases. One person may be in both, so ``times`` are added. Raises
+        """Return a release of the values of both, whose ``times`` are added, since one person may be in both. Raises
         ValueError if the mechanisms are of different kinds, or if one of the releases has no values.
         """
         both = self, other
@@ -198,27 +193,25 @@ class Release(Holding):
         Parameters
         ----------
         panels : int, optional
-            Only for `PanelSketch`: the number of panels. Panels are intervals that divide the range of likely released
-            values. More panels make the sketch more exact. Default: 40, or more if the noise is narrow.
+            Only for `PanelSketch`: the number of panels, intervals that divide the range of likely released values.
+            More panels make the sketch more exact. Default: 40, or more if the noise is narrow.
         lattice : bool, optional
-            Only for `PanelSketch`: True if every integer between the clipping bounds is an end of a panel. This makes
-            the sketch more exact if the records are counts. Default: True for Laplace noise, if there are at most 128
-            such integers.
+            Only for `PanelSketch`: True if every integer between the clipping bounds is an end of a panel, which is
+            more exact for counts. Default: True for Laplace noise, if there are at most 128 such integers.
         keep_records : bool
-            True (default) if the sketch keeps a reference to the released values. `fit` uses these values if the sketch
-            is not exact enough.
+            True (default) to keep a reference to the released values, which `fit` uses if the sketch is not exact
+            enough.
         by : array_like (N,), optional
-            The group of each record: strings or other labels that can be sorted, or integer codes 0, ..., G − 1 for G
-            groups. If ``by`` is a series of a data frame, its name becomes the name of the axis of groups in results.
-            Discrete values give one sketch, for models with a law of batch shape (G,). Other values give `Groups` of G
-            sketches. Default: no groups.
+            The group of each record: labels that can be sorted, or integer codes 0, ..., G − 1. The name of a series
+            becomes the name of the axis of groups in results. Discrete values give one sketch, for models with a law of
+            batch shape (G,); other values give `Groups` of G sketches. Default: no groups.
         expand : bool, optional
             Only for categories under a pure protocol (`ldpbayes.mechanisms.PureProtocol`): True for an
             `ExpandedSketch`, False for a `CountSketch`. Default: True if there are thousands of different released
             values, and enough records for an accurate polynomial.
         at : ExpandedSketch, optional
-            An earlier sketch. The new polynomial gets the same centre and order as the polynomial of the earlier
-            sketch. Therefore the two sketches can be added. Default: the centre is computed from the values.
+            An earlier sketch, whose centre and order the new polynomial gets, so that the two sketches can be added.
+            Default: the centre is computed from the values.
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
@@ -246,8 +239,8 @@ class Release(Holding):
         return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the release to an ``.npz`` or ``.parquet`` file, as `load` describes it. If writing fails or is
-        interrupted, an old file of this name stays as it is. Raises ValueError if the release has no values.
+        """Write the release to an ``.npz`` or ``.parquet`` file, as `load` describes it. A failed write leaves an old
+        file as it is. Raises ValueError if the release has no values.
         """
         npz = is_npz(path)
         if self.values is None:
@@ -309,9 +302,7 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
 
 
 def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
-    """One release for each group of records, by codes 0, ..., G − 1 (N,), with the promise of all groups together.
-    Personal budgets that agree are one number.
-    """
+    """Releases of groups by codes 0, ..., G − 1 (N,), with the promise of all; budgets that agree are one number."""
     added = parts_of(uuid.uuid4().hex, release.promises)
     for code, rows in enumerate(np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])):
         if not len(rows):
@@ -323,16 +314,13 @@ def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
 
 
 def promises(data: Sequence[Any], others: Sequence[Promise] = (), same: bool = False, different: bool = False) -> str:
-    """What releases and sketches promise, and others; of tables, what their publishers state. ValueError for
-    releases about the same people whose promises do not compose.
-    """
+    """Statements of releases, sketches and other promises; ValueError if those about the same people do not compose."""
     return statements([*(promise for part in data for promise in part.promises), *others], same, different)
 
 
 def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> list[str]:
-    """Warn, and return the warnings, if several answers that a likelihood takes as independent may be of one person.
-
-    Of T answers a person, a sum of scores has at most T times the variance. Values under central trust are no answers.
+    """Warn, and return the warnings, if answers that a likelihood takes as independent may be of one person: of T
+    answers a person, a sum of scores has at most T times the variance. Values under central trust are no answers.
     """
     total = sum if same_people else max
     counts = [(total(promise.times or 1 for promise in counted_once(part)), part[0]) for part in releases]

@@ -49,8 +49,7 @@ def sketch_from(
     progress_bar: bool = True,
     **options: Any,
 ) -> Sketch:
-    """Make one sketch of the released values in large files or arrays, with only a few million values in memory at a
-    time.
+    """Make one sketch of the released values in large files or arrays, of which a few million are in memory at a time.
 
     The sketch does not keep the values. Its privacy statement treats each file as one release, except if
     ``different_people`` is True, and all arrays together as one release. Raises ValueError if there are no values, or
@@ -63,27 +62,25 @@ def sketch_from(
         ``.tsv`` (which need pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of
         released values (N, *event), where ``event`` is the shape of one value.
     mechanism : Mechanism, optional
-        The mechanism of the values. Not needed for files from `Release.save`, which contain the mechanism. Parameters
-        may be arrays, with one number for each record of every file (or of all arrays). Such a file is read into memory
-        as a whole. Raises ValueError if the mechanisms of two files are of different kinds.
+        The mechanism of the values, if the files, unlike those of `Release.save`, do not state it. Parameters may be
+        arrays, with one number for each record of every file (or of all arrays). Such a file is read into memory as a
+        whole. Raises ValueError if the mechanisms of two files are of different kinds.
     column : str or sequence of str, optional
-        Only for ``.parquet``, ``.csv`` and ``.tsv`` files: the name of the column of released values. If each released
-        value is a row of numbers, give the names of all columns of the row. Default: ``value``.
+        Only for ``.parquet``, ``.csv`` and ``.tsv`` files: the column of released values, or all columns of released
+        rows. Default: ``value``.
     levels : sequence of str, optional
-        Only if the files hold words: the words that are replaced by the codes 0, 1, ..., in this order. Default: the
-        files hold numbers.
+        The words that stand for the codes 0, 1, ..., in this order. Default: the files hold numbers.
     different_people : bool
         True if nobody is in two of the files, for example because they are chunks of one data set. The files then count
         as one release in privacy statements. Default: False.
     executor : concurrent.futures.Executor, optional
-        An executor whose workers read and sketch the files. `ldpbayes.studies.sbc` gives examples. Each worker must
-        find the files under the given paths. Default: this process reads the files.
+        An executor whose workers read and sketch the files, under the given paths. `ldpbayes.studies.sbc` gives
+        examples. Default: this process reads them.
     progress_bar : bool
-        True (default) if a progress bar is shown on stderr. The bar is shown only if stderr is a terminal.
+        True (default) for a progress bar on stderr, if this is a terminal.
     **options
         The options ``panels``, ``lattice``, ``expand`` and ``at`` of `Release.sketch`. For an `ExpandedSketch` without
-        ``at``, the function must read the values three to five times. Therefore it raises ValueError if the arrays come
-        from an iterable, which can be read only once.
+        ``at``, the values are read three to five times: ValueError for an iterable of arrays, which is read only once.
     """
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
@@ -133,8 +130,8 @@ class _Piece(NamedTuple):
 
 
 class _ReadPiece(NamedTuple):
-    """A piece that has been read, and the SHA-256 of its file where it is the first one; or blocks, if values are
-    checked by their own digest.
+    """A piece that has been read; the SHA-256 of its file, if it is the first one, or blocks of values that have a
+    digest.
     """
 
     path: pathlib.Path | None

@@ -35,14 +35,13 @@ def read_table(
     signed: bool | None = None,
     **options: Any,
 ) -> NoisyTable:
-    """Read a noisy table from a data frame that an OpenDP query released.
+    """Read a noisy table from a data frame that an OpenDP query released; ``docs/how_to/opendp.md`` has examples.
 
-    The page ``docs/how_to/opendp.md`` has examples. OpenDP need not be installed. The summary of the query has the law
-    and the scale of the noise. By default, OpenDP releases 0 in place of negative counts. The resulting table then has
-    the reporting rule `Floored`.
+    OpenDP need not be installed. The summary of the query has the law and the scale of the noise. By default, OpenDP
+    releases 0 in place of negative counts. The resulting table then has the reporting rule `Floored`.
 
     A query with a threshold omits the rows whose noisy count is at most the threshold. With the argument ``cells``, the
-    omitted cells are in the table, too. Their counts are known to be small (reporting rule `Withheld`), and their
+    omitted cells are in the table, too: their counts are known to be small (reporting rule `Withheld`), and their
     values in other columns are missing.
 
     Parameters
@@ -51,17 +50,15 @@ def read_table(
         The released data, ``query.release().collect()``, and the summary of this query, ``query.summarize()``.
     value : str
         Name of a released column of counts or sums. Raises ValueError for quantiles, and for means, which are ratios of
-        two noisy numbers. Instead of a mean, query ``sum`` and ``len``, and divide the posterior draws of the two
-        columns.
+        two noisy numbers: query ``sum`` and ``len`` instead, and divide their posterior draws.
     keys : str or sequence of str, optional
-        Names of the key columns, whose labels identify the cells, with the largest areas (such as states) first.
-        Default: all columns of ``released`` that are not in the summary.
+        Names of the key columns, as in `NoisyTable.from_frame`. Default: all columns that are not in the summary.
     cells : data frame, dict of columns, or path, optional
         Only for queries with a threshold: the labels of all cells that could have been released. Choose these cells
         without looking at the released rows, otherwise results are wrong. Default: only the released cells.
     signed : bool, optional
         True if negative numbers can be released. Default: True unless the column has an unsigned type. Give this
-        argument if the column comes from a CSV file, which does not store the type.
+        argument for a CSV file, which does not store the type.
     **options
         Options of `NoisyTable.from_frame`: ``sensitivity``, ``privacy``, ``neighbours`` and ``times``.
     """
@@ -123,8 +120,9 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
       of OpenDP, or False and True.
     - Laplace and Gaussian noise on a number or a vector become an `AdditiveMechanism`. For integers, the noise is
       discrete. For unsigned integers, negative results are released as 0 (reporting rule `Floored`).
-    - For a chain of transformations and a measurement, only the measurement is read. The mechanism is then for the
-      transformed data.
+    - Of a chain of transformations and a measurement, the result is the mechanism for the transformed data.
+
+    Raises ImportError if OpenDP is not installed, and ValueError for any other measurement.
 
     Parameters
     ----------
@@ -136,16 +134,9 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         The largest distance of two data sets that differ in one person, in the input metric of the measurement. It
         gives the sensitivity. Default: unknown. The mechanism then has no guarantee.
     categories : int, optional
-        Only for randomized response on vectors of bits that encode a category (exactly one bit is 1): the number of
-        bits. The result is then a `SymmetricUnaryEncoding`. Default: the result is the `RandomizedResponse` of a single
-        bit. OpenDP before version 0.15.0 did not randomize the last bit (issue 2707).
-
-    Raises
-    ------
-    ImportError
-        OpenDP is not installed.
-    ValueError
-        The measurement is neither randomized response nor Laplace or Gaussian noise.
+        Only for randomized response on vectors of bits, of which exactly one is 1 and encodes a category: the number of
+        bits, for a `SymmetricUnaryEncoding`. Default: the result is the `RandomizedResponse` of a single bit. OpenDP
+        before version 0.15.0 did not randomize the last bit (issue 2707).
     """
     require("opendp", "opendp")
     import opendp.prelude as dp
