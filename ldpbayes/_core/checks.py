@@ -26,10 +26,8 @@ Rule: TypeAlias = tuple[str, Callable[[np.ndarray], Any]]
 FINITE: Rule = "finite", np.isfinite
 FINITE_NUMBERS: Rule = "finite numbers", np.isfinite
 POSITIVE: Rule = "positive and finite", lambda a: (a > 0) & (a < np.inf)
-WHOLE_SCALE: Rule = (
-    "positive and at most 2**53",
-    lambda a: (a > 0) & (a <= 2.0**53),
-)  # beyond, floats leave out whole numbers
+# beyond 2**53, floats leave out whole numbers
+WHOLE_SCALE: Rule = "positive and at most 2**53", lambda a: (a > 0) & (a <= 2.0**53)
 NOT_NEGATIVE: Rule = "non-negative and finite", lambda a: (a >= 0) & (a < np.inf)
 ABOVE_0: Rule = "positive", lambda a: a > 0
 INSIDE_0_1: Rule = "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1)

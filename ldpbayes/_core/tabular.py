@@ -115,7 +115,8 @@ def _arrays_of(leaf: Any) -> Any:
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
         return leaf
     if column_names(leaf) is not None:
-        return leaf if isinstance(leaf, Table) else Table(dict(_columns(leaf)))
+        parts = leaf if isinstance(leaf, Table) else nw.from_native(leaf).iter_columns()
+        return leaf if parts is leaf else Table({part.name: values_of(part.to_native()) for part in parts})
     series = _series(leaf)
     if series is None and not hasattr(leaf, "to_numpy"):  # as arrays of Arrow and indexes of pandas have
         return leaf
@@ -141,10 +142,6 @@ def rows_of(frame: Any, names: Iterable[Any]) -> np.ndarray:
     """Columns of a data frame, or of a `Table`, as the columns of an array (rows, columns)."""
     columns = _arrays_of(frame)._columns
     return np.stack([columns[name] for name in names], axis=-1)
-
-
-def _columns(frame: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    return ((series.name, values_of(series.to_native())) for series in nw.from_native(frame).iter_columns())
 
 
 def _series(data: Any) -> Any:

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+import jax
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -74,17 +75,10 @@ class Sketch(Holding):
     _parts = property(lambda self: (self,))  # sketches of one mechanism each, whose sum it is
     promises = property(lambda self: self.added or (Promise(self.mechanism),), doc="The guarantee of each release.")
 
-    @property
-    def occupied(self) -> np.ndarray:
-        """The array ``nodes``, without those of weight 0, where log-likelihoods may be infinite, but equally long."""
-        return np.where(self.weights != 0, self.nodes, self.nodes[np.argmax(np.abs(self.weights))])
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "groups": self.num_groups}
-
-    def _common(self) -> Any:
-        """What sketches that add have in common: by default all of the mechanism."""
-        return self.mechanism
+    #: The array ``nodes``, without those of weight 0, where log-likelihoods may be infinite, but equally long.
+    occupied = property(lambda self: np.where(self.weights != 0, self.nodes, self.nodes[np.abs(self.weights).argmax()]))
+    _counts = property(lambda self: {"records": self.size, "groups": self.num_groups})
+    _common = property(lambda self: jax.tree.structure(self.mechanism))  # of sketches that add; budgets may differ
 
     def _plus(self, other: Any) -> Any:
         """Sum with another sketch of the class and of a mechanism in common; ValueError if the two do not add."""
@@ -96,7 +90,7 @@ class Sketch(Holding):
         if type(self._parts[0]) is not type(other._parts[0]):
             hint = "; make them with the same expand= (True or False)" if self.mechanism == other.mechanism else ""
             raise ValueError(f"sketches of different kinds cannot be added: {self} and {other}{hint}")
-        if not (self._common() == other._common() and self.coords == other.coords):
+        if not (self._common == other._common and self.coords == other.coords):
             raise ValueError(f"sketches of different mechanisms or groups cannot be added: {self} and {other}")
         names = {source.digest: source.name for source in self.sources}
         twice = [f"{names[digest]} and {name}" for name, _, digest in other.sources if digest in names]
@@ -120,12 +114,9 @@ class Sketch(Holding):
             self._write(file)
 
     def _write(self, file: BinaryIO) -> None:
-        header: dict[str, Any] = {
-            "format": SKETCH_FORMAT,
-            "kind": type(self).__name__,
-            "mechanism": self.mechanism.spec(),
-        }
-        header["added"] = [(mechanism.spec(), *more) for mechanism, *more in self.added]
+        added = [(mechanism.spec(), *more) for mechanism, *more in self.added]
+        header: dict[str, Any] = {"format": SKETCH_FORMAT, "kind": type(self).__name__, "added": added}
+        header["mechanism"] = self.mechanism.spec()
         arrays = dict[str, Any]()
         for name, value in _fields(self).items():
             if name == "parts":  # files in the file
@@ -229,6 +220,9 @@ class MomentSketch(Sketch):
     nodes: Any
     weights: Any
 
+    _counts = property(lambda self: {"records": self.size, "columns": self.nodes.shape[-1]})
+    _common = property(lambda self: self.mechanism)
+
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
         """Compress rows (N, D); ValueError if the noise is not Gaussian, or if records have different budgets."""
@@ -237,15 +231,9 @@ class MomentSketch(Sketch):
         if mechanism.batch_shape != ():
             raise ValueError("a sketch of rows needs one budget for all; sketch the rows of each budget separately")
         array = np.asarray(values)
-        chunks = (
-            np.asarray(array[start : start + ROWS_READ_AT_ONCE], float)
-            for start in range(0, len(array), ROWS_READ_AT_ONCE)
-        )
-        parts = [_nodes_of_moments(rows, np.ones(len(rows))) for rows in chunks]
+        chunks = (array[start : start + ROWS_READ_AT_ONCE] for start in range(0, len(array), ROWS_READ_AT_ONCE))
+        parts = [_nodes_of_moments(np.asarray(rows, float), np.ones(len(rows))) for rows in chunks]
         return cls(mechanism, *_nodes_of_moments(*map(np.concatenate, zip(*parts, strict=True))))
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "columns": self.nodes.shape[-1]}
 
     def _plus(self, other: Any) -> "MomentSketch":
         nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
@@ -275,6 +263,7 @@ class TotalSketch(Sketch):
     weights: Any
 
     size = property(lambda self: self.mechanism.count)
+    _common = property(lambda self: dataclasses.replace(self.mechanism, count=None))
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
@@ -282,8 +271,5 @@ class TotalSketch(Sketch):
         array: Any = array_of(values)
         return cls(mechanism.total(len(array)), array.sum(axis=0)[None], np.ones(1))
 
-    def _common(self) -> Any:
-        return dataclasses.replace(self.mechanism, count=None)
-
     def _plus(self, other: Any) -> "TotalSketch":
-        return TotalSketch(self._common().total(self.size + other.size), self.nodes + other.nodes, np.ones(1))
+        return TotalSketch(self._common.total(self.size + other.size), self.nodes + other.nodes, np.ones(1))

@@ -77,6 +77,8 @@ class NoisyTable(Release):
     privacy: str | None = host(default=None)
     neighbours: str | None = host(default=None, kw_only=True)
 
+    #: Name of the axis of cells in the results of `fit`: that of the only key, or "cell".
+    dim = property(lambda self: next(iter(self.keys)) if len(self.keys) == 1 else "cell")
     _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy", "neighbours", *Release._beside)
 
     def __post_init__(self, persons: Any = None) -> None:
@@ -255,11 +257,6 @@ class NoisyTable(Release):
         return Promise(mechanism, changed=changed, change=sentence, **beside)
 
     @property
-    def dim(self) -> str:
-        """Name of the axis of cells in the results of `fit`: that of the only key, or "cell"."""
-        return next(iter(self.keys)) if len(self.keys) == 1 else "cell"
-
-    @property
     def labels(self) -> np.ndarray:
         """Labels (N,) of the cells: those of all keys, joined by commas. If two cells then have one label, labels with
         commas or quotation marks are written in quotation marks.
@@ -290,6 +287,7 @@ class NoisyTable(Release):
         rows = [places.get(cell, -1) for cell in theirs]
         return None if -1 in rows else np.array(rows)
 
+    @property
     def _counts(self) -> dict[str, Any]:
         gaps = 0 if self.values is None else np.count_nonzero(np.isnan(self.values))
         return {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})

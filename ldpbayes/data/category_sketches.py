@@ -43,18 +43,14 @@ class CountSketch(Sketch):
     weights: Any
     groups: Any = None
 
+    _counts = property(lambda self: {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups})
+
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: np.ndarray | None = None) -> "CountSketch":
         """Count how often each value occurs among N released values (N, *event). `Release.sketch` describes `by`."""
         array = np.asarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
         return cls(mechanism, array, np.ones(len(array)), by, num_groups=num_groups)._compressed()
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups}
-
-    def _common(self) -> Any:
-        return jax.tree.structure(self.mechanism)  # budgets may differ
 
     def _plus(self, other: Any) -> "CountSketch":
         if (self.groups is None) != (other.groups is None):
@@ -191,8 +187,6 @@ class ExpandedSketch(Sketch):
         if self.records is None:
             raise ValueError("the sketch has not kept its records; make it with keep_records=True")
         return self.records
-
-    _common = CountSketch._common
 
     def _plus(self, other: Any) -> "ExpandedSketch":
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))

@@ -71,11 +71,10 @@ class PanelSketch(Sketch):
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
+    _counts = property(lambda self: {"records": self.size, "nodes": len(self.nodes)})
     _tallies = property(lambda self: np.concatenate([self.moments[:, 0], self.tails[:, 0], self.atoms]))
-    places = property(
-        lambda self: atom_places(self.mechanism, self.edges),
-        doc="The numbers at which ``atoms`` are counted, as an array (places,).",
-    )
+    #: The numbers at which ``atoms`` are counted, as an array (places,).
+    places = property(lambda self: atom_places(self.mechanism, self.edges))
     channel_panels = property(lambda self: self.grid or len(self.edges) - 1, doc="Number of panels in x.")
     #: A more exact sketch with 12 nodes for each panel. `fit` compares this sketch with it.
     reference = property(lambda self: dataclasses.replace(self, order=MOMENTS_PER_PANEL))
@@ -162,12 +161,6 @@ class PanelSketch(Sketch):
         finer: Any = sum(PanelSketch.of(values, self.mechanism, panels, lattice) for values in self.records)
         return dataclasses.replace(finer, doubts=self.doubts, added=self.added)
 
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "nodes": len(self.nodes)}
-
-    def _common(self) -> Any:
-        return jax.tree.structure(self.mechanism)  # budgets may differ
-
     def _plus(self, other: Any) -> Any:
         if self.mechanism != other.mechanism:
             return MixedSketch.of((self, *other._parts))
@@ -224,8 +217,6 @@ class MixedSketch(Sketch):
         nodes = _columns([part.nodes for part in self.parts], "edge")
         return nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
 
-    _common = PanelSketch._common
-
     def _plus(self, other: Any) -> Any:
         return MixedSketch.of(self.parts + other._parts)
 
@@ -265,10 +256,8 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         ends = (low, lower, upper, high)
         far = FAR_RANGES * max(upper - lower, resolution)
         share = 1.0 if panels is None else (len(_graded(inside, PANEL_GROWTH, ends, far)) - 1) / panels
-        edges, bends = (
-            _graded(math.ceil(inside / share), PANEL_GROWTH * share, ends, far),
-            mechanism.released_breakpoints,
-        )
+        edges = _graded(math.ceil(inside / share), PANEL_GROWTH * share, ends, far)
+        bends = mechanism.released_breakpoints
         apart = np.abs(bends[:, None] - edges).min(axis=1) > 1e-9 * (upper - lower)  # rounding makes no panels
         return np.union1d(edges, bends[apart]), inside
     if panels is None:

@@ -125,28 +125,22 @@ class Release(Holding):
                 object.__setattr__(self, "doubts", (problem,))
                 warn(problem, ReleaseWarning)
 
+    #: For each release in this one, its mechanism and the number of values about one person.
+    promises = property(lambda self: self.added or (self._promise,))
+    #: The guarantee for each person, for all values about this person.
+    guarantee = property(lambda self: self._promise.stated(self.mechanism.guarantee).composed(self._promise.times or 1))
+    #: The program that drew the values of a secure release, or None.
+    sampler = property(lambda self: (self.about or {}).get("sampler"))
+    size = property(lambda self: self.count, doc="Number of records.")
+
+    @property
     def _counts(self) -> dict[str, Any]:
         return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}
-
-    promises = property(
-        lambda self: self.added or (self._promise,),
-        doc="For each release in this one, its mechanism and the number of values about one person.",
-    )
-    guarantee = property(
-        lambda self: self._promise.stated(self.mechanism.guarantee).composed(self._promise.times or 1),
-        doc="The guarantee for each person, for all values about this person.",
-    )
 
     @property
     def _promise(self) -> Promise:
         unknown = self.mechanism.trust_model == "central" and self.count > 1 and self.times is None
         return Promise(self.mechanism, self.times, change=OF_ONE_VALUE if unknown else "")
-
-    sampler = property(
-        lambda self: (self.about or {}).get("sampler"),
-        doc="The program that drew the values of a secure release, or None.",
-    )
-    size = property(lambda self: self.count, doc="Number of records.")
 
     def __len__(self) -> int:
         return self.count
@@ -262,15 +256,10 @@ class Release(Holding):
         with reading(path, " is not a valid release file") as file:
             values, text = _read_npz(file) if is_npz(path) else _read_parquet(file)
             mechanism, beside = mechanism_and_more(verified(text, lambda: blocks_of(values=values)))
-            kind = _table_kind() if "keys" in beside and cls is Release else cls
-            options: Any = {name: beside.get(name) for name in kind._beside}
-            return kind(values, mechanism, **options)
-
-
-def _table_kind() -> type[Release]:
-    from ldpbayes.data._tables import NoisyTable  # which is a release
-
-    return NoisyTable
+            kind: Any = cls
+            if "keys" in beside and cls is Release:
+                from ldpbayes.data._tables import NoisyTable as kind  # a release, whose module imports this one
+            return kind(values, mechanism, **{name: beside.get(name) for name in kind._beside})
 
 
 def write_release(release: Release, file: BinaryIO, npz: bool) -> None:

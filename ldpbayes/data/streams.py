@@ -250,9 +250,8 @@ class _Reader:
         elif path.suffix == ".parquet":
             file = parquet_file(path)
             self._check_names(file.schema_arrow.names)
-            arrays = map(
-                self._values, file.iter_batches(archive.ROWS_PER_DIGEST, range(piece.start, piece.stop), self.columns)
-            )
+            batches = file.iter_batches(archive.ROWS_PER_DIGEST, range(piece.start, piece.stop), self.columns)
+            arrays = map(self._values, batches)
         elif path.suffix == ".npy":
             arrays = [np.load(path, mmap_mode="r")[piece.start : piece.stop]]
         elif path.suffix == ".npz":
@@ -369,7 +368,7 @@ def _text(path: pathlib.Path) -> str:
 
 def _loaded(path: pathlib.Path, mechanism: Mechanism | None) -> Sketch:
     sketch = Sketch.load(path)
-    of_sketch = sketch._common() if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
+    of_sketch = sketch._common if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
     if mechanism is not None and mechanism != of_sketch:
         raise ValueError(f"{path.name}: the sketch is of values released by {of_sketch!r}, not by {mechanism!r}")
     return sketch
