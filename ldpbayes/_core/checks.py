@@ -79,8 +79,8 @@ def warn(message: str | Warning, category: type[Warning] = LdpBayesWarning) -> N
 
 
 def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> Any:
-    """A number as a float, an array as a read-only float64 copy, or `ArgumentError`: "name must be allowed".
-    `ok` is the elementwise test of a float64 array; NaN must fail it. Empty, masked and non-numeric values raise, too.
+    """A number as a float, an array as a read-only float64 copy, or `ArgumentError`, as for empty and masked values.
+    `ok` is the elementwise test of a float64 array; NaN must fail it.
     """
     if np.ma.is_masked(value):
         raise ArgumentError(name, allowed, f"a masked array with {np.ma.count_masked(value)} masked values")

@@ -16,8 +16,8 @@ T = TypeVar("T", bound=type)
 
 
 def static(omitted: bool = False, **options: Any) -> Any:
-    """Declare a field that JAX never traces, such as a shape or a name. If it is None and `omitted` is True,
-    `Mechanism.spec` and ``repr`` omit it. `options` are those of `dataclasses.field`.
+    """Declare a field of a mechanism that JAX never traces, such as a shape or a name. If it is None and `omitted` is
+    True, `Mechanism.spec` and ``repr`` leave it out. `options` are those of `dataclasses.field`.
     """
     return dataclasses.field(metadata={"static": True, "optional": omitted}, **options)
 
@@ -45,9 +45,7 @@ class _HostValues:
 
 
 def pytree(cls: T) -> T:
-    """Class decorator that makes a frozen dataclass ``cls`` a JAX pytree, whose leaves are all fields that are not
-    `static`.
-    """
+    """Class decorator that makes a frozen dataclass ``cls`` a JAX pytree; its leaves are the fields not `static`."""
     fields = dataclasses.fields(cls)
     hosted = [f.name for f in fields if f.metadata.get("host")]
     fixed = [f.name for f in fields if f.metadata.get("static")]

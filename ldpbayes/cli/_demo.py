@@ -1,6 +1,4 @@
-"""`ldpbayes demo`: two real data sets, privatized, and analysed three ways by the same model and priors: naive, the
-released values taken at face value; noise-aware; and non-private, the data that an analyst would not have.
-"""
+"""`ldpbayes demo`: two real data sets, privatized, and analysed by one model: naive, noise-aware and non-private."""
 
 import pathlib
 import sys

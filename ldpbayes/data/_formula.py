@@ -24,16 +24,14 @@ class DesignMatrix:
         The standardised columns.
     codes : dict of str to array (N,)
         For each group, the number of the level of each row.
-    centre, unit : array (p,)
-        Means of the columns (0 without an intercept), and standard deviations (1 for a constant column).
+    centre, unit, names
+        Means of the columns (0 without an intercept), their standard deviations (1 for a constant one), and names.
     offset, shift
         Sums (N,) of the terms ``offset(...)``, less their mean ``shift`` in the fit (0 without an intercept).
-    answer : array (2,)
-        Rough mean and standard deviation of the answers.
-    names, groups, intercept
-        Names of the columns; for each group, its name and its levels; whether the formula has an intercept.
-    learned : str
-        A JSON text, from which `Formula.design` reads new data in the same way.
+    groups, intercept
+        For each group, its name and its levels; and whether the formula has an intercept.
+    answer, learned
+        Rough mean and standard deviation of the answers, and how new data are read, both for `Formula.design`.
     """
 
     columns: Any

@@ -139,10 +139,9 @@ class NoisyTable(Release):
         ----------
         frame : data frame or dict of str to array
             The data, with one row for each cell.
-        value : str
-            Name of the column of released values.
-        keys : str or sequence of str
-            Names of the key columns, that with the largest areas (such as states) first.
+        value, keys : str; str or sequence of str
+            Names of the column of released values, and of the key columns, that with the largest areas (such as states)
+            first.
         noise : str or class
             The law of the noise: "laplace", "gaussian", "discrete_laplace" (also called "geometric") or
             "discrete_gaussian". Or a class of `ldpbayes.noise` whose only parameter is the scale.
@@ -150,8 +149,8 @@ class NoisyTable(Release):
             The size of the noise, by exactly one of these: a number for all cells, or the name of a column of numbers.
             Scale and standard deviation are in the unit of the values, the variance in its square.
         sensitivity : float, optional
-            The largest change of a value before noise if one record changes, in the unit of the values. Default:
-            unknown. The table then states no privacy guarantee.
+            The largest change of a value before noise if one record changes. Default: unknown, without a privacy
+            guarantee.
         neighbours, times, privacy : optional
             As in `NoisyTable`.
         unit, floor, threshold : float, optional
@@ -159,9 +158,9 @@ class NoisyTable(Release):
             if below ``floor``, and are missing (NaN) in the frame if below ``threshold``. Without ``threshold``,
             missing values must be missing for reasons that are unrelated to the values.
         repeats : str, optional
-            Only if cells were measured several times, each time with new noise: the column that numbers the
-            measurements of a cell, which becomes the last key. A `ReleaseWarning` is issued if measurements of the same
-            cell differ too much or too little for the stated noise.
+            If cells were measured several times, each time with new noise: the column that numbers the measurements of
+            a cell, which becomes the last key. A `ReleaseWarning` is issued if they differ too much or too little for
+            the stated noise.
         """
         law, columns = _law(noise), columns_of(frame)
         stated = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
@@ -219,10 +218,8 @@ class NoisyTable(Release):
 
         Parameters
         ----------
-        path : path
-            The file.
-        value, keys : str or sequence of str, optional
-            Names of columns, as in `from_frame`. Some formats state them.
+        path, value, keys
+            The file, and names of columns as in `from_frame`, which some formats state.
         format : str, optional
             The format: "csv", "parquet", "census" (see `ldpbayes.tables.read_measurements`), "opendp" (see
             `ldpbayes.opendp.read_table`), or one with a `ldpbayes.data.readers.reader`. Default: by the ending of the
@@ -269,17 +266,15 @@ class NoisyTable(Release):
         return np.array([", ".join(row) for row in rows])
 
     def levels(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k distinct labels (k,) of `key`, in the order in which they appear, and the number of that of each
-        cell, (N,), from 0 to k − 1.
+        """Return the distinct labels (k,) of `key` in the order in which they appear, and the number of each cell's
+        label (N,).
         """
         labels, first, codes = np.unique(self.keys[key], return_index=True, return_inverse=True)
         order = np.argsort(first)
         return labels[order], np.argsort(order)[codes]
 
     def rows_of(self, other: "NoisyTable") -> np.ndarray | None:
-        """Return the position in this table of each cell of another table, as in ``table[table.rows_of(other)]``; None
-        if the two tables have different keys or cells.
-        """
+        """Return the position in this table of each cell of another; None if the two have different keys or cells."""
         if self.keys.keys() != other.keys.keys() or not self.keys or self.count != other.count:
             return None
         ours, theirs = (zip(*(table.keys[key].tolist() for key in other.keys), strict=True) for table in (self, other))

@@ -31,12 +31,10 @@ class CountSketch(Sketch):
     """Sketch of discrete released values: the different values, and the number of records that released each of them.
 
     It leads to exactly the posterior of the single values. Values z count as equal if their probabilities p(z | x) are
-    equal for every record x (`DiscreteMechanism.equivalence`) and they have one budget; the mechanism has one budget,
-    or one for each node. The attributes are:
+    equal for every record x (`DiscreteMechanism.equivalence`) and they have one budget.
 
-    - ``nodes`` (nodes, *event): the different released values, where ``event`` is the shape of one value;
-    - ``weights`` (nodes,): the number of records that released each value;
-    - ``groups`` (nodes,): the code of the group of the records, from 0. None if there are no groups.
+    - ``mechanism``, ``nodes`` (nodes, *event): of one budget, or one for each node; and the different released values;
+    - ``weights``, ``groups`` (nodes,): for each, the number of records, and their group, from 0 (None without groups).
     """
 
     nodes: Any
@@ -118,12 +116,10 @@ class ExpandedSketch(Sketch):
     """Sketch of released categories: a polynomial that approximates the log-likelihood near the posterior mode.
 
     The mechanism must be a pure protocol (`ldpbayes.mechanisms.PureProtocol`), with one budget, or one for each record.
-    The log-likelihood is a smooth function of the shares θ of the categories. If there are many records, the posterior
-    is narrow, and a polynomial of order 3 or 4 in θ is accurate enough. The attributes are:
+    With many records the posterior of the shares θ is narrow, and a polynomial of order 3 or 4 in θ accurate enough.
 
     - ``polynomial``: its value is a log-likelihood, in nats, of shares (d,) of d categories, or (G, d) with G groups;
-    - ``count``: the number of records;
-    - ``records``: the released values, or None if they were not kept.
+    - ``count``, ``records``: the number of records, and the released values, or None if they were not kept.
     """
 
     polynomial: Polynomial
@@ -139,9 +135,7 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | Frame | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood of values (N, *event) around shares near the posterior mean, to order 4, or 3 for
-        more than 24 categories. `Release.sketch` describes the options.
-        """
+        """Expand the log-likelihood of values (N, *event) near the mean of the shares; see `Release.sketch`."""
         array = np.asanyarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
         why_not = _hindrance(mechanism)
@@ -174,8 +168,8 @@ class ExpandedSketch(Sketch):
         return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Return exact log-likelihoods (m,) of all released values, in nats, at shares `theta` (m, d), or (m, G, d)
-        with groups. Raises ValueError if the sketch did not keep the values.
+        """Return exact log-likelihoods (m,) in nats at shares `theta` (m, d), or (m, G, d); ValueError without the
+        values.
         """
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)

@@ -41,9 +41,8 @@ MOST_INNER_PANELS = 1024  # panels between the bounds, where others are graded
 class PanelSketch(Sketch):
     """Sketch of released numbers of one budget: the moments of the values in each of many intervals (panels).
 
-    Let x be a record, z its released value, and θ the parameters of the model. Within a panel, log p(z | θ) is a smooth
-    function of z. Therefore the moments determine the log-likelihood Σ log p(z_i | θ) of all values almost exactly. The
-    attributes are:
+    For a record x, its released value z, and parameters θ of the model, log p(z | θ) is a smooth function of z within a
+    panel. Therefore the moments determine the log-likelihood Σ log p(z_i | θ) of all values almost exactly.
 
     - ``moments`` (panels, 12): the sums Σ P_n(t_i) over the values of each panel, for n = 0, ..., 11. P_n is the
       Legendre polynomial of degree n, and t_i is the position of value i in the panel, from −1 to 1.
@@ -53,9 +52,8 @@ class PanelSketch(Sketch):
     - ``atoms`` (places,): only if the mechanism releases some records without noise: the number of released values that
       are equal to each of ``places``, the clipping bounds and the integers between them.
     - ``edges`` (panels + 1,): the ends of the panels, in the unit of the data.
-    - ``order``: the number of nodes (weighted values of z, at most 12) that replace the values of a panel.
-    - ``grid``: the number of intervals for the numerical integration over x. None means as many intervals as panels.
-    - ``chosen``: True if `coarser` does not change the panels, for example because a user chose their number.
+    - ``order``, ``grid``: numbers of nodes (at most 12) that replace the values of a panel, and of intervals for the
+      integral over x (None: as many as panels). ``chosen``: whether `coarser` leaves the panels as they are.
     - ``records``, ``probes``: the released values, if they were kept, and at most 256 of them, for the check by `fit`.
     """
 
@@ -128,9 +126,8 @@ class PanelSketch(Sketch):
         return xp.concatenate([inner.ravel(), tails, self.atoms])
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """Return a sketch with about `panels` panels and at most `grid` intervals of x, from the moments of this one,
-        or this one if ``chosen``. `lattice`: whether every integer must be an end of a panel (default: as in this
-        sketch).
+        """Return a sketch of about so many panels and at most `grid` intervals of x, or this one if ``chosen``.
+        `lattice`: whether every integer must be an end of a panel (default: as in this sketch).
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
@@ -181,8 +178,6 @@ class PanelSketch(Sketch):
 @pytree_dataclass(eq=False, repr=False)
 class MixedSketch(Sketch):
     """Sketch of released numbers of one law, with a few different budgets, clipping bounds or noise scales.
-
-    The attributes are:
 
     - ``parts``: a `PanelSketch` of each of them, at most 64, in ascending order of the budgets (or bounds, or scales);
     - ``mechanism``: the mechanism of all parts. A parameter in which the parts differ is an array (parts,);
@@ -274,8 +269,8 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
 
 
 def _graded(inside: int, growth: float, ends: tuple[float, float, float, float], far: float) -> np.ndarray:
-    """Edges that are ever further apart beyond the bounds, since the log density is smooth in the logarithm of the
-    distance; from `far` on what it owes to the law of the records is small, and falls as the inverse of the distance.
+    """Edges ever further apart beyond the bounds: the log density is smooth in the logarithm of the distance, and from
+    `far` on what it owes to the law of the records falls as the inverse of the distance.
     """
     low, lower, upper, high = ends
     width, reach = (upper - lower) / inside, max(lower - low, high - upper)

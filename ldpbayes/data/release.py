@@ -48,27 +48,26 @@ class Release(Holding):
     Usually, each value belongs to one record (the original value of one person), and the guarantee protects each
     record. A release can also have a single value that is a statistic of many records: a noisy count, sum or mean. Its
     mechanism has no clipping bounds, and states the sensitivity (the largest change of the statistic if one record
-    changes). A release without values is a plan, whose values a model can simulate.
+    changes).
 
     Parameters
     ----------
     values : array_like (N, *event) or None
         One released value for each of N records: a number, a code, or an array of the shape ``mechanism.event_shape``.
-        None makes a plan. Raises ValueError if a value is impossible under the mechanism. A `ReleaseWarning` is issued
-        if the values are nearly impossible.
+        None makes a plan, whose values a model can simulate. Raises ValueError if a value is impossible under the
+        mechanism. A `ReleaseWarning` is issued if the values are nearly impossible.
     mechanism : Mechanism
         The mechanism that made the values, of a registered class (`ldpbayes.mechanisms.register`). Each parameter is
         one number for all records, or an array (N,) with one number for each record.
     count : int, optional
         Number of records, only if ``values`` is None.
-    times : int, optional
-        Largest number of values about one person, which guarantee and privacy statements take together. Default: 1.
+    times, persons : optional
+        Largest number of values about one person (default: 1), which guarantee and privacy statements take together; or
+        an identifier of the person of each value (N,), from which it is counted, and which is not stored.
     about : dict, optional
         Public facts about the release, which `save` stores as JSON, such as ``"sampler"``, the program that drew the
         values, ``"column"``, the name of their column, and ``"levels"``, the words for the codes 0, 1, ... Default:
         none.
-    persons : array_like (N,), optional
-        An identifier of the person of each value, from which ``times`` is counted; they are not stored.
 
     Examples
     --------
@@ -181,17 +180,16 @@ class Release(Holding):
         - rows under Gaussian noise: `MomentSketch`;
         - statistics of each record (`ldpbayes.mechanisms.StatisticsMechanism`): `TotalSketch`.
 
-        Raises ValueError if none of these classes fits the release, for example if numbers under continuous noise have
-        more than 64 different budgets, clipping bounds or noise scales.
+        Raises ValueError if none of these fits, as for numbers of more than 64 different budgets, bounds or noise
+        scales.
 
         Parameters
         ----------
-        panels : int, optional
-            Only for `PanelSketch`: the number of panels, intervals that divide the range of likely released values.
-            More panels make the sketch more exact. Default: 40, or more if the noise is narrow.
-        lattice : bool, optional
-            Only for `PanelSketch`: True if every integer between the clipping bounds is an end of a panel, which is
-            more exact for counts. Default: True for Laplace noise, if there are at most 128 such integers.
+        panels, lattice : optional
+            Only for `PanelSketch`, which more panels make more exact: the number of panels, intervals that divide the
+            range of likely released values (default: 40, or more if the noise is narrow), and whether every integer
+            between the clipping bounds is an end of a panel, for counts (default: under Laplace noise, for at most 128
+            integers).
         keep_records : bool
             True (default) to keep a reference to the released values, which `fit` uses if the sketch is not exact
             enough.
@@ -201,11 +199,10 @@ class Release(Holding):
             batch shape (G,); other values give `Groups` of G sketches. Default: no groups.
         expand : bool, optional
             Only for categories under a pure protocol (`ldpbayes.mechanisms.PureProtocol`): True for an
-            `ExpandedSketch`, False for a `CountSketch`. Default: True if there are thousands of different released
-            values, and enough records for an accurate polynomial.
+            `ExpandedSketch`, False for a `CountSketch`. Default: True for thousands of different values, and enough
+            records for an accurate polynomial.
         at : ExpandedSketch, optional
-            An earlier sketch, whose centre and order the new polynomial gets, so that the two sketches can be added.
-            Default: the centre is computed from the values.
+            An earlier sketch, to which the new one can be added: the polynomials get one centre and order.
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
@@ -308,11 +305,10 @@ def promises(data: Sequence[Any], others: Sequence[Promise] = (), same: bool = F
 
 
 def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> list[str]:
-    """Warn, and return the warnings, if answers that a likelihood takes as independent may be of one person: of T
-    answers a person, a sum of scores has at most T times the variance. Values under central trust are no answers.
-    """
+    """Warn, and return the warnings, if answers that a likelihood takes as independent may be of one person."""
     total = sum if same_people else max
     counts = [(total(promise.times or 1 for promise in counted_once(part)), part[0]) for part in releases]
+    # Of T answers a person, a sum of scores has at most T times the variance; values under central trust are none.
     most = max((n for n, first in counts if n > 1 and first.guarantee.trust_model == "local"), default=1)
     text = (
         f"up to {most:,} of the released values may be about one person, but are taken as independent: intervals and "

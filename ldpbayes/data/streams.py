@@ -58,24 +58,21 @@ def sketch_from(
     Parameters
     ----------
     source : path or sequence of paths, array or iterable of arrays
-        Paths of files or folders, or patterns such as ``"day-*.parquet"``. Files can be ``.parquet``, ``.csv`` and
-        ``.tsv`` (which need pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of
-        released values (N, *event), where ``event`` is the shape of one value.
+        Files, folders, or patterns such as ``"day-*.parquet"``, of ``.parquet``, ``.csv`` and ``.tsv`` (which need
+        pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of released values (N, *event).
     mechanism : Mechanism, optional
         The mechanism of the values, if the files, unlike those of `Release.save`, do not state it. Parameters may be
         arrays, with one number for each record of every file (or of all arrays). Such a file is read into memory as a
         whole. Raises ValueError if the mechanisms of two files are of different kinds.
-    column : str or sequence of str, optional
-        Only for ``.parquet``, ``.csv`` and ``.tsv`` files: the column of released values, or all columns of released
-        rows. Default: ``value``.
-    levels : sequence of str, optional
-        The words that stand for the codes 0, 1, ..., in this order. Default: the files hold numbers.
+    column, levels : str or sequence of str, optional
+        In files with columns, that of released values (default: ``value``), or all columns of released rows; and the
+        words there that stand for the codes 0, 1, ..., in this order (default: they hold numbers).
     different_people : bool
-        True if nobody is in two of the files, for example because they are chunks of one data set. The files then count
-        as one release in privacy statements. Default: False.
+        True if nobody is in two of the files, such as chunks of one data set, which then count as one release in
+        privacy statements. Default: False.
     executor : concurrent.futures.Executor, optional
-        An executor whose workers read and sketch the files, under the given paths. `ldpbayes.studies.sbc` gives
-        examples. Default: this process reads them.
+        Its workers read and sketch the files, under the given paths. `ldpbayes.studies.sbc` gives examples. Default:
+        this process does.
     progress_bar : bool
         True (default) for a progress bar on stderr, if this is a terminal.
     **options
@@ -130,9 +127,7 @@ class _Piece(NamedTuple):
 
 
 class _ReadPiece(NamedTuple):
-    """A piece that has been read; the SHA-256 of its file, if it is the first one, or blocks of values that have a
-    digest.
-    """
+    """A piece that has been read, the SHA-256 of its file if it is the first, and blocks if values have a digest."""
 
     path: pathlib.Path | None
     sketch: Sketch

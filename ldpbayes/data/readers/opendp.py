@@ -38,11 +38,9 @@ def read_table(
     """Read a noisy table from a data frame that an OpenDP query released; ``docs/how_to/opendp.md`` has examples.
 
     OpenDP need not be installed. The summary of the query has the law and the scale of the noise. By default, OpenDP
-    releases 0 in place of negative counts. The resulting table then has the reporting rule `Floored`.
-
-    A query with a threshold omits the rows whose noisy count is at most the threshold. With the argument ``cells``, the
-    omitted cells are in the table, too: their counts are known to be small (reporting rule `Withheld`), and their
-    values in other columns are missing.
+    releases 0 in place of negative counts: the table then has the reporting rule `Floored`. A query with a threshold
+    omits the rows whose noisy count is at most the threshold. With ``cells``, they are in the table, too: their counts
+    are known to be small (reporting rule `Withheld`), and their values in other columns are missing.
 
     Parameters
     ----------
@@ -57,8 +55,8 @@ def read_table(
         Only for queries with a threshold: the labels of all cells that could have been released. Choose these cells
         without looking at the released rows, otherwise results are wrong. Default: only the released cells.
     signed : bool, optional
-        True if negative numbers can be released. Default: True unless the column has an unsigned type. Give this
-        argument for a CSV file, which does not store the type.
+        True if negative numbers can be released. Default: True unless the column has an unsigned type, which CSV files
+        do not store.
     **options
         Options of `NoisyTable.from_frame`: ``sensitivity``, ``privacy``, ``neighbours`` and ``times``.
     """
@@ -118,8 +116,8 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
 
     - Randomized response becomes `RandomizedResponse`. Its codes 0, 1, ... are the positions in the list ``categories``
       of OpenDP, or False and True.
-    - Laplace and Gaussian noise on a number or a vector become an `AdditiveMechanism`. For integers, the noise is
-      discrete. For unsigned integers, negative results are released as 0 (reporting rule `Floored`).
+    - Laplace and Gaussian noise on a number or a vector become an `AdditiveMechanism`, of discrete noise for integers.
+      For unsigned integers, negative results are released as 0 (reporting rule `Floored`).
     - Of a chain of transformations and a measurement, the result is the mechanism for the transformed data.
 
     Raises ImportError if OpenDP is not installed, and ValueError for any other measurement.
@@ -131,12 +129,12 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
         trusted source, because OpenDP calls the functions whose names are in the text. Call
         ``opendp.prelude.enable_features`` for all features that the measurement needs.
     d_in : float, optional
-        The largest distance of two data sets that differ in one person, in the input metric of the measurement. It
+        The largest distance of two data sets that differ in one person, in the input metric of the measurement, which
         gives the sensitivity. Default: unknown. The mechanism then has no guarantee.
     categories : int, optional
-        Only for randomized response on vectors of bits, of which exactly one is 1 and encodes a category: the number of
-        bits, for a `SymmetricUnaryEncoding`. Default: the result is the `RandomizedResponse` of a single bit. OpenDP
-        before version 0.15.0 did not randomize the last bit (issue 2707).
+        For randomized response on bits, of which exactly one is 1 and encodes a category: the number of bits, for a
+        `SymmetricUnaryEncoding`. Default: the `RandomizedResponse` of a single bit. OpenDP before version 0.15.0 did
+        not randomize the last bit (issue 2707).
     """
     require("opendp", "opendp")
     import opendp.prelude as dp
