@@ -41,7 +41,6 @@ GROUP_PLATES = {"hierarchical": "group", "regional_histograms": "region"}  # nam
 # sites that the summary leaves out: coordinates of the sampler, and a density, of which it shows functionals
 INNER_SITES = {"regional_histograms": {"logits"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 
-
 # Mechanisms with which [KJKH] studies calibration: Figures 1, 11 and 10.
 CALIBRATED_MECHANISMS: dict[str, dict[str, Any]] = {
     "clipped_gaussian": {"mechanism": "laplace", "lower": -5, "upper": 5},

@@ -5,7 +5,6 @@ import functools
 import math
 import mmap
 from collections.abc import Iterator, Sequence
-from types import NoneType
 from typing import Any
 
 import jax
@@ -141,7 +140,7 @@ class ExpandedSketch(Sketch):
         why_not = _hindrance(mechanism)
         if why_not:
             raise ValueError(f"expand=True needs {why_not}")
-        if not isinstance(at, (ExpandedSketch, Frame, NoneType)):
+        if not isinstance(at, ExpandedSketch | Frame | None):
             raise ArgumentError("at", "an ExpandedSketch, from release.sketch(expand=True)", type(at).__name__)
         records = CategoryRecords(array, mechanism, by)
         if not isinstance(at, ExpandedSketch):

@@ -251,8 +251,9 @@ class Release(Holding):
         fields of the release, as in ``"release": {"times": 30}``, and a ``digest``, with which the rest must agree.
         """
         with reading(path, " is not a valid release file") as file:
-            values, text = _read_npz(file) if is_npz(path) else _read_parquet(file)
-            mechanism, beside = mechanism_and_more(verified(text, lambda: blocks_of(values=values)))
+            contents: Any = read_arrays(file, "values", "mechanism").values() if is_npz(path) else _read_parquet(file)
+            values, text = contents
+            mechanism, beside = mechanism_and_more(verified(str(text), lambda: blocks_of(values=values)))
             kind: Any = cls
             if "keys" in beside and cls is Release:
                 from ldpbayes.data._tables import NoisyTable as kind  # a release, whose module imports this one
@@ -334,11 +335,6 @@ def is_npz(path: str | os.PathLike) -> bool:
     if suffix not in (".npz", ".parquet"):
         raise ValueError(f"the name of a release file must end in .npz or .parquet, got {pathlib.Path(path).name!r}")
     return suffix == ".npz"
-
-
-def _read_npz(file: BinaryIO) -> tuple[np.ndarray, str]:
-    arrays = read_arrays(file, "values", "mechanism")
-    return arrays["values"], str(arrays["mechanism"])
 
 
 def _read_parquet(file: BinaryIO) -> tuple[Any, str]:
