@@ -60,9 +60,9 @@ def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path 
     Parameters
     ----------
     folder : path, optional
-        Path of the folder. Default: the environment variable ``LDPBAYES_COMPILED_CODE``, or else ``ldpbayes/jax`` in
-        the user's cache folder (``$XDG_CACHE_HOME``, or ``~/.cache``). The 1,000 files of compiled code that were used
-        last are kept, and at most 1 GiB. No other files are deleted.
+        Default: the environment variable ``LDPBAYES_COMPILED_CODE``, or else ``ldpbayes/jax`` in the user's cache
+        folder (``$XDG_CACHE_HOME``, or ``~/.cache``). The 1,000 files of compiled code that were used last are kept,
+        and at most 1 GiB. No other files are deleted.
 
     Examples
     --------

@@ -24,14 +24,14 @@ class DesignMatrix:
         The standardised columns.
     codes : dict of str to array (N,)
         For each group, the number of the level of each row.
-    centre, unit, names
+    centre, unit, names : (p,)
         Means of the columns (0 without an intercept), their standard deviations (1 for a constant one), and names.
-    offset, shift
-        Sums (N,) of the terms ``offset(...)``, less their mean ``shift`` in the fit (0 without an intercept).
+    offset, shift : array (N,), float
+        Sums of the terms ``offset(...)``, less their mean ``shift`` in the fit (0 without an intercept).
     groups, intercept
         For each group, its name and its levels; and whether the formula has an intercept.
-    answer, learned
-        Rough mean and standard deviation of the answers, and how new data are read, both for `Formula.design`.
+    answer, learned : array (2,), str
+        Rough mean and standard deviation of the answers; and a JSON text, by which `Formula.design` reads new data.
     """
 
     columns: Any
@@ -58,14 +58,13 @@ class DesignMatrix:
 class Formula:
     """A formula such as ``"income ~ age + C(education) + (1 | region)"``, which makes design matrices of data frames.
 
-    Its attributes are ``answer``, the name on the left, and ``groups``, the columns of random intercepts ``(1 |
-    region)``.
+    Attributes: ``answer``, the name on the left, and ``groups``, the columns of random intercepts ``(1 | region)``.
 
     Parameters
     ----------
     text : str
-        The formula, in the syntax of the package formulaic, which must be installed (extra ``formula``). Raises
-        ValueError if the left side is not a single name, or if a group is not written as ``(1 | column)``.
+        The formula, in the syntax of the package formulaic (extra ``formula``). Raises ValueError if the left side is
+        not a single name, or if a group is not written as ``(1 | column)``.
     """
 
     def __init__(self, text: str) -> None:
@@ -87,9 +86,8 @@ class Formula:
         frame : data frame or dict of columns
             The columns of the right side. Raises ValueError if one is unknown or has missing values.
         learned : str, optional
-            The text ``learned`` of the design matrix of a fit, whose levels, knots of splines, means and standard
-            deviations are then used. Raises ValueError if it is of another formula, or if a level is new. Default: they
-            are learned from the frame.
+            The text ``learned`` of a fit, whose levels, knots, means and standard deviations replace those of the
+            frame. Raises ValueError if it is of another formula, or if a level is new.
         answer : pair of float
             Rough mean and standard deviation of the answers, for priors. Default: 0 and 1.
         """

@@ -105,9 +105,7 @@ class Sketch(Holding):
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the sketch, without the released values, to an ``.npz`` file. A failed write leaves an old file as it
-        is.
-        """
+        """Write an ``.npz`` file without the released values; a failed write leaves an old file as it is."""
         if pathlib.Path(path).suffix != ".npz":
             raise ValueError(f"the name of a sketch file must end in .npz, got {os.fspath(path)!r}")
         with whole_file(path) as file:
@@ -170,14 +168,13 @@ def _fields(value: Any) -> dict[str, Any]:
 
 @pytree_dataclass(eq=False)
 class Groups(Sequence):
-    """A sequence with one sketch or release for each group of records, for `observe` and for models of groups.
-
-    ``Release.sketch(by=...)`` makes `Groups` if the released values are not discrete.
+    """A sequence with one sketch or release for each group of records, for `observe` and for models of groups, as made
+    by ``Release.sketch(by=...)`` if the released values are not discrete.
 
     Parameters
     ----------
     parts : sequence of Sketch or Release
-        One sketch or release for each group, in the order of the groups.
+        One for each group, in the order of the groups.
     coords : dict of str to tuple, optional
         Names of the groups, by the name of their axis in the results of `fit`: ``{"region": ("north", "south")}``.
     """

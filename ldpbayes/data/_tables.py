@@ -46,9 +46,8 @@ class Keys(dict[str, np.ndarray]):
 class NoisyTable(Release):
     """A table of noisy statistics, such as counts: one released value for each cell, and keys that identify the cells.
 
-    A key is a column of labels, such as the state or the age group. `from_frame` and `from_file` make tables.
-    ``table[rows]`` is a table of some cells, for a slice, a boolean mask or positions ``rows``. The results of `fit`
-    have the labels of the keys.
+    A key is a column of labels, such as the state or the age group, which the results of `fit` have, too. `from_frame`
+    and `from_file` make tables. ``table[rows]`` is a table of some cells, for a slice, a boolean mask or positions.
 
     Parameters
     ----------
@@ -57,8 +56,8 @@ class NoisyTable(Release):
         the noisy values were changed before printing, use a reporting rule of `ldpbayes.mechanisms`, such as
         ``Rounded(mechanism, unit)``.
     keys : dict of str to array (N,)
-        For each name of a key, the labels of the N cells. The key with the largest areas (such as states) comes first.
-        Raises ValueError if a label is missing, or if two cells have equal labels in all keys.
+        The labels of the N cells, by names of keys; that with the largest areas (such as states) comes first. Raises
+        ValueError if a label is missing, or if two cells have equal labels in all keys.
     privacy : str, optional
         The privacy statement of the publisher, which `fit` shows instead of the guarantee of the mechanism.
     neighbours : {"add_remove", "replace"}, optional
@@ -139,8 +138,8 @@ class NoisyTable(Release):
         ----------
         frame : data frame or dict of str to array
             The data, with one row for each cell.
-        value, keys : str; str or sequence of str
-            Names of the column of released values, and of the key columns, that with the largest areas (such as states)
+        value, keys : str, str or sequence of str
+            The column of released values, and the key columns, of which that with the largest areas (such as states) is
             first.
         noise : str or class
             The law of the noise: "laplace", "gaussian", "discrete_laplace" (also called "geometric") or
@@ -266,9 +265,7 @@ class NoisyTable(Release):
         return np.array([", ".join(row) for row in rows])
 
     def levels(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distinct labels (k,) of `key` in the order in which they appear, and the number of each cell's
-        label (N,).
-        """
+        """Return the labels (k,) of `key`, in order of appearance, and the number of each cell's label (N,)."""
         labels, first, codes = np.unique(self.keys[key], return_index=True, return_inverse=True)
         order = np.argsort(first)
         return labels[order], np.argsort(order)[codes]

@@ -32,7 +32,7 @@ class CountSketch(Sketch):
     It leads to exactly the posterior of the single values. Values z count as equal if their probabilities p(z | x) are
     equal for every record x (`DiscreteMechanism.equivalence`) and they have one budget.
 
-    - ``mechanism``, ``nodes`` (nodes, *event): of one budget, or one for each node; and the different released values;
+    - ``nodes`` (nodes, *event): the different released values; ``mechanism`` has one budget, or one for each of them;
     - ``weights``, ``groups`` (nodes,): for each, the number of records, and their group, from 0 (None without groups).
     """
 
@@ -167,9 +167,7 @@ class ExpandedSketch(Sketch):
         return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Return exact log-likelihoods (m,) in nats at shares `theta` (m, d), or (m, G, d); ValueError without the
-        values.
-        """
+        """Return exact log-likelihoods (m,), in nats, at shares (m, d) or (m, G, d); ValueError without the values."""
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
         if points.shape[1:] != shape or points.ndim != 1 + len(shape):

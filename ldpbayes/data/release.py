@@ -241,9 +241,8 @@ class Release(Holding):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Release":
-        """Read a release from a file that `save` or another program wrote.
-
-        Raises ValueError if the file is damaged or has another format, or if a value is impossible under the mechanism.
+        """Read a release from a file that `save` or another program wrote; ValueError if it is damaged or not a
+        release.
 
         A ``.npz`` file holds an array ``values`` (N, *event) and a string ``mechanism``, the JSON text of
         `Mechanism.spec`. A ``.parquet`` file holds a column ``value`` without nulls (lists if a released value is a

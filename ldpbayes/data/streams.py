@@ -61,20 +61,18 @@ def sketch_from(
         Files, folders, or patterns such as ``"day-*.parquet"``, of ``.parquet``, ``.csv`` and ``.tsv`` (which need
         pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of released values (N, *event).
     mechanism : Mechanism, optional
-        The mechanism of the values, if the files, unlike those of `Release.save`, do not state it. Parameters may be
-        arrays, with one number for each record of every file (or of all arrays). Such a file is read into memory as a
-        whole. Raises ValueError if the mechanisms of two files are of different kinds.
+        The mechanism of the values, if the files, unlike those of `Release.save`, do not state it. A file whose
+        mechanism has an array, with one number for each record, is read into memory as a whole. Raises ValueError if
+        the mechanisms of two files are of different kinds.
     column, levels : str or sequence of str, optional
-        In files with columns, that of released values (default: ``value``), or all columns of released rows; and the
-        words there that stand for the codes 0, 1, ..., in this order (default: they hold numbers).
+        The column of released values (default: ``value``), or all columns of released rows; and the words there that
+        stand for the codes 0, 1, ..., in this order (default: the columns hold numbers).
     different_people : bool
         True if nobody is in two of the files, such as chunks of one data set, which then count as one release in
         privacy statements. Default: False.
-    executor : concurrent.futures.Executor, optional
-        Its workers read and sketch the files, under the given paths. `ldpbayes.studies.sbc` gives examples. Default:
-        this process does.
-    progress_bar : bool
-        True (default) for a progress bar on stderr, if this is a terminal.
+    executor, progress_bar : optional
+        A `concurrent.futures.Executor`, whose workers read and sketch the files under the given paths
+        (`ldpbayes.studies.sbc` gives examples); and False for no progress bar on a terminal.
     **options
         The options ``panels``, ``lattice``, ``expand`` and ``at`` of `Release.sketch`. For an `ExpandedSketch` without
         ``at``, the values are read three to five times: ValueError for an iterable of arrays, which is read only once.

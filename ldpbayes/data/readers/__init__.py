@@ -50,10 +50,8 @@ def reader(name: str, *endings: str) -> Callable[[Callable[..., Contents]], Call
 
     Parameters
     ----------
-    name : str
-        Name of the format.
-    *endings : str
-        Endings of names of files, such as ``".csv"``, that are of this format if the user names no other one.
+    name, *endings : str
+        Name of the format, and endings of names of files, such as ``".csv"``, that have it if the user names no format.
     """
 
     def decorate(function: Callable[..., Contents]) -> Callable[..., Contents]:

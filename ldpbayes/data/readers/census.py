@@ -29,11 +29,10 @@ def read_measurements(
     Parameters
     ----------
     path : str, path-like or sequence of str
-        Path of a Parquet file, of a folder of Parquet files, or of several of them. Raises ImportError without pyarrow.
-    query : str
-        Name of the query, as in the column ``query_name``. Raises ValueError if no row has this name.
-    geocodes : str
-        Read only areas whose geocode begins with this text. Default: all areas.
+        A Parquet file, a folder of Parquet files, or several of them. Raises ImportError without pyarrow.
+    query, geocodes : str
+        Name of the query, as in the column ``query_name`` (ValueError if no row has it), and the beginning of the
+        geocodes of the areas that are read. Default: all areas.
     axes : dict of str to sequence, optional
         For each axis of the query that has more than one entry, its name and the labels of its entries, such as
         ``{"sex": ["male", "female"]}``. Default: names ``axis_0``, ``axis_1``, ..., and labels 0, 1, ...

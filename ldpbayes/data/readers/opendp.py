@@ -112,7 +112,7 @@ def read_released(
 
 
 def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: int | None = None) -> Mechanism:
-    """Read the mechanism of an OpenDP measurement.
+    """Read the mechanism of an OpenDP measurement; ValueError if it is none of these.
 
     - Randomized response becomes `RandomizedResponse`. Its codes 0, 1, ... are the positions in the list ``categories``
       of OpenDP, or False and True.
@@ -120,17 +120,15 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
       For unsigned integers, negative results are released as 0 (reporting rule `Floored`).
     - Of a chain of transformations and a measurement, the result is the mechanism for the transformed data.
 
-    Raises ImportError if OpenDP is not installed, and ValueError for any other measurement.
-
     Parameters
     ----------
     measurement : opendp.mod.Measurement or str
         A measurement, such as ``query.resolve()``, or its text from ``opendp.prelude.serialize``. Use only texts from a
-        trusted source, because OpenDP calls the functions whose names are in the text. Call
+        trusted source, because OpenDP, which must be installed, calls the functions whose names are in the text. Call
         ``opendp.prelude.enable_features`` for all features that the measurement needs.
     d_in : float, optional
-        The largest distance of two data sets that differ in one person, in the input metric of the measurement, which
-        gives the sensitivity. Default: unknown. The mechanism then has no guarantee.
+        The largest distance of two data sets that differ in one person, in the input metric of the measurement, for the
+        sensitivity. Default: unknown, without a guarantee.
     categories : int, optional
         For randomized response on bits, of which exactly one is 1 and encodes a category: the number of bits, for a
         `SymmetricUnaryEncoding`. Default: the `RandomizedResponse` of a single bit. OpenDP before version 0.15.0 did
