@@ -26,8 +26,8 @@ MOST_UNPACKED_PER_BYTE = 200  # bytes unpacked from a stored one, in larger file
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike, new: bool = False) -> Iterator[BinaryIO]:
-    """Open a file for writing that takes the place of `path` after the block, complete and on disk. Whatever happens
-    earlier (an error, a full disk, a kill, another writer) leaves the old file. FileExistsError if it must be `new`.
+    """Open a file for writing that takes the place of `path` after the block, complete and on disk; an error, a kill or
+    another writer before leaves the old file. FileExistsError if it must be `new`.
     """
     target = pathlib.Path(path if new else os.path.realpath(path))  # a link still points to the file
     if not target.parent.is_dir():
@@ -109,9 +109,7 @@ def load_arrays(file: BinaryIO, name: str) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def read_arrays(file: BinaryIO, *names: str) -> dict[str, np.ndarray]:
-    """Arrays of a file in NumPy's format by their names, or all; ValueError if one of these names is missing,
-    and before any memory is taken if the file claims more than it can hold.
-    """
+    """Arrays of a file in NumPy's format, all or those named; ValueError for missing ones and for excessive claims."""
     stored = file.seek(0, os.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}

@@ -26,10 +26,8 @@ Rule: TypeAlias = tuple[str, Callable[[np.ndarray], Any]]
 FINITE: Rule = "finite", np.isfinite
 FINITE_NUMBERS: Rule = "finite numbers", np.isfinite
 POSITIVE: Rule = "positive and finite", lambda a: (a > 0) & (a < np.inf)
-WHOLE_SCALE: Rule = (
-    "positive and at most 2**53",
-    lambda a: (a > 0) & (a <= 2.0**53),
-)  # beyond, floats leave out whole numbers
+# beyond 2**53, floats leave out whole numbers
+WHOLE_SCALE: Rule = "positive and at most 2**53", lambda a: (a > 0) & (a <= 2.0**53)
 NOT_NEGATIVE: Rule = "non-negative and finite", lambda a: (a >= 0) & (a < np.inf)
 ABOVE_0: Rule = "positive", lambda a: a > 0
 INSIDE_0_1: Rule = "between 0 and 1, exclusive", lambda a: (a > 0) & (a < 1)
@@ -42,9 +40,7 @@ ONE_INSIDE_0_1: Rule = "a number between 0 and 1, exclusive", lambda a: (a.ndim 
 
 
 class LdpBayesWarning(UserWarning):
-    """Base class of all warnings of the package.
-
-    A warning means that the function returns a result, but that the user should check this result before using it.
+    """Base class of all warnings of the package: there is a result, but the user should check it before using it.
 
     Examples
     --------
@@ -83,8 +79,8 @@ def warn(message: str | Warning, category: type[Warning] = LdpBayesWarning) -> N
 
 
 def checked(name: str, value: Any, allowed: str, ok: Callable[[np.ndarray], Any]) -> Any:
-    """A number as a float, an array as a read-only float64 copy, or `ArgumentError`: "name must be allowed".
-    `ok` is the elementwise test of a float64 array; NaN must fail it. Empty, masked and non-numeric values raise, too.
+    """A number as a float, an array as a read-only float64 copy, or `ArgumentError`, as for empty and masked values.
+    `ok` is the elementwise test of a float64 array; NaN must fail it.
     """
     if np.ma.is_masked(value):
         raise ArgumentError(name, allowed, f"a masked array with {np.ma.count_masked(value)} masked values")

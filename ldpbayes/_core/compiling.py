@@ -52,23 +52,17 @@ def _with_known_options(with_options: Callable, without: Callable) -> Any:
 
 
 def keep_compiled_code(folder: str | os.PathLike | None = None) -> pathlib.Path | None:
-    """Store compiled code in a folder, so that later Python processes start faster.
+    """Store compiled code in a folder, so that later Python processes start faster if data have the same shapes and
+    types.
 
-    A later process reads the compiled code of a model from the folder, if the data have the same shapes and types. If
-    JAX already has a folder for compiled code, the function changes nothing.
+    Returns the folder, or None if no files can be written to it. If JAX already has such a folder, nothing changes.
 
     Parameters
     ----------
     folder : path, optional
-        Path of the folder. Default: the path in the environment variable ``LDPBAYES_COMPILED_CODE``. If this variable
-        is not set, the default is ``ldpbayes/jax`` in the user's cache folder (``$XDG_CACHE_HOME``, or ``~/.cache``).
-        The function keeps only the 1,000 files of compiled code that were used last, and at most 1 GiB. It deletes no
-        other files.
-
-    Returns
-    -------
-    path or None
-        The folder in which JAX stores compiled code, or None if no files can be written to the folder.
+        Default: the environment variable ``LDPBAYES_COMPILED_CODE``, or else ``ldpbayes/jax`` in the user's cache
+        folder (``$XDG_CACHE_HOME``, or ``~/.cache``). The 1,000 files of compiled code that were used last are kept,
+        and at most 1 GiB. No other files are deleted.
 
     Examples
     --------

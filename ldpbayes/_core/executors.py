@@ -15,10 +15,8 @@ except ImportError:
 def completed(
     function: Callable[..., Any], tasks: Iterable[tuple], executor: Executor | None = None
 ) -> Generator[tuple[tuple, Any], None, None]:
-    """Pairs of a task's arguments and ``function(*task)``, in order, or as an executor's workers finish them.
-
-    The function travels by value, and stays in a worker for its next task. Tasks that wait are cancelled where this
-    ends early. TypeError for a function that cannot travel, ValueError for processes that are forked.
+    """Pairs of a task's arguments and ``function(*task)``, in order, or as an executor's workers finish them. TypeError
+    for a function that cannot travel, by value, ValueError for processes that are forked.
     """
     if executor is None:
         yield from ((task, function(*task)) for task in tasks)

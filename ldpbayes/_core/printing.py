@@ -74,14 +74,11 @@ class Holding:
     doubts: tuple[str, ...] = ()
     about: dict[str, Any] | None = None  # what the releaser says besides
     privacy: str | None = None  # what a publisher states in place of the guarantee
-
-    def _counts(self) -> dict[str, Any]:
-        """Numbers of records, nodes and so on, by a name in the plural; None where a number is not known."""
-        return {}
+    _counts: Any  # numbers of records, nodes and so on, by a name in the plural; None where a number is not known
 
     def _readable_counts(self) -> dict[str, str]:
         try:
-            counts = {name: readable(count) for name, count in self._counts().items()}
+            counts = {name: readable(count) for name, count in self._counts.items()}
         except (AttributeError, IndexError, TypeError, ValueError):  # mapped leaves need not be arrays
             counts = {}
         numbers = {name: float(count) for name, count in counts.items() if count is not None and count.size == 1}

@@ -16,10 +16,8 @@ T = TypeVar("T", bound=type)
 
 
 def static(omitted: bool = False, **options: Any) -> Any:
-    """Declare a field of a mechanism that JAX never traces, such as a shape or a name.
-
-    If `omitted` is True and the value of the field is None, `Mechanism.spec` and ``repr`` omit the field. Default:
-    False. `options` are options of `dataclasses.field`.
+    """Declare a field of a mechanism that JAX never traces, such as a shape or a name. If it is None and `omitted` is
+    True, `Mechanism.spec` and ``repr`` leave it out. `options` are those of `dataclasses.field`.
     """
     return dataclasses.field(metadata={"static": True, "optional": omitted}, **options)
 
@@ -47,10 +45,7 @@ class _HostValues:
 
 
 def pytree(cls: T) -> T:
-    """Class decorator that makes a frozen dataclass ``cls`` a JAX pytree.
-
-    The leaves of the pytree are all fields that are not `static`.
-    """
+    """Class decorator that makes a frozen dataclass ``cls`` a JAX pytree; its leaves are the fields not `static`."""
     fields = dataclasses.fields(cls)
     hosted = [f.name for f in fields if f.metadata.get("host")]
     fixed = [f.name for f in fields if f.metadata.get("static")]
@@ -83,9 +78,7 @@ def pytree_dataclass(cls: Any = None, /, **options: Any) -> Any:
 
 
 def unchecked(cls: type, *values: Any) -> Any:
-    """An object of a dataclass from its fields in order, which have been checked already or are being traced; fields at
-    the end may be left out and then have their defaults.
-    """
+    """An object from its fields in order, which are checked or traced; those left out at the end have defaults."""
     tree: Any = object.__new__(cls)
     fields = dataclasses.fields(cls)
     for field, value in zip(fields, (*values, *(rest.default for rest in fields[len(values) :])), strict=True):
@@ -102,9 +95,7 @@ def checked_field(tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray],
 
 
 def undeclared_traits(cls: type) -> str:
-    """Lines with the traits that classes above owe (``_owed``, names and meanings) and that no class below declares as
-    an attribute, a property or a field; empty if there are none.
-    """
+    """Lines with the traits that classes above owe (``_owed``, names and meanings) and that no class below declares."""
     lines, declared = [], set[str]()
     for base in cls.__mro__:
         traits = vars(base).get("_owed", {}).items()

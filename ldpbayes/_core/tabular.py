@@ -99,15 +99,14 @@ register_pytree_with_keys(
 def arrays_of_frames(tree: PyTree) -> PyTree:
     """Replace each data frame in the arguments of a model by a table of arrays, and each series by an array.
 
-    `fit` does this for the arguments of a model. Call the function yourself before you pass data frames to functions of
-    NumPyro, such as `numpyro.infer.Predictive`. In the model, a column ``table["age"]`` is an array, and ``table @
-    slopes`` uses the table as a matrix. Raises ValueError if a series has missing numbers, or if two columns have the
-    same name.
+    `fit` does so itself. Call the function before you pass data frames to functions of NumPyro, such as
+    `numpyro.infer.Predictive`. In the model, a column ``table["age"]`` is an array, and ``table @ slopes`` uses the
+    table as a matrix. Raises ValueError if a series has missing numbers, or if two columns have the same name.
 
     Parameters
     ----------
     tree : pytree
-        The arguments: a data frame or a series, or a list, tuple or dict of them. All other objects are not changed.
+        The arguments: frames or series, or a list, tuple or dict of them. All other objects are not changed.
     """
     return jax.tree.map(_arrays_of, tree)
 
@@ -116,7 +115,8 @@ def _arrays_of(leaf: Any) -> Any:
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
         return leaf
     if column_names(leaf) is not None:
-        return leaf if isinstance(leaf, Table) else Table(dict(_columns(leaf)))
+        parts = leaf if isinstance(leaf, Table) else nw.from_native(leaf).iter_columns()
+        return leaf if parts is leaf else Table({part.name: values_of(part.to_native()) for part in parts})
     series = _series(leaf)
     if series is None and not hasattr(leaf, "to_numpy"):  # as arrays of Arrow and indexes of pandas have
         return leaf
@@ -142,10 +142,6 @@ def rows_of(frame: Any, names: Iterable[Any]) -> np.ndarray:
     """Columns of a data frame, or of a `Table`, as the columns of an array (rows, columns)."""
     columns = _arrays_of(frame)._columns
     return np.stack([columns[name] for name in names], axis=-1)
-
-
-def _columns(frame: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    return ((series.name, values_of(series.to_native())) for series in nw.from_native(frame).iter_columns())
 
 
 def _series(data: Any) -> Any:

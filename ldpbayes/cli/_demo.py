@@ -1,8 +1,4 @@
-"""`ldpbayes demo`: two real data sets, privatized, and analysed three ways by the same model and priors.
-
-Naive: the released values taken at face value. Noise-aware: the mechanism is part of the likelihood. Non-private: the
-original data, which an analyst would not have.
-"""
+"""`ldpbayes demo`: two real data sets, privatized, and analysed by one model: naive, noise-aware and non-private."""
 
 import pathlib
 import sys

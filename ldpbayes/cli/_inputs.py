@@ -41,7 +41,6 @@ GROUP_PLATES = {"hierarchical": "group", "regional_histograms": "region"}  # nam
 # sites that the summary leaves out: coordinates of the sampler, and a density, of which it shows functionals
 INNER_SITES = {"regional_histograms": {"logits"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 
-
 # Mechanisms with which [KJKH] studies calibration: Figures 1, 11 and 10.
 CALIBRATED_MECHANISMS: dict[str, dict[str, Any]] = {
     "clipped_gaussian": {"mechanism": "laplace", "lower": -5, "upper": 5},
@@ -62,9 +61,7 @@ def option(name: str) -> str:
 
 @contextlib.contextmanager
 def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
-    """TypeError, ValueError and files that cannot be read become `BadInput` that names their source, and wrong
-    arguments that were typed as `options` as such.
-    """
+    """Errors of values and files become `BadInput` with their source; arguments among `options` as they are typed."""
     try:
         yield
     except FileError as error:
@@ -156,7 +153,7 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, but it holds the level {name!r}")
-    spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, parameters, columns)
+    spec = _mechanism_spec(args, parameters, columns)
     table.read([*columns, *personal.values(), *by, *persons])
     arrays = {name: table.numbers(column) for name, column in personal.items()}
     groups = table.groups(by[0]) if by else {}
@@ -193,12 +190,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     return [Named(f"{path}, {by[0]} {word}", word, part) for word, part in zip(groups, parts, strict=True)]
 
 
-def _typed(args: argparse.Namespace) -> dict[str, Any]:
-    """Parameters of mechanisms among the arguments."""
-    return _prefixed(args, PARAMETER_PREFIX)
-
-
-def _prefixed(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
+def _typed(args: argparse.Namespace, prefix: str = PARAMETER_PREFIX) -> dict[str, Any]:
+    """Parameters of mechanisms, or of what has another prefix, among the arguments."""
     return {name.removeprefix(prefix): value for name, value in vars(args).items() if name.startswith(prefix)}
 
 
@@ -215,14 +208,11 @@ def load_private(args: argparse.Namespace) -> tuple[Mechanism, np.ndarray]:
 def stated_mechanism(args: argparse.Namespace, columns: list[str]) -> Mechanism:
     """The mechanism that is named."""
     with naming(f"--mechanism {args.mechanism}", _typed(args)):
-        spec = {"mechanism": args.mechanism} | _mechanism_parameters(args, _typed(args), columns)
-        return mechanism_from_spec(spec)
+        return mechanism_from_spec(_mechanism_spec(args, _typed(args), columns))
 
 
 def planned_mechanisms(args: argparse.Namespace, model: str = "") -> dict[str, Mechanism]:
-    """Every mechanism that is named with every epsilon, by the names of both; each takes the options that it has. By
-    default that of a model's `CALIBRATED_MECHANISMS`.
-    """
+    """Every mechanism with every epsilon, by both names, each with the options it has; or a model's by default."""
     typed = {name: value for name, value in _typed(args).items() if value is not None}
     mechanisms = dict[str, Mechanism]()
     if not args.mechanism:
@@ -257,8 +247,8 @@ def _mechanism_class(name: str) -> Any:
         raise BadInput(f"no mechanism {meant}; --mechanism must be one of {', '.join(names)}") from None
 
 
-def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
-    """Arguments of the mechanism's constructor; BadInput if it is unknown, has no such option, or needs another."""
+def _mechanism_spec(args: argparse.Namespace, typed: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
+    """The mechanism that is named, as a spec; BadInput if it is unknown, has no such option, or needs another."""
     cls: Any = _mechanism_class(args.mechanism)
     values, fields = dict(typed), parameters_of(cls)
     if "mechanism" in fields:
@@ -280,7 +270,7 @@ def _mechanism_parameters(args: argparse.Namespace, typed: Mapping[str, Any], co
     values.pop("levels", None)
     if values.pop("column", None) and (fields["column"] or len(columns) > 1):
         values["columns"] = columns
-    return values
+    return {"mechanism": args.mechanism} | values
 
 
 def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], dict[str, np.ndarray]]:
@@ -293,7 +283,7 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
             raise BadInput(f"{option(name)} must be {allowed}, got {spread}")
     public = {name for ratio in args.ratio for name in ratio}
     columns_in_use = [*spreads["scale"], *spreads["standard_deviation"], *spreads["variance"], *sorted(public)]
-    of_format = _prefixed(args, FORMAT_PREFIX)
+    of_format = _typed(args, FORMAT_PREFIX)
     options = {name: getattr(args, name) for name in FRAME_OPTIONS if getattr(args, name) is not None}
     tables, columns = dict[str, ldp.NoisyTable](), dict[str, np.ndarray]()
     with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format"}):

@@ -79,14 +79,10 @@ MODELS = {  # as `ldpbayes models` describes them
     "smooth_density": "Model of numbers or counts whose law has no parametric family: a smooth density.",
     "warner": "Model of yes-or-no answers: the share of true answers yes.",
 }
-LABEL_LAWS = {
-    "bernoulli": "BernoulliLogits",
-    "laplace": "Laplace",
-    "log_normal": "LogNormal",
-    "normal": "Normal",
-    "poisson": "Poisson",
-}
-"""Laws of a label by their names on the command line: classes of NumPyro."""
+# laws of a label, classes of NumPyro, by their names on the command line
+LABEL_LAWS = {"bernoulli": "BernoulliLogits", "laplace": "Laplace", "log_normal": "LogNormal"}
+LABEL_LAWS |= {"normal": "Normal", "poisson": "Poisson"}
+HIDDEN: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}  # options that the help leaves out
 FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"
 
 
@@ -243,11 +239,10 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     read = formats()
     names = f"{', '.join(read)} (default: by the ending of TABLE); options of a format are typed as --query"
     _add(table, "--format", "NAME", f"format of TABLE: {names}", choices=read)
-    own_options = {name: parameter_entry for entry in read.values() for name, parameter_entry in entry.options.items()}
-    for name, parameter_entry in own_options.items():
-        hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-        kind = str if parameter_entry.annotation is str else parameter
-        table.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **hidden)
+    of_formats = {name: field.annotation for entry in read.values() for name, field in entry.options.items()}
+    for name, kind in of_formats.items():
+        kind = kind if kind is str else parameter
+        table.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **HIDDEN)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in ("scale", "standard_deviation", "variance"):
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
@@ -331,11 +326,10 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
 
 
 def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:
-    """Parameters of all mechanisms as options, which the help leaves out."""
-    hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    """Parameters of all mechanisms as options."""
     names = {name for mechanism in mechanism_names() for name in parameters_of(mechanism_class(mechanism))}
     for name in sorted(names - without - {"mechanism"}):  # a rule's own mechanism is no option
-        group.add_argument(option(name), dest=PARAMETER_PREFIX + name, type=parameter, **hidden)
+        group.add_argument(option(name), dest=PARAMETER_PREFIX + name, type=parameter, **HIDDEN)
 
 
 def _kind(allowed: str, parse: Callable[[str], Any], ok: Callable[[Any], bool]) -> Callable[[str], Any]:

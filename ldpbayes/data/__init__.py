@@ -1,7 +1,4 @@
-"""Released data: releases, tables of noisy cells, their files, and sketches.
-
-A sketch is a small summary of a release. `ldpbayes.fit` can use the sketch in place of the released values.
-"""
+"""Released data: releases, tables of noisy cells, their files, and sketches, which `fit` takes in their place."""
 
 from ldpbayes._core.tabular import arrays_of_frames
 from ldpbayes.data._formula import DesignMatrix, Formula

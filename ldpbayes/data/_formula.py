@@ -24,20 +24,14 @@ class DesignMatrix:
         The standardised columns.
     codes : dict of str to array (N,)
         For each group, the number of the level of each row.
-    centre, unit : array (p,)
-        Means of the columns (0 without an intercept), and standard deviations (1 for a constant column).
-    offset : array (N,)
-        Sum of the terms ``offset(...)``, less ``shift``.
-    shift : float
-        Mean of these sums in the fit, or 0 without an intercept.
-    answer : array (2,)
-        Rough mean and standard deviation of the answers.
-    names, groups
-        Names of the columns; and for each group, its name and its levels.
-    intercept : bool
-        True if the formula has an intercept.
-    learned : str
-        A JSON text, from which `Formula.design` reads new data in the same way.
+    centre, unit, names : (p,)
+        Means of the columns (0 without an intercept), their standard deviations (1 for a constant one), and names.
+    offset, shift : array (N,), float
+        Sums of the terms ``offset(...)``, less their mean ``shift`` in the fit (0 without an intercept).
+    groups, intercept
+        For each group, its name and its levels; and whether the formula has an intercept.
+    answer, learned : array (2,), str
+        Rough mean and standard deviation of the answers; and a JSON text, by which `Formula.design` reads new data.
     """
 
     columns: Any
@@ -64,14 +58,13 @@ class DesignMatrix:
 class Formula:
     """A formula such as ``"income ~ age + C(education) + (1 | region)"``, which makes design matrices of data frames.
 
-    Attributes of a formula are ``answer``, the name on the left, and ``groups``, the names of the columns of terms ``(1
-    | region)``. Such terms are random intercepts.
+    Attributes: ``answer``, the name on the left, and ``groups``, the columns of random intercepts ``(1 | region)``.
 
     Parameters
     ----------
     text : str
-        The formula, in the syntax of the package formulaic, which must be installed (extra ``formula``). Raises
-        ValueError if the left side is not a single name, or if a group is not written as ``(1 | column)``.
+        The formula, in the syntax of the package formulaic (extra ``formula``). Raises ValueError if the left side is
+        not a single name, or if a group is not written as ``(1 | column)``.
     """
 
     def __init__(self, text: str) -> None:
@@ -93,11 +86,10 @@ class Formula:
         frame : data frame or dict of columns
             The columns of the right side. Raises ValueError if one is unknown or has missing values.
         learned : str, optional
-            The text ``learned`` of the design matrix of a fit. The levels of categories, knots of splines, means and
-            standard deviations are then those of the fit. Raises ValueError if it is of another formula, or if a level
-            is new. Default: they are learned from the frame.
+            The text ``learned`` of a fit, whose levels, knots, means and standard deviations replace those of the
+            frame. Raises ValueError if it is of another formula, or if a level is new.
         answer : pair of float
-            Rough mean and standard deviation of the answers, which the matrix keeps for priors. Default: 0 and 1.
+            Rough mean and standard deviation of the answers, for priors. Default: 0 and 1.
         """
         import formulaic
         import pandas as pd

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+import jax
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -36,21 +37,18 @@ class Source(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Sketch(Holding):
-    """Base class of sketches. A sketch is a small summary that replaces the released values of a release.
+    """Base class of sketches: small summaries, made by `Release.sketch`, that replace the values of a release.
 
-    `Release.sketch` makes a sketch. Most sketches consist of weighted nodes. A node is a possible released value, and
-    its weight says how many records the node replaces. Some weights may be negative. The attributes are arrays
-    ``nodes`` (nodes, *event), where ``event`` is the shape of one released value, and ``weights`` (nodes,). An
-    `ExpandedSketch` has a polynomial instead of nodes.
-
-    Every sketch has these attributes:
+    Most sketches consist of weighted nodes: ``nodes`` (nodes, *event) are possible released values, where ``event`` is
+    the shape of one value, and ``weights`` (nodes,) say how many records each node replaces; some may be negative. An
+    `ExpandedSketch` has a polynomial instead. Every sketch has these attributes:
 
     - ``mechanism``: the mechanism of the released values;
     - ``num_groups``: the number of groups, or None if there are no groups;
     - ``coords``: a dict with the labels of the groups, by the name of an axis in the results of `fit`, or None;
     - ``doubts``: the text of each `ReleaseWarning` about the released values;
-    - ``sources``: the files from which `sketch_from` read the released values. () for other sketches;
-    - ``added``: for each release in the sketch, its mechanism and the number of values about one person. () for a
+    - ``sources``: the files from which `sketch_from` read the released values;
+    - ``added``: for each release in the sketch, its mechanism and the number of values about one person; () for a
       single release with one value for each person.
 
     Examples
@@ -77,17 +75,10 @@ class Sketch(Holding):
     _parts = property(lambda self: (self,))  # sketches of one mechanism each, whose sum it is
     promises = property(lambda self: self.added or (Promise(self.mechanism),), doc="The guarantee of each release.")
 
-    @property
-    def occupied(self) -> np.ndarray:
-        """The array ``nodes``, without those of weight 0, where log-likelihoods may be infinite, but equally long."""
-        return np.where(self.weights != 0, self.nodes, self.nodes[np.argmax(np.abs(self.weights))])
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "groups": self.num_groups}
-
-    def _common(self) -> Any:
-        """What sketches that add have in common: by default all of the mechanism."""
-        return self.mechanism
+    #: The array ``nodes``, without those of weight 0, where log-likelihoods may be infinite, but equally long.
+    occupied = property(lambda self: np.where(self.weights != 0, self.nodes, self.nodes[np.abs(self.weights).argmax()]))
+    _counts = property(lambda self: {"records": self.size, "groups": self.num_groups})
+    _common = property(lambda self: jax.tree.structure(self.mechanism))  # of sketches that add; budgets may differ
 
     def _plus(self, other: Any) -> Any:
         """Sum with another sketch of the class and of a mechanism in common; ValueError if the two do not add."""
@@ -99,7 +90,7 @@ class Sketch(Holding):
         if type(self._parts[0]) is not type(other._parts[0]):
             hint = "; make them with the same expand= (True or False)" if self.mechanism == other.mechanism else ""
             raise ValueError(f"sketches of different kinds cannot be added: {self} and {other}{hint}")
-        if not (self._common() == other._common() and self.coords == other.coords):
+        if not (self._common == other._common and self.coords == other.coords):
             raise ValueError(f"sketches of different mechanisms or groups cannot be added: {self} and {other}")
         names = {source.digest: source.name for source in self.sources}
         twice = [f"{names[digest]} and {name}" for name, _, digest in other.sources if digest in names]
@@ -114,21 +105,16 @@ class Sketch(Holding):
         return self if is_integer(other) and other == 0 else NotImplemented  # where ``sum`` starts
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the sketch to an ``.npz`` file, without the released values. If writing fails or is interrupted, an old
-        file of this name stays as it is.
-        """
+        """Write an ``.npz`` file without the released values; a failed write leaves an old file as it is."""
         if pathlib.Path(path).suffix != ".npz":
             raise ValueError(f"the name of a sketch file must end in .npz, got {os.fspath(path)!r}")
         with whole_file(path) as file:
             self._write(file)
 
     def _write(self, file: BinaryIO) -> None:
-        header: dict[str, Any] = {
-            "format": SKETCH_FORMAT,
-            "kind": type(self).__name__,
-            "mechanism": self.mechanism.spec(),
-        }
-        header["added"] = [(mechanism.spec(), *more) for mechanism, *more in self.added]
+        added = [(mechanism.spec(), *more) for mechanism, *more in self.added]
+        header: dict[str, Any] = {"format": SKETCH_FORMAT, "kind": type(self).__name__, "added": added}
+        header["mechanism"] = self.mechanism.spec()
         arrays = dict[str, Any]()
         for name, value in _fields(self).items():
             if name == "parts":  # files in the file
@@ -182,17 +168,15 @@ def _fields(value: Any) -> dict[str, Any]:
 
 @pytree_dataclass(eq=False)
 class Groups(Sequence):
-    """A sequence with one sketch or release for each group of records, for `observe` and for models of groups.
-
-    ``Release.sketch(by=...)`` makes `Groups` if the released values are not discrete.
+    """A sequence with one sketch or release for each group of records, for `observe` and for models of groups, as made
+    by ``Release.sketch(by=...)`` if the released values are not discrete.
 
     Parameters
     ----------
     parts : sequence of Sketch or Release
-        One sketch or release for each group, in the order of the groups.
+        One for each group, in the order of the groups.
     coords : dict of str to tuple, optional
-        The name of the axis of groups, and a tuple with the names of the groups: ``{"region": ("north", "south")}``.
-        The results of `fit` have these names as labels. Default: no names.
+        Names of the groups, by the name of their axis in the results of `fit`: ``{"region": ("north", "south")}``.
     """
 
     parts: Sequence[Any]
@@ -223,37 +207,30 @@ def levels_of(by: Any, n: int) -> tuple[np.ndarray, dict[str, tuple] | None]:
 
 @pytree_dataclass(eq=False, repr=False)
 class MomentSketch(Sketch):
-    """Sketch of released rows: the number, the mean and the covariance of the rows.
+    """Sketch of released rows by their number, mean and covariance ([KJKH] sec. 3.2.3), exact if original rows are
+    normal.
 
-    The sketch is exact if the law (probability distribution) of an original row is normal, because the sum of normal
-    log densities depends only on these moments. For rows of D columns, the attribute ``nodes`` (2D, D) has 2D points
-    with the same mean and covariance as the rows ([KJKH] sec. 3.2.3). The attribute ``weights`` (2D,) has equal
-    weights, whose sum is the number of records.
+    For rows of D columns, ``nodes`` (2D, D) are points with the mean and covariance of the rows, of equal ``weights``
+    (2D,), whose sum is the number of records.
     """
 
     nodes: Any
     weights: Any
 
+    _counts = property(lambda self: {"records": self.size, "columns": self.nodes.shape[-1]})
+    _common = property(lambda self: self.mechanism)
+
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "MomentSketch":
-        """Compress N released rows (N, D) of D columns to a sketch.
-
-        Raises ValueError if the noise of `mechanism` is not Gaussian, or if the records have different budgets.
-        """
+        """Compress rows (N, D); ValueError if the noise is not Gaussian, or if records have different budgets."""
         if {Gaussian, IndependentGaussian}.isdisjoint(mechanism.form_classes):
             raise ValueError(f"rows can be sketched under Gaussian noise in numeric columns; got {mechanism!r}")
         if mechanism.batch_shape != ():
             raise ValueError("a sketch of rows needs one budget for all; sketch the rows of each budget separately")
         array = np.asarray(values)
-        chunks = (
-            np.asarray(array[start : start + ROWS_READ_AT_ONCE], float)
-            for start in range(0, len(array), ROWS_READ_AT_ONCE)
-        )
-        parts = [_nodes_of_moments(rows, np.ones(len(rows))) for rows in chunks]
+        chunks = (array[start : start + ROWS_READ_AT_ONCE] for start in range(0, len(array), ROWS_READ_AT_ONCE))
+        parts = [_nodes_of_moments(np.asarray(rows, float), np.ones(len(rows))) for rows in chunks]
         return cls(mechanism, *_nodes_of_moments(*map(np.concatenate, zip(*parts, strict=True))))
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "columns": self.nodes.shape[-1]}
 
     def _plus(self, other: Any) -> "MomentSketch":
         nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
@@ -273,29 +250,23 @@ def _nodes_of_moments(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray
 
 @pytree_dataclass(eq=False, repr=False)
 class TotalSketch(Sketch):
-    """Sketch of noisy statistics of each record, such as x² and x y: the sum of the statistics over all records.
+    """Sketch of noisy statistics of each record, such as x² and x y: their sum over all records ([KJKH] sec. 3.1).
 
-    The sum is treated as one released value ([KJKH] sec. 3.1). For k statistics, ``nodes`` (1, k) has the sums, in the
-    units of the statistics, and ``weights`` is [1]. The attribute ``mechanism`` is the mechanism of the sum, and
-    ``mechanism.count`` is the number of records.
+    For k statistics, ``nodes`` (1, k) has the sums, in the units of the statistics, and ``weights`` is [1].
+    ``mechanism`` is that of the sum, and ``mechanism.count`` is the number of records.
     """
 
     nodes: Any
     weights: Any
 
     size = property(lambda self: self.mechanism.count)
+    _common = property(lambda self: dataclasses.replace(self.mechanism, count=None))
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any) -> "TotalSketch":
-        """Sum the noisy statistics (N, k) of N records, where each record has k statistics.
-
-        Raises ValueError if `mechanism` is for sums over several records.
-        """
+        """Sum statistics (N, k) of N records; ValueError if `mechanism` is for sums over several records."""
         array: Any = array_of(values)
         return cls(mechanism.total(len(array)), array.sum(axis=0)[None], np.ones(1))
 
-    def _common(self) -> Any:
-        return dataclasses.replace(self.mechanism, count=None)
-
     def _plus(self, other: Any) -> "TotalSketch":
-        return TotalSketch(self._common().total(self.size + other.size), self.nodes + other.nodes, np.ones(1))
+        return TotalSketch(self._common.total(self.size + other.size), self.nodes + other.nodes, np.ones(1))

@@ -44,12 +44,10 @@ class Keys(dict[str, np.ndarray]):
 
 @pytree_dataclass(eq=False, repr=False)
 class NoisyTable(Release):
-    """A table of noisy statistics, such as counts, with one released value for each cell, and keys that identify the
-    cells.
+    """A table of noisy statistics, such as counts: one released value for each cell, and keys that identify the cells.
 
-    A key is a column of labels, for example the state or the age group. `from_frame` and `from_file` make tables.
-    ``table[rows]`` is a table of some cells, for a slice, a boolean mask or positions ``rows``. The results of `fit`
-    have the labels of the keys.
+    A key is a column of labels, such as the state or the age group, which the results of `fit` have, too. `from_frame`
+    and `from_file` make tables. ``table[rows]`` is a table of some cells, for a slice, a boolean mask or positions.
 
     Parameters
     ----------
@@ -58,11 +56,10 @@ class NoisyTable(Release):
         the noisy values were changed before printing, use a reporting rule of `ldpbayes.mechanisms`, such as
         ``Rounded(mechanism, unit)``.
     keys : dict of str to array (N,)
-        For each name of a key, the labels of the N cells. The key with the largest areas (such as states) comes first.
-        Raises ValueError if a label is missing, or if two cells have equal labels in all keys.
+        The labels of the N cells, by names of keys; that with the largest areas (such as states) comes first. Raises
+        ValueError if a label is missing, or if two cells have equal labels in all keys.
     privacy : str, optional
-        The privacy statement of the publisher, which `fit` shows instead of the guarantee of the mechanism. Default:
-        None.
+        The privacy statement of the publisher, which `fit` shows instead of the guarantee of the mechanism.
     neighbours : {"add_remove", "replace"}, optional
         Which data sets the guarantee and the sensitivity compare: one person is added or removed, or is replaced by
         another one. Give also ``times``, the largest number of cells in which one person is counted: a person who is
@@ -79,6 +76,8 @@ class NoisyTable(Release):
     privacy: str | None = host(default=None)
     neighbours: str | None = host(default=None, kw_only=True)
 
+    #: Name of the axis of cells in the results of `fit`: that of the only key, or "cell".
+    dim = property(lambda self: next(iter(self.keys)) if len(self.keys) == 1 else "cell")
     _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy", "neighbours", *Release._beside)
 
     def __post_init__(self, persons: Any = None) -> None:
@@ -139,31 +138,28 @@ class NoisyTable(Release):
         ----------
         frame : data frame or dict of str to array
             The data, with one row for each cell.
-        value : str
-            Name of the column of released values.
-        keys : str or sequence of str
-            Names of the key columns, whose labels identify the cells, with the largest areas (such as states) first.
+        value, keys : str, str or sequence of str
+            The column of released values, and the key columns, of which that with the largest areas (such as states) is
+            first.
         noise : str or class
             The law of the noise: "laplace", "gaussian", "discrete_laplace" (also called "geometric") or
             "discrete_gaussian". Or a class of `ldpbayes.noise` whose only parameter is the scale.
         scale, standard_deviation, variance : float or str
-            The size of the noise. Give exactly one of these three arguments: a number for all cells, or the name of a
-            column with a number for each cell. The scale and the standard deviation are in the unit of the values. The
-            variance is in the squared unit.
+            The size of the noise, by exactly one of these: a number for all cells, or the name of a column of numbers.
+            Scale and standard deviation are in the unit of the values, the variance in its square.
         sensitivity : float, optional
-            The largest change of a value before noise if one record changes, in the unit of the values. Default:
-            unknown. The table then states no privacy guarantee.
+            The largest change of a value before noise if one record changes. Default: unknown, without a privacy
+            guarantee.
         neighbours, times, privacy : optional
             As in `NoisyTable`.
         unit, floor, threshold : float, optional
-            Reporting rules: how the noisy values were changed before printing. In this order, they were rounded to
-            multiples of ``unit``, printed as ``floor`` if below ``floor``, and are missing (NaN) in the frame if below
-            ``threshold``. Default: no rule. Without ``threshold``, missing values must be missing for reasons that are
-            unrelated to the values.
+            Reporting rules. In this order, the noisy values were rounded to multiples of ``unit``, printed as ``floor``
+            if below ``floor``, and are missing (NaN) in the frame if below ``threshold``. Without ``threshold``,
+            missing values must be missing for reasons that are unrelated to the values.
         repeats : str, optional
-            Only if cells were measured several times, each time with new noise: name of the column that numbers the
-            measurements of a cell. This column becomes the last key. A `ReleaseWarning` is issued if measurements of
-            the same cell differ too much or too little for the stated noise.
+            If cells were measured several times, each time with new noise: the column that numbers the measurements of
+            a cell, which becomes the last key. A `ReleaseWarning` is issued if they differ too much or too little for
+            the stated noise.
         """
         law, columns = _law(noise), columns_of(frame)
         stated = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
@@ -221,14 +217,12 @@ class NoisyTable(Release):
 
         Parameters
         ----------
-        path : path
-            The file.
-        value, keys : str or sequence of str, optional
-            Names of columns, as in `from_frame`. Some formats state them.
+        path, value, keys
+            The file, and names of columns as in `from_frame`, which some formats state.
         format : str, optional
-            The format of the file: "csv", "parquet", "census" (see `ldpbayes.tables.read_measurements`), "opendp" (see
-            `ldpbayes.opendp.read_table`), or one with a `ldpbayes.data.readers.reader`. Default: that of the ending of
-            its name.
+            The format: "csv", "parquet", "census" (see `ldpbayes.tables.read_measurements`), "opendp" (see
+            `ldpbayes.opendp.read_table`), or one with a `ldpbayes.data.readers.reader`. Default: by the ending of the
+            name.
         **options
             Options of `from_frame` and of the format, such as ``summary`` of "opendp".
         """
@@ -259,14 +253,9 @@ class NoisyTable(Release):
         return Promise(mechanism, changed=changed, change=sentence, **beside)
 
     @property
-    def dim(self) -> str:
-        """Name of the axis of cells in the results of `fit`: that of the only key, or "cell"."""
-        return next(iter(self.keys)) if len(self.keys) == 1 else "cell"
-
-    @property
     def labels(self) -> np.ndarray:
-        """One label for each of N cells, as an array (N,): the labels of all keys, joined by commas. If two cells then
-        have one label, labels with commas or quotation marks are written in quotation marks.
+        """Labels (N,) of the cells: those of all keys, joined by commas. If two cells then have one label, labels with
+        commas or quotation marks are written in quotation marks.
         """
         if len(self.keys) < 2:
             return self.keys.get(self.dim, np.arange(self.count))
@@ -276,20 +265,13 @@ class NoisyTable(Release):
         return np.array([", ".join(row) for row in rows])
 
     def levels(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k distinct labels (k,) of a key, and for each of N cells the number (N,) of its label.
-
-        `key` is the name of the key. The labels are numbered from 0 to k − 1, in the order in which they first appear.
-        """
+        """Return the labels (k,) of `key`, in order of appearance, and the number of each cell's label (N,)."""
         labels, first, codes = np.unique(self.keys[key], return_index=True, return_inverse=True)
         order = np.argsort(first)
         return labels[order], np.argsort(order)[codes]
 
     def rows_of(self, other: "NoisyTable") -> np.ndarray | None:
-        """Return the position in this table of each cell of another table. The result is None if the two tables have
-        different keys or cells.
-
-        ``table[table.rows_of(other)]`` is a table whose cells have the order of the cells of `other`.
-        """
+        """Return the position in this table of each cell of another; None if the two have different keys or cells."""
         if self.keys.keys() != other.keys.keys() or not self.keys or self.count != other.count:
             return None
         ours, theirs = (zip(*(table.keys[key].tolist() for key in other.keys), strict=True) for table in (self, other))
@@ -297,6 +279,7 @@ class NoisyTable(Release):
         rows = [places.get(cell, -1) for cell in theirs]
         return None if -1 in rows else np.array(rows)
 
+    @property
     def _counts(self) -> dict[str, Any]:
         gaps = 0 if self.values is None else np.count_nonzero(np.isnan(self.values))
         return {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})

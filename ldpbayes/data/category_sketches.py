@@ -5,7 +5,6 @@ import functools
 import math
 import mmap
 from collections.abc import Iterator, Sequence
-from types import NoneType
 from typing import Any
 
 import jax
@@ -30,20 +29,18 @@ FEW_KINDS = 1 << 20  # fewer kinds than this are counted in a table, without sor
 class CountSketch(Sketch):
     """Sketch of discrete released values: the different values, and the number of records that released each of them.
 
-    The sketch leads to exactly the same posterior as the single values. Two released values z count as the same if
-    their probabilities p(z | x) are equal for every original record x (`DiscreteMechanism.equivalence`). Records with
-    different budgets are counted separately. Therefore the mechanism has one budget, or one budget for each node.
+    It leads to exactly the posterior of the single values. Values z count as equal if their probabilities p(z | x) are
+    equal for every record x (`DiscreteMechanism.equivalence`) and they have one budget.
 
-    The attributes are:
-
-    - ``nodes`` (nodes, *event): the different released values, where ``event`` is the shape of one value;
-    - ``weights`` (nodes,): the number of records that released each value;
-    - ``groups`` (nodes,): the code of the group of the records, from 0. None if there are no groups.
+    - ``nodes`` (nodes, *event): the different released values; ``mechanism`` has one budget, or one for each of them;
+    - ``weights``, ``groups`` (nodes,): for each, the number of records, and their group, from 0 (None without groups).
     """
 
     nodes: Any
     weights: Any
     groups: Any = None
+
+    _counts = property(lambda self: {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups})
 
     @classmethod
     def of(cls, values: ArrayLike, mechanism: Any, by: np.ndarray | None = None) -> "CountSketch":
@@ -51,12 +48,6 @@ class CountSketch(Sketch):
         array = np.asarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
         return cls(mechanism, array, np.ones(len(array)), by, num_groups=num_groups)._compressed()
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "nodes": self.weights.shape[-1], "groups": self.num_groups}
-
-    def _common(self) -> Any:
-        return jax.tree.structure(self.mechanism)  # budgets may differ
 
     def _plus(self, other: Any) -> "CountSketch":
         if (self.groups is None) != (other.groups is None):
@@ -123,16 +114,11 @@ MOST_SQUARES_PER_RECORD = 0.05  # r² / N of accurate expansions; errors in nats
 class ExpandedSketch(Sketch):
     """Sketch of released categories: a polynomial that approximates the log-likelihood near the posterior mode.
 
-    The mechanism must be a pure protocol (`ldpbayes.mechanisms.PureProtocol`), with one budget, or one budget for each
-    record. The log-likelihood is a smooth function of the shares θ of the categories. If there are many records, the
-    posterior is narrow. A polynomial of order 3 or 4 in θ is then accurate enough.
+    The mechanism must be a pure protocol (`ldpbayes.mechanisms.PureProtocol`), with one budget, or one for each record.
+    With many records the posterior of the shares θ is narrow, and a polynomial of order 3 or 4 in θ accurate enough.
 
-    The variables of the polynomial are the shares of d categories, as an array (d,), or (G, d) for G groups of records.
-    The attributes are:
-
-    - ``polynomial``: the polynomial. Its value is a log-likelihood, in nats;
-    - ``count``: the number of records;
-    - ``records``: the released values, or None if they were not kept.
+    - ``polynomial``: its value is a log-likelihood, in nats, of shares (d,) of d categories, or (G, d) with G groups;
+    - ``count``, ``records``: the number of records, and the released values, or None if they were not kept.
     """
 
     polynomial: Polynomial
@@ -148,15 +134,13 @@ class ExpandedSketch(Sketch):
         at: "ExpandedSketch | Frame | None" = None,
         keep_records: bool = True,
     ) -> "ExpandedSketch":
-        """Expand the log-likelihood of N released values (N, *event) into a polynomial of order 4, or 3 if there are
-        more than 24 categories, around shares near the posterior mean. `Release.sketch` describes the options.
-        """
+        """Expand the log-likelihood of values (N, *event) near the mean of the shares; see `Release.sketch`."""
         array = np.asanyarray(values)
         num_groups = None if by is None else int(np.max(by)) + 1
         why_not = _hindrance(mechanism)
         if why_not:
             raise ValueError(f"expand=True needs {why_not}")
-        if not isinstance(at, (ExpandedSketch, Frame, NoneType)):
+        if not isinstance(at, ExpandedSketch | Frame | None):
             raise ArgumentError("at", "an ExpandedSketch, from release.sketch(expand=True)", type(at).__name__)
         records = CategoryRecords(array, mechanism, by)
         if not isinstance(at, ExpandedSketch):
@@ -183,9 +167,7 @@ class ExpandedSketch(Sketch):
         return dataclasses.replace(total, **kept)
 
     def log_likelihood(self, theta: ArrayLike) -> np.ndarray:
-        """Return the exact log-likelihoods (m,) of all released values, in nats, at m vectors of shares `theta` (m, d),
-        or (m, G, d) with G groups. Raises ValueError if the sketch did not keep the values.
-        """
+        """Return exact log-likelihoods (m,), in nats, at shares (m, d) or (m, G, d); ValueError without the values."""
         points = np.asarray(theta, float)
         shape = (*self.law_shape, self.mechanism.categories)
         if points.shape[1:] != shape or points.ndim != 1 + len(shape):
@@ -196,8 +178,6 @@ class ExpandedSketch(Sketch):
         if self.records is None:
             raise ValueError("the sketch has not kept its records; make it with keep_records=True")
         return self.records
-
-    _common = CountSketch._common
 
     def _plus(self, other: Any) -> "ExpandedSketch":
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (self.count, other.count))
@@ -362,9 +342,7 @@ def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | No
 
 
 def frame_at_mode(records: Any, batch: tuple[int, ...] = ()) -> Frame:
-    """Coordinates around each group's mode in which standard deviations are about one, under a uniform prior, from
-    `CategoryRecords`, or another object with their mechanism, `thinned` and `derivatives`.
-    """
+    """Coordinates around each group's mode, of `CategoryRecords` or the like, with standard deviations of about one."""
     d = records.mechanism.categories
     start, _ = _mode(records.thinned(PROBED_RECORDS), np.full(d, 1 / d))
     center, information = _mode(records, np.broadcast_to(start, (*batch, d)))

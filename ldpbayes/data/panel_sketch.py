@@ -39,26 +39,21 @@ MOST_INNER_PANELS = 1024  # panels between the bounds, where others are graded
 
 @pytree_dataclass(eq=False, repr=False)
 class PanelSketch(Sketch):
-    """Sketch of released numbers: for each of many intervals (panels), the moments of the released values in the
-    interval.
+    """Sketch of released numbers of one budget: the moments of the values in each of many intervals (panels).
 
-    Let x be a record, z its released value, and θ the parameters of the model. Within a panel, log p(z | θ) is a smooth
-    function of z. Therefore the moments determine the log-likelihood Σ log p(z_i | θ) of all values almost exactly. All
-    records have one budget. A `MixedSketch` has one such sketch for each of a few budgets.
+    For a record x, its released value z, and parameters θ of the model, log p(z | θ) is a smooth function of z within a
+    panel. Therefore the moments determine the log-likelihood Σ log p(z_i | θ) of all values almost exactly.
 
-    The attributes are:
-
-    - ``moments`` (panels, 12): for each panel, the sums Σ P_n(t_i) over its values, for n = 0, ..., 11. P_n is the
+    - ``moments`` (panels, 12): the sums Σ P_n(t_i) over the values of each panel, for n = 0, ..., 11. P_n is the
       Legendre polynomial of degree n, and t_i is the position of value i in the panel, from −1 to 1.
     - ``tails`` (2, 2): the number and the sum of the values below the first panel (row 0) and above the last panel (row
       1), where log p is linear in z. Under staircase noise, these values are moved into the panels by multiples of the
       step. A row then has the number 0 and the sum of all moves.
     - ``atoms`` (places,): only if the mechanism releases some records without noise: the number of released values that
-      are equal to a clipping bound, or to an integer between the bounds. The attribute ``places`` has these numbers.
+      are equal to each of ``places``, the clipping bounds and the integers between them.
     - ``edges`` (panels + 1,): the ends of the panels, in the unit of the data.
-    - ``order``: the number of nodes (weighted values of z, at most 12) that replace the values of a panel.
-    - ``grid``: the number of intervals for the numerical integration over x. None means as many intervals as panels.
-    - ``chosen``: True if `coarser` does not change the panels, for example because a user chose their number.
+    - ``order``, ``grid``: numbers of nodes (at most 12) that replace the values of a panel, and of intervals for the
+      integral over x (None: as many as panels). ``chosen``: whether `coarser` leaves the panels as they are.
     - ``records``, ``probes``: the released values, if they were kept, and at most 256 of them, for the check by `fit`.
     """
 
@@ -74,11 +69,10 @@ class PanelSketch(Sketch):
 
     arrays = ("moments", "tails", "atoms")  # the fields in which sketches on equal panels differ
     size = property(lambda self: self.moments[..., 0].sum() + self.tails[..., 0].sum() + self.atoms.sum())
+    _counts = property(lambda self: {"records": self.size, "nodes": len(self.nodes)})
     _tallies = property(lambda self: np.concatenate([self.moments[:, 0], self.tails[:, 0], self.atoms]))
-    places = property(
-        lambda self: atom_places(self.mechanism, self.edges),
-        doc="The numbers at which ``atoms`` are counted, as an array (places,).",
-    )
+    #: The numbers at which ``atoms`` are counted, as an array (places,).
+    places = property(lambda self: atom_places(self.mechanism, self.edges))
     channel_panels = property(lambda self: self.grid or len(self.edges) - 1, doc="Number of panels in x.")
     #: A more exact sketch with 12 nodes for each panel. `fit` compares this sketch with it.
     reference = property(lambda self: dataclasses.replace(self, order=MOMENTS_PER_PANEL))
@@ -104,9 +98,7 @@ class PanelSketch(Sketch):
 
     @cached_property
     def nodes(self) -> np.ndarray:
-        """The values that replace the released values: Gauss-Legendre nodes of each panel, two nodes below and two
-        above all panels, and ``places``. They depend only on the panels.
-        """
+        """Gauss-Legendre nodes of each panel, two nodes below and two above all panels, and ``places``."""
         edges = np.asarray(self.edges)
         t, _ = leggauss(self.order)
         inner = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + t)).ravel()
@@ -134,9 +126,8 @@ class PanelSketch(Sketch):
         return xp.concatenate([inner.ravel(), tails, self.atoms])
 
     def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
-        """Return a sketch with about `panels` panels and at most `grid` intervals of x, computed from the moments of
-        this sketch; this sketch itself if ``chosen`` is True. `lattice` is True if every integer must be an end of a
-        panel (default: as in this sketch).
+        """Return a sketch of about so many panels and at most `grid` intervals of x, or this one if ``chosen``.
+        `lattice`: whether every integer must be an end of a panel (default: as in this sketch).
         """
         at_least(1, "panels", panels)
         at_least(1, "grid", grid)
@@ -160,20 +151,12 @@ class PanelSketch(Sketch):
         return dataclasses.replace(self, **{name: share * part for name, part in zip(self.arrays, parts, strict=True)})
 
     def refine(self, lattice: bool | None = None) -> "PanelSketch | None":
-        """Return a sketch of the released values with four times as many panels; None if they were not kept. `lattice`
-        is as in `Release.sketch`.
-        """
+        """Return a sketch of the released values with four times as many panels; None if they were not kept."""
         if self.records is None:
             return None
         panels = 4 * (len(self.edges) - 1)
         finer: Any = sum(PanelSketch.of(values, self.mechanism, panels, lattice) for values in self.records)
         return dataclasses.replace(finer, doubts=self.doubts, added=self.added)
-
-    def _counts(self) -> dict[str, Any]:
-        return {"records": self.size, "nodes": len(self.nodes)}
-
-    def _common(self) -> Any:
-        return jax.tree.structure(self.mechanism)  # budgets may differ
 
     def _plus(self, other: Any) -> Any:
         if self.mechanism != other.mechanism:
@@ -194,12 +177,9 @@ class PanelSketch(Sketch):
 
 @pytree_dataclass(eq=False, repr=False)
 class MixedSketch(Sketch):
-    """Sketch of released numbers with a few different budgets, clipping bounds or noise scales: one `PanelSketch` for
-    each of them. All records have one law.
+    """Sketch of released numbers of one law, with a few different budgets, clipping bounds or noise scales.
 
-    The attributes are:
-
-    - ``parts``: the sketches, at most 64, in ascending order of the budgets (or bounds, or scales);
+    - ``parts``: a `PanelSketch` of each of them, at most 64, in ascending order of the budgets (or bounds, or scales);
     - ``mechanism``: the mechanism of all parts. A parameter in which the parts differ is an array (parts,);
     - ``nodes`` and ``weights`` (nodes, parts): the nodes and weights of the parts, in columns.
     """
@@ -231,8 +211,6 @@ class MixedSketch(Sketch):
     def nodes(self) -> Any:
         nodes = _columns([part.nodes for part in self.parts], "edge")
         return nodes[:, :1] if is_concrete(nodes) and np.all(nodes == nodes[:, :1]) else nodes
-
-    _common = PanelSketch._common
 
     def _plus(self, other: Any) -> Any:
         return MixedSketch.of(self.parts + other._parts)
@@ -273,10 +251,8 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
         ends = (low, lower, upper, high)
         far = FAR_RANGES * max(upper - lower, resolution)
         share = 1.0 if panels is None else (len(_graded(inside, PANEL_GROWTH, ends, far)) - 1) / panels
-        edges, bends = (
-            _graded(math.ceil(inside / share), PANEL_GROWTH * share, ends, far),
-            mechanism.released_breakpoints,
-        )
+        edges = _graded(math.ceil(inside / share), PANEL_GROWTH * share, ends, far)
+        bends = mechanism.released_breakpoints
         apart = np.abs(bends[:, None] - edges).min(axis=1) > 1e-9 * (upper - lower)  # rounding makes no panels
         return np.union1d(edges, bends[apart]), inside
     if panels is None:
@@ -293,8 +269,8 @@ def panel_edges(mechanism: Any, panels: int | None = None, lattice: bool | None 
 
 
 def _graded(inside: int, growth: float, ends: tuple[float, float, float, float], far: float) -> np.ndarray:
-    """Edges, beyond the bounds ever further apart: the log density is smooth in the logarithm of the distance, and from
-    `far` on what it owes to the law of the records is small, and falls as the inverse of the distance.
+    """Edges ever further apart beyond the bounds: the log density is smooth in the logarithm of the distance, and from
+    `far` on what it owes to the law of the records falls as the inverse of the distance.
     """
     low, lower, upper, high = ends
     width, reach = (upper - lower) / inside, max(lower - low, high - upper)

@@ -33,8 +33,7 @@ from ldpbayes.privacy.guarantee import counted_once
 class ReleaseWarning(LdpBayesWarning):
     """Warning that the released values are nearly impossible under the stated mechanism, whatever the records are.
 
-    The message says which property of the values is nearly impossible. Usually, the stated mechanism or one of its
-    parameters is wrong.
+    Its message says which of their properties is. Usually, the stated mechanism or one of its parameters is wrong.
     """
 
 
@@ -49,31 +48,26 @@ class Release(Holding):
     Usually, each value belongs to one record (the original value of one person), and the guarantee protects each
     record. A release can also have a single value that is a statistic of many records: a noisy count, sum or mean. Its
     mechanism has no clipping bounds, and states the sensitivity (the largest change of the statistic if one record
-    changes). A release without values is a plan, whose values a model can simulate.
+    changes).
 
     Parameters
     ----------
     values : array_like (N, *event) or None
-        One released value for each of N records: a number, a code, or an array of the shape ``mechanism.event_shape``
-        (such as bits). None makes a plan. Raises ValueError if a value is impossible under the mechanism. If the values
-        are nearly impossible, a `ReleaseWarning` is issued.
+        One released value for each of N records: a number, a code, or an array of the shape ``mechanism.event_shape``.
+        None makes a plan, whose values a model can simulate. Raises ValueError if a value is impossible under the
+        mechanism. A `ReleaseWarning` is issued if the values are nearly impossible.
     mechanism : Mechanism
-        The mechanism that made the values. Its class must be registered (`ldpbayes.mechanisms.register`). Each
-        parameter of the mechanism is one number for all records, or an array (N,) with one number for each record.
+        The mechanism that made the values, of a registered class (`ldpbayes.mechanisms.register`). Each parameter is
+        one number for all records, or an array (N,) with one number for each record.
     count : int, optional
-        Number of records. Give the number only if ``values`` is None.
-    times : int, optional
-        Largest number of values about one person. The guarantee and the privacy statements are for all these values
-        together. Default: 1.
+        Number of records, only if ``values`` is None.
+    times, persons : optional
+        Largest number of values about one person (default: 1), which guarantee and privacy statements take together; or
+        an identifier of the person of each value (N,), from which it is counted, and which is not stored.
     about : dict, optional
-        Public facts about the release, which `save` stores as JSON, such as these entries. Default: none.
-
-        - ``about["sampler"]``: the program that drew the values, as `ldpbayes.secure.release` names it;
-        - ``about["column"]``: the name of the column of the values;
-        - ``about["levels"]``: the words for the codes 0, 1, ...
-    persons : array_like (N,), optional
-        An identifier of the person to whom each value belongs. The release computes ``times`` from these identifiers,
-        and does not store them. Default: none.
+        Public facts about the release, which `save` stores as JSON, such as ``"sampler"``, the program that drew the
+        values, ``"column"``, the name of their column, and ``"levels"``, the words for the codes 0, 1, ... Default:
+        none.
 
     Examples
     --------
@@ -130,34 +124,28 @@ class Release(Holding):
                 object.__setattr__(self, "doubts", (problem,))
                 warn(problem, ReleaseWarning)
 
+    #: For each release in this one, its mechanism and the number of values about one person.
+    promises = property(lambda self: self.added or (self._promise,))
+    #: The guarantee for each person, for all values about this person.
+    guarantee = property(lambda self: self._promise.stated(self.mechanism.guarantee).composed(self._promise.times or 1))
+    #: The program that drew the values of a secure release, or None.
+    sampler = property(lambda self: (self.about or {}).get("sampler"))
+    size = property(lambda self: self.count, doc="Number of records.")
+
+    @property
     def _counts(self) -> dict[str, Any]:
         return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}
-
-    promises = property(
-        lambda self: self.added or (self._promise,),
-        doc="For each release in this one, its mechanism and the number of values about one person.",
-    )
-    guarantee = property(
-        lambda self: self._promise.stated(self.mechanism.guarantee).composed(self._promise.times or 1),
-        doc="The guarantee for each person, for all values about this person.",
-    )
 
     @property
     def _promise(self) -> Promise:
         unknown = self.mechanism.trust_model == "central" and self.count > 1 and self.times is None
         return Promise(self.mechanism, self.times, change=OF_ONE_VALUE if unknown else "")
 
-    sampler = property(
-        lambda self: (self.about or {}).get("sampler"),
-        doc="The program that drew the values of a secure release, or None.",
-    )
-    size = property(lambda self: self.count, doc="Number of records.")
-
     def __len__(self) -> int:
         return self.count
 
     def __add__(self, other: "Release") -> "Release":
-        """Return a release of the values of both releases. One person may be in both, so ``times`` are added. Raises
+        """Return a release of the values of both, whose ``times`` are added, since one person may be in both. Raises
         ValueError if the mechanisms are of different kinds, or if one of the releases has no values.
         """
         both = self, other
@@ -192,33 +180,29 @@ class Release(Holding):
         - rows under Gaussian noise: `MomentSketch`;
         - statistics of each record (`ldpbayes.mechanisms.StatisticsMechanism`): `TotalSketch`.
 
-        Raises ValueError if none of these classes fits the release, for example if numbers under continuous noise have
-        more than 64 different budgets, clipping bounds or noise scales.
+        Raises ValueError if none of these fits, as for numbers of more than 64 different budgets, bounds or noise
+        scales.
 
         Parameters
         ----------
-        panels : int, optional
-            Only for `PanelSketch`: the number of panels. Panels are intervals that divide the range of likely released
-            values. More panels make the sketch more exact. Default: 40, or more if the noise is narrow.
-        lattice : bool, optional
-            Only for `PanelSketch`: True if every integer between the clipping bounds is an end of a panel. This makes
-            the sketch more exact if the records are counts. Default: True for Laplace noise, if there are at most 128
-            such integers.
+        panels, lattice : optional
+            Only for `PanelSketch`, which more panels make more exact: the number of panels, intervals that divide the
+            range of likely released values (default: 40, or more if the noise is narrow), and whether every integer
+            between the clipping bounds is an end of a panel, for counts (default: under Laplace noise, for at most 128
+            integers).
         keep_records : bool
-            True (default) if the sketch keeps a reference to the released values. `fit` uses these values if the sketch
-            is not exact enough.
+            True (default) to keep a reference to the released values, which `fit` uses if the sketch is not exact
+            enough.
         by : array_like (N,), optional
-            The group of each record: strings or other labels that can be sorted, or integer codes 0, ..., G − 1 for G
-            groups. If ``by`` is a series of a data frame, its name becomes the name of the axis of groups in results.
-            Discrete values give one sketch, for models with a law of batch shape (G,). Other values give `Groups` of G
-            sketches. Default: no groups.
+            The group of each record: labels that can be sorted, or integer codes 0, ..., G − 1. The name of a series
+            becomes the name of the axis of groups in results. Discrete values give one sketch, for models with a law of
+            batch shape (G,); other values give `Groups` of G sketches. Default: no groups.
         expand : bool, optional
             Only for categories under a pure protocol (`ldpbayes.mechanisms.PureProtocol`): True for an
-            `ExpandedSketch`, False for a `CountSketch`. Default: True if there are thousands of different released
-            values, and enough records for an accurate polynomial.
+            `ExpandedSketch`, False for a `CountSketch`. Default: True for thousands of different values, and enough
+            records for an accurate polynomial.
         at : ExpandedSketch, optional
-            An earlier sketch. The new polynomial gets the same centre and order as the polynomial of the earlier
-            sketch. Therefore the two sketches can be added. Default: the centre is computed from the values.
+            An earlier sketch, to which the new one can be added: the polynomials get one centre and order.
         """
         if self.values is None:
             raise ValueError("a release without values cannot be sketched; simulate first")
@@ -246,8 +230,8 @@ class Release(Holding):
         return dataclasses.replace(sketch, doubts=self.doubts, added=added, coords=coords)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the release to an ``.npz`` or ``.parquet`` file, as `load` describes it. If writing fails or is
-        interrupted, an old file of this name stays as it is. Raises ValueError if the release has no values.
+        """Write the release to an ``.npz`` or ``.parquet`` file, as `load` describes it. A failed write leaves an old
+        file as it is. Raises ValueError if the release has no values.
         """
         npz = is_npz(path)
         if self.values is None:
@@ -257,9 +241,8 @@ class Release(Holding):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Release":
-        """Read a release from a file that `save` or another program wrote.
-
-        Raises ValueError if the file is damaged or has another format, or if a value is impossible under the mechanism.
+        """Read a release from a file that `save` or another program wrote; ValueError if it is damaged or not a
+        release.
 
         A ``.npz`` file holds an array ``values`` (N, *event) and a string ``mechanism``, the JSON text of
         `Mechanism.spec`. A ``.parquet`` file holds a column ``value`` without nulls (lists if a released value is a
@@ -267,17 +250,13 @@ class Release(Holding):
         fields of the release, as in ``"release": {"times": 30}``, and a ``digest``, with which the rest must agree.
         """
         with reading(path, " is not a valid release file") as file:
-            values, text = _read_npz(file) if is_npz(path) else _read_parquet(file)
-            mechanism, beside = mechanism_and_more(verified(text, lambda: blocks_of(values=values)))
-            kind = _table_kind() if "keys" in beside and cls is Release else cls
-            options: Any = {name: beside.get(name) for name in kind._beside}
-            return kind(values, mechanism, **options)
-
-
-def _table_kind() -> type[Release]:
-    from ldpbayes.data._tables import NoisyTable  # which is a release
-
-    return NoisyTable
+            contents: Any = read_arrays(file, "values", "mechanism").values() if is_npz(path) else _read_parquet(file)
+            values, text = contents
+            mechanism, beside = mechanism_and_more(verified(str(text), lambda: blocks_of(values=values)))
+            kind: Any = cls
+            if "keys" in beside and cls is Release:
+                from ldpbayes.data._tables import NoisyTable as kind  # a release, whose module imports this one
+            return kind(values, mechanism, **{name: beside.get(name) for name in kind._beside})
 
 
 def write_release(release: Release, file: BinaryIO, npz: bool) -> None:
@@ -309,9 +288,7 @@ def simulated_release(key: Key, records: np.ndarray, mechanism: Mechanism) -> Re
 
 
 def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
-    """One release for each group of records, by codes 0, ..., G − 1 (N,), with the promise of all groups together.
-    Personal budgets that agree are one number.
-    """
+    """Releases of groups by codes 0, ..., G − 1 (N,), with the promise of all; budgets that agree are one number."""
     added = parts_of(uuid.uuid4().hex, release.promises)
     for code, rows in enumerate(np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])):
         if not len(rows):
@@ -323,19 +300,15 @@ def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
 
 
 def promises(data: Sequence[Any], others: Sequence[Promise] = (), same: bool = False, different: bool = False) -> str:
-    """What releases and sketches promise, and others; of tables, what their publishers state. ValueError for
-    releases about the same people whose promises do not compose.
-    """
+    """Statements of releases, sketches and other promises; ValueError if those about the same people do not compose."""
     return statements([*(promise for part in data for promise in part.promises), *others], same, different)
 
 
 def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> list[str]:
-    """Warn, and return the warnings, if several answers that a likelihood takes as independent may be of one person.
-
-    Of T answers a person, a sum of scores has at most T times the variance. Values under central trust are no answers.
-    """
+    """Warn, and return the warnings, if answers that a likelihood takes as independent may be of one person."""
     total = sum if same_people else max
     counts = [(total(promise.times or 1 for promise in counted_once(part)), part[0]) for part in releases]
+    # Of T answers a person, a sum of scores has at most T times the variance; values under central trust are none.
     most = max((n for n, first in counts if n > 1 and first.guarantee.trust_model == "local"), default=1)
     text = (
         f"up to {most:,} of the released values may be about one person, but are taken as independent: intervals and "
@@ -361,11 +334,6 @@ def is_npz(path: str | os.PathLike) -> bool:
     if suffix not in (".npz", ".parquet"):
         raise ValueError(f"the name of a release file must end in .npz or .parquet, got {pathlib.Path(path).name!r}")
     return suffix == ".npz"
-
-
-def _read_npz(file: BinaryIO) -> tuple[np.ndarray, str]:
-    arrays = read_arrays(file, "values", "mechanism")
-    return arrays["values"], str(arrays["mechanism"])
 
 
 def _read_parquet(file: BinaryIO) -> tuple[Any, str]:

@@ -49,8 +49,7 @@ def sketch_from(
     progress_bar: bool = True,
     **options: Any,
 ) -> Sketch:
-    """Make one sketch of the released values in large files or arrays, with only a few million values in memory at a
-    time.
+    """Make one sketch of the released values in large files or arrays, of which a few million are in memory at a time.
 
     The sketch does not keep the values. Its privacy statement treats each file as one release, except if
     ``different_people`` is True, and all arrays together as one release. Raises ValueError if there are no values, or
@@ -59,31 +58,24 @@ def sketch_from(
     Parameters
     ----------
     source : path or sequence of paths, array or iterable of arrays
-        Paths of files or folders, or patterns such as ``"day-*.parquet"``. Files can be ``.parquet``, ``.csv`` and
-        ``.tsv`` (which need pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of
-        released values (N, *event), where ``event`` is the shape of one value.
+        Files, folders, or patterns such as ``"day-*.parquet"``, of ``.parquet``, ``.csv`` and ``.tsv`` (which need
+        pyarrow), ``.npy``, and ``.npz`` from `Release.save` or `Sketch.save`. Or arrays of released values (N, *event).
     mechanism : Mechanism, optional
-        The mechanism of the values. Not needed for files from `Release.save`, which contain the mechanism. Parameters
-        may be arrays, with one number for each record of every file (or of all arrays). Such a file is read into memory
-        as a whole. Raises ValueError if the mechanisms of two files are of different kinds.
-    column : str or sequence of str, optional
-        Only for ``.parquet``, ``.csv`` and ``.tsv`` files: the name of the column of released values. If each released
-        value is a row of numbers, give the names of all columns of the row. Default: ``value``.
-    levels : sequence of str, optional
-        Only if the files hold words: the words that are replaced by the codes 0, 1, ..., in this order. Default: the
-        files hold numbers.
+        The mechanism of the values, if the files, unlike those of `Release.save`, do not state it. A file whose
+        mechanism has an array, with one number for each record, is read into memory as a whole. Raises ValueError if
+        the mechanisms of two files are of different kinds.
+    column, levels : str or sequence of str, optional
+        The column of released values (default: ``value``), or all columns of released rows; and the words there that
+        stand for the codes 0, 1, ..., in this order (default: the columns hold numbers).
     different_people : bool
-        True if nobody is in two of the files, for example because they are chunks of one data set. The files then count
-        as one release in privacy statements. Default: False.
-    executor : concurrent.futures.Executor, optional
-        An executor whose workers read and sketch the files. `ldpbayes.studies.sbc` gives examples. Each worker must
-        find the files under the given paths. Default: this process reads the files.
-    progress_bar : bool
-        True (default) if a progress bar is shown on stderr. The bar is shown only if stderr is a terminal.
+        True if nobody is in two of the files, such as chunks of one data set, which then count as one release in
+        privacy statements. Default: False.
+    executor, progress_bar : optional
+        A `concurrent.futures.Executor`, whose workers read and sketch the files under the given paths
+        (`ldpbayes.studies.sbc` gives examples); and False for no progress bar on a terminal.
     **options
         The options ``panels``, ``lattice``, ``expand`` and ``at`` of `Release.sketch`. For an `ExpandedSketch` without
-        ``at``, the function must read the values three to five times. Therefore it raises ValueError if the arrays come
-        from an iterable, which can be read only once.
+        ``at``, the values are read three to five times: ValueError for an iterable of arrays, which is read only once.
     """
     unknown = options.keys() - {"panels", "lattice", "expand", "at"}
     if unknown:
@@ -133,9 +125,7 @@ class _Piece(NamedTuple):
 
 
 class _ReadPiece(NamedTuple):
-    """A piece that has been read, and the SHA-256 of its file where it is the first one; or blocks, if values are
-    checked by their own digest.
-    """
+    """A piece that has been read, the SHA-256 of its file if it is the first, and blocks if values have a digest."""
 
     path: pathlib.Path | None
     sketch: Sketch
@@ -253,9 +243,8 @@ class _Reader:
         elif path.suffix == ".parquet":
             file = parquet_file(path)
             self._check_names(file.schema_arrow.names)
-            arrays = map(
-                self._values, file.iter_batches(archive.ROWS_PER_DIGEST, range(piece.start, piece.stop), self.columns)
-            )
+            batches = file.iter_batches(archive.ROWS_PER_DIGEST, range(piece.start, piece.stop), self.columns)
+            arrays = map(self._values, batches)
         elif path.suffix == ".npy":
             arrays = [np.load(path, mmap_mode="r")[piece.start : piece.stop]]
         elif path.suffix == ".npz":
@@ -372,7 +361,7 @@ def _text(path: pathlib.Path) -> str:
 
 def _loaded(path: pathlib.Path, mechanism: Mechanism | None) -> Sketch:
     sketch = Sketch.load(path)
-    of_sketch = sketch._common() if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
+    of_sketch = sketch._common if isinstance(sketch, TotalSketch) else sketch.mechanism  # of one record
     if mechanism is not None and mechanism != of_sketch:
         raise ValueError(f"{path.name}: the sketch is of values released by {of_sketch!r}, not by {mechanism!r}")
     return sketch

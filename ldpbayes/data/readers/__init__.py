@@ -1,6 +1,5 @@
-"""Formats of files with noisy tables, one in each module of this folder.
-
-`NoisyTable.from_file`, and the command ``ldpbayes table --format``, read files of every format here.
+"""Formats of files with noisy tables, one in each module of this folder, for `NoisyTable.from_file` and ``ldpbayes
+table``.
 """
 
 import importlib
@@ -24,8 +23,7 @@ class Contents(NamedTuple):
     columns : dict of str to array
         Columns of the table by their names, with one row for each cell.
     stated : dict, optional
-        What the file states itself: arguments of `NoisyTable.from_frame`, such as ``{"noise": "laplace"}``. Default:
-        nothing.
+        Arguments of `NoisyTable.from_frame` that the file states, such as ``{"noise": "laplace"}``. Default: none.
     """
 
     columns: Mapping[str, Any]
@@ -46,16 +44,14 @@ _FORMATS: dict[str, Format] = {}
 def reader(name: str, *endings: str) -> Callable[[Callable[..., Contents]], Callable[..., Contents]]:
     """Decorator of a function that reads files of a format.
 
-    The function has the arguments ``path``, ``keys`` (names of columns of labels) and ``numbers`` (names of columns of
-    numbers), and returns `Contents`. Names are empty if the user gives none. All other arguments of the function are
-    options of the format, in Python and on the command line.
+    The function has the arguments ``path``, ``keys`` and ``numbers`` (names of columns of labels and of numbers, empty
+    if the user gives none), and returns `Contents`. All its other arguments are options of the format, in Python and on
+    the command line.
 
     Parameters
     ----------
-    name : str
-        Name of the format.
-    *endings : str
-        Endings of names of files, such as ``".csv"``, that are of this format if the user names no other one.
+    name, *endings : str
+        Name of the format, and endings of names of files, such as ``".csv"``, that have it if the user names no format.
     """
 
     def decorate(function: Callable[..., Contents]) -> Callable[..., Contents]:

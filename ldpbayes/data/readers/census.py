@@ -22,24 +22,20 @@ def read_measurements(
 ) -> NoisyTable:
     """Read the noisy counts of one query (a cross table) from a noisy measurement file of the U.S. Census Bureau.
 
-    Each row of the file is for one area, with the columns ``geocode``, ``query_name``, ``query_shape``, ``value`` and
-    ``variance``. ``value`` has the noisy counts of the area as a flat list, in C order. ``variance`` is the variance of
-    the noise, for all counts or for each count. The keys of the resulting table are ``geocode`` and the axes of the
-    query.
+    Each row of the file is for one area, with the columns ``geocode``, ``query_name``, ``query_shape``, ``value`` (the
+    noisy counts, as a flat list in C order) and ``variance`` (of the noise, for all counts or for each count). The keys
+    of the table are ``geocode`` and the axes of the query.
 
     Parameters
     ----------
     path : str, path-like or sequence of str
-        Path of a Parquet file, of a folder of Parquet files, or of several Parquet files. Raises ImportError if pyarrow
-        is not installed.
-    query : str
-        Name of the query, as in the column ``query_name``. Raises ValueError if no row has this name.
-    geocodes : str
-        Read only areas whose geocode begins with this text. Default: all areas.
+        A Parquet file, a folder of Parquet files, or several of them. Raises ImportError without pyarrow.
+    query, geocodes : str
+        Name of the query, as in the column ``query_name`` (ValueError if no row has it), and the beginning of the
+        geocodes of the areas that are read. Default: all areas.
     axes : dict of str to sequence, optional
         For each axis of the query that has more than one entry, its name and the labels of its entries, such as
-        ``{"sex": ["male", "female"]}``. Default: the names are ``axis_0``, ``axis_1``, ..., and the labels are 0, 1,
-        ...
+        ``{"sex": ["male", "female"]}``. Default: names ``axis_0``, ``axis_1``, ..., and labels 0, 1, ...
     **options
         Options of `NoisyTable.from_frame`, for example ``privacy``, or ``noise`` (default: "discrete_gaussian").
     """

@@ -35,15 +35,12 @@ def read_table(
     signed: bool | None = None,
     **options: Any,
 ) -> NoisyTable:
-    """Read a noisy table from a data frame that an OpenDP query released.
+    """Read a noisy table from a data frame that an OpenDP query released; ``docs/how_to/opendp.md`` has examples.
 
-    The page ``docs/how_to/opendp.md`` has examples. OpenDP need not be installed. The summary of the query has the law
-    and the scale of the noise. By default, OpenDP releases 0 in place of negative counts. The resulting table then has
-    the reporting rule `Floored`.
-
-    A query with a threshold omits the rows whose noisy count is at most the threshold. With the argument ``cells``, the
-    omitted cells are in the table, too. Their counts are known to be small (reporting rule `Withheld`), and their
-    values in other columns are missing.
+    OpenDP need not be installed. The summary of the query has the law and the scale of the noise. By default, OpenDP
+    releases 0 in place of negative counts: the table then has the reporting rule `Floored`. A query with a threshold
+    omits the rows whose noisy count is at most the threshold. With ``cells``, they are in the table, too: their counts
+    are known to be small (reporting rule `Withheld`), and their values in other columns are missing.
 
     Parameters
     ----------
@@ -51,17 +48,15 @@ def read_table(
         The released data, ``query.release().collect()``, and the summary of this query, ``query.summarize()``.
     value : str
         Name of a released column of counts or sums. Raises ValueError for quantiles, and for means, which are ratios of
-        two noisy numbers. Instead of a mean, query ``sum`` and ``len``, and divide the posterior draws of the two
-        columns.
+        two noisy numbers: query ``sum`` and ``len`` instead, and divide their posterior draws.
     keys : str or sequence of str, optional
-        Names of the key columns, whose labels identify the cells, with the largest areas (such as states) first.
-        Default: all columns of ``released`` that are not in the summary.
+        Names of the key columns, as in `NoisyTable.from_frame`. Default: all columns that are not in the summary.
     cells : data frame, dict of columns, or path, optional
         Only for queries with a threshold: the labels of all cells that could have been released. Choose these cells
         without looking at the released rows, otherwise results are wrong. Default: only the released cells.
     signed : bool, optional
-        True if negative numbers can be released. Default: True unless the column has an unsigned type. Give this
-        argument if the column comes from a CSV file, which does not store the type.
+        True if negative numbers can be released. Default: True unless the column has an unsigned type, which CSV files
+        do not store.
     **options
         Options of `NoisyTable.from_frame`: ``sensitivity``, ``privacy``, ``neighbours`` and ``times``.
     """
@@ -117,35 +112,27 @@ def read_released(
 
 
 def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: int | None = None) -> Mechanism:
-    """Read the mechanism of an OpenDP measurement.
+    """Read the mechanism of an OpenDP measurement; ValueError if it is none of these.
 
     - Randomized response becomes `RandomizedResponse`. Its codes 0, 1, ... are the positions in the list ``categories``
       of OpenDP, or False and True.
-    - Laplace and Gaussian noise on a number or a vector become an `AdditiveMechanism`. For integers, the noise is
-      discrete. For unsigned integers, negative results are released as 0 (reporting rule `Floored`).
-    - For a chain of transformations and a measurement, only the measurement is read. The mechanism is then for the
-      transformed data.
+    - Laplace and Gaussian noise on a number or a vector become an `AdditiveMechanism`, of discrete noise for integers.
+      For unsigned integers, negative results are released as 0 (reporting rule `Floored`).
+    - Of a chain of transformations and a measurement, the result is the mechanism for the transformed data.
 
     Parameters
     ----------
     measurement : opendp.mod.Measurement or str
         A measurement, such as ``query.resolve()``, or its text from ``opendp.prelude.serialize``. Use only texts from a
-        trusted source, because OpenDP calls the functions whose names are in the text. Call
+        trusted source, because OpenDP, which must be installed, calls the functions whose names are in the text. Call
         ``opendp.prelude.enable_features`` for all features that the measurement needs.
     d_in : float, optional
-        The largest distance of two data sets that differ in one person, in the input metric of the measurement. It
-        gives the sensitivity. Default: unknown. The mechanism then has no guarantee.
+        The largest distance of two data sets that differ in one person, in the input metric of the measurement, for the
+        sensitivity. Default: unknown, without a guarantee.
     categories : int, optional
-        Only for randomized response on vectors of bits that encode a category (exactly one bit is 1): the number of
-        bits. The result is then a `SymmetricUnaryEncoding`. Default: the result is the `RandomizedResponse` of a single
-        bit. OpenDP before version 0.15.0 did not randomize the last bit (issue 2707).
-
-    Raises
-    ------
-    ImportError
-        OpenDP is not installed.
-    ValueError
-        The measurement is neither randomized response nor Laplace or Gaussian noise.
+        For randomized response on bits, of which exactly one is 1 and encodes a category: the number of bits, for a
+        `SymmetricUnaryEncoding`. Default: the `RandomizedResponse` of a single bit. OpenDP before version 0.15.0 did
+        not randomize the last bit (issue 2707).
     """
     require("opendp", "opendp")
     import opendp.prelude as dp
