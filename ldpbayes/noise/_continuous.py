@@ -46,7 +46,7 @@ class Laplace(_LaplaceColumns):
     Parameters
     ----------
     scale : array_like
-        Scale b ≥ 0 in the unit of the data: one number, or one number for each record. The standard deviation is √2 b.
+        Scale b ≥ 0 in the unit of the data: one number, or one for each record. The standard deviation is √2 b.
     """
 
     scale: Array = ruled(NOT_NEGATIVE)
@@ -65,8 +65,8 @@ class Laplace(_LaplaceColumns):
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs whose columns differ by `distance`: exact if they differ in one
-        column, else the slightly lower curve of randomized response with an equal epsilon.
+        """Return the exact curve if inputs differ in one column, else that of randomized response with an equal
+        epsilon, slightly lower.
         """
         with np.errstate(divide="ignore"):
             budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
@@ -79,8 +79,8 @@ class Laplace(_LaplaceColumns):
 class SymmetricLaplace(_LaplaceColumns):
     """Symmetric Laplace noise in d columns, uncorrelated but dependent between columns ([LCQ] sec. 3.2; [KKP]).
 
-    The law SL_d(λ² I) is the law of λ √W X, where W ~ Exp(1) and X ~ N(0, I) are independent. In one column, the noise
-    is Laplace noise of scale λ/√2.
+    The law SL_d(λ² I) is that of λ √W X, for independent W ~ Exp(1) and X ~ N(0, I). In one column, it is Laplace noise
+    of scale λ/√2.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class Omitted(Noise):
         return jax.tree.map(lambda scale: jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0), self.noise)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Return the log density. A record without noise has a unit mass at zero."""
+        """Return the log density, or of a record without noise the log of the unit mass at zero."""
         absent = jnp.asarray(self.absent, value.dtype)
         noisy = self.present.log_prob(value) + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
         noisy = jnp.where(absent < 1, noisy, -jnp.inf)
@@ -250,9 +250,7 @@ class ZeroInflated(Omitted):
         return jnp.where(without[..., None], 0.0, self.noise.sample(keys[1], shape, dtype))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs that differ by `distance`, below that of `noise`
-        ([LCQ] Theorem 3.3).
-        """
+        """Return the curve of inputs that differ by `distance`, below that of `noise` ([LCQ] Theorem 3.3)."""
         return ZeroInflatedTradeoff(self.noise.tradeoff(distance), self.probability)
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:

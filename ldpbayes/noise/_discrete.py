@@ -39,9 +39,8 @@ class _WholeNumberNoise(Noise):
 
 @pytree_dataclass
 class DiscreteLaplace(_WholeNumberNoise):
-    """Discrete Laplace noise on the integers, also called two-sided geometric: P(k) = (1 − a)/(1 + a)·a^|k| ([GRS]).
-
-    Here a = exp(−1/scale). The noise is independent in every column.
+    """Discrete Laplace (two-sided geometric) noise on the integers: P(k) = (1 − a)/(1 + a)·a^|k|, a = exp(−1/scale)
+    ([GRS]).
 
     Parameters
     ----------
@@ -62,9 +61,8 @@ class DiscreteLaplace(_WholeNumberNoise):
         return (first - second).astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula for P(k) at any real k, summed over the columns.
-
-        For any real x, the sum of the formula at k − x over all integers k is between 1/cosh(½/scale) and 1.
+        """Return the log of the formula for P(k) at any real k, summed over the columns. For any real x, the sum of the
+        formula at k − x over all integers k is between 1/cosh(½/scale) and 1.
         """
         rate = 1.0 / jnp.asarray(self.scale)[..., None]
         return jnp.sum(-jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate)), axis=-1)
@@ -86,9 +84,7 @@ class DiscreteLaplace(_WholeNumberNoise):
         return (beyond / scale + np.log1p(np.exp(-1 / scale))) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs whose columns differ by `distance`: exact if they differ in one
-        column, else the slightly lower curve of randomized response with an equal epsilon.
-        """
+        """As of `Laplace`: exact if inputs differ in one column, else slightly lower."""
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteLaplaceTradeoff(self.scale, total)
@@ -129,9 +125,8 @@ class DiscreteGaussian(_WholeNumberNoise):
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula for P(k) at any real k, summed over the columns.
-
-        For any real x, the sum of the formula at k − x over all integers k is between 1 − 4 exp(−2π² scale²) and 1.
+        """Return the log of the formula for P(k) at any real k, summed over the columns. For any real x, the sum of the
+        formula at k − x over all integers k is between 1 − 4 exp(−2π² scale²) and 1.
         """
         scale = jnp.asarray(self.scale)[..., None]
         return jnp.sum(-((value / scale) ** 2) / 2 - log_theta(jnp, scale), axis=-1)
@@ -168,9 +163,7 @@ class DiscreteGaussian(_WholeNumberNoise):
         return -gaussian_log_tail(beyond, self.scale) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of two inputs that differ by `distance`; if in several columns, of the two most
-        distinguishable rows of integers at the same Euclidean distance.
-        """
+        """Return the curve of inputs that differ by `distance`; in several columns, of the worst rows as far apart."""
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteGaussianTradeoff(self.scale, total)

@@ -97,20 +97,20 @@ def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
 class FromDensity(Noise):
     """Noise with any density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
 
-    The noise is only for records that are numbers. A mechanism with this noise cannot be read from a file, because
-    files contain only the name of the function.
+    The noise is only for records that are numbers. A file contains only the name of the function, so a mechanism with
+    this noise cannot be read from a file.
 
-    The guarantee is not proven. Numerical integration computes it, with rounding towards less privacy. If the noise has
-    several modes, two inputs near each other may be easier to distinguish than two inputs at the largest distance.
-    Therefore the code compares about a thousand distances, and refines the worst ones. The guarantee assumes that no
-    other distance is worse, and its statement says so.
+    The guarantee is not proven: numerical integration computes it, with rounding towards less privacy. If the noise has
+    several modes, inputs near each other may be easier to distinguish than inputs at the largest distance. About a
+    thousand distances are compared, and the worst are refined. The statement says that no other distance is known to be
+    worse.
 
     Parameters
     ----------
     log_density : callable
         Log density of noise/scale, an elementwise JAX function, −inf where the density is zero. The density must
-        integrate to one and, if it has a variance, have mean zero, both up to 1e-6; else a ValueError is raised.
-        Define the function only once, because each new function is compiled.
+        integrate to one and, if it has a variance, have mean zero, both up to 1e-6. Each new function is compiled:
+        define it once.
     scale : array_like
         Scale in the unit of the data, positive and finite: one number, or one number for each record. Default: 1.
     breaks : sequence of float
@@ -164,8 +164,8 @@ class FromDensity(Noise):
         return -np.log2(np.maximum(tail, np.finfo(float).tiny))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of the worst two inputs that differ by `distance` or less, by integration; if records have
-        different scales or distances, a curve below all of theirs.
+        """Return the curve of the worst two inputs that differ by `distance` or less, or one below those of all
+        records.
         """
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
         curves = [
@@ -185,8 +185,8 @@ class FromDensity(Noise):
 
 @functools.lru_cache(maxsize=256)
 def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) -> list[float]:
-    """Distances of inputs, up to one in scales, that together are the worst: for each of some epsilons the one with the
-    largest delta, and the one with the largest likelihood ratio; the whole distance alone if it is the worst for all.
+    """Distances of inputs, up to one in scales, that are together the worst: for some epsilons the one of the largest
+    delta, and the one of the largest likelihood ratio; the whole distance alone if it is the worst for all.
     """
     law = _tabulated(log_density, breaks)
     logs = _logs(log_density, law.nodes)

@@ -20,9 +20,8 @@ from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 class Staircase(Noise):
     """Staircase noise: a density a exp(−k ε) that falls in steps, with jumps at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
 
-    Here k is the number of jumps between 0 and the value of the noise, and the density at 0 is
-    a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a length Δ, the density falls by a factor exp(ε). Therefore two
-    inputs that differ by at most Δ have the budget ε. All records must lie in an interval of length Δ.
+    Here k is the number of jumps between 0 and the noise, and a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Two inputs
+    that differ by at most Δ have the budget ε. All records must lie in an interval of length Δ.
 
     Parameters
     ----------
@@ -52,9 +51,8 @@ class Staircase(Noise):
 
     @staticmethod
     def optimal_gamma(epsilon: Array) -> Array:
-        """Return the γ in (0, 1/2] for which the noise has the least variance of all noise with a budget ε ([GV]).
-
-        ``epsilon`` is a number or an array. With b = exp(−ε) and c³ = b(1 + b)/2, γ is (c − b)/(1 − b).
+        """Return the γ in (0, 1/2] of the least variance for a number or array `epsilon` ([GV]): (c − b)/(1 − b), with
+        b = exp(−ε) and c³ = b(1 + b)/2.
         """
         xp = np if is_concrete(epsilon) else jnp
         epsilon = np.asarray(epsilon, float) if xp is np else epsilon
@@ -112,8 +110,8 @@ class Staircase(Noise):
         return -whole * self.epsilon + jnp.log(fall + lack * rest) - math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the exact curve of two numbers at a `distance` of at most `step`, whose likelihood ratio is exp(ε), 1
-        or exp(−ε) for every released value.
+        """Return the exact curve of two numbers at a `distance` of at most `step`: likelihood ratios exp(ε), 1,
+        exp(−ε).
         """
         distance = np.abs(np.asarray(distance, float))
         if distance.shape[-1:] != (1,) or np.any(distance[..., 0] > self.step):
@@ -127,9 +125,8 @@ class Staircase(Noise):
         return PureProtocolTradeoff(self.epsilon, favoured)
 
     def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Return p(z | x) as a step function of a number x, which is clipped to `lower` and `upper`: two ascending
-        points x where it jumps (*z.shape, 2), of which one at a bound has no jump, and the densities around them
-        (*z.shape, 3).
+        """Return p(z | x) as a step function of x: ascending jumps (*z.shape, 2), at a bound without a jump, and
+        densities around them (*z.shape, 3).
         """
         z = array_of(z)
         law: Any = self

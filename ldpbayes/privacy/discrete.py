@@ -31,9 +31,8 @@ class _IntegerTradeoff(ParametricTradeoff):
 class DiscreteLaplaceTradeoff(_IntegerTradeoff):
     """Trade-off curve of discrete Laplace noise: laws P(k) ∝ exp(−|k|/scale) whose centres differ by an integer.
 
-    The curve is linear between vertices. Every vertex belongs to a test that rejects if the released value is at least
-    an integer m, where m = 1, ..., distance. With a = exp(−1/scale), this test has level a^m/(1 + a) and type II error
-    a^(distance + 1 − m)/(1 + a).
+    It is linear between vertices, of tests that reject from m = 1, ..., distance on: of level a^m/(1 + a) and type II
+    error a^(distance + 1 − m)/(1 + a), with a = exp(−1/scale).
 
     Parameters
     ----------
@@ -71,9 +70,8 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
 class DiscreteGaussianTradeoff(_IntegerTradeoff):
     """Trade-off curve of discrete Gaussian noise: laws P(k) ∝ exp(−k²/(2 scale²)) whose centres differ by an integer.
 
-    The curve is linear between vertices. Every vertex belongs to a test that rejects if the released value is at least
-    an integer m. With T(m) = P(noise ≥ m), this test has level T(m) and type II error T(distance + 1 − m) ([CKS]
-    Theorem 7). `DiscreteLaplaceTradeoff` describes `scale` and `distance`.
+    It is linear between vertices, of tests that reject from an integer m on: of level T(m) = P(noise ≥ m) and type II
+    error T(distance + 1 − m) ([CKS] Theorem 7). `DiscreteLaplaceTradeoff` describes `scale` and `distance`.
     """
 
     def repeated(self, times: int) -> ParametricTradeoff | None:
@@ -235,9 +233,8 @@ CUT_PROBABILITY = 1e-140  # ... and this added to every power: more than the exp
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
-    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column: where
-    scale and distance are small, the exact curve, the hull over all integer vectors between the rows; else that of
-    normal rows, just below (`_normal_rows`).
+    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column:
+    exact, as the hull over all integer vectors between rows, for small scale and distance; else `_normal_rows`.
     """
 
     scale: Array = ruled(WHOLE_SCALE)

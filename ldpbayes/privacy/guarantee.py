@@ -29,14 +29,14 @@ class Guarantee:
     trust_model : {"local", "central"}
         "local": each value is perturbed before anybody else sees it (default). "central": a trusted curator adds noise.
     stated_delta : array_like, optional
-        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, else 1e-6; or the
+        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, else 1e-6, or the
         probability that a record is released without noise, rounded up to four decimals.
     exposed : tuple of str
         Columns that are released without noise, which nothing protects. Neighbouring inputs are equal in them.
     times : int
-        Number of reports of one person. Neighbouring inputs may differ in all of these reports. Default: 1.
+        Number of reports of one person, in all of which neighbouring inputs may differ. Default: 1.
     assumption : str
-        A further condition of the guarantee. It is the last sentence of `statement`. Default: none.
+        A further condition of the guarantee, the last sentence of `statement`. Default: none.
     """
 
     tradeoff: Tradeoff
@@ -75,9 +75,9 @@ class Guarantee:
     def composed(self, times: int) -> "Guarantee":
         """Return the guarantee for a person with `times` reports, where each report has this guarantee.
 
-        The result is exact for Gaussian noise and for randomized response with two answers, and nearly so for discrete
-        Gaussian noise. Otherwise, it is a weaker guarantee, from `stated_pair` of the largest personal budget: a pure
-        budget ε becomes `times` · ε.
+        It is exact for Gaussian noise, nearly so for discrete Gaussian noise, and exact for randomized response with
+        two answers. Else it is weaker, from `stated_pair` of the largest personal budget: a pure budget ε becomes
+        `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
         if times > 1 and (exact := curve.repeated(times)):
@@ -103,10 +103,8 @@ class Guarantee:
         return epsilon, delta
 
     def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
-        """Return the guarantee in sentences. Numbers are rounded up to four digits, percentages to three.
-
-        The sentences quote the pair of epsilon and delta for `epsilon` in nats, or for `delta`. Default: for
-        `stated_delta`.
+        """Return the guarantee in sentences, with the pair of epsilon and delta for `epsilon` in nats, or for `delta`,
+        by default `stated_delta`. Numbers are rounded up to four digits, percentages to three.
         """
         pair: Any = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         pair = pair if delta is None else (self.epsilon(delta), delta)
@@ -156,7 +154,7 @@ def _are_parts(one: Any, other: Any) -> bool:
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:
-    """Return a number as text after the text `equals`, or the range of several numbers."""
+    """A number as text after the text `equals`, or the range of several numbers."""
     low, high = (f"{_rounded_up(float(end)):.4g}" for end in (np.min(value), np.max(value)))
     return f"{equals}{low}" if low == high else f"between {low} and {high}"
 

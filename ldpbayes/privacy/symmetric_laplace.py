@@ -1,6 +1,6 @@
-"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2). On the
-sphere of radius r around the first centre, the most powerful test rejects a cap: its density ratio grows with the
-cosine of the angle to the second centre. So its errors are integrals, over r, of beta probabilities, those of caps.
+"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2). On a
+sphere around the first centre, the most powerful test rejects a cap: the density ratio grows with the cosine of the
+angle to the second centre. So its errors are integrals, over the radius, of beta probabilities.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ LARGEST_LOG_ERROR = math.log(0.9)  # by which a threshold is sought: above it, 1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymmetricLaplaceTradeoff(SeparateTradeoff):
-    """Trade-off curve T_{d,c} of symmetric Laplace noise: two laws SL_d(I) whose centres are at a distance c ([LCQ] eq.
+    """Trade-off curve T_{d,c} of symmetric Laplace noise: two laws SL_d(I) with centres at a distance c ([LCQ] eq.
     3.2).
 
     Parameters

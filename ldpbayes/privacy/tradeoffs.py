@@ -22,9 +22,9 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 class Tradeoff(abc.ABC):
     """Base of trade-off curves, which say how well the best test can distinguish two inputs of a mechanism.
 
-    For each rate of false alarms, a curve gives the smallest possible rate of missed detections. The two inputs are
-    neighbours, and no other two neighbours are easier to distinguish. Parameters may be arrays with one entry for each
-    personal budget. Methods broadcast against these arrays and return float64.
+    For each rate of false alarms, a curve gives the smallest possible rate of missed detections, for the two
+    neighbouring inputs that are easiest to distinguish. Parameters may be arrays with one entry for each personal
+    budget. Methods broadcast against these arrays and return float64.
     """
 
     zero_probability: Array = 0.0  #: Probability that the input is released exactly as it is.
@@ -35,21 +35,15 @@ class Tradeoff(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
-        """Return the smallest rate of missed detections (type II error) of a test with a rate
-        `alpha` of false alarms.
-        """
+        """Return the smallest rate of missed detections (type II error) for a rate `alpha` of false alarms."""
 
     @abc.abstractmethod
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Return the smallest delta for which (epsilon, delta)-differential privacy holds, for
-        `epsilon` ≥ 0 in nats.
-        """
+        """Return the smallest delta of (epsilon, delta)-differential privacy, for `epsilon` ≥ 0 in nats."""
 
     @abc.abstractmethod
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Return the smallest epsilon, in nats, for which (epsilon, delta)-differential privacy holds;
-        it may be infinite.
-        """
+        """Return the smallest epsilon, in nats, of (epsilon, delta)-differential privacy; it may be infinite."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,8 +113,8 @@ class LogTradeoff(ParametricTradeoff):
 class LaplaceTradeoff(ParametricTradeoff):
     """Trade-off curve of Laplace noise: two Laplace laws of scale 1 whose centres differ by `budget` ([DMNS]; [DRS]).
 
-    As a function of the rate α of false alarms, it has three pieces: a line of slope −exp(budget), the hyperbola
-    exp(−budget)/(4 α), and a line of slope −exp(−budget).
+    In the rate α of false alarms, it is a line of slope −exp(budget), exp(−budget)/(4 α), and a line of slope
+    −exp(−budget).
 
     Parameters
     ----------
@@ -146,10 +140,7 @@ class LaplaceTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureProtocolTradeoff(ParametricTradeoff):
-    """Trade-off curve of randomized response and similar mechanisms: three lines of slopes −exp(budget), −1,
-    −exp(−budget).
-
-    The likelihood ratio of two categories is exp(budget), 1 or exp(−budget).
+    """Trade-off curve of randomized response and similar mechanisms: lines of slopes −exp(budget), −1, −exp(−budget).
 
     Parameters
     ----------
@@ -255,10 +246,9 @@ LAW_SUM_ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 class FiniteTradeoff(Polygon):
     """Trade-off curve of the worst pair among several laws on the same finitely many outputs.
 
-    For two laws, the best tests reject for the outputs with the largest likelihood ratio (Neyman-Pearson). The points
-    (level, power) of these tests are the corners of a concave polygon. The concave hull of the polygons of all pairs
-    gives delta(epsilon) of the worst pair exactly, and the largest convex curve below the curves of all pairs ([DRS]
-    sec. 2.4). Two mixtures of the laws are never easier to distinguish than the worst pair.
+    The best tests of two laws reject for the outputs with the largest likelihood ratio (Neyman-Pearson). The concave
+    hull of the levels and powers for all pairs gives delta(epsilon) of the worst pair exactly, and the largest convex
+    curve below the curves of all pairs ([DRS] sec. 2.4). Mixtures of the laws are never easier to distinguish.
 
     Parameters
     ----------
@@ -344,8 +334,7 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
     """Return the trade-off curve f_{ε,δ}. No (epsilon, delta)-differentially private mechanism has a lower curve.
 
-    At a rate α of false alarms, it is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4):
-    the exact curve of a mechanism that releases the true answer with probability δ, and else uses randomized response.
+    At a rate α of false alarms, it is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4).
 
     Parameters
     ----------
@@ -360,8 +349,7 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
 
 def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
     """A lower bound for the curve of `times` (epsilon, delta)-differentially private mechanisms together: that of as
-    many answers to one question under randomized response, if each is also revealed with probability δ ([KOV] Theorem
-    3.3).
+    many answers under randomized response, if each is also revealed with probability δ ([KOV] Theorem 3.3).
     """
     away = composed_delta(delta, times)
     epsilon = float(epsilon)  # whose products overflow without a warning
@@ -415,8 +403,8 @@ class SymmetricTradeoff(Tradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstTradeoff(SymmetricTradeoff):
-    """The worst of several symmetric curves, as of records that may differ in one of several parts (in all at once, it
-    is the product of the curves): delta is the largest of theirs, the curve the convex minorant of the smallest.
+    """The worst of symmetric curves, as of records that may differ in one of several parts, not in all at once: the
+    largest delta, and the convex minorant of the curves.
     """
 
     tradeoffs: Sequence[Tradeoff]
