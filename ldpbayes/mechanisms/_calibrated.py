@@ -303,10 +303,7 @@ class DiscreteLaplaceMechanism(_WholeNumberMechanism):
 class DiscreteGaussianMechanism(_WholeNumberMechanism):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
-    Parameters
-    ----------
-    scale, lower, upper, columns, perturbed, sensitivity
-        As in `DiscreteLaplaceMechanism`. A scale above 1 is nearly the standard deviation of the noise.
+    `DiscreteLaplaceMechanism` describes the parameters. A scale above 1 is nearly the standard deviation of the noise.
 
     Examples
     --------

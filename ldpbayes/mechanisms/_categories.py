@@ -217,8 +217,8 @@ def row_sums(z: Array) -> Array:
 class RandomizedResponse(_EvenProtocol):
     """Randomized response: release the true category with probability p, and each other category with probability q.
 
-    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q ([Warner] for two categories, the default; [KBR]
-    for more). A value z supports only the category z. `PureProtocol` describes the parameters.
+    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q ([Warner] for two categories, the default;
+    [KBR]). `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -301,9 +301,8 @@ class _UnaryEncoding(BitVectorProtocol):
 class OptimalUnaryEncoding(_UnaryEncoding):
     """Optimal unary encoding (OUE): release one perturbed bit for each category ([WBLJ] sec. 4.2).
 
-    The bit of the true category is 1 with probability p = 1/2, each other bit with probability q = 1 / (exp(epsilon) +
-    1). With an infinite budget, p is 1. In [KJKH] eq. 9, q stands for our p, and p for our 1 − q. `PureProtocol`
-    describes the parameters.
+    The bit of the true category is 1 with probability p = 1/2 (1 if the budget is infinite), each other bit with
+    probability q = 1 / (exp(epsilon) + 1). In [KJKH] eq. 9, q is our p. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -318,9 +317,8 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 class SymmetricUnaryEncoding(_UnaryEncoding):
     """Symmetric unary encoding (SUE): release one bit for each category, after random flips ([WBLJ] sec. 4.2).
 
-    Before the flips, only the bit of the true category is 1. Each bit is flipped with probability q = 1 / (exp(epsilon
-    / 2) + 1). This is the permanent response of basic RAPPOR in [EPK], with f = 2 q. `PureProtocol` describes the
-    parameters.
+    Each bit of the one-hot code is flipped with probability q = 1 / (exp(epsilon / 2) + 1). This is the permanent
+    response of basic RAPPOR ([EPK], f = 2 q). `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -335,8 +333,8 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """Subset selection: release a random set of w categories ([YB]; [WHNWXY]).
 
-    A set with the true category is exp(epsilon) times as probable as a set without it. `PureProtocol` describes epsilon
-    and categories.
+    A set with the true category is exp(epsilon) times as probable as another. `PureProtocol` describes other
+    parameters.
 
     Parameters
     ----------
@@ -413,10 +411,9 @@ class _SizedSubset(constraints.multinomial):
 class HadamardResponse(_EvenProtocol):
     """Hadamard response: release the number of a column of a Hadamard matrix ([ASZ] Algorithm 1).
 
-    A released value z is one of 0, ..., K − 1, where K is the smallest power of two above the number of categories. It
-    supports x if the binary numbers x + 1 and z share an even number of ones, as half of all z do. These are
-    exp(epsilon) times as probable as the others. For epsilon well above 1, `SubsetSelection` and `LocalHashing` are
-    more precise. `PureProtocol` describes the parameters.
+    A value z is one of 0, ..., K − 1, with K the smallest power of two above the number of categories. It supports x if
+    the binary numbers x + 1 and z share an even number of ones. For epsilon well above 1, `SubsetSelection` and
+    `LocalHashing` are more precise. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -469,11 +466,10 @@ LARGEST_HASH_RANGE = 1 << 31
 class LocalHashing(_EvenProtocol):
     """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
 
-    Randomized response perturbs the hash. ``hash_range=2`` is binary local hashing (BLH), and the default is optimal
-    local hashing (OLH), both from [WBLJ] sec. 4.3. A pair (seed, hash) supports the categories that have this hash
-    under this seed. The guarantee is for two categories with different hashes, the worst case. The hash is xxHash32 of
-    the decimal digits of the code, modulo g, as in the package pure-ldp. `PureProtocol` describes epsilon and
-    categories (here at most 10^7).
+    Randomized response perturbs the hash. ``hash_range=2`` is binary local hashing (BLH), the default optimal local
+    hashing (OLH, [WBLJ] sec. 4.3). A pair (seed, hash) supports the categories with this hash under this seed. The hash
+    is xxHash32 of the code's decimal digits, modulo g, as in the package pure-ldp. The guarantee is for two categories
+    with different hashes, the worst case. `PureProtocol` describes epsilon and categories (here at most 10^7).
 
     Parameters
     ----------
@@ -589,14 +585,13 @@ def _rotate(bits: jax.Array, by: int) -> jax.Array:
 class TransitionMatrix(Categories):
     """Any mechanism for categories, given by its matrix of probabilities p(z | x).
 
-    The guarantee is for the two categories that are easiest to distinguish. If an output is possible for one of them
-    only, epsilon is infinite, unless delta is at least the probability of such outputs.
+    The guarantee is for the two categories that are easiest to distinguish. An output that is possible for one of them
+    only makes epsilon infinite, for delta below its probability.
 
     Parameters
     ----------
     matrix : array_like (k, m)
-        Probabilities p(z | x) of the outputs z = 0, ..., m − 1 in a row for each category x = 0, ..., k − 1, for k ≥ 2.
-        All records have the same matrix. Rows must sum to one, up to 1e-9.
+        p(z | x) of m outputs z in a row for each of k ≥ 2 categories x, for all records. Rows sum to one, up to 1e-9.
     """
 
     matrix: Array

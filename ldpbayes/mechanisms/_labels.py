@@ -30,7 +30,7 @@ LEAST_PRIOR_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 @registered_dataclass("rr_on_bins")
 class RROnBins(FiniteOutputs, PiecewiseConstant):
-    """Randomized response over d bins of labels. Each bin is released as one number ([GKKLMVZ] Algorithm 1).
+    """Randomized response over d ≥ 2 bins of labels. Each bin is released as one number ([GKKLMVZ] Algorithm 1).
 
     A label in bin i is released as outputs[i] with probability p = exp(epsilon) q, and as each other output with
     probability q = 1/(exp(epsilon) + d − 1). Choose edges and outputs without looking at the labels, or by `optimal`.
@@ -40,8 +40,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     epsilon : array_like
         Privacy budget in nats, positive and finite: one number, or one personal budget for each label.
     edges : array_like (d + 1,)
-        Ends of d ≥ 2 bins, strictly increasing, in the unit of the labels. Bin i has the labels x with edges[i] < x ≤
-        edges[i + 1]. A label beyond the outer edges belongs to the nearest bin.
+        Ends of the bins, edges[i] < x ≤ edges[i + 1], increasing, in the unit of the labels. Labels beyond are clipped.
     outputs : array_like (d,)
         The released number of each bin, strictly increasing, in the unit of the labels.
 
@@ -164,9 +163,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return keep, lower, upper, half, 2 * half + keep * (upper - lower)
 
     def _near(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Labels projected to the interval, and the probability with which each is released uniformly within ζ of it
-        only: 2ζ(1 − exp(−ε))/γ, or 0 outside the interval under the uniform rule.
-        """
+        """Labels projected to the interval, and probabilities of release within ζ only: 2ζ(1 − exp(−ε))/γ, or 0."""
         _, lower, upper, half, total = self._law(x.dtype)
         projected, near = jnp.clip(x, lower, upper), -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, x.dtype)) / total
         return projected, near if self._projects else jnp.where(x == projected, near, 0.0)
@@ -244,13 +241,13 @@ class RPWithPrior(NearOrAnywhere):
     epsilon : array_like
         Privacy budget ε in nats, positive and finite: one number, or one personal budget for each label.
     interval : pair of float
-        The ends a < b, finite, in the unit of the labels. Choose them without looking at the labels, or from a private
-        histogram of the labels, by `optimal_interval` or `optimal_half_width`.
+        The ends a < b, in the unit of the labels, chosen without looking at the labels, or from a private histogram of
+        them by `optimal_interval` or `optimal_half_width`.
     half_width : array_like
         Distance ζ, positive and finite, in the unit of the labels: one number, or one number for each label.
     outside : {"projection", "uniform"}
-        How a label outside [a, b] is released: as if it were the nearest end (default, eq. 3.12), or as a uniform value
-        on [a − ζ, b + ζ] (eq. 3.17).
+        A label outside [a, b] is released like the nearest end (default, eq. 3.12), or uniformly on [a − ζ, b + ζ]
+        (3.17).
 
     Examples
     --------

@@ -42,9 +42,7 @@ class _Regression(Columnwise):
     _labels: ClassVar[bool] = False
 
     def _check_records(self, *host: str) -> None:
-        """Bring fields into the form in which they are kept; ValueError if one is out of range, or needed on the `host`
-        to calibrate noise but traced.
-        """
+        """Bring fields into their form; ValueError if one is out of range, or traced and needed on the `host`."""
         check_fields(self)
         if not is_concrete([getattr(self, name) for name in host]):
             raise ValueError(f"{', '.join(host)} must be concrete; make the mechanism outside the traced function")
@@ -267,8 +265,8 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 class StatisticsMechanism(_Regression, Additive):
     """Base of mechanisms that add Gaussian noise to statistics of a record (x, y), or to their sum over records.
 
-    `LinearStatisticsMechanism` describes the parameters ``epsilon``, ``delta``, ``radius``, ``response_bound``,
-    ``columns``, ``ratios``, ``off_diagonal``, ``trust_model``, ``count`` and ``clip``.
+    `LinearStatisticsMechanism` describes ``epsilon``, ``delta``, ``radius``, ``response_bound``, ``columns``,
+    ``ratios``, ``off_diagonal``, ``trust_model``, ``count`` and ``clip``.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)

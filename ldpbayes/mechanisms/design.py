@@ -167,12 +167,9 @@ def optimal_half_width(
 ) -> HalfWidthDesign:
     """Return the half-width ζ of `RPWithPrior` with the largest explained variance of the labels under a prior.
 
-    [LH] chooses ζ by hand. This function maximises Var E[Y | Z] / Var Y for a label Y that is released as Z, by the
-    rule ``outside="projection"``. Values of ζ near the maximum are nearly as good.
-
-    Do not choose the interval by the same criterion: it would shrink to a point, and a released value would only say on
-    which side of the point the label is. On two public data sets, this raised the test error of a linear model by 12 %
-    to 67 %. Use the publicly known range of the labels, unless it is several times wider than the true range.
+    This is Var E[Y | Z] / Var Y for a label Y that is released as Z with ``outside="projection"`` ([LH] chooses ζ by
+    hand). Values of ζ near the maximum are nearly as good. Do not choose the interval by the same criterion: it would
+    shrink to a point. Use the publicly known range of the labels, unless it is several times wider than the true range.
 
     Parameters
     ----------
@@ -183,8 +180,8 @@ def optimal_half_width(
     epsilon : float
         Budget ε in nats, positive and finite.
     interval : pair of float or callable, optional
-        The interval a < b, or a function of the histogram, ε and ζ, such as `optimal_interval`. Default: the range of
-        the histogram.
+        The interval a < b, or a function of the histogram, ε and ζ, such as `optimal_interval`. Default: the prior's
+        range.
 
     Returns
     -------
@@ -345,8 +342,8 @@ class UnbiasedLaws(NamedTuple):
 def optimal_unbiased(
     values: ArrayLike, probabilities: ArrayLike, epsilon: float, outputs: ArrayLike | None = None
 ) -> UnbiasedLaws:
-    """The `UnbiasedRandomizer` with the least mean squared error ([BGKKLMVZ] Algorithm 1), for labels with finitely
-    many values and probabilities (k,). `outputs` must reach half the labels' range over tanh(ε/2) from its middle.
+    """The best `UnbiasedRandomizer` ([BGKKLMVZ] Algorithm 1) for labels with values and probabilities (k,). `outputs`
+    must reach half the labels' range over tanh(ε/2) from its middle.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2

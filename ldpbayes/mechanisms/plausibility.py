@@ -96,9 +96,7 @@ def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]
 def implausible_counts(
     counts: np.ndarray, n: float, least: Array, most: Array, tests: int, words: Callable[[int], str]
 ) -> list[str]:
-    """Sentences on kinds of which n values have too few or too many. `least` and `most` bound the probability of a
-    kind, on average over the records; `words` name the values of a kind by its number.
-    """
+    """Sentences on kinds, named by `words`, whose probability is outside its bounds on average over n values."""
     sentences = []
     for few, bound, probability in ((True, "least", least), (False, "most", most)):
         expected = n * np.broadcast_to(probability, counts.shape)

@@ -84,9 +84,7 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x), a log probability if `support` is discrete, in the broadcast shape and the dtype of `z`
-        and `x`. Records need not be clipped before.
-        """
+        """Return log p(z | x), or log P if `support` is discrete, in the broadcast shape; `x` need not be clipped."""
 
     @property
     @abc.abstractmethod
@@ -117,9 +115,7 @@ class Mechanism(Called, abc.ABC):
         """Mean and variance of z given `x`, in the broadcast shape of `x` and the parameters, then `event_shape`."""
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Return a number for each `z` whose mean, given the record, is the clipped record; ValueError if there is
-        none.
-        """
+        """Return numbers whose mean, given the record, is the clipped record; ValueError if there are none."""
         raise ValueError(f"{type(self).__name__} has no unbiased values: their mean is not linear in the record")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
@@ -422,9 +418,7 @@ OF_ONE_VALUE = "This is the guarantee of one released value: how many of them on
 
 
 class Promise(NamedTuple):
-    """The promise of a release. Parts whose people are different, or of which this is the promise together, name the
-    `whole` of which they are.
-    """
+    """The promise of a release. Parts about different people, or promised together, name their `whole`."""
 
     mechanism: Mechanism
     times: int | None = None  # how many values are about one person at most, one by default

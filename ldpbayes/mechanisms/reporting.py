@@ -95,9 +95,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
 
     def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
-        """Return the log-likelihood of printed values `z`, from that of a released number, ``at(number)``, and the log
-        probability of an interval, ``between(low, high)``.
-        """
+        """Return the log-likelihood of printed values from that of a number, and the log probability of an interval."""
         low, high = self.interval(z)
         xp = np if is_concrete(low, high) else jnp
         point, anything = low == high, (low == -np.inf) & (high == np.inf)
@@ -170,14 +168,8 @@ class Floored(Reported):
 
 @registered_dataclass("withheld")
 class Withheld(Reported):
-    """Print NaN instead of each released number z below a threshold. Data must keep NaN for the withheld cells.
-
-    Parameters
-    ----------
-    mechanism
-        As in `Floored`.
-    threshold : array_like
-        The least number that is printed, in the unit of the data: one number, or one number for each value.
+    """Print NaN instead of each released number z below a `threshold`, in the unit of the data: one number, or one for
+    each value. Data must keep NaN for the withheld cells. `Floored` describes `mechanism`.
     """
 
     threshold: Array = ruled(FINITE)
@@ -194,14 +186,8 @@ class Withheld(Reported):
 
 @registered_dataclass("rounded")
 class Rounded(Reported):
-    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z.
-
-    Parameters
-    ----------
-    mechanism
-        As in `Floored`.
-    unit : array_like
-        The unit of rounding, positive, in the unit of the data: one number, or one number for each value.
+    """Print unit·⌊z/unit + ½⌋, the multiple of a positive `unit` that is nearest to the released number z, in the unit
+    of the data: one number, or one for each value. `Floored` describes `mechanism`.
     """
 
     unit: Array = ruled(POSITIVE)
@@ -221,10 +207,8 @@ class Rounded(Reported):
 
 @registered_dataclass("incomplete")
 class Incomplete(Reported):
-    """Some released numbers are missing and printed as NaN, for reasons that are unrelated to the numbers.
-
-    Missing values do not change the likelihood, and are not simulated. The inner `mechanism`, as in `Floored`, must not
-    print NaN.
+    """Some released numbers are missing and printed as NaN, for unrelated reasons: this does not change the likelihood,
+    and is not simulated. The inner `mechanism`, as in `Floored`, must not print NaN.
     """
 
     silent = True

@@ -41,12 +41,8 @@ class _LaplaceColumns(Noise):
 
 @pytree_dataclass
 class Laplace(_LaplaceColumns):
-    """Laplace noise, independent in every column, with density exp(−|x|/b) / (2 b) at x.
-
-    Parameters
-    ----------
-    scale : array_like
-        Scale b ≥ 0 in the unit of the data: one number, or one for each record. The standard deviation is √2 b.
+    """Laplace noise, independent in every column, with density exp(−|x|/b) / (2 b) at x, for b = `scale` ≥ 0 in the
+    unit of the data: one number, or one for each record. The standard deviation is √2 b.
     """
 
     scale: Array = ruled(NOT_NEGATIVE)
@@ -65,9 +61,7 @@ class Laplace(_LaplaceColumns):
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the exact curve if inputs differ in one column, else that of randomized response with an equal
-        epsilon, slightly lower.
-        """
+        """Return the exact curve of inputs that differ in one column; else that of randomized response, just below."""
         with np.errstate(divide="ignore"):
             budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
         if np.all(np.count_nonzero(distance, axis=-1) == 1) and np.all(np.isfinite(budget)):
@@ -79,13 +73,9 @@ class Laplace(_LaplaceColumns):
 class SymmetricLaplace(_LaplaceColumns):
     """Symmetric Laplace noise in d columns, uncorrelated but dependent between columns ([LCQ] sec. 3.2; [KKP]).
 
-    The law SL_d(λ² I) is that of λ √W X, for independent W ~ Exp(1) and X ~ N(0, I). In one column, it is Laplace noise
-    of scale λ/√2.
-
-    Parameters
-    ----------
-    standard_deviation : array_like
-        Standard deviation λ ≥ 0 in each column, in the unit of the data: one number, or one number for each record.
+    The law SL_d(λ² I) is that of λ √W X, for independent W ~ Exp(1) and X ~ N(0, I); in one column, that of Laplace
+    noise of scale λ/√2. The `standard_deviation` λ ≥ 0 in each column, in the unit of the data, is one number, or one
+    for each record.
     """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
@@ -141,12 +131,8 @@ class _NormalColumns(Noise):
 
 @pytree_dataclass
 class Gaussian(_NormalColumns):
-    """Normal noise, independent in every column, with equal standard deviation in all columns.
-
-    Parameters
-    ----------
-    standard_deviation : array_like
-        Standard deviation ≥ 0 in the unit of the data: one number, or one number for each record.
+    """Normal noise, independent in every column, with equal `standard_deviation` ≥ 0 in all columns, in the unit of the
+    data: one number, or one for each record.
     """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
@@ -159,13 +145,7 @@ class Gaussian(_NormalColumns):
 
 @pytree_dataclass
 class IndependentGaussian(_NormalColumns):
-    """Normal noise, independent in every column, with a standard deviation for each column.
-
-    Parameters
-    ----------
-    standard_deviations : array_like (*batch, columns)
-        Standard deviation of each column, positive, in the unit of the column.
-    """
+    """Normal noise, independent in every column, of positive `standard_deviations` (*batch, columns) in their units."""
 
     standard_deviations: Array = ruled(("positive and finite, one a column", lambda a: POSITIVE[1](a) & (a.ndim > 0)))
     per_column = True
@@ -259,13 +239,7 @@ class ZeroInflated(Omitted):
 
 @pytree_dataclass
 class WithPublicRecords(Omitted):
-    """Continuous noise whose scale may be 0. A record with scale 0 is public, and is released without noise.
-
-    Parameters
-    ----------
-    noise
-        As in `ZeroInflated`.
-    """
+    """Continuous `noise`, as in `ZeroInflated`. A record with scale 0 is public, and is released without noise."""
 
     chance = 0.0  # only public records, of scale 0, get no noise
 

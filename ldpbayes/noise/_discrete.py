@@ -39,13 +39,9 @@ class _WholeNumberNoise(Noise):
 
 @pytree_dataclass
 class DiscreteLaplace(_WholeNumberNoise):
-    """Discrete Laplace (two-sided geometric) noise on the integers: P(k) = (1 − a)/(1 + a)·a^|k|, a = exp(−1/scale)
-    ([GRS]).
-
-    Parameters
-    ----------
-    scale : array_like
-        Scale > 0 in the unit of the data (as in OpenDP): one number, or one number for each record.
+    """Discrete Laplace (geometric) noise on the integers, independent in every column: P(k) = (1 − a)/(1 + a)·a^|k|
+    with a = exp(−1/`scale`) ([GRS]). The scale > 0, as in OpenDP, is one number, or one for each record, in the unit of
+    the data.
     """
 
     linear_tails: ClassVar[bool] = True
@@ -61,9 +57,7 @@ class DiscreteLaplace(_WholeNumberNoise):
         return (first - second).astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula for P(k) at any real k, summed over the columns. For any real x, the sum of the
-        formula at k − x over all integers k is between 1/cosh(½/scale) and 1.
-        """
+        """As `Noise.continued`; over all integers k, its sum at k − x is between 1/cosh(½/scale) and 1 for real x."""
         rate = 1.0 / jnp.asarray(self.scale)[..., None]
         return jnp.sum(-jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate)), axis=-1)
 
@@ -93,13 +87,9 @@ class DiscreteLaplace(_WholeNumberNoise):
 
 @pytree_dataclass
 class DiscreteGaussian(_WholeNumberNoise):
-    """Discrete Gaussian noise on the integers, independent in every column: P(k) ∝ exp(−k²/(2 scale²)) ([CKS]).
-
-    Parameters
-    ----------
-    scale : array_like
-        Scale > 0 in the unit of the data (as in OpenDP): one number, or one number for each record. Above 1 it is
-        nearly the standard deviation; well below 1 it is much larger.
+    """Discrete Gaussian noise on the integers, independent in every column: P(k) ∝ exp(−k²/(2 `scale`²)) ([CKS]). The
+    scale > 0, as in OpenDP, is one number, or one for each record, in the unit of the data. Above 1 it is nearly the
+    standard deviation; well below 1 it is much larger.
     """
 
     linear_tails: ClassVar[bool] = False
@@ -125,9 +115,7 @@ class DiscreteGaussian(_WholeNumberNoise):
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula for P(k) at any real k, summed over the columns. For any real x, the sum of the
-        formula at k − x over all integers k is between 1 − 4 exp(−2π² scale²) and 1.
-        """
+        """As `Noise.continued`; over all integers k, its sum at k − x is between 1 − 4 exp(−2π² scale²) and 1."""
         scale = jnp.asarray(self.scale)[..., None]
         return jnp.sum(-((value / scale) ** 2) / 2 - log_theta(jnp, scale), axis=-1)
 

@@ -97,13 +97,10 @@ def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
 class FromDensity(Noise):
     """Noise with any density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
 
-    The noise is only for records that are numbers. A file contains only the name of the function, so a mechanism with
-    this noise cannot be read from a file.
-
-    The guarantee is not proven: numerical integration computes it, with rounding towards less privacy. If the noise has
-    several modes, inputs near each other may be easier to distinguish than inputs at the largest distance. About a
-    thousand distances are compared, and the worst are refined. The statement says that no other distance is known to be
-    worse.
+    The noise is only for records that are numbers, and not for files, which would contain only the name of the
+    function. The guarantee is not proven, as its statement says: numerical integration computes it, with rounding
+    towards less privacy. If the noise has several modes, inputs near each other may be easier to distinguish than
+    inputs at the largest distance, so about a thousand distances are compared, and the worst are refined.
 
     Parameters
     ----------
@@ -164,9 +161,7 @@ class FromDensity(Noise):
         return -np.log2(np.maximum(tail, np.finfo(float).tiny))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of the worst two inputs that differ by `distance` or less, or one below those of all
-        records.
-        """
+        """Return the curve of the worst inputs that differ by `distance` or less, of all records, or one below."""
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
         curves = [
             _curve(self.log_density, self.breaks, distance) for distance in _worst(self.log_density, self.breaks, apart)

@@ -110,16 +110,11 @@ class Noise(abc.ABC):
         """Return the exact trade-off curve of two inputs that differ by `distance`, an array (*batch, columns)."""
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """Return the trade-off curve of the two most distinguishable inputs at a distance of at most `sensitivity` in
-        the norm `norm`. Default: they differ in the first column only.
-        """
+        """Return the curve of the worst inputs at most `sensitivity` apart in `norm`; default: in the first column."""
         return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
 
     def tradeoff_in_one_column(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of the two most distinguishable inputs that differ in one column only.
-
-        `distance` has the largest difference in each column, an array (*batch, columns).
-        """
+        """Return the curve of the worst inputs that differ in one column, by at most `distance` (*batch, columns)."""
         columns = np.arange(np.shape(distance)[-1])
         # of columns with equal noise, the widest is the worst
         alike = np.shape(self.over_columns(self.standard_deviation))[-1] == 1

@@ -110,9 +110,7 @@ class Staircase(Noise):
         return -whole * self.epsilon + jnp.log(fall + lack * rest) - math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the exact curve of two numbers at a `distance` of at most `step`: likelihood ratios exp(ε), 1,
-        exp(−ε).
-        """
+        """Return the exact curve of numbers at most `step` apart, whose likelihood ratio is exp(ε), 1 or exp(−ε)."""
         distance = np.abs(np.asarray(distance, float))
         if distance.shape[-1:] != (1,) or np.any(distance[..., 0] > self.step):
             raise ValueError(f"the inputs must be numbers that differ by at most the step {self.step}, got {distance}")

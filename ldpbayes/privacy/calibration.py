@@ -61,9 +61,7 @@ def _largest_log_mu(
 
 
 class ZILParameters(NamedTuple):
-    """Result of `zil_parameters`: probability of no noise, standard deviation of the noise, the largest distance of two
-    inputs divided by it, and the trade-off curve.
-    """
+    """Result of `zil_parameters`."""
 
     zero_probability: float
     scale: float
@@ -147,8 +145,7 @@ def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianWithResponseTradeoff(LogTradeoff):
     """Two unit normal laws `mu` apart, each beside a binary randomized response with the other answer: the product of
-    both curves ([DRS] Theorem 3.2). The best tests are thresholds of the log likelihood ratio, a mixture of normal
-    laws.
+    both curves ([DRS] Theorem 3.2). The best tests are thresholds of the log likelihood ratio.
     """
 
     mu: Array = ruled(POSITIVE)
@@ -190,9 +187,7 @@ class GaussianWithResponseTradeoff(LogTradeoff):
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
-    """The largest `mu`, sensitivity over standard deviation, for which Gaussian noise and a randomized response of a
-    budget below epsilon are (epsilon, delta)-private together. Arguments broadcast.
-    """
+    """The largest `mu` for which Gaussian noise beside a response is (epsilon, delta)-private; arguments broadcast."""
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)
     if np.any(budget >= epsilon):

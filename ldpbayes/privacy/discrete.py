@@ -29,15 +29,10 @@ class _IntegerTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteLaplaceTradeoff(_IntegerTradeoff):
-    """Trade-off curve of discrete Laplace noise: laws P(k) ∝ exp(−|k|/scale) whose centres differ by an integer.
-
-    It is linear between vertices, of tests that reject from m = 1, ..., distance on: of level a^m/(1 + a) and type II
-    error a^(distance + 1 − m)/(1 + a), with a = exp(−1/scale).
-
-    Parameters
-    ----------
-    scale, distance : array_like
-        Scale of the noise, and distance of the centres, a positive integer, both in the unit of the data.
+    """Trade-off curve of discrete Laplace noise: laws P(k) ∝ exp(−|k|/`scale`) whose centres differ by an integer
+    `distance` ≥ 1. It is linear between vertices, of tests that reject from m = 1, ..., distance on: of level a^m/(1 +
+    a) and type II error a^(distance + 1 − m)/(1 + a), with a = exp(−1/scale). Scale and distance are arrays or numbers
+    in the unit of the data.
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -69,9 +64,8 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianTradeoff(_IntegerTradeoff):
     """Trade-off curve of discrete Gaussian noise: laws P(k) ∝ exp(−k²/(2 scale²)) whose centres differ by an integer.
-
     It is linear between vertices, of tests that reject from an integer m on: of level T(m) = P(noise ≥ m) and type II
-    error T(distance + 1 − m) ([CKS] Theorem 7). `DiscreteLaplaceTradeoff` describes `scale` and `distance`.
+    error T(distance + 1 − m) ([CKS] Theorem 7). `scale` and `distance` are as in `DiscreteLaplaceTradeoff`.
     """
 
     def repeated(self, times: int) -> ParametricTradeoff | None:

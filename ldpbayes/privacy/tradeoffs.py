@@ -114,12 +114,7 @@ class LaplaceTradeoff(ParametricTradeoff):
     """Trade-off curve of Laplace noise: two Laplace laws of scale 1 whose centres differ by `budget` ([DMNS]; [DRS]).
 
     In the rate α of false alarms, it is a line of slope −exp(budget), exp(−budget)/(4 α), and a line of slope
-    −exp(−budget).
-
-    Parameters
-    ----------
-    budget : array_like
-        Epsilon in nats, positive: the sensitivity divided by the scale of the noise.
+    −exp(−budget). The budget is epsilon in nats, positive: the sensitivity divided by the scale of the noise.
     """
 
     budget: Array = ruled(POSITIVE, "epsilon")
@@ -197,12 +192,8 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianTradeoff(LogTradeoff):
-    """Trade-off curve of Gaussian noise: two normal laws of variance 1 ([DRS] eq. 6 and Corollary 2.13; [BW]).
-
-    Parameters
-    ----------
-    mu : array_like
-        Distance of the two means, positive: the sensitivity divided by the standard deviation of the noise.
+    """Trade-off curve of Gaussian noise: two normal laws of variance 1 whose means are `mu` > 0 apart, the sensitivity
+    divided by the standard deviation of the noise ([DRS] eq. 6 and Corollary 2.13; [BW]).
     """
 
     mu: Array = ruled(POSITIVE)
@@ -246,9 +237,9 @@ LAW_SUM_ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 class FiniteTradeoff(Polygon):
     """Trade-off curve of the worst pair among several laws on the same finitely many outputs.
 
-    The best tests of two laws reject for the outputs with the largest likelihood ratio (Neyman-Pearson). The concave
-    hull of the levels and powers for all pairs gives delta(epsilon) of the worst pair exactly, and the largest convex
-    curve below the curves of all pairs ([DRS] sec. 2.4). Mixtures of the laws are never easier to distinguish.
+    The best tests of two laws reject for the outputs with the largest likelihood ratio. The concave hull of their
+    levels and powers for all pairs gives the largest delta(epsilon) of a pair exactly, and the largest convex curve
+    below those of all pairs ([DRS] sec. 2.4). Mixtures of the laws are never easier to distinguish.
 
     Parameters
     ----------
@@ -305,16 +296,8 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ZeroInflatedTradeoff(ParametricTradeoff):
-    """Trade-off curve of noise that is omitted with probability δ ([LCQ] eq. 3.3 and Theorem 3.3).
-
-    At a rate α of false alarms, it is (1 − δ) T(α/(1 − δ)) for α up to 1 − δ, and 0 for larger α.
-
-    Parameters
-    ----------
-    tradeoff : Tradeoff
-        The trade-off curve T of the noise.
-    zero_probability : array_like
-        Probability δ, in (0, 1), that a record gets no noise.
+    """Trade-off curve of noise with the curve T = `tradeoff` that a record does not get with `zero_probability` δ in
+    (0, 1): (1 − δ) T(α/(1 − δ)) at a rate α of false alarms up to 1 − δ, and 0 beyond ([LCQ] eq. 3.3 and Theorem 3.3).
     """
 
     tradeoff: Tradeoff
@@ -332,14 +315,11 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
 
 
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
-    """Return the trade-off curve f_{ε,δ}. No (epsilon, delta)-differentially private mechanism has a lower curve.
+    """Return the curve f_{ε,δ}: no (epsilon, delta)-differentially private mechanism has a lower one ([WZ] Theorem
+    2.4).
 
-    At a rate α of false alarms, it is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4).
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Epsilon in nats, not negative and finite, and delta in [0, 1). The default delta is 0.
+    At a rate α of false alarms, it is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α), for `epsilon` in
+    nats, not negative and finite, and `delta` in [0, 1), by default 0.
     """
     epsilon = checked("epsilon", epsilon, *NOT_NEGATIVE)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
@@ -403,9 +383,7 @@ class SymmetricTradeoff(Tradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstTradeoff(SymmetricTradeoff):
-    """The worst of symmetric curves, as of records that may differ in one of several parts, not in all at once: the
-    largest delta, and the convex minorant of the curves.
-    """
+    """The worst of symmetric curves, as of records that may differ in one of several parts, but not in all."""
 
     tradeoffs: Sequence[Tradeoff]
     zero_probability = property(lambda self: _largest(curve.zero_probability for curve in self.tradeoffs))

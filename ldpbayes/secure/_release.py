@@ -183,8 +183,8 @@ def flip_threshold(odds: Fraction, epsilon: float) -> int:
 
 
 def thresholds(mechanism: Any, epsilon: float) -> tuple[int, int]:
-    """Of a budget, in parts of 2^64: the probability that an answer does not support the record's own code (for unary
-    encodings, that its own bit is 0); and, for unary encodings, that another bit is 1.
+    """In parts of 2^64, the probability that an answer does not support the record (for unary encodings, that its own
+    bit is 0), and for unary encodings that another bit is 1.
     """
     return ANSWERS[type(mechanism)][1](mechanism, epsilon)
 
