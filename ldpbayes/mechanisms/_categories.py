@@ -32,7 +32,6 @@ class Categories(DiscreteMechanism):
     """Base of mechanisms for categories. A record is the code of its category: 0, ..., categories − 1."""
 
     categories: int
-
     noise, bounded, of_categories = None, True, True
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
@@ -163,9 +162,7 @@ class _EvenProtocol(PureProtocol):
 class BitVectorProtocol(PureProtocol):
     """Base of mechanisms that release the set S(z) as bits. The bit of a category is 1 if the category is in S(z)."""
 
-    event_shape = property(
-        lambda self: (self.categories,), doc="Shape of one released value: one bit for each category."
-    )
+    event_shape = property(lambda self: (self.categories,), doc="One bit for each category.")
     support = constraints.independent(constraints.boolean, 1)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -227,7 +224,6 @@ class RandomizedResponse(_EvenProtocol):
     """
 
     categories: int = static(default=2)
-
     support = property(attrgetter("domain"), doc="Released values: the codes 0, 1, ..., categories - 1.")
     _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
 
@@ -595,7 +591,6 @@ class TransitionMatrix(Categories):
     """
 
     matrix: Array
-
     _shared: ClassVar[tuple[str, ...]] = ("matrix",)
     categories = property(lambda self: np.shape(self.matrix)[0], doc="Number k of categories.")
     support = property(lambda self: constraints.integer_interval(0, np.shape(self.matrix)[1] - 1))

@@ -356,7 +356,6 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 
     #: The guarantee for records that differ in one column only; for a statistic, for data sets that differ in a record.
     attribute_guarantee = property(lambda self: self._guarantee(self.noise.tradeoff_in_one_column, "attribute"))
-
     #: The guarantee for any two records; for a statistic, for two data sets that differ in one record.
     guarantee = property(lambda self: self._guarantee(self.noise.tradeoff, "record"))
 

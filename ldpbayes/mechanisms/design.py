@@ -27,25 +27,13 @@ class Histogram(NamedTuple):
     nodes: Array
     densities: Array
 
-    @property
-    def probabilities(self) -> np.ndarray:
-        """Probability of each bin, an array (k,)."""
-        return np.asarray(self.densities) * np.diff(self.nodes)
-
-    @property
-    def cumulative(self) -> np.ndarray:
-        """Probability of a value below each node, an array (k + 1,)."""
-        return np.append(0.0, np.cumsum(self.probabilities))
-
-    @property
-    def midpoints(self) -> np.ndarray:
-        """Middle of each bin, an array (k,)."""
-        return (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2
-
-    @property
-    def mean(self) -> float:
-        """Mean of the density."""
-        return float(self.probabilities @ self.midpoints)
+    #: Probability of each bin, an array (k,).
+    probabilities = property(lambda self: np.asarray(self.densities) * np.diff(self.nodes))
+    #: Probability of a value below each node, an array (k + 1,).
+    cumulative = property(lambda self: np.append(0.0, np.cumsum(self.probabilities)))
+    #: Middle of each bin, an array (k,).
+    midpoints = property(lambda self: (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2)
+    mean = property(lambda self: float(self.probabilities @ self.midpoints), doc="Mean of the density.")
 
     @property
     def standard_deviation(self) -> float:

@@ -91,20 +91,14 @@ class Mechanism(Called, abc.ABC):
     def guarantee(self) -> Guarantee:
         """The privacy guarantee. Do not compute it inside `jax.jit`, because it needs NumPy."""
 
-    @property
-    def promises(self) -> "tuple[Promise, ...]":
-        """What one released value promises, as of a release."""
-        return (Promise(self),)
+    promises = property(lambda self: (Promise(self),), doc="What one released value promises, as of a release.")
+    #: Classes for which a closed form of the likelihood may be registered, the nearest first.
+    form_classes = property(lambda self: type(self).__mro__)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of the parameters: (N,) if a parameter has one value for each of N records, and () otherwise."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
-
-    @property
-    def form_classes(self) -> tuple[type, ...]:
-        """Classes for which a closed form of the likelihood may be registered, the nearest first."""
-        return type(self).__mro__
 
     def possible_values(self, most: int) -> np.ndarray | None:
         """Return all values that may be released (N, *event_shape); None if there are more than `most`, or no list."""
@@ -275,7 +269,6 @@ class FiniteOutputs(DiscreteMechanism):
     output_probabilities: Any
     _owed: ClassVar[dict[str, str]] = {"output_probabilities": "least and largest p(z | x) over all x of each output"}
     noise, bounded = None, True
-
     _shared: ClassVar[tuple[str, ...]] = ("outputs",)
     resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
     support = property(lambda self: _OneOf(self.outputs))
@@ -428,23 +421,11 @@ class Promise(NamedTuple):
     neighbours: str | None = None  # how data sets differ that are compared, if the publisher states it
     publisher: str | None = None  # the statement of a publisher, in place of all that
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """Of one value, or of all statistics that one person changes."""
-        return self.stated(_with_extremes(self.mechanism).guarantee)
-
-    @property
-    def promises(self) -> tuple[Any, ...]:
-        return (self,)
-
-    @property
-    def repeats(self) -> int:
-        return self.times or 1
-
-    @property
-    def in_all(self) -> Guarantee:
-        """Of all values about one person."""
-        return self.guarantee.composed(self.repeats)
+    promises = property(lambda self: (self,))
+    repeats = property(lambda self: self.times or 1)
+    # of one value, or of all statistics that one person changes; and of all values about one person
+    guarantee = property(lambda self: self.stated(_with_extremes(self.mechanism).guarantee))
+    in_all = property(lambda self: self.guarantee.composed(self.repeats))
 
     def stated(self, one: Guarantee) -> Guarantee:
         """What is promised if one value has this guarantee."""

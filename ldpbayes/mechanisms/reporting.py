@@ -36,12 +36,10 @@ class Reported(NumericMechanism, DiscreteMechanism):
     """
 
     mechanism: Mechanism
-
     clips = True
     released_range = None  # a sketch, but of whole numbers, is refused
     has_atoms = False
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
-
     innermost = property(attrgetter("mechanism.innermost"))
     bounded, domain, guarantee, linear_tails, noise, resolution, support = (
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
@@ -173,7 +171,6 @@ class Withheld(Reported):
     """
 
     threshold: Array = ruled(FINITE)
-
     silent = True
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:

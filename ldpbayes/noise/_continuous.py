@@ -46,7 +46,6 @@ class Laplace(_LaplaceColumns):
     """
 
     scale: Array = ruled(NOT_NEGATIVE)
-
     # what the log ratio of inputs lacks of their whole budget is a sum over the columns, and in the widest of them, up
     # to the budget, it has the law that it would have if there were no others: one column alone is the worst
     norm: ClassVar[int] = 1
@@ -79,7 +78,6 @@ class SymmetricLaplace(_LaplaceColumns):
     """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
-
     norm: ClassVar[int] = 2
     resolution = property(lambda self: self.standard_deviation / math.sqrt(2))
 
@@ -166,9 +164,9 @@ class Omitted(Noise):
     omitted = True
     underlying = property(attrgetter("noise"))
     noise: Noise  #: Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
-    kinks, linear_tails, monotone, norm, reach, resolution, standard_deviation = (  # type: ignore[assignment]
+    depth, kinks, linear_tails, monotone, norm, reach, resolution, standard_deviation = (  # type: ignore[assignment]
         property(attrgetter(f"noise.{name}"))
-        for name in ("kinks", "linear_tails", "monotone", "norm", "reach", "resolution", "standard_deviation")
+        for name in ("depth", "kinks", "linear_tails", "monotone", "norm", "reach", "resolution", "standard_deviation")
     )
 
     def __post_init__(self) -> None:
@@ -204,9 +202,6 @@ class Omitted(Noise):
     def variance(self) -> Array:
         return (1 - jnp.asarray(self.chance)) * jnp.asarray(self.noise.standard_deviation) ** 2
 
-    def depth(self, distance: np.ndarray) -> np.ndarray:
-        return self.noise.depth(distance)
-
 
 @pytree_dataclass
 class ZeroInflated(Omitted):
@@ -221,7 +216,6 @@ class ZeroInflated(Omitted):
     """
 
     probability: Array = ruled(INSIDE_0_1)
-
     chance = property(attrgetter("probability"))
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
@@ -242,12 +236,6 @@ class WithPublicRecords(Omitted):
     """Continuous `noise`, as in `ZeroInflated`. A record with scale 0 is public, and is released without noise."""
 
     chance = 0.0  # only public records, of scale 0, get no noise
-
-    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        return self.noise.sample(key, shape, dtype)
-
-    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        return self.noise.tradeoff(distance)
-
-    def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        return self.noise.tradeoff_within(sensitivity, columns)
+    sample, tradeoff, tradeoff_within = (  # type: ignore[assignment]
+        property(attrgetter(f"noise.{name}")) for name in ("sample", "tradeoff", "tradeoff_within")
+    )

@@ -29,7 +29,6 @@ class _WholeNumberNoise(Noise):
     """Noise on the integers with a scale, independent in the columns."""
 
     scale: Array = ruled(WHOLE_SCALE)
-
     discrete: ClassVar[bool] = True
     resolution = property(lambda self: self.scale)
 
