@@ -259,7 +259,6 @@ class RPWithPrior(NearOrAnywhere):
     interval: tuple[Array, Array]
     half_width: Array = ruled(POSITIVE)
     outside: str = static(default="projection")
-
     _projects = property(lambda self: self.outside == "projection")
 
     def __post_init__(self) -> None:

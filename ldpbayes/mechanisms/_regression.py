@@ -396,8 +396,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
         Ratios of the standard deviations of the noise in products of covariates, covariates times response, and squared
         response. Default: R² : R R_y : R_y², where R is `radius` and R_y is `response_bound`; [KJKH] has equal ones.
     off_diagonal : {"scaled", "once"}
-        Factor s: √2 for "scaled" (default), 1 for "once". With √2, the noise in x_j x_k has half the variance, under
-        the same guarantee.
+        s = √2 (default), or 1. With √2, the noise in x_j x_k has half the variance, under the same guarantee.
     trust_model : {"local", "central"}
         "local": the statistics of every record get noise (default). "central": a curator adds noise to their sum.
     count : int, optional

@@ -27,13 +27,25 @@ class Histogram(NamedTuple):
     nodes: Array
     densities: Array
 
-    #: Probability of each bin, an array (k,).
-    probabilities = property(lambda self: np.asarray(self.densities) * np.diff(self.nodes))
-    #: Probability of a value below each node, an array (k + 1,).
-    cumulative = property(lambda self: np.append(0.0, np.cumsum(self.probabilities)))
-    #: Middle of each bin, an array (k,).
-    midpoints = property(lambda self: (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2)
-    mean = property(lambda self: float(self.probabilities @ self.midpoints), doc="Mean of the density.")
+    @property
+    def probabilities(self) -> np.ndarray:
+        """Probability of each bin, an array (k,)."""
+        return np.asarray(self.densities) * np.diff(self.nodes)
+
+    @property
+    def cumulative(self) -> np.ndarray:
+        """Probability of a value below each node, an array (k + 1,)."""
+        return np.append(0.0, np.cumsum(self.probabilities))
+
+    @property
+    def midpoints(self) -> np.ndarray:
+        """Middle of each bin, an array (k,)."""
+        return (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2
+
+    @property
+    def mean(self) -> float:
+        """Mean of the density."""
+        return float(self.probabilities @ self.midpoints)
 
     @property
     def standard_deviation(self) -> float:
@@ -258,9 +270,9 @@ class BinDesign(NamedTuple):
 
 
 def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
-    """The bins of `RROnBins` with the least mean squared error ([GKKLMVZ]), for labels with finitely many values and
-    probabilities (k,); the fewest, if several are best. A bin of probability P and mean m has the output (μ + (exp(ε) −
-    1) P m)/(1 + (exp(ε) − 1) P), for the mean μ of all labels.
+    """The bins of `RROnBins` with the least mean squared error ([GKKLMVZ]), the fewest of several, for labels with
+    values and probabilities (k,). An output is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P) for a bin of probability P
+    and mean m.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     first, last = values[0], values[-1]

@@ -110,9 +110,7 @@ def implausible_counts(
 
 
 def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> str:
-    """Whether repeated values (N,) of `cells` differ by "more" or "less" than their noise, whatever the cells are; or
-    "".
-    """
+    """Whether repeated values (N,) of `cells` differ by "more" or "less" than noise explains, for any cells; or ""."""
     cells = np.where(np.isnan(values), np.nan, cells)  # of missing values last, and equal to no other
     order = np.argsort(cells, kind="stable")
     cells = cells[order]

@@ -73,9 +73,8 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released value z for each record x, in the broadcast shape of `x` and the parameters, by a JAX random
-        `key`. This is for simulation: real data need `ldpbayes.secure.release`. Raises ValueError for records that
-        cannot exist.
+        """Draw a released value for each record `x`, in broadcast shape; ValueError for records that cannot exist. This
+        is for simulation: real data need `ldpbayes.secure.release`.
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
@@ -421,11 +420,23 @@ class Promise(NamedTuple):
     neighbours: str | None = None  # how data sets differ that are compared, if the publisher states it
     publisher: str | None = None  # the statement of a publisher, in place of all that
 
-    promises = property(lambda self: (self,))
-    repeats = property(lambda self: self.times or 1)
-    # of one value, or of all statistics that one person changes; and of all values about one person
-    guarantee = property(lambda self: self.stated(_with_extremes(self.mechanism).guarantee))
-    in_all = property(lambda self: self.guarantee.composed(self.repeats))
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of one value, or of all statistics that one person changes."""
+        return self.stated(_with_extremes(self.mechanism).guarantee)
+
+    @property
+    def promises(self) -> tuple[Any, ...]:
+        return (self,)
+
+    @property
+    def repeats(self) -> int:
+        return self.times or 1
+
+    @property
+    def in_all(self) -> Guarantee:
+        """Of all values about one person."""
+        return self.guarantee.composed(self.repeats)
 
     def stated(self, one: Guarantee) -> Guarantee:
         """What is promised if one value has this guarantee."""

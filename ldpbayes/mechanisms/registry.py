@@ -67,9 +67,8 @@ def mechanism_class(name: str) -> type[Mechanism]:
 
 
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
-    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}``, as of `Mechanism.spec`.
-
-    `spec` has the name of the mechanism, and the arguments of its class, with arrays as lists; else ValueError.
+    """Make a mechanism from `spec`, a dict with its name and the arguments of its class, arrays as lists, such as
+    ``{"mechanism": "laplace", "epsilon": 1.0, ...}``; ValueError if one is wrong.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')

@@ -191,7 +191,7 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
 
     The guarantee is the bound of [FMT], without the further approximations of the paper, for any local mechanism with a
     finite epsilon at delta = 0. Reports of other persons hide a person: with probability exp(−ε), another report looks
-    like one of the two records that the guarantee compares.
+    like one of the two records that the guarantee compares. At delta = 0, the result has the local ε.
 
     Parameters
     ----------
@@ -202,11 +202,6 @@ def shuffled(local: Any, count: int, delta: float) -> Guarantee:
         Number of persons whose reports are made by the mechanism, without persons who may report something else.
     delta : float
         The delta in (0, 1) that `Guarantee.statement` quotes.
-
-    Returns
-    -------
-    Guarantee
-        The central guarantee of a record. At delta = 0, its epsilon is the local ε: shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
     mechanisms = [promise.mechanism for promise in _promises(local) if promise.mechanism]

@@ -21,14 +21,9 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the least standard deviation of (epsilon, delta)-differentially private Gaussian noise ([BW] Theorem 8).
 
-    Its delta is at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
-
-    Parameters
-    ----------
-    epsilon, delta : array_like
-        Privacy target: epsilon in nats, positive, and delta in (0, 1).
-    sensitivity : array_like
-        Largest Euclidean distance of two neighbouring inputs, in the unit of the result. Default: 1.
+    Its delta is below `delta`, by a share of at most about 1e-11. Arguments broadcast: `epsilon` in nats, positive,
+    `delta` in (0, 1), and the `sensitivity`, by default 1, the largest Euclidean distance of two neighbouring inputs,
+    in the unit of the result.
     """
     epsilon, delta = np.broadcast_arrays(checked("epsilon", epsilon, *POSITIVE), checked("delta", delta, *INSIDE_0_1))
     sensitivity = checked("sensitivity", sensitivity, *POSITIVE)
@@ -210,9 +205,9 @@ def linear_sensitivity(
 ) -> float:
     """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
 
-    The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, x_j·y and y². They get Gaussian noise of standard
-    deviation σ₁ (for x_j² and x_j·x_k), σ₂ (for x_j·y) and σ₃ (for y²). In the Euclidean distance, differences in x_j·y
-    are multiplied by σ₁/σ₂, and differences in y² by σ₁/σ₃. The result Δ is the same without the factor √2.
+    The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, x_j·y and y². The noise has standard deviation σ₁
+    in x_j² and x_j·x_k, σ₂ in x_j·y and σ₃ in y², so the Euclidean distance has differences in x_j·y times σ₁/σ₂, and
+    in y² times σ₁/σ₃. The result is the same without the factor √2.
 
     Parameters
     ----------
@@ -232,8 +227,8 @@ def linear_sensitivity(
 def linear_sensitivity_bound(
     radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Return the bound √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²) of [KJKH] Lemma 3.1 on `linear_sensitivity`,
-    which describes the parameters: `radius` R, `response_bound` q, and the `ratios` σ₁ : σ₂ : σ₃.
+    """Return the bound of [KJKH] Lemma 3.1, √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²), on `linear_sensitivity`,
+    which describes `radius` R, `response_bound` q, and the `ratios` σ₁ : σ₂ : σ₃.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)

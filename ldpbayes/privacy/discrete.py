@@ -70,9 +70,8 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
 
     def repeated(self, times: int) -> ParametricTradeoff | None:
         scale, squared = float(np.min(self.scale)), round(float(times * np.max(self.distance) ** 2))
-        if np.ptp(self.scale) == 0:
-            return _rows_curve(scale, squared, times)
-        return _normal_rows(scale, squared, times)  # whose noise each of several scales has a part of
+        # all of several scales have as much noise as the least
+        return _rows_curve(scale, squared, times) if np.ptp(self.scale) == 0 else _normal_rows(scale, squared, times)
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         reach = np.ceil(UNDERFLOW_SCALES * scale) + 2

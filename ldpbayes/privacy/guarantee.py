@@ -73,11 +73,9 @@ class Guarantee:
         return self.tradeoff.epsilon(delta)
 
     def composed(self, times: int) -> "Guarantee":
-        """Return the guarantee for a person with `times` reports, where each report has this guarantee.
-
-        It is exact for Gaussian noise, nearly so for discrete Gaussian noise, and exact for randomized response with
-        two answers. Else it is weaker, from `stated_pair` of the largest personal budget: a pure budget ε becomes
-        `times` · ε.
+        """Return the guarantee for a person with `times` reports, where each report has this guarantee. It is exact for
+        Gaussian noise and binary randomized response, nearly so for discrete Gaussian noise, and else weaker, from
+        `stated_pair` of the largest personal budget: a pure budget ε becomes `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
         if times > 1 and (exact := curve.repeated(times)):
@@ -103,9 +101,7 @@ class Guarantee:
         return epsilon, delta
 
     def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
-        """Return the guarantee in sentences, with the pair of epsilon and delta for `epsilon` in nats, or for `delta`,
-        by default `stated_delta`. Numbers are rounded up to four digits, percentages to three.
-        """
+        """Return sentences with epsilon and delta, rounded up, for `epsilon` (in nats), `delta` or `stated_delta`."""
         pair: Any = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         pair = pair if delta is None else (self.epsilon(delta), delta)
         budget, quoted_delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))

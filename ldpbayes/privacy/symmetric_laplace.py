@@ -1,6 +1,6 @@
-"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2). On a
-sphere around the first centre, the most powerful test rejects a cap: the density ratio grows with the cosine of the
-angle to the second centre. So its errors are integrals, over the radius, of beta probabilities.
+"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2). The
+best tests reject caps of spheres around the first centre, so errors are integrals of beta probabilities over the
+radius.
 """
 
 import dataclasses

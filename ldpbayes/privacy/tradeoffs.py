@@ -137,12 +137,8 @@ class LaplaceTradeoff(ParametricTradeoff):
 class PureProtocolTradeoff(ParametricTradeoff):
     """Trade-off curve of randomized response and similar mechanisms: lines of slopes −exp(budget), −1, −exp(−budget).
 
-    Parameters
-    ----------
-    budget : array_like
-        Epsilon ≥ 0 in nats. An infinite budget protects nothing.
-    separation : array_like
-        Probability, in (0, 1], that a released value supports the true category and not the other category.
+    The `budget` is epsilon ≥ 0 in nats; an infinite one protects nothing. The `separation` is the probability, in (0,
+    1], that a released value supports the true category and not the other category. Both may be arrays.
     """
 
     budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")

@@ -1,7 +1,6 @@
-"""The function `release`: answers and noise that hide real data also in a computer.
-
-Randomized answers compare random 64-bit words with whole-number thresholds. Additive noise is OpenDP's: records are
-whole numbers of steps of a public grid, and all that is private is exact.
+"""The function `release`: answers and noise that hide real data also in a computer. Randomized answers compare random
+64-bit words with whole-number thresholds. Additive noise is OpenDP's: records are whole numbers of steps of a public
+grid, and all that is private is exact.
 """
 
 import decimal
@@ -282,11 +281,10 @@ def step_of(mechanism: Any) -> float:
 
 def measurements(mechanism: Any) -> dict[float, tuple[Any, int, float]]:
     """For each scale OpenDP's measurement of whole numbers of steps, how many steps apart two records can be, and the
-    bound that the mechanism states: epsilon, or for Gaussian noise ρ = μ²/2 of zero-concentrated differential privacy.
-
-    The scale is the least from the stated one on at which OpenDP's own bound is at most that. A range counts two steps
-    more than it has: records are rounded to the grid, and the curve of the law on the grid exceeds that of the
-    continuous law by 1/steps². Discrete Gaussian noise has its stated scale, for which its curve is exact.
+    bound that the mechanism states: epsilon, or ρ = μ²/2 for Gaussian noise. The scale is the least from the stated one
+    on at which OpenDP's bound is at most that. A range counts two steps more than it has: records are rounded to the
+    grid, and the curve on the grid exceeds the continuous one by 1/steps². Discrete Gaussian noise has its stated
+    scale, whose curve is exact.
     """
     require("opendp", "opendp")
     import opendp.prelude as dp
