@@ -71,9 +71,8 @@ class _Regression(Columnwise):
             for name, sizes in (("radius", np.linalg.norm(x, axis=-1)), ("response_bound", np.abs(y))):
                 bound = getattr(self, name)
                 problem = f"{{}} of {sizes.size} rows exceed {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
-                refuse(
-                    sizes > bound * (1 + RADIUS_ROUNDING), f"{problem}: scale the rows, or let the mechanism clip them"
-                )
+                hint = "scale the rows, or let the mechanism clip them"
+                refuse(sizes > bound * (1 + RADIUS_ROUNDING), f"{problem}: {hint}")
         if self.clip or concrete:
             xp = np if is_concrete(y, self.response_bound) else jnp
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)

@@ -190,10 +190,8 @@ class Rounded(Reported):
     unit: Array = ruled(POSITIVE)
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
-        first = xp.ceil(low / self.unit - UNITS_FROM_GRID)
-        last = xp.where(
-            short, xp.ceil(high / self.unit - UNITS_FROM_GRID) - 1, xp.floor(high / self.unit + UNITS_FROM_GRID)
-        )
+        first, most = xp.ceil(low / self.unit - UNITS_FROM_GRID), high / self.unit
+        last = xp.where(short, xp.ceil(most - UNITS_FROM_GRID) - 1, xp.floor(most + UNITS_FROM_GRID))
         return (first - 0.5) * self.unit, (last + 0.5) * self.unit, xp.ones(xp.shape(last), bool)
 
     def _applied(self, z: jax.Array) -> jax.Array:

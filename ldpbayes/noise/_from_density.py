@@ -163,9 +163,8 @@ class FromDensity(Noise):
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """Return the curve of the worst inputs that differ by `distance` or less, of all records, or one below."""
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
-        curves = [
-            _curve(self.log_density, self.breaks, distance) for distance in _worst(self.log_density, self.breaks, apart)
-        ]
+        law = self.log_density, self.breaks
+        curves = [_curve(*law, distance) for distance in _worst(*law, apart)]
         if len(curves) == 1:
             return curves[0]
         return Polygon(best_tests(np.minimum(curve.corners.T * [[1.0], [1 + POWER_MARGIN]], 1.0) for curve in curves))
@@ -188,25 +187,17 @@ def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) 
 
     def scores(apart: np.ndarray) -> np.ndarray:
         """Deltas and the largest log ratio of inputs so far apart, in their worse order, by sums over nodes."""
-        rows = []
-        for part in np.append(apart, np.repeat(distance, -len(apart) % DISTANCES_AT_ONCE)).reshape(
-            -1, DISTANCES_AT_ONCE, 1
-        ):
+        rows, padded = [], np.append(apart, np.repeat(distance, -len(apart) % DISTANCES_AT_ONCE))
+        for part in padded.reshape(-1, DISTANCES_AT_ONCE, 1):
             ratio = np.stack([_logs(log_density, law.nodes + shift) for shift in (-part, part)]) - logs
             kept = np.exp(np.minimum(ratio, 0.0))
             deltas = [np.maximum(1 - np.exp(epsilon) * kept, 0.0) @ law.weights for epsilon in COMPARED_EPSILONS]
             rows.append(np.max([*deltas, np.minimum(-ratio.min(axis=-1), LARGEST_STATED_EPSILON)], axis=1))
         return np.concatenate(rows, axis=1)[:, : len(apart)]
 
-    even = np.linspace(
-        0.0, distance, int(np.clip(4 * distance / law.resolution, DISTANCES_AT_ONCE, MOST_EVEN_DISTANCES))
-    )
-    tries = [
-        even,
-        np.sinh(np.arange(0.0, np.arcsinh(distance), PANEL_WIDTH)),
-        np.subtract.outer(breaks, breaks).ravel(),
-    ]
-    tried = np.unique(np.concatenate(tries))
+    number = int(np.clip(4 * distance / law.resolution, DISTANCES_AT_ONCE, MOST_EVEN_DISTANCES))
+    even, steps = np.linspace(0.0, distance, number), np.sinh(np.arange(0.0, np.arcsinh(distance), PANEL_WIDTH))
+    tried = np.unique(np.concatenate([even, steps, np.subtract.outer(breaks, breaks).ravel()]))
     tried = tried[(tried > 0) & (tried <= distance)]
     scored = scores(tried)
     for _ in range(ZOOM_ROUNDS):

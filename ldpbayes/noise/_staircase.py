@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from ldpbayes._core.checks import POSITIVE, SHARE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 
@@ -93,21 +93,20 @@ class Staircase(Noise):
         first, second = (gamma + outer) / 2, (gamma**2 + outer * (1 + gamma)) / 3
         return self.step * xp.sqrt(fall * (1 + fall) + 2 * fall * lack * first + lack**2 * second) / lack
 
-    def depth(self, distance: np.ndarray) -> np.ndarray:
+    def _beyond(self, xp: ArrayModule, steps: Array) -> tuple[Array, Array]:
+        """Whole steps k, and a share: the noise is beyond so many steps with probability exp(−k ε) share/2."""
         fall, lack, total = self._shares()
-        steps = np.multiply(distance, self.standard_deviation / self.step)
-        whole = np.floor(steps)
+        whole = xp.floor(steps)
         part = steps - whole
-        rest = np.where(part < self.gamma, 1 - part / total, fall * (1 - part) / total)
-        return 1 + (whole * self.epsilon - np.log(fall + lack * rest)) / math.log(2)
+        return whole, fall + lack * xp.where(part < self.gamma, 1 - part / total, fall * (1 - part) / total)
+
+    def depth(self, distance: np.ndarray) -> np.ndarray:
+        whole, rest = self._beyond(np, np.multiply(distance, self.standard_deviation / self.step))
+        return 1 + (whole * self.epsilon - np.log(rest)) / math.log(2)
 
     def log_tail(self, distance: jax.Array) -> jax.Array:
-        fall, lack, total = self._shares()
-        steps = distance / self.step
-        whole = jnp.floor(steps)
-        part = steps - whole
-        rest = jnp.where(part < self.gamma, 1 - part / total, fall * (1 - part) / total)
-        return -whole * self.epsilon + jnp.log(fall + lack * rest) - math.log(2)
+        whole, rest = self._beyond(jnp, distance / self.step)
+        return -whole * self.epsilon + jnp.log(rest) - math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
         """Return the exact curve of numbers at most `step` apart, whose likelihood ratio is exp(ε), 1 or exp(−ε)."""

@@ -120,9 +120,7 @@ class ComposedTradeoff(SymmetricTradeoff):
         require("opendp", "dp_accounting")
         from dp_accounting.pld import pld_pmf
 
-        counts, ranges = (
-            np.array(column) for column in zip(*((n, _range(curve)) for curve, n in self.parts), strict=True)
-        )
+        counts, ranges = np.array([(n, _range(curve)) for curve, n in self.parts]).T
         # The mean loss and Hoeffding's bound: with probability exp(−9²/2) = 1e-18 at most, losses add up to more.
         likely = np.sum(counts * ranges * np.tanh(ranges / 2)) + KEPT_DEVIATIONS * math.sqrt(np.sum(counts * ranges**2))
         whole = min(np.sum(counts * ranges), likely)

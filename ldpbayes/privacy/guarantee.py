@@ -93,9 +93,8 @@ class Guarantee:
         delta = self.stated_delta
         if delta is None:
             away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
-            beyond = np.where(
-                away > 0, np.minimum(np.ceil(1e4 * (away + DEFAULT_STATED_DELTA)) / 1e4, 1.0), DEFAULT_STATED_DELTA
-            )
+            above = np.minimum(np.ceil(1e4 * (away + DEFAULT_STATED_DELTA)) / 1e4, 1.0)
+            beyond = np.where(away > 0, above, DEFAULT_STATED_DELTA)
             delta = np.where(np.isfinite(self.epsilon(0.0)), 0.0, beyond)
         epsilon, delta = np.broadcast_arrays(self.epsilon(delta), delta)
         return epsilon, delta

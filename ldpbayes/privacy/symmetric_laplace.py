@@ -57,12 +57,10 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
         return np.where(finite, laplace, np.asarray(PUBLIC_RECORD_CURVE._at(formula, argument)))[()]
 
     def _curve(self, distance: float) -> ParametricTradeoff:
+        if distance >= UNDERFLOW_DISTANCE:
+            return PUBLIC_RECORD_CURVE
         dimension = self.dimension if self.dimension <= LIMIT_DIMENSIONS else math.inf
-        return (
-            _tests(dimension, max(distance, LEAST_TABLE_DISTANCE))
-            if distance < UNDERFLOW_DISTANCE
-            else PUBLIC_RECORD_CURVE
-        )
+        return _tests(dimension, max(distance, LEAST_TABLE_DISTANCE))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
