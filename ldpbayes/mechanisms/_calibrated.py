@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -238,9 +238,7 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
     lower: Array = ruled(FINITE)
     upper: Array = ruled(FINITE)
     gamma: Array = optional(SHARE, default=None)
-
-    columns: ClassVar[None] = None  # type: ignore[misc]
-    perturbed: ClassVar[None] = None  # type: ignore[misc]
+    columns = perturbed = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -163,7 +163,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return keep, lower, upper, half, 2 * half + keep * (upper - lower)
 
     def _near(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Labels projected to the interval, and probabilities of release within ζ only: 2ζ(1 − exp(−ε))/γ, or 0."""
+        """Projected labels, and the probability of release within ζ only: 2ζ(1 − exp(−ε))/γ; 0 if not projected."""
         _, lower, upper, half, total = self._law(x.dtype)
         projected, near = jnp.clip(x, lower, upper), -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, x.dtype)) / total
         return projected, near if self._projects else jnp.where(x == projected, near, 0.0)

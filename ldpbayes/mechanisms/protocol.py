@@ -108,7 +108,7 @@ class Mechanism(Called, abc.ABC):
         """Mean and variance of z given `x`, in the broadcast shape of `x` and the parameters, then `event_shape`."""
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Return numbers whose mean, given the record, is the clipped record; ValueError if there are none."""
+        """Return for each `z` a value whose mean, given a record, is the clipped record; ValueError if none is."""
         raise ValueError(f"{type(self).__name__} has no unbiased values: their mean is not linear in the record")
 
     def validated(self, values: ArrayLike) -> np.ndarray:

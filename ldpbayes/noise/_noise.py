@@ -28,7 +28,8 @@ class Noise(abc.ABC):
     """
 
     discrete: ClassVar[bool] = False  #: True if the noise takes integer values only.
-    #: Length over which the log density falls by a fixed amount on each side of zero. None if every length is, or none.
+    #: Length over which the log density falls by a fixed amount, wherever the length begins on one side of zero. None
+    #: if every length has this property, or no length.
     period: Array = None
     linear_tails: ClassVar[bool]  #: True if the log density is linear on each side of zero, or from period to period.
     #: Places where the density in one column is not smooth. Empty if they depend on the bounds (see `breakpoints`).
@@ -44,9 +45,9 @@ class Noise(abc.ABC):
     resolution: ClassVar[Array]
     #: Distance beyond which the noise has a probability of at most 1e-32, or 0 if tails are linear from zero on.
     reach: ClassVar[Array]
-    #: Norm, 1 or 2, of distances over several columns, in units of their scales relative to the first one's. Inputs at
-    #: a distance must be no easier to distinguish than those that differ by it in the first column, unless the law
-    #: overrides `tradeoff_within`.
+    #: Norm, 1 or 2, of distances over several columns: a difference in a column is divided by the column's scale, and
+    #: multiplied by that of the first column. Two inputs at a distance are no easier to distinguish than two that
+    #: differ by this distance in the first column; a law for which this is not true overrides `tradeoff_within`.
     norm: ClassVar[int]
     chance: ClassVar[Array] = 0.0  #: Probability that the noise is left out of a record whose scale is positive.
     _owed: ClassVar[dict[str, str]] = {
@@ -110,7 +111,7 @@ class Noise(abc.ABC):
         """Return the exact trade-off curve of two inputs that differ by `distance`, an array (*batch, columns)."""
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """Return the curve of the worst inputs at most `sensitivity` apart in `norm`; default: in the first column."""
+        """Return the curve of the worst inputs at most `sensitivity` apart over some `columns`, in the norm `norm`."""
         return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
 
     def tradeoff_in_one_column(self, distance: np.ndarray) -> Tradeoff:

@@ -56,7 +56,7 @@ def _largest_log_mu(
 
 
 class ZILParameters(NamedTuple):
-    """Result of `zil_parameters`."""
+    """Result of `zil_parameters`, which describes the fields."""
 
     zero_probability: float
     scale: float

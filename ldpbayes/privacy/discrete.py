@@ -70,7 +70,7 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
 
     def repeated(self, times: int) -> ParametricTradeoff | None:
         scale, squared = float(np.min(self.scale)), round(float(times * np.max(self.distance) ** 2))
-        # all of several scales have as much noise as the least
+        # noise of the least scale is a part of the noise of each larger scale
         return _rows_curve(scale, squared, times) if np.ptp(self.scale) == 0 else _normal_rows(scale, squared, times)
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:

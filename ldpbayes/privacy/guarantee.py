@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,11 +48,8 @@ class Guarantee:
     assumption: str = ""
 
     # as a promise that no mechanism makes, that counts once, and that is no part of others
-    mechanism: ClassVar[None] = None
-    repeats: ClassVar[int] = 1
-    whole: ClassVar[None] = None
-    neighbours: ClassVar[None] = None
-    publisher: ClassVar[None] = None
+    mechanism = whole = neighbours = publisher = None
+    repeats = 1
     guarantee = property(lambda self: self, doc="The guarantee itself, as of a mechanism.")
     promises = property(lambda self: (self,))
 
