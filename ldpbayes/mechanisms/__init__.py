@@ -1,14 +1,9 @@
 """Mechanisms: what a data provider does to each record before the record is released.
 
-A mechanism turns a record x into a released value z with a known density p(z | x). It has a privacy guarantee. Examples
-of mechanisms are:
-
-- for numbers and rows: `LaplaceMechanism`;
-- for categories: `RandomizedResponse`;
-- for labels: `RPWithPrior`;
-- for all columns of a regression: `LinearRecordsMechanism`.
-
-A reporting rule, such as `Rounded`, says how a noisy number was changed before it was printed.
+A mechanism turns a record x into a released value z with a known density p(z | x), and has a privacy guarantee.
+Examples are `LaplaceMechanism` for numbers and rows, `RandomizedResponse` for categories, `RPWithPrior` for labels, and
+`LinearRecordsMechanism` for all columns of a regression. A reporting rule, such as `Rounded`, says how a noisy number
+was changed before it was printed.
 """
 
 from ldpbayes._core.pytrees import static

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,9 +23,9 @@ from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 class LaplaceMechanism(Additive):
     """Laplace noise for a privacy budget, added to a clipped number, to columns of a row, or to a statistic ([DMNS]).
 
-    The scale of the noise is the sensitivity divided by epsilon. With bounds, every record gets noise and is protected;
-    the sensitivity is then upper − lower, summed over the perturbed columns of a row. With `sensitivity`, noise is
-    added once, to a statistic of many records. The guarantee then protects each person in the statistic.
+    The scale of the noise is the sensitivity divided by epsilon. With bounds, every record gets noise; the sensitivity
+    is then upper − lower, summed over the perturbed columns of a row. With `sensitivity`, noise is added once, to a
+    statistic of many records. The guarantee then protects each person in the statistic.
 
     Parameters
     ----------
@@ -51,10 +51,7 @@ class LaplaceMechanism(Additive):
 
     @classmethod
     def from_scale(cls, scale: Array, lower: Array = None, upper: Array = None, **options: Any) -> AdditiveMechanism:
-        """Return the mechanism with Laplace noise of density exp(−|x|/b)/(2b), for b = `scale` in the unit of the data.
-
-        `options` are further parameters of `AdditiveMechanism`.
-        """
+        """Return an `AdditiveMechanism`, with further `options`, for Laplace's b = `scale` in the unit of the data."""
         return AdditiveMechanism(laws.Laplace(scale), lower, upper, **options)
 
     @property
@@ -78,15 +75,13 @@ class _StatedDeviation(Additive):
 
 @registered_dataclass("symmetric_laplace")
 class SymmetricLaplaceMechanism(_StatedDeviation):
-    """Symmetric multivariate Laplace noise, added to a clipped number or to clipped columns of a row ([LCQ] sec. 3).
-
-    The noise of d columns has the law SL_d(λ² I), which `ldpbayes.noise.SymmetricLaplace` describes.
+    """`SymmetricLaplace` noise, added to a clipped number or to clipped columns of a row ([LCQ] sec. 3).
 
     Parameters
     ----------
     scale : array_like
-        Standard deviation λ of the noise in each column, in the unit of the data, 0 or more: one number, or one for
-        each record. A record with λ = 0 is released without noise, because it is public.
+        Standard deviation λ ≥ 0 of the noise in each column, in the unit of the data: one number, or one for each
+        record. A record with λ = 0 is public: it is released without noise.
     lower, upper, columns, perturbed
         As in `AdditiveMechanism`.
 
@@ -103,9 +98,8 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
 class IndependentLaplaceMechanism(_StatedDeviation):
     """Independent Laplace noise on a number, or in every perturbed column of a row.
 
-    `SymmetricLaplaceMechanism` describes the parameters; Laplace's b in a column is scale/√2. The guarantee for two
-    records that differ in one column is exact. For several columns, it is the trade-off curve of randomized response
-    with an equal epsilon, slightly below the exact curve.
+    `SymmetricLaplaceMechanism` describes the parameters; Laplace's b in a column is scale/√2. The guarantee for records
+    that differ in several columns is a curve slightly below the exact one, as `Laplace.tradeoff` describes.
     """
 
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
@@ -121,9 +115,9 @@ class ZeroInflatedLaplaceMechanism(Additive):
     Parameters
     ----------
     zero_probability : array_like
-        Probability δ that a record gets no noise, strictly between 0 and 1: one number, or one number for each record.
+        Probability δ in (0, 1) that a record gets no noise: one number, or one number for each record.
     scale, lower, upper, columns, perturbed
-        λ of the records that get noise, bounds and columns, as in `SymmetricLaplaceMechanism`.
+        As in `SymmetricLaplaceMechanism`.
 
     Examples
     --------
@@ -147,18 +141,17 @@ class ZeroInflatedLaplaceMechanism(Additive):
 class GaussianMechanism(Additive):
     """Gaussian noise for a privacy target, added to a number, to columns of a row, or to a statistic ([BW] Theorem 8).
 
-    The attribute `scale` is the smallest standard deviation of the noise that gives (epsilon, delta)-differential
-    privacy, proportional to the sensitivity. With bounds, every record gets noise and is protected; the sensitivity is
-    then upper − lower, of rows the Euclidean norm of upper − lower over the perturbed columns. With `sensitivity`,
-    noise is added once, to a statistic of many records. The guarantee then protects each person in the statistic.
-
-    The mechanism stores `scale`. If `jax.vmap` maps over `epsilon` or `delta`, it must also map over `scale`.
+    The attribute `scale` is the smallest standard deviation that gives (epsilon, delta)-differential privacy,
+    proportional to the sensitivity. With bounds, every record gets noise; the sensitivity is then upper − lower, of
+    rows its Euclidean norm over the perturbed columns. With `sensitivity`, noise is added once, to a statistic of many
+    records. The guarantee then protects each person in the statistic.
 
     Parameters
     ----------
     epsilon, delta : array_like
-        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1). Each is one number, or one number for
-        each record. JAX tracers raise a ValueError, because NumPy computes `scale`.
+        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1), each one number or one for each
+        record. JAX tracers raise a ValueError, because NumPy computes `scale`: `jax.vmap` over them must also map over
+        `scale`.
     lower, upper, columns, perturbed, sensitivity : optional
         As in `AdditiveMechanism`.
 
@@ -189,21 +182,15 @@ class GaussianMechanism(Additive):
     def from_standard_deviation(
         cls, standard_deviation: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Return the mechanism with Gaussian noise of a `standard_deviation` in the unit of the data.
-
-        `options` are further parameters of `AdditiveMechanism`.
-        """
+        """Return an `AdditiveMechanism`, with further `options`, for a `standard_deviation` in the unit of the data."""
         return AdditiveMechanism(laws.Gaussian(standard_deviation), lower, upper, **options)
 
     @classmethod
     def classical(
         cls, epsilon: Array, delta: Array, lower: Array = None, upper: Array = None, **options: Any
     ) -> AdditiveMechanism:
-        """Return the mechanism with noise of standard deviation √(2 log(1.25/δ)) Δ/ε for sensitivity Δ ([DR] Theorem
-        A.1).
-
-        For ε < 1, the noise is larger than (ε, δ)-differential privacy requires. For large ε, it is too small: its true
-        δ is ``mechanism.guarantee.delta(epsilon)``. `options` are further parameters of `AdditiveMechanism`.
+        """Return an `AdditiveMechanism`, with further `options`, of standard deviation √(2 log(1.25/δ)) Δ/ε for
+        sensitivity Δ ([DR] Theorem A.1). That is more noise than needed for ε < 1, and too little for large ε.
         """
         epsilon = checked("epsilon", epsilon, *POSITIVE)
         delta = checked("delta", delta, *INSIDE_0_1)
@@ -242,19 +229,16 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
     epsilon : array_like
         Privacy budget in nats, positive and finite: one number, or one number for each record.
     lower, upper : array_like
-        Clipping bounds of a record, as in `AdditiveMechanism`.
+        As in `AdditiveMechanism`.
     gamma : array_like, optional
-        Number γ in (0, 1]. The density jumps at γΔ, (1 + γ)Δ, ... on both sides of 0, where Δ is upper − lower.
-        Default: the γ of the least variance.
+        Number γ in (0, 1], which places the jumps of the density. Default: the γ of the least variance.
     """
 
     epsilon: Array = ruled(POSITIVE)
     lower: Array = ruled(FINITE)
     upper: Array = ruled(FINITE)
     gamma: Array = optional(SHARE, default=None)
-
-    columns: ClassVar[None] = None  # type: ignore[misc]
-    perturbed: ClassVar[None] = None  # type: ignore[misc]
+    columns = perturbed = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -290,11 +274,10 @@ class _WholeNumberMechanism(Additive):
 
 @registered_dataclass("discrete_laplace")
 class DiscreteLaplaceMechanism(_WholeNumberMechanism):
-    """Discrete Laplace noise, also called geometric noise, on a whole number: P(noise = k) ∝ exp(−|k|/scale).
+    """Discrete Laplace (geometric) noise on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
 
-    The law is from [GRS]. Without bounds, the released value is a statistic of many records, such as a count (central
-    model), and the budget is `sensitivity`/`scale`. With bounds, each record is clipped and gets its own noise (local
-    model).
+    Without bounds, the released value is a statistic of many records, such as a count (central model), and the budget
+    is `sensitivity`/`scale`. With bounds, each record is clipped and gets its own noise (local model).
 
     Parameters
     ----------
@@ -318,10 +301,7 @@ class DiscreteLaplaceMechanism(_WholeNumberMechanism):
 class DiscreteGaussianMechanism(_WholeNumberMechanism):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 
-    Parameters
-    ----------
-    scale, lower, upper, columns, perturbed, sensitivity
-        As in `DiscreteLaplaceMechanism`. A scale above 1 is nearly the standard deviation of the noise.
+    `DiscreteLaplaceMechanism` describes the parameters. A scale above 1 is nearly the standard deviation of the noise.
 
     Examples
     --------

@@ -1,6 +1,4 @@
-"""Local mechanisms for categories: randomized response, unary encodings, subsets, Hadamard response, hashing, and any
-other by its matrix of probabilities.
-"""
+"""Local mechanisms for categories: randomized response, unary encodings, subsets, hashing, or any by its matrix."""
 
 import abc
 import dataclasses
@@ -34,12 +32,11 @@ class Categories(DiscreteMechanism):
     """Base of mechanisms for categories. A record is the code of its category: 0, ..., categories − 1."""
 
     categories: int
-
     noise, bounded, of_categories = None, True, True
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return NaN for the mean and the variance, because a released value is not a quantity."""
+        """NaN: a released value is not a quantity."""
         nan = jnp.full(np.broadcast_shapes(np.shape(x), self.batch_shape) + self.event_shape, jnp.nan)
         return nan, nan
 
@@ -58,13 +55,12 @@ class Categories(DiscreteMechanism):
 class PureProtocol(Categories):
     """Base of mechanisms in which every released value z supports a set S(z) of categories.
 
-    The probability p(z | x) has one value for all categories x in S(z). For all other categories, it is exp(−epsilon)
-    times this value.
+    The probability p(z | x) has one value for all x in S(z), and exp(−epsilon) times this value for all others.
 
     Parameters
     ----------
     epsilon : array_like
-        Privacy budget in nats, positive: one number, or one for each record. Under an infinite budget, records are not
+        Privacy budget in nats, positive: one number, or one for each record. If it is infinite, records are not
         perturbed.
     categories : int
         Number of categories, at least 2. Records are the codes 0, ..., categories − 1; others raise a ValueError.
@@ -88,20 +84,18 @@ class PureProtocol(Categories):
 
     @abc.abstractmethod
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return whether the released value `z` supports the category `x`, in the broadcast shape of `x`
-        and the batch of `z`.
-        """
+        """Return whether `z` supports the category `x`, in the broadcast shape of `x` and the batch of `z`."""
 
     @abc.abstractmethod
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        """Return log p(z | x) for the categories x that `z` supports, where it is equal, in the batch shape of `z`."""
+        """Return log p(z | x) for the categories x that `z` supports, in the batch shape of `z`."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "categories", at_least(2, "categories", self.categories, LARGEST_CODE))
 
     def membership(self, z: ArrayLike) -> jax.Array:
-        """Return 1 for each category that `z` supports and 0 for others: the batch shape of `z`, then (categories,)."""
+        """Return 1 for each category that `z` supports, else 0: the batch shape of `z`, then (categories,)."""
         ahead = np.ndim(z) - len(self.event_shape)
         return self.supports(jnp.expand_dims(z, ahead), np.arange(self.categories))
 
@@ -168,9 +162,7 @@ class _EvenProtocol(PureProtocol):
 class BitVectorProtocol(PureProtocol):
     """Base of mechanisms that release the set S(z) as bits. The bit of a category is 1 if the category is in S(z)."""
 
-    event_shape = property(
-        lambda self: (self.categories,), doc="Shape of one released value: one bit for each category."
-    )
+    event_shape = property(lambda self: (self.categories,), doc="One bit for each category.")
     support = constraints.independent(constraints.boolean, 1)
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
@@ -222,8 +214,8 @@ def row_sums(z: Array) -> Array:
 class RandomizedResponse(_EvenProtocol):
     """Randomized response: release the true category with probability p, and each other category with probability q.
 
-    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q ([Warner] for two categories, [KBR] for more). A
-    released value z supports only the category z. Default: two categories. `PureProtocol` describes the parameters.
+    Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q ([Warner] for two categories, the default;
+    [KBR]). `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -232,14 +224,11 @@ class RandomizedResponse(_EvenProtocol):
     """
 
     categories: int = static(default=2)
-
     support = property(attrgetter("domain"), doc="Released values: the codes 0, 1, ..., categories - 1.")
     _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released code for each record, in the dtype of `x` if this can represent all
-        codes, else as integers.
-        """
+        """Draw a released code for each record, in the dtype of `x` if that holds all codes, else as integers."""
         codes, dtype = self._codes(x), jnp.asarray(x).dtype
         if jnp.issubdtype(dtype, jnp.floating):
             exact = 2 / float(jnp.finfo(dtype).eps)
@@ -306,11 +295,10 @@ class _UnaryEncoding(BitVectorProtocol):
 
 @registered_dataclass("optimal_unary_encoding")
 class OptimalUnaryEncoding(_UnaryEncoding):
-    """Optimal unary encoding (OUE): release one perturbed bit for each category.
+    """Optimal unary encoding (OUE): release one perturbed bit for each category ([WBLJ] sec. 4.2).
 
-    The bit of the true category is 1 with probability p = 1/2, and the bit of each other category with probability q =
-    1 / (exp(epsilon) + 1). With an infinite budget, p is 1 and q is 0. See [WBLJ] sec. 4.2. In [KJKH] eq. 9, the letter
-    q stands for our p, and the letter p stands for our 1 − q. `PureProtocol` describes the parameters.
+    The bit of the true category is 1 with probability p = 1/2 (1 if the budget is infinite), each other bit with
+    probability q = 1 / (exp(epsilon) + 1). In [KJKH] eq. 9, q is our p. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -323,11 +311,10 @@ class OptimalUnaryEncoding(_UnaryEncoding):
 
 @registered_dataclass("symmetric_unary_encoding")
 class SymmetricUnaryEncoding(_UnaryEncoding):
-    """Symmetric unary encoding (SUE): release one bit for each category, after random flips.
+    """Symmetric unary encoding (SUE): release one bit for each category, after random flips ([WBLJ] sec. 4.2).
 
-    Before the flips, only the bit of the true category is 1. Each bit is flipped with probability q = 1 / (exp(epsilon
-    / 2) + 1). SUE is from [WBLJ] sec. 4.2. It is the permanent response of basic RAPPOR in [EPK], with f = 2 q.
-    `PureProtocol` describes the parameters.
+    Each bit of the one-hot code is flipped with probability q = 1 / (exp(epsilon / 2) + 1). This is the permanent
+    response of basic RAPPOR ([EPK], f = 2 q). `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -342,14 +329,14 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """Subset selection: release a random set of w categories ([YB]; [WHNWXY]).
 
-    A set with the true category is exp(epsilon) times as probable as a set without it. Under an infinite budget, the
-    set always has it. `PureProtocol` describes epsilon and categories.
+    A set with the true category is exp(epsilon) times as probable as another. `PureProtocol` describes other
+    parameters.
 
     Parameters
     ----------
     subset_size : int, optional
-        Number w of categories in a set, from 1 to categories − 1. It is required if epsilon is an array. Default:
-        categories / (exp(epsilon) + 1), rounded so that estimated frequencies have the smaller variance.
+        Number w of categories in a set, from 1 to categories − 1, required if epsilon is an array. Default: categories
+        / (exp(epsilon) + 1), rounded so that estimated frequencies have the smaller variance.
 
     Examples
     --------
@@ -420,13 +407,9 @@ class _SizedSubset(constraints.multinomial):
 class HadamardResponse(_EvenProtocol):
     """Hadamard response: release the number of a column of a Hadamard matrix ([ASZ] Algorithm 1).
 
-    Every category has its own row of the matrix, with a 1 in half of the columns. The columns in which the row of the
-    true category has a 1 are exp(epsilon) times as probable as the others. A released value z is the number of a
-    column, 0, ..., K − 1, where K is the smallest power of two above the number of categories. The row of category x
-    has a 1 in column z if the binary numbers x + 1 and z share an even number of ones. Then z supports x.
-
-    The mechanism is for small budgets. For epsilon well above 1, `SubsetSelection` and `LocalHashing` are more precise.
-    `PureProtocol` describes the parameters.
+    A value z is one of 0, ..., K − 1, with K the smallest power of two above the number of categories. It supports x if
+    the binary numbers x + 1 and z share an even number of ones. For epsilon well above 1, `SubsetSelection` and
+    `LocalHashing` are more precise. `PureProtocol` describes the parameters.
 
     Examples
     --------
@@ -479,17 +462,16 @@ LARGEST_HASH_RANGE = 1 << 31
 class LocalHashing(_EvenProtocol):
     """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
 
-    Randomized response perturbs the hash. With ``hash_range=2``, the mechanism is binary local hashing (BLH). With the
-    default `hash_range`, it is optimal local hashing (OLH), both from [WBLJ] sec. 4.3. A released value is a pair
-    (seed, hash). It supports the categories that have this hash under this seed. The guarantee is for two categories
-    with different hashes, the worst case. The hash is xxHash32 of the decimal digits of the category's code, modulo g,
-    as in the package pure-ldp. `PureProtocol` describes epsilon and categories (here at most 10^7).
+    Randomized response perturbs the hash. ``hash_range=2`` is binary local hashing (BLH), the default optimal local
+    hashing (OLH, [WBLJ] sec. 4.3). A pair (seed, hash) supports the categories with this hash under this seed. The hash
+    is xxHash32 of the code's decimal digits, modulo g, as in the package pure-ldp. The guarantee is for two categories
+    with different hashes, the worst case. `PureProtocol` describes epsilon and categories (here at most 10^7).
 
     Parameters
     ----------
     hash_range : int, optional
-        Number g of different hashes, at least 2. It is required if epsilon is an array or infinite. Default:
-        exp(epsilon) rounded to an integer, plus 1.
+        Number g of hashes, at least 2, required if epsilon is an array or infinite. Default: exp(epsilon), rounded,
+        plus 1.
 
     Examples
     --------
@@ -564,8 +546,8 @@ _PRIME_4, _PRIME_5 = np.uint32(668265263), np.uint32(374761393)
 
 
 def xxh32_of_decimal(x: ArrayLike, seed: ArrayLike, largest: int) -> jax.Array:
-    """XxHash32 ([xxHash], inputs of less than 16 bytes) of the decimal digits of x in ASCII, in the broadcast shape. x
-    are integers from 0 to `largest`, which is below 10^7 and fixes the number of digits that are computed.
+    """XxHash32 ([xxHash], inputs of less than 16 bytes) of the decimal digits of integers x from 0 to `largest` in
+    ASCII, in the broadcast shape. `largest` is below 10^7 and fixes the number of digits that are computed.
     """
     shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(seed))
     xp = np if is_concrete(x) else jnp  # digits of concrete codes are constants of a trace
@@ -600,17 +582,15 @@ class TransitionMatrix(Categories):
     """Any mechanism for categories, given by its matrix of probabilities p(z | x).
 
     The guarantee is for the two categories that are easiest to distinguish. An output that is possible for one of them
-    only reveals the category: epsilon is then infinite, unless delta is at least the probability of such outputs.
+    only makes epsilon infinite, for delta below its probability.
 
     Parameters
     ----------
     matrix : array_like (k, m)
-        Probabilities p(z | x), with a row for each category x = 0, ..., k − 1 and a column for each output z = 0, ...,
-        m − 1, for k ≥ 2. All records have the same matrix. Rows must sum to one, up to 1e-9.
+        p(z | x) of m outputs z in a row for each of k ≥ 2 categories x, for all records. Rows sum to one, up to 1e-9.
     """
 
     matrix: Array
-
     _shared: ClassVar[tuple[str, ...]] = ("matrix",)
     categories = property(lambda self: np.shape(self.matrix)[0], doc="Number k of categories.")
     support = property(lambda self: constraints.integer_interval(0, np.shape(self.matrix)[1] - 1))

@@ -30,19 +30,17 @@ LEAST_PRIOR_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 @registered_dataclass("rr_on_bins")
 class RROnBins(FiniteOutputs, PiecewiseConstant):
-    """Randomized response over d bins of labels. Each bin is released as one number ([GKKLMVZ] Algorithm 1).
+    """Randomized response over d ≥ 2 bins of labels. Each bin is released as one number ([GKKLMVZ] Algorithm 1).
 
     A label in bin i is released as outputs[i] with probability p = exp(epsilon) q, and as each other output with
-    probability q = 1/(exp(epsilon) + d − 1).
+    probability q = 1/(exp(epsilon) + d − 1). Choose edges and outputs without looking at the labels, or by `optimal`.
 
     Parameters
     ----------
     epsilon : array_like
         Privacy budget in nats, positive and finite: one number, or one personal budget for each label.
     edges : array_like (d + 1,)
-        Ends of the bins, strictly increasing, in the unit of the labels, for d ≥ 2 bins. Bin i has the labels x with
-        edges[i] < x ≤ edges[i + 1]. A label beyond the outer edges belongs to the nearest bin. Choose edges and outputs
-        without looking at the labels, or by `optimal`.
+        Ends of the bins, edges[i] < x ≤ edges[i + 1], increasing, in the unit of the labels. Labels beyond are clipped.
     outputs : array_like (d,)
         The released number of each bin, strictly increasing, in the unit of the labels.
 
@@ -76,19 +74,16 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     def optimal(cls, prior: HistogramLike, epsilon: float, *, nodes: ArrayLike | None = None) -> "RROnBins":
         """Return the mechanism with the least mean squared error E[(z − x)²] under a prior of the labels x.
 
-        Each bin is a union of cells, in which each label counts as the middle of its cell. If all cells are equally
-        wide, this changes the error of all bins by the same number, so that the optimal bins are the same.
-
         Parameters
         ----------
         prior : pair of array_like
-            Nodes (k + 1,) and densities (k,) of a histogram of the labels, which must be public, or estimated
-            privately.
+            Nodes (k + 1,) and densities (k,) of a histogram of the labels, public or estimated privately.
         epsilon : float
             Privacy budget in nats, positive and finite.
         nodes : array_like, optional
-            Ends of the cells, strictly increasing, in the unit of the labels. Labels beyond the ends belong to the
-            nearest cell. Default: 64 to 512 cells. With 512 cells, the computation takes half a second.
+            Ends of cells, whose unions are the bins, strictly increasing, in the unit of the labels. A label counts as
+            the middle of its cell, which does not change the optimum if cells are equally wide. Default: 64 to 512
+            cells, which take up to half a second.
         """
         histogram = checked_histogram(prior)
         cells = protocol.increasing("nodes", _cells(histogram.nodes) if nodes is None else nodes, 3)
@@ -98,7 +93,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
 
     def bin(self, x: ArrayLike) -> jax.Array:
-        """Return, for each label `x`, the number of its bin. The first bin has the number 0."""
+        """Return the number of the bin of each label `x`, from 0 on."""
         x = floating(x)
         return jnp.searchsorted(jnp.asarray(self.edges, x.dtype)[1:-1], x)
 
@@ -143,9 +138,7 @@ OUTSIDE_RULES = ("projection", "uniform")  # for labels outside the interval
 
 
 class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
-    """Base of mechanisms that release a number within a half-width ζ of the label, or else a number anywhere, by the
-    law of `RPWithPrior`.
-    """
+    """Base of mechanisms that release a number near the label, or else a number anywhere, as `RPWithPrior` does."""
 
     epsilon: Array
     interval: tuple[Array, Array]
@@ -170,9 +163,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return keep, lower, upper, half, 2 * half + keep * (upper - lower)
 
     def _near(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Labels projected to the interval, and the probability with which each is released uniformly within ζ of it
-        only: 2ζ(1 − exp(−ε))/γ, or 0 outside the interval under the uniform rule.
-        """
+        """Projected labels, and the probability of release within ζ only: 2ζ(1 − exp(−ε))/γ; 0 if not projected."""
         _, lower, upper, half, total = self._law(x.dtype)
         projected, near = jnp.clip(x, lower, upper), -2 * half * jnp.expm1(-jnp.asarray(self.epsilon, x.dtype)) / total
         return projected, near if self._projects else jnp.where(x == projected, near, 0.0)
@@ -213,9 +204,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return middle + near * apart, near * within + (1 - near) * anywhere + near * (1 - near) * apart**2
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Return `Mechanism.unbiased` values, which exist only if labels outside the interval are
-        projected to its ends.
-        """
+        """Return `Mechanism.unbiased` values; ValueError unless outer labels are projected to the interval."""
         if not self._projects:
             raise ValueError(f"{type(self).__name__} has unbiased values only with outside='projection'")
         z = floating(z)
@@ -244,22 +233,21 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
 class RPWithPrior(NearOrAnywhere):
     """Release a value within a distance ζ of the label, or else a value anywhere in an interval ([LH] eqs. 3.4-3.17).
 
-    A released value z is in [a − ζ, b + ζ], where [a, b] is the interval. Let x be a label in [a, b]. The density of z
-    is 1/γ if |z − x| ≤ ζ, and exp(−ε)/γ otherwise, with γ = 2ζ + exp(−ε)(b − a). The label has ε-differential privacy,
-    with delta = 0. Nothing else in a record is protected.
+    For a label x in the interval [a, b], the density of z on [a − ζ, b + ζ] is 1/γ if |z − x| ≤ ζ, and exp(−ε)/γ
+    otherwise, with γ = 2ζ + exp(−ε)(b − a). Nothing else in a record is protected.
 
     Parameters
     ----------
     epsilon : array_like
         Privacy budget ε in nats, positive and finite: one number, or one personal budget for each label.
     interval : pair of float
-        The ends a < b of the interval, finite, in the unit of the labels. Choose them without looking at the labels, or
-        from a private histogram of the labels, by `optimal_interval` or `optimal_half_width`.
+        The ends a < b, in the unit of the labels, chosen without looking at the labels, or from a private histogram of
+        them by `optimal_interval` or `optimal_half_width`.
     half_width : array_like
         Distance ζ, positive and finite, in the unit of the labels: one number, or one number for each label.
     outside : {"projection", "uniform"}
-        How a label outside [a, b] is released. "projection": as if it were the nearest end of [a, b] (default, eq.
-        3.12). "uniform": as a uniform value on [a − ζ, b + ζ] (eq. 3.17).
+        A label outside [a, b] is released like the nearest end (default, eq. 3.12), or uniformly on [a − ζ, b + ζ]
+        (3.17).
 
     Examples
     --------
@@ -271,7 +259,6 @@ class RPWithPrior(NearOrAnywhere):
     interval: tuple[Array, Array]
     half_width: Array = ruled(POSITIVE)
     outside: str = static(default="projection")
-
     _projects = property(lambda self: self.outside == "projection")
 
     def __post_init__(self) -> None:
@@ -289,10 +276,8 @@ _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(40)
 class SquareWaveMechanism(NearOrAnywhere):
     """Release a number near the clipped record, or else a number anywhere: the square wave mechanism ([LWLSL] sec. 5).
 
-    In units of upper − lower, a released number z is at most b outside the bounds. Its density for a clipped record x
-    is exp(ε)/(2b exp(ε) + 1) if |z − x| ≤ b, and 1/(2b exp(ε) + 1) otherwise. The half-width b = (ε exp(ε) − exp(ε) +
-    1)/(2 exp(ε)(exp(ε) − 1 − ε)) maximises a bound on the mutual information of x and z. If you want another half-
-    width, use `RPWithPrior`.
+    This is `RPWithPrior` for a record between bounds. In units of upper − lower, the half-width is b = (ε exp(ε) −
+    exp(ε) + 1)/(2 exp(ε)(exp(ε) − 1 − ε)), which maximises a bound on the mutual information of x and z.
 
     Parameters
     ----------
@@ -336,20 +321,18 @@ MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     """Unbiased mechanism for labels with finitely many outputs ([BGKKLMVZ]): E[z | x] = x between the outer nodes.
 
-    A label at a node is released as one of the outputs, with the probabilities in the row of the node. A label between
-    two nodes is first rounded at random to one of them, so that its mean is the label. A label beyond the outer nodes
-    is clipped.
+    A label at a node is released as an output by the probabilities in the node's row. A label between two nodes is
+    first rounded at random to one of them, so that its mean is the label. A label beyond the outer nodes is clipped.
 
     Parameters
     ----------
     epsilon : float
-        Privacy budget in nats, positive and finite. Two entries in a column of `matrix` have a ratio of at most
+        Privacy budget in nats, positive and finite: two entries in a column of `matrix` have at most a ratio of
         exp(epsilon).
     nodes : array_like (k,)
         At least two labels, strictly increasing, in the unit of the labels.
     outputs : array_like (m,)
-        At least two released numbers, strictly increasing, in the unit of the labels. The first is below all nodes, and
-        the last above.
+        Released numbers, strictly increasing, in the unit of the labels, from below all nodes to above all.
     matrix : array_like (k, m)
         Positive probabilities p(output | node). Each row sums to one, and its mean output is its node, both up to 1e-9.
     """
@@ -388,16 +371,15 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     def optimal(
         cls, prior: HistogramLike, epsilon: float, *, nodes: int | ArrayLike = DEFAULT_NODES
     ) -> "UnbiasedRandomizer":
-        """Return the unbiased mechanism with the least mean squared error E[(z − x)²], if the labels x have a prior.
+        """Return the unbiased mechanism with the least mean squared error E[(z − x)²] under a prior of the labels x.
 
         Parameters
         ----------
         prior, epsilon
-            Histogram of the labels, and privacy budget in nats, as in `RROnBins.optimal`.
+            As in `RROnBins.optimal`.
         nodes : int or array_like
-            The nodes, strictly increasing, in the unit of the labels; or their number, equally spaced over the range of
-            the prior. Default: 25, which takes a second. Rounding to nodes increases the variance of a released value
-            by at most a quarter of the squared distance between two nodes.
+            The nodes, or their number, equally spaced over the range of the prior. Default: 25, which takes a second.
+            Rounding to nodes adds at most a quarter of their squared distance to the variance of a released value.
         """
         histogram = checked_histogram(prior)
         if is_integer(nodes):

@@ -1,6 +1,4 @@
-"""Mechanisms for the records (x, y) of a regression: noise on each record, or noise on statistics of one or many
-records.
-"""
+"""Mechanisms for the records (x, y) of a regression: noise on each record, or on statistics of one or many records."""
 
 import dataclasses
 import math
@@ -44,9 +42,7 @@ class _Regression(Columnwise):
     _labels: ClassVar[bool] = False
 
     def _check_records(self, *host: str) -> None:
-        """Bring fields into the form in which they are kept; ValueError if one is out of range, or traced and needed on
-        the `host`, where noise is calibrated.
-        """
+        """Bring fields into their form; ValueError if one is out of range, or traced and needed on the `host`."""
         check_fields(self)
         if not is_concrete([getattr(self, name) for name in host]):
             raise ValueError(f"{', '.join(host)} must be concrete; make the mechanism outside the traced function")
@@ -57,8 +53,8 @@ class _Regression(Columnwise):
         object.__setattr__(self, "clip", bool(self.clip))
 
     def _parts(self, rows: Array) -> tuple[Array, Array]:
-        """Covariates (*batch, d) and responses (*batch,) of rows or a data frame; labels as −1 and 1. With
-        `clip`, those beyond the bounds are drawn back to them; else concrete ones are refused. NumPy in, NumPy out.
+        """Covariates (*batch, d) and responses (*batch,) of rows or a data frame; labels as −1 and 1. With `clip`,
+        those beyond the bounds are drawn back to them; else concrete ones are refused. NumPy in, NumPy out.
         """
         whole = Columns(self.columns, None)
         rows = whole.in_order(rows)
@@ -75,9 +71,8 @@ class _Regression(Columnwise):
             for name, sizes in (("radius", np.linalg.norm(x, axis=-1)), ("response_bound", np.abs(y))):
                 bound = getattr(self, name)
                 problem = f"{{}} of {sizes.size} rows exceed {name} = {bound:g}, up to {np.max(sizes, initial=0):g}"
-                refuse(
-                    sizes > bound * (1 + RADIUS_ROUNDING), f"{problem}: scale the rows, or let the mechanism clip them"
-                )
+                hint = "scale the rows, or let the mechanism clip them"
+                refuse(sizes > bound * (1 + RADIUS_ROUNDING), f"{problem}: {hint}")
         if self.clip or concrete:
             xp = np if is_concrete(y, self.response_bound) else jnp
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)
@@ -88,25 +83,23 @@ class _Regression(Columnwise):
 class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a bounded response y ([KJKH] sec. 3.2.3 and 12.1).
 
-    Gaussian noise is (epsilon, delta)-private if its standard deviation is at least the sensitivity divided by a number
-    μ, computed exactly from epsilon and delta. The attribute `unit_standard_deviation` is 1/μ. The noise has standard
-    deviation 2 `response_bound`/(μ √c) in the response and 2 `radius`/(μ √(1 − c)) in each covariate, where c is
-    `split`. Less noise is not enough, because two records may differ by 2 `radius` in x and also by 2 `response_bound`
-    in y.
+    The noise has standard deviation 2 `response_bound`/(μ √c) in the response and 2 `radius`/(μ √(1 − c)) in each
+    covariate, where c is `split`, and 1/μ, computed exactly from epsilon and delta, is the attribute
+    `unit_standard_deviation`. Less noise is not enough, because two records may differ by 2 `radius` in x and also by 2
+    `response_bound` in y.
 
     Parameters
     ----------
     epsilon, delta : array_like
-        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1). Each is one number, or one number for
-        each record. JAX tracers raise a ValueError, because NumPy computes the noise.
+        Privacy target: epsilon in nats, positive and finite, and delta in (0, 1), each one number or one for each
+        record. JAX tracers raise a ValueError, because NumPy computes the noise.
     radius, response_bound : float
-        Largest Euclidean norm of the covariates of a record, and largest absolute value of a response, in their units.
+        Largest Euclidean norm of a record's covariates, and largest absolute value of a response, in their units.
         Choose them without looking at the data.
     columns : int or sequence of str
         Number or names of the columns of a row (x, y). The response is the last column.
     split : float
-        Number c, strictly between 0 and 1. A larger c gives less noise in the response and more in the covariates.
-        Default: 0.5.
+        Number c in (0, 1): a larger c gives less noise in the response and more in the covariates. Default: 0.5.
     clip : bool
         True to clip records beyond `radius` or `response_bound`. Default: False. Such records then raise a ValueError.
     """
@@ -148,9 +141,7 @@ class LinearRecordsMechanism(_Regression, Additive):
         return jnp.concatenate([projected(part[..., :-1], self.radius), y], axis=-1)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Add noise to records `x`, for simulation. Records beyond the bounds raise a ValueError
-        unless ``clip`` is True.
-        """
+        """Add noise to records `x`. Records beyond the bounds raise a ValueError unless ``clip`` is True."""
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, y[..., None]], axis=-1))
 
@@ -163,9 +154,7 @@ class LinearRecordsMechanism(_Regression, Additive):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for two records that differ in one column: the weaker one of the response
-        and of a covariate.
-        """
+        """The guarantee for records that differ in one column: the weaker one of the response and a covariate."""
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
         tradeoff = GaussianTradeoff((share / self.unit_standard_deviation)[()])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
@@ -175,9 +164,9 @@ class LinearRecordsMechanism(_Regression, Additive):
 class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, and randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
-    The label gets the budget `split` · epsilon. The covariates get the least noise for which label and covariates
-    together are (epsilon, delta)-private, of the attribute `standard_deviation`. [KJKH] needs more noise, because it
-    adds a budget (1 − `split`) · epsilon for the covariates, as if the worst cases of both occurred together.
+    The covariates get the least noise, of the attribute `standard_deviation`, for which label and covariates together
+    are (epsilon, delta)-private. [KJKH] needs more noise, because it adds up budgets, as if the worst cases of both
+    occurred together.
 
     Parameters
     ----------
@@ -219,7 +208,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         return array_of(z)[..., None][..., :0]
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released row for each record, for simulation. Labels 0 and 1 (or −1 and 1) are released as 0 and 1."""
+        """Draw a released row for each record. Labels 0 and 1 (or −1 and 1) are released as 0 and 1."""
         covariates, y = self._parts(x)
         return self.simulate(key, jnp.concatenate([covariates, (y > 0).astype(covariates.dtype)[..., None]], axis=-1))
 
@@ -253,7 +242,7 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 
     @property
     def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for two records that differ in one column: the weaker one of the label and of a covariate."""
+        """The guarantee for records that differ in one column: the weaker one of the label and a covariate."""
         covariate = GaussianTradeoff(2 * self.radius / self.standard_deviation)
         tradeoff = WorstTradeoff([covariate, self._label.guarantee.tradeoff])
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
@@ -275,8 +264,8 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
 class StatisticsMechanism(_Regression, Additive):
     """Base of mechanisms that add Gaussian noise to statistics of a record (x, y), or to their sum over records.
 
-    `LinearStatisticsMechanism` describes the parameters ``epsilon``, ``delta``, ``radius``, ``response_bound``,
-    ``columns``, ``ratios``, ``off_diagonal``, ``trust_model``, ``count`` and ``clip``.
+    `LinearStatisticsMechanism` describes ``epsilon``, ``delta``, ``radius``, ``response_bound``, ``columns``,
+    ``ratios``, ``off_diagonal``, ``trust_model``, ``count`` and ``clip``.
     """
 
     epsilon: Array = ruled(ONE_POSITIVE)
@@ -312,18 +301,14 @@ class StatisticsMechanism(_Regression, Additive):
 
     @property
     def sensitivity(self) -> float:  # type: ignore[override]
-        """Largest distance between the statistics of two records, in the unit of a squared covariate
-        (`ldpbayes.privacy.linear_sensitivity`, `ldpbayes.privacy.logistic_sensitivity`).
-        """
+        """Largest distance between the statistics of two records, in the unit of a squared covariate."""
         if self._labels:
             return logistic_sensitivity(self.covariates, self.radius, self.ratios)
         return linear_sensitivity(self.covariates, self.radius, self.response_bound, self.ratios)
 
     def statistics(self, rows: Array) -> Array:
-        """Return the statistics (*batch, m) of records `rows` (*batch, columns), before noise is added.
-
-        Labels other than 0 and 1 (or −1 and 1) raise a ValueError, and records beyond the bounds unless ``clip`` is
-        True.
+        """Return the statistics (*batch, m) of records `rows` (*batch, columns), before noise is added; ValueError for
+        unknown labels, and unless ``clip`` is True for records beyond the bounds.
         """
         x, y = self._parts(rows)
         y = y[..., None]
@@ -353,10 +338,7 @@ class StatisticsMechanism(_Regression, Additive):
         return unchecked(IndependentGaussian, first[..., None] * relative)
 
     def total(self, count: int) -> "StatisticsMechanism":
-        """Return the mechanism for the sum of `count` released values of this mechanism (local model).
-
-        Raises ValueError if this mechanism already releases sums over records.
-        """
+        """Return the mechanism for the sum of `count` values of this mechanism; ValueError for one of sums."""
         if self.trust_model == "central" or self.count is not None:
             raise ValueError(f"total needs a local mechanism that releases each record separately, got {self!r}")
         names = [field.name for field in dataclasses.fields(self)]
@@ -399,24 +381,21 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
     Here x_j and x_k are two covariates (j < k). In the local model, a released value is t with noise, or the sum of
-    `count` such values. In the central model, it is a sum to which noise was added once. The method `randomize` takes
-    the result of the method `statistics`, or sums of such results. The noise is the least Gaussian noise for the exact
-    sensitivity (`ldpbayes.privacy.linear_sensitivity`). The attribute `standard_deviation` is that of the first
-    statistic of a record (in the central model, of the sum).
+    `count` such values. In the central model, it is a sum to which noise was added once. `randomize` takes results of
+    `statistics`, or their sums. The noise is the least for `ldpbayes.privacy.linear_sensitivity`. The attribute
+    `standard_deviation` is that of the first statistic of a record (in the central model, of the sum).
 
     Parameters
     ----------
     epsilon, delta : float
         Privacy target: epsilon in nats, positive and finite, and delta in (0, 1).
     radius, response_bound, columns, clip
-        Bounds and columns of the records, as in `LinearRecordsMechanism`.
+        As in `LinearRecordsMechanism`.
     ratios : sequence of float
-        Ratios of the standard deviations of the noise in three blocks: products of covariates, covariates times
-        response, and squared response. Default: R² : R R_y : R_y², where R is `radius` and R_y is `response_bound`.
-        [KJKH] uses equal standard deviations.
+        Ratios of the standard deviations of the noise in products of covariates, covariates times response, and squared
+        response. Default: R² : R R_y : R_y², where R is `radius` and R_y is `response_bound`; [KJKH] has equal ones.
     off_diagonal : {"scaled", "once"}
-        Factor s: √2 for "scaled" (default), 1 for "once". For two covariates or more, s = √2 halves the variance of the
-        noise in x_j x_k, with the same guarantee.
+        s = √2 (default), or 1. With √2, the noise in x_j x_k has half the variance, under the same guarantee.
     trust_model : {"local", "central"}
         "local": the statistics of every record get noise (default). "central": a curator adds noise to their sum.
     count : int, optional
@@ -429,13 +408,8 @@ class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 
     A logistic log-likelihood that is expanded to second order depends on the data only through these statistics
-    ([HAB]). Labels are 0 and 1, or −1 and 1. `LinearStatisticsMechanism` describes the other parameters.
-
-    Parameters
-    ----------
-    ratios : sequence of float
-        Ratio of the standard deviations of the noise in two blocks: products of covariates, and covariates times label.
-        Default: R² : R, where R is `radius`.
+    ([HAB]). Labels are 0 and 1, or −1 and 1. `LinearStatisticsMechanism` describes the parameters; the default `ratios`
+    are R² : R.
     """
 
     response_bound: ClassVar[float] = 1.0  # type: ignore[misc]  # of a label, −1 or 1

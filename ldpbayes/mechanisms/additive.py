@@ -77,7 +77,7 @@ class Columns:
 
 def checked_columns(columns: ColumnNames, perturbed: ColumnSubset) -> tuple[Columns, np.ndarray]:
     """Columns as they are kept, and the order (dimension,) in which a user named the perturbed ones, empty for all:
-    bounds come in the order of the names and are kept in that of the row, ``bounds[order]``.
+    bounds are kept in the order of the row, ``bounds[order]``.
     """
     if isinstance(columns, (list, tuple)):
         columns = tuple(columns)
@@ -128,19 +128,15 @@ class Columnwise(Mechanism):
     record_shape = property(attrgetter("event_shape"), doc="Shape of one record: () for a number.")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
-        """Return released values as an array, like `Mechanism.validated`. The columns of a data frame are read by their
-        names, which must be those of the mechanism.
-        """
+        """Return released values, like `Mechanism.validated`; the columns of a data frame are read by their names."""
         is_frame = column_names(values) is not None  # else names of columns, perhaps many, are not needed
         return super().validated(self._columns.in_order(values) if is_frame else values)
 
 
 class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
-    """Base of additive mechanisms: z = clip(x, lower, upper) + noise in the perturbed columns, and z = x in the others.
-    Arrays of bounds are kept in the order of the columns of a row.
-    """
+    """Base of additive mechanisms: z = clip(x, lower, upper) + noise in the perturbed columns, and z = x in others."""
 
-    lower: Array
+    lower: Array  # arrays of bounds are in the order of the columns of a row
     upper: Array
     sensitivity: Array = None
     noise: Noise  #: The law of the noise: a field or a property.
@@ -298,8 +294,8 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return z.astype(dtype) if self.noise.discrete else z
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x) in the perturbed columns: −inf if another column of `z` and `x` differs, or if `z` is not
-        whole under discrete noise. If noise may be omitted, the law of z has a unit mass at clip(x).
+        """Return log p(z | x): −inf if a column that is not perturbed differs, or if `z` is not whole under discrete
+        noise. If noise may be omitted, the law of z has a unit mass at clip(x).
         """
         z, x = jnp.asarray(z), jnp.asarray(x)
         dtype = jnp.result_type(z, x, float)
@@ -358,12 +354,9 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         reach = self.noise.reach if self.period is None else (3 * self.period - (self.upper - self.lower)) / 2
         return extreme("min", self.lower - reach), extreme("max", self.upper + reach)
 
-    #: The guarantee for two records that differ only in the worst perturbed column. For a statistic, the guarantee for
-    #: two data sets that differ in one record.
+    #: The guarantee for records that differ in one column only; for a statistic, for data sets that differ in a record.
     attribute_guarantee = property(lambda self: self._guarantee(self.noise.tradeoff_in_one_column, "attribute"))
-
-    #: The guarantee for two records that differ by the whole range in all perturbed columns. For a statistic, the
-    #: guarantee for two data sets that differ in one record.
+    #: The guarantee for any two records; for a statistic, for two data sets that differ in one record.
     guarantee = property(lambda self: self._guarantee(self.noise.tradeoff, "record"))
 
     def _guarantee(self, of_ranges: Callable[[np.ndarray], Tradeoff], unit: str) -> Guarantee:
@@ -394,9 +387,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return values
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons if too many or too few numbers of a perturbed column are beyond the bounds, under noise with a
-        variance whose law has one shape for all records; else nothing.
-        """
+        """Reasons if too many or too few numbers lie beyond the bounds; none unless all noise has one shape of law."""
         one_shape = self._law.symmetric and not any(map(np.ndim, jax.tree.leaves(self._law)[1:]))
         if not (self.bounded and one_shape) or self.noise.discrete:
             return []
@@ -417,23 +408,22 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
 class AdditiveMechanism(Additive):
     """Noise of any law, added to a clipped number, to columns of a row, or to a statistic of many records.
 
-    If you want to give a budget instead of a scale, use a mechanism such as `LaplaceMechanism`.
+    Mechanisms such as `LaplaceMechanism` take a budget instead of a scale.
 
     Parameters
     ----------
     noise : Noise
-        The law of the noise: a law of `ldpbayes.noise`, or your own law. Its scale is in the unit of the data.
+        The law of the noise, such as one of `ldpbayes.noise`, with its scale in the unit of the data.
     lower, upper : array_like, optional
-        Clipping bounds in the unit of the data, finite, lower < upper. Choose them without looking at the data. For
-        rows: one number, or one bound for each perturbed column, in the order of `perturbed`. Default: no bounds.
+        Clipping bounds in the unit of the data, finite, lower < upper, chosen without looking at the data. For rows:
+        one number, or one for each perturbed column, in the order of `perturbed`. Default: no bounds.
     columns : int or sequence of str, optional
         Number or names of the columns of a row. Default: a record is one number.
     perturbed : sequence of int or str, optional
         Positions or names of the columns that get noise; others are released without noise. Default: all columns.
     sensitivity : float, optional
-        For a statistic of many records: its largest change if one record changes, in its unit. A change in several
-        columns is measured by the norm `Noise.norm` of the noise. ``math.inf`` is for records without bounds, which
-        have no guarantee. Give either bounds or `sensitivity`.
+        Instead of bounds, for a statistic of many records: its largest change if one record changes, in its unit; over
+        several columns, in the norm `Noise.norm`. ``math.inf``: records without bounds, which have no guarantee.
     """
 
     noise: Noise

@@ -19,7 +19,7 @@ class Histogram(NamedTuple):
     Attributes
     ----------
     nodes : array (k + 1,)
-        Ends of the k bins, strictly increasing, in the unit of the data.
+        Ends of the k bins, strictly increasing, in the unit of the data, as are all lengths below.
     densities : array (k,)
         Density in each bin, not negative. Functions that take a histogram normalise the densities.
     """
@@ -39,29 +39,26 @@ class Histogram(NamedTuple):
 
     @property
     def midpoints(self) -> np.ndarray:
-        """Middle of each bin, an array (k,), in the unit of the data."""
+        """Middle of each bin, an array (k,)."""
         return (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2
 
     @property
     def mean(self) -> float:
-        """Mean of the density, in the unit of the data."""
+        """Mean of the density."""
         return float(self.probabilities @ self.midpoints)
 
     @property
     def standard_deviation(self) -> float:
-        """Standard deviation of the density, in the unit of the data."""
+        """Standard deviation of the density."""
         squares = (self.midpoints - self.mean) ** 2 + np.diff(self.nodes) ** 2 / 12
         return float(np.sqrt(self.probabilities @ squares))
 
     def quantiles(self, probabilities: Array) -> np.ndarray:
-        """Return the quantiles of the density for `probabilities` in [0, 1], in the unit of the data."""
+        """Return the quantiles of the density for `probabilities` in [0, 1]."""
         return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
-        """Return an interval that has at least the given `probability`, in (0, 1], in the unit of the data.
-
-        Bins are taken in order of decreasing density, until the interval that spans them has the probability.
-        """
+        """Return the interval that spans the bins of highest density, as many as give it a `probability` in (0, 1]."""
         densities, mass = np.asarray(self.densities), self.cumulative
         highest = np.argsort(-densities)[: np.count_nonzero(densities)]
         # the first and the last bin that the one, two, ... highest span, and the probability from the one to the other
@@ -73,9 +70,7 @@ class Histogram(NamedTuple):
         return float(self.nodes[bins[0]]), float(self.nodes[bins[-1] + 1])
 
     def within(self, lower: float, upper: float) -> "Histogram":
-        """Return the conditional density of a value y, given lower < y < upper; ValueError if this
-        has probability zero.
-        """
+        """Return the conditional density, given lower < y < upper; ValueError if this has probability zero."""
         inside = (np.asarray(self.nodes) > lower) & (np.asarray(self.nodes) < upper)
         nodes = np.concatenate([[lower], np.asarray(self.nodes)[inside], [upper]])
         bins = np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2) - 1
@@ -117,9 +112,7 @@ LEAST_HALF_WIDTH = 1e-6  # of the interval: a smaller one would explain 1e-12 mo
 
 
 class HalfWidthDesign(NamedTuple):
-    """Result of `optimal_half_width`: ζ and the pair a < b of `RPWithPrior`, in the unit of the labels, and the share
-    of the variance of a label that a released value explains.
-    """
+    """Result of `optimal_half_width`: ζ, the pair a < b, and the share of a label's variance that is explained."""
 
     half_width: float
     interval: Interval
@@ -136,8 +129,8 @@ def _merged(prior: Histogram) -> Histogram:
 
 
 def explained_variance(prior: Histogram, epsilon: float, interval: Interval, half_width: float) -> float:
-    """Share of the variance of a label Y that its released value Z under `RPWithPrior` explains, Var E[Y | Z] / Var Y,
-    by Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps.
+    """Share of the variance of a label Y that its value Z under `RPWithPrior` explains, Var E[Y | Z] / Var Y, by
+    Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps.
     """
     prior = _merged(prior)
     (nodes, densities), (lower, upper) = prior, interval
@@ -174,25 +167,22 @@ def optimal_half_width(
 ) -> HalfWidthDesign:
     """Return the half-width ζ of `RPWithPrior` with the largest explained variance of the labels under a prior.
 
-    [LH] chooses ζ by hand. This function maximises Var E[Y | Z] / Var Y for a label Y that is released as Z, by the
-    rule ``outside="projection"``. Values of ζ near the maximum are nearly as good.
-
-    Do not choose the interval by the same criterion. The interval would shrink to a point, and a released value would
-    only say on which side of this point the label is. On two public data sets, such an interval raised the test error
-    of a linear model by 12 % to 67 %. Use the publicly known range of the labels instead, unless it is several times
-    wider than the true range.
+    This is Var E[Y | Z] / Var Y for a label Y that is released as Z with ``outside="projection"`` ([LH] chooses ζ by
+    hand). Values of ζ near the maximum are nearly as good. Do not choose the interval by the same criterion: it would
+    shrink to a point, which raised the test error of a linear model by 12 % to 67 % on two public data sets. Use the
+    publicly known range of the labels, unless it is several times wider than the true range.
 
     Parameters
     ----------
     histogram : pair of array_like
-        Nodes (k + 1,) and densities (k,) of the prior of a label, of which more than 256 bins are merged into 256. The
-        prior must be public, or estimated from released values (`ldpbayes.estimation.label_prior`), never from the
-        original labels.
+        Nodes (k + 1,) and densities (k,) of the prior of a label; more than 256 bins are merged into 256. The prior
+        must be public, or estimated from released values (`ldpbayes.estimation.label_prior`), never from the original
+        labels.
     epsilon : float
         Budget ε in nats, positive and finite.
     interval : pair of float or callable, optional
-        The interval a < b. Or a function such as `optimal_interval`, which computes the interval from the histogram, ε
-        and ζ. Default: the range of the histogram.
+        The interval a < b, or a function of the histogram, ε and ζ, such as `optimal_interval`. Default: the prior's
+        range.
 
     Returns
     -------
@@ -239,15 +229,13 @@ def checked_interval(interval: Interval) -> Interval:
 def optimal_interval(histogram: HistogramLike, epsilon: float, half_width: float) -> tuple[float, float]:
     """Return the interval for which `RPWithPrior` most probably releases a label near itself ([LH] Algorithm 1).
 
-    The result is the pair of nodes a, b of the histogram that maximises
-    F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤ b). F is the probability that a label Y is in [a, b] and is released
-    within a distance ζ of Y.
+    The result is the pair of nodes a, b of the histogram that maximises F(a, b) = 2ζ/(2ζ + e^−ε (b − a)) · P(a ≤ Y ≤
+    b), the probability that a label Y is in [a, b] and is released within a distance ζ of Y.
 
     Parameters
     ----------
     histogram, epsilon
-        Prior of the labels, and budget ε in nats, as in `optimal_half_width`. For an infinite budget, the result is the
-        range of the histogram.
+        As in `optimal_half_width`. For an infinite budget, the result is the range of the histogram.
     half_width : float
         Distance ζ, positive, in the unit of the labels.
     """
@@ -275,9 +263,7 @@ EDGE_MARGIN = 1e-6  # least distance of an edge from a value, in units of the di
 
 
 class BinDesign(NamedTuple):
-    """Result of `optimal_bins`: ends of bins (d + 1,), inner ones midway between two outputs; outputs (d,), increasing;
-    and the mean squared error E[(z − x)²].
-    """
+    """Result of `optimal_bins`: edges (d + 1,), inner ones midway between outputs; outputs (d,); and E[(z − x)²]."""
 
     edges: np.ndarray
     outputs: np.ndarray
@@ -285,10 +271,9 @@ class BinDesign(NamedTuple):
 
 
 def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
-    """The optimal bins of `RROnBins` for labels with finitely many values and probabilities (k,) ([GKKLMVZ]); of
-    several, those with the fewest bins. No other mechanism with this budget has a smaller mean squared error. The best
-    output of a bin of probability P and mean m is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P), where μ is the mean of
-    all labels.
+    """The bins of `RROnBins` with the least mean squared error ([GKKLMVZ]), the fewest of several, for labels with
+    values and probabilities (k,). An output is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P) for a bin of probability P
+    and mean m, if μ is the mean of all labels. No other mechanism with this budget has a smaller error.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     first, last = values[0], values[-1]
@@ -348,9 +333,7 @@ SOLVER_TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller p
 
 
 class UnbiasedLaws(NamedTuple):
-    """Result of `optimal_unbiased`: outputs (m,), increasing; p(output | label) (k, m), without columns that are zero;
-    and the mean squared error E[(z − x)²].
-    """
+    """Result of `optimal_unbiased`: outputs (m,), p(output | label) (k, m) without zero columns, and E[(z − x)²]."""
 
     outputs: np.ndarray
     matrix: np.ndarray
@@ -360,9 +343,8 @@ class UnbiasedLaws(NamedTuple):
 def optimal_unbiased(
     values: ArrayLike, probabilities: ArrayLike, epsilon: float, outputs: ArrayLike | None = None
 ) -> UnbiasedLaws:
-    """The probabilities of `UnbiasedRandomizer` with the least mean squared error for labels with finitely many values
-    and probabilities (k,) ([BGKKLMVZ] Algorithm 1). `outputs` must reach r = half the labels' range times (exp(ε) +
-    1)/(exp(ε) − 1) from its middle on both sides; the least error needs up to 1.5 r in our examples.
+    """The best `UnbiasedRandomizer` ([BGKKLMVZ] Algorithm 1) for labels with values and probabilities (k,). `outputs`
+    must reach half the labels' range over tanh(ε/2) from its middle.
     """
     values, probabilities, budget = _checked_law(values, probabilities, epsilon)
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
@@ -413,8 +395,7 @@ def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places:
 
 def _possible(places: np.ndarray, spare: np.ndarray, budget: float) -> np.ndarray:
     """The mixture of a solution and a law of two outputs under which both extreme labels are possible exactly. The
-    means under it reach at least as far as the mixed ends, so the law's share, of the order of the solver's tolerance,
-    follows from the solution's shortfall.
+    share of the law follows from the solution's shortfall, of the order of the solver's tolerance.
     """
     means = _means(places, spare, budget)[1]
     shortfall = max(means[0] + 1, 1 - means[-1])
@@ -449,9 +430,7 @@ def _two_outputs(places: np.ndarray, budget: float) -> np.ndarray | None:
 
 
 def _means(places: np.ndarray, spare: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
-    """Where a label's window may start, and the means of its law, increasing, from the least one to the largest: linear
-    in the start between those where an end of the window passes from output to output.
-    """
+    """Where a label's window may start, and the increasing means of its law there: linear in the start in between."""
     keep = 1 / np.expm1(budget)
     total, moments = (np.concatenate([[0.0], np.cumsum(part)]) for part in (spare, spare * places))
     length = 1 - keep * total[-1]

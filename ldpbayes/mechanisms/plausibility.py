@@ -1,8 +1,8 @@
 """Released values that the stated mechanism could hardly have made of any records.
 
-Released values are independent given the records. Whatever these are, the mechanism bounds the probability of certain
-events for each value, so the number of them lies between two binomial variables. (With personal parameters it is a sum
-of different Bernoulli variables, whose tails are at most those of the binomial of equal mean: [Hoeffding], Theorem 5.)
+Given the records, whatever they are, the mechanism bounds the probability of an event for each value, so the number of
+events lies between binomial variables. (Personal parameters: a sum of different Bernoulli variables has smaller tails
+than the binomial of equal mean, [Hoeffding] Theorem 5.)
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,8 +39,8 @@ def improbable_count(count: Array, n: Array, probability: Array, tests: int, few
 def implausible_numbers(
     columns: Iterable[np.ndarray], laws: Iterable[tuple], share: Array, depth: Depth, names: Sequence[str] = ("",)
 ) -> list[str]:
-    """Sentences on columns of numbers that additive noise on clipped numbers could hardly have made. `laws` hold lower
-    and upper bound and standard deviation of a column, 0 for public records; `share` is the probability of noise.
+    """Sentences on columns of numbers that noise on clipped numbers could hardly have made. `laws` hold bounds and
+    standard deviation of each column, 0 for public records; `share` is the probability of noise.
     """
     tests = len(names) * (2 * TAIL_LEVELS + 1)
     parts = zip(names, columns, laws, strict=True)
@@ -48,9 +48,8 @@ def implausible_numbers(
 
 
 def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]:
-    """However large x is, z lies above its upper bound by more than t with at most the noise's tail probability at t,
-    and below the lower one likewise. Wherever x is, z lies outside the bounds with at least twice the tail probability
-    at half of their distance, since the tail is convex.
+    """Whatever x is, z is beyond a bound by more than t with at most the noise's tail probability at t, and outside the
+    bounds with at least twice the tail probability at half of their distance, since the tail is convex.
     """
     ends = ["" if np.ndim(bound) else f" {float(bound):g}" for bound in law[:2]]
     law = tuple(np.reshape(part, -1) for part in law)
@@ -97,9 +96,7 @@ def _of_column(z: np.ndarray, law: tuple, depth: Depth, tests: int) -> list[str]
 def implausible_counts(
     counts: np.ndarray, n: float, least: Array, most: Array, tests: int, words: Callable[[int], str]
 ) -> list[str]:
-    """Sentences on kinds of which there are too few or too many among n values. `least` and `most` bound the
-    probability of a kind for any record, on average over the records; `words` name the values of a kind by its number.
-    """
+    """Sentences on kinds, named by `words`, whose probability is outside its bounds on average over n values."""
     sentences = []
     for few, bound, probability in ((True, "least", least), (False, "most", most)):
         expected = n * np.broadcast_to(probability, counts.shape)
@@ -113,9 +110,7 @@ def implausible_counts(
 
 
 def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> str:
-    """Whether repeated values (N,) of cells with these codes differ by "more" or "less" than their noise, whatever the
-    cells are, with probability below `FALSE_REPORT_LEVEL`; else "".
-    """
+    """Whether repeated values (N,) of `cells` differ by "more" or "less" than noise explains, for any cells; or ""."""
     cells = np.where(np.isnan(values), np.nan, cells)  # of missing values last, and equal to no other
     order = np.argsort(cells, kind="stable")
     cells = cells[order]

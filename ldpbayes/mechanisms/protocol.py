@@ -31,18 +31,15 @@ class Mechanism(Called, abc.ABC):
     """Base of all mechanisms: a record x is released as a value z with the conditional density p(z | x).
 
     To write your own mechanism, decorate a subclass with ``@register("name")`` above
-    ``@dataclasses.dataclass(frozen=True)``. Its ``__post_init__`` checks the fields by `_check`. JAX copies a mechanism
-    without this check, because the fields of a copy may be tracers or other objects.
-
-    The attributes below are class variables, fields or properties. ``@register`` raises a TypeError for a class that
-    lacks a method or an attribute which has no default.
+    ``@dataclasses.dataclass(frozen=True)``, and check its fields by `_check` in ``__post_init__``. JAX copies a
+    mechanism without this check, because the fields of a copy may be tracers. The attributes below are class variables,
+    fields or properties.
     """
 
     name: ClassVar[str]  #: Name under which the class is registered.
     # fields whose arrays are over something else than records, such as bins; may be a property
     _shared: ClassVar[tuple[str, ...]] = ()
-    #: True if whole numbers beyond `domain` are clipped to it. If False, a law of records beyond it raises an error.
-    #: Numbers that need not be whole are always clipped.
+    #: True if whole numbers beyond `domain` are clipped to it, as other numbers are; else a law beyond it is an error.
     clips: ClassVar[bool] = False
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
@@ -50,9 +47,7 @@ class Mechanism(Called, abc.ABC):
     domain: Any  #: NumPyro constraint on the record x, after clipping.
     support: Any  #: NumPyro constraint on the released value z.
     bounded: Any  #: False if records, or a statistic of them, get noise without being clipped to bounds.
-    #: The `Noise` that is added to a number, or to columns of a row, before any reporting rule. None if the mechanism
-    #: does something else.
-    noise: Any
+    noise: Any  #: The `Noise` added before any reporting rule. None if the mechanism does something else.
     _owed: ClassVar[dict[str, str]] = {
         "domain": "NumPyro constraint on the record x, after clipping",
         "support": "NumPyro constraint on the released value z",
@@ -64,8 +59,7 @@ class Mechanism(Called, abc.ABC):
     longest: float = 1.0
     omits_noise: bool = False  #: True if some records are released as they are, others with noise.
     trust_model: str = "local"  #: "central" if a released value is a statistic of many records.
-    #: True if the guarantee is monotone in every personal parameter: then statements compute it for the least and the
-    #: largest value only, and otherwise for all values.
+    #: True if the guarantee is monotone in every personal parameter: statements then compute it for extremes only.
     monotone: bool = False
     event_shape: tuple[int, ...] = ()  #: Shape of one released value: () for a number or a code.
     record_shape: tuple[int, ...] = ()  #: Shape of one record x: () for a number or a category.
@@ -79,44 +73,31 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released value z for each record x, for simulation only. For real data, use `ldpbayes.secure.release`.
-
-        `key` is a JAX random key. The result has the broadcast shape of `x` and the parameters. Raises ValueError for
-        records that cannot exist, such as NaN or an unknown category.
+        """Draw a released value for each record `x`, in broadcast shape; ValueError for records that cannot exist. This
+        is for simulation: real data need `ldpbayes.secure.release`.
         """
 
     def simulate(self, key: Key, x: ArrayLike) -> jax.Array:
-        """Draw a released value for each record `x` of a model, like `randomize`, also for
-        records that cannot exist.
-        """
+        """Draw a value for each record `x` of a model, like `randomize`, also for records that cannot exist."""
         return self.randomize(key, x)
 
     @abc.abstractmethod
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x), in the broadcast shape and the dtype of `z` and `x`; records need not be clipped before.
-
-        The result is a log density if `support` is continuous, and a log probability if `support` is discrete.
-        """
+        """Return log p(z | x), or log P if `support` is discrete, in the broadcast shape; `x` need not be clipped."""
 
     @property
     @abc.abstractmethod
     def guarantee(self) -> Guarantee:
-        """The privacy guarantee of the mechanism. Do not compute it inside `jax.jit`, because it needs NumPy."""
+        """The privacy guarantee. Do not compute it inside `jax.jit`, because it needs NumPy."""
 
-    @property
-    def promises(self) -> "tuple[Promise, ...]":
-        """What one released value promises, as of a release."""
-        return (Promise(self),)
+    promises = property(lambda self: (Promise(self),), doc="What one released value promises, as of a release.")
+    #: Classes for which a closed form of the likelihood may be registered, the nearest first.
+    form_classes = property(lambda self: type(self).__mro__)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of the parameters: (N,) if a parameter has one value for each of N records, and () otherwise."""
         return np.broadcast_shapes(*(np.shape(leaf) for leaf in self.personal_parameters()))
-
-    @property
-    def form_classes(self) -> tuple[type, ...]:
-        """Classes for which a closed form of the likelihood may be registered, the nearest first."""
-        return type(self).__mro__
 
     def possible_values(self, most: int) -> np.ndarray | None:
         """Return all values that may be released (N, *event_shape); None if there are more than `most`, or no list."""
@@ -124,16 +105,10 @@ class Mechanism(Called, abc.ABC):
 
     @abc.abstractmethod
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Return mean and variance of the released value z given the record `x`.
-
-        Both have the broadcast shape of `x` and the parameters, followed by `event_shape`.
-        """
+        """Mean and variance of z given `x`, in the broadcast shape of `x` and the parameters, then `event_shape`."""
 
     def unbiased(self, z: ArrayLike) -> jax.Array:
-        """Return a value for each released value `z` whose mean, given the record, is the clipped record.
-
-        Raises ValueError if the mechanism does not allow such a correction.
-        """
+        """Return for each `z` a value whose mean, given a record, is the clipped record; ValueError if none is."""
         raise ValueError(f"{type(self).__name__} has no unbiased values: their mean is not linear in the record")
 
     def validated(self, values: ArrayLike) -> np.ndarray:
@@ -173,10 +148,10 @@ class Mechanism(Called, abc.ABC):
         """`validated` for finite values of the right shape."""
 
     def validated_batch(self, values: ArrayLike, keep: ArrayLike = True) -> tuple["Mechanism", np.ndarray] | None:
-        """Return the mechanism of selected released values, and these values after the check `validated`.
+        """Return the mechanism of selected released values, and these values after the check `validated`, flattened.
 
-        `values` may have any batch shape. Values are selected where `keep` is True, which broadcasts with the batch,
-        and are flattened. The result is None if JAX traces an argument, or if no value is selected.
+        `values` may have any batch shape, with which `keep` broadcasts: True where a value is selected. The result is
+        None if JAX traces an argument, or if no value is selected.
         """
         if not is_concrete(values, keep, self):
             return None
@@ -193,10 +168,7 @@ class Mechanism(Called, abc.ABC):
         return mechanism, mechanism.validated(rows[which])
 
     def of_records(self, shape: tuple[int, ...], rows: Array = slice(None)) -> "Mechanism":
-        """Return the mechanism of some of the records.
-
-        Parameters of records are broadcast to `shape` and flattened. Then `rows` selects their entries (default: all).
-        """
+        """Return the mechanism of some records: parameters are broadcast to `shape` and flattened; `rows` selects."""
         return self._map_personal(lambda leaf: np.broadcast_to(leaf, shape).ravel()[rows])
 
     def _map_personal(self, function: Callable[[Array], Any]) -> "Mechanism":
@@ -210,12 +182,12 @@ class Mechanism(Called, abc.ABC):
         return bool(np.ndim(leaf)) and not any(getattr(key, "name", None) in self._shared for key in path)
 
     def personal_parameters(self) -> list[Array]:
-        """Return the arrays that have one parameter for each record, such as personal budgets. Others are over bins."""
+        """Return the arrays that have one parameter for each record, such as personal budgets."""
         leaves = jax.tree_util.tree_leaves_with_path(self)
         return [leaf for path, leaf in leaves if self._is_personal(path, leaf)]
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        """Return reasons why released `values` are nearly impossible (probability below 1e-12). Default: none."""
+        """Return reasons why released `values` are nearly impossible (probability below 1e-12)."""
         return []
 
     def spec(self) -> dict[str, Any]:
@@ -238,8 +210,7 @@ class NumericMechanism(Mechanism):
     linear_tails: Any
     resolution: Any  #: Shortest length in x on which p(z | x) changes by a factor e.
     released_range: Any  #: Interval (low, high) of z that a sketch covers with panels, or None without panels.
-    #: True if mechanisms of this class may release exactly one of the bounds, as for a clipped record without noise.
-    #: This fixes how a sketch is built. Therefore it must not depend on the value of a parameter, which may be traced.
+    #: True if exactly a bound may be released, as for a clipped record without noise, whatever the parameters' values.
     has_atoms: Any
     _owed: ClassVar[dict[str, str]] = {
         "linear_tails": "True if log p(z | theta) is exactly linear in z outside released_range, for any law of x; "
@@ -252,14 +223,13 @@ class NumericMechanism(Mechanism):
     @abc.abstractmethod
     def breakpoints(self, z: ArrayLike) -> Array:
         """Return the m records x at which p(z | x) is not smooth in x, for each released value: ``z.shape + (m,)``.
-
-        If m is 0, return ``z[..., None][..., :0]``. NumPy arrays give NumPy arrays, and JAX arrays give JAX arrays.
+        NumPy arrays give NumPy arrays. If m is 0, return ``z[..., None][..., :0]``.
         """
 
     #: Points z at which p(z | theta) may have a kink or a jump, for any law of x. Sketches cut panels there.
     released_breakpoints: Array = np.empty(0)
     #: Length over which the log density falls by a constant, if tails are linear only from one period to the next.
-    #: `released_range` is then a whole number of periods, with at least one period on each side of the bounds.
+    #: `released_range` is then a whole number of periods, with at least one on each side of the bounds.
     period: Array = None
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -276,9 +246,8 @@ class DiscreteMechanism(Mechanism):
 
     @abc.abstractmethod
     def equivalence(self, z: np.ndarray) -> np.ndarray:
-        """Return an array (N, m) of integers with one row for each of the N released values `z`.
-
-        Two values have equal rows only if log p(z | x) is equal for every record x. A sketch stores only one of them.
+        """Return integers (N, m), a row for each of N released values `z`. Two rows may be equal only if log p(z | x)
+        is equal for every record x. A sketch stores only one of such values.
         """
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
@@ -299,7 +268,6 @@ class FiniteOutputs(DiscreteMechanism):
     output_probabilities: Any
     _owed: ClassVar[dict[str, str]] = {"output_probabilities": "least and largest p(z | x) over all x of each output"}
     noise, bounded = None, True
-
     _shared: ClassVar[tuple[str, ...]] = ("outputs",)
     resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
     support = property(lambda self: _OneOf(self.outputs))
@@ -347,8 +315,8 @@ class PiecewiseConstant(Mechanism):
 
     @abc.abstractmethod
     def pieces(self, z: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Steps of p(z | x) as a function of x: cuts (*z, m), ascending, and levels (*z, m + 1). The density is
-        levels[..., i] for cuts[..., i − 1] < x ≤ cuts[..., i]. NumPy arrays give NumPy arrays, JAX arrays JAX arrays.
+        """Steps of p(z | x) in x: ascending cuts (*z, m), and levels (*z, m + 1), of which levels[..., i] holds for
+        cuts[..., i − 1] < x ≤ cuts[..., i]. NumPy arrays give NumPy arrays.
         """
 
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -442,12 +410,10 @@ OF_ONE_VALUE = "This is the guarantee of one released value: how many of them on
 
 
 class Promise(NamedTuple):
-    """That of a release: its mechanism, and how many of its values are about one person at most, one by default. Parts
-    whose people are different, or of which this is the promise together, name the `whole` of which they are.
-    """
+    """The promise of a release. Parts about different people, or promised together, name their `whole`."""
 
     mechanism: Mechanism
-    times: int | None = None
+    times: int | None = None  # how many values are about one person at most, one by default
     whole: str | None = None
     changed: int = 1  # how many of its statistics one person changes
     change: str = ""  # what one person changes, in words, or that it is not known; empty if there is one value for each
@@ -484,9 +450,7 @@ def parts_of(whole: str, promises: Iterable[Promise]) -> tuple[Promise, ...]:
 
 
 def statements(promises: Iterable[Promise], same_people: bool = False, different_people: bool = False) -> str:
-    """What releases promise together: if they are about the same people, composed; if it is not known, the sum of their
-    budgets, in case they are. Then each promise, with its number of releases.
-    """
+    """What releases promise together: composed for the same people, else a sum of budgets; then each promise."""
     if same_people and different_people:
         raise ValueError("give same_people=True or different_people=True, not both")
     promises = counted_once(promises)
@@ -531,8 +495,8 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
 
 
 def _with_extremes(mechanism: Mechanism) -> Mechanism:
-    """With the personal parameters that can be the worst, since promises of thousands take seconds: the extremes, and
-    what means no noise or no privacy, of a single one in which the promise is monotone; else all, each once.
+    """With the personal parameters that can be the worst, as promises of thousands take seconds: where the promise is
+    monotone in a single one, its extremes, and what means no noise or no privacy.
     """
     personal, shape = mechanism.personal_parameters(), mechanism.batch_shape
     if len(personal) == 1 and mechanism.monotone:
@@ -552,9 +516,7 @@ def _with_extremes(mechanism: Mechanism) -> Mechanism:
 
 
 def joined_mechanism(mechanisms: Sequence[Mechanism], counts: Sequence[int] | None = None) -> Mechanism:
-    """One mechanism of the records of several of one kind and structure; `counts` of records default to 1 each.
-    Numbers that agree stay one number. Arrays over bins must agree, else ValueError.
-    """
+    """One mechanism of the records of several of one structure; `counts` default to 1. Arrays over bins must agree."""
 
     def join(path: tuple, *leaves: Array) -> Array:
         first, concrete = leaves[0], is_concrete(leaves)

@@ -19,8 +19,8 @@ def register(name: str) -> Callable[[_M], _M]:
     """Class decorator that registers your own mechanism under a `name`, and makes the class a JAX pytree.
 
     The name stands for the class in `Mechanism.spec`, in release files and on the command line. The class must be a
-    frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`, with all methods and attributes that these
-    bases ask for, else a TypeError says what is missing. Raises ValueError if the name belongs to another mechanism.
+    frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`, else a TypeError is raised, which also says
+    what these bases ask for and is missing. Raises ValueError if the name belongs to another mechanism.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
@@ -67,11 +67,8 @@ def mechanism_class(name: str) -> type[Mechanism]:
 
 
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
-    """Make a mechanism from a dict such as ``{"mechanism": "laplace", "epsilon": 1.0, ...}``, as `Mechanism.spec` has
-    it.
-
-    `spec` has the name of the mechanism, and the arguments of its class, with arrays as lists. Raises ValueError if the
-    name or the arguments are wrong.
+    """Make a mechanism from `spec`, a dict with its name and the arguments of its class, arrays as lists, such as
+    ``{"mechanism": "laplace", "epsilon": 1.0, ...}``; ValueError if one is wrong.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
         raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
@@ -89,7 +86,7 @@ def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
 
 
 def mechanism_names() -> list[str]:
-    """Return the sorted names of all registered mechanisms, including mechanisms of other installed packages."""
+    """Return the sorted names of all registered mechanisms, also of other installed packages."""
     _load_entry_points()
     return sorted(_registry)
 

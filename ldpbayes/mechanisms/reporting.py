@@ -31,18 +31,15 @@ def _slack(z: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Reported(NumericMechanism, DiscreteMechanism):
-    """Base of reporting rules: what is printed if an additive mechanism has released z. A printed value has the density
-    of z if z was printed unchanged, else the probability of all z that are printed as it; NaN is a missing value. A
-    rule uses only the released number, not the record, so the guarantee of the mechanism does not change.
+    """Base of reporting rules: what is printed if an additive mechanism has released z, or NaN if missing. The density
+    of a printed value is that of z if z is printed unchanged, else the probability of all z that are printed as it.
     """
 
     mechanism: Mechanism
-
     clips = True
     released_range = None  # a sketch, but of whole numbers, is refused
     has_atoms = False
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
-
     innermost = property(attrgetter("mechanism.innermost"))
     bounded, domain, guarantee, linear_tails, noise, resolution, support = (
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
@@ -78,9 +75,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return z
 
     def interval(self, z: Any) -> tuple[Any, Any]:
-        """Return the least and the largest number that `innermost` can have released if `z` was printed.
-
-        An end is infinite if there is no limit. If `z` cannot be printed, the result is (∞, −∞).
+        """Return the least and the largest number that `innermost` can have released if `z` was printed: infinite if
+        there is no limit, and (∞, −∞) if `z` cannot be printed.
         """
         z = array_of(z)
         xp = np if isinstance(z, np.ndarray) and is_concrete(self) else jnp
@@ -97,9 +93,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
 
     def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
-        """Return the log-likelihood of printed values `z`, from that of a released number, ``at(number)``, and the log
-        probability ``between(low, high)`` that the released number is in an interval.
-        """
+        """Return the log-likelihood of printed values from that of a number, and the log probability of an interval."""
         low, high = self.interval(z)
         xp = np if is_concrete(low, high) else jnp
         point, anything = low == high, (low == -np.inf) & (high == np.inf)
@@ -111,8 +105,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return jnp.where(point | proper, result, jnp.where(anything, 0.0, -jnp.inf))
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        """Return log p(z | x) of printed values `z`: a log density if z was printed unchanged and the noise is
-        continuous, else a log probability; 0 for a value that is missing for unrelated reasons (`Incomplete`).
+        """Return log p(z | x) of printed values `z`: a log density where z was printed unchanged and the noise is
+        continuous, else a log probability; 0 where z is missing for unrelated reasons (`Incomplete`).
         """
         inner: Any = self.innermost
         clipped = inner.clipped(jnp.asarray(x, jnp.result_type(array_of(z), array_of(x), float)))
@@ -150,9 +144,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
 
 @registered_dataclass("floored")
 class Floored(Reported):
-    """Print max(z, floor): a released number z below the floor is printed as the floor.
-
-    For example, many statistical offices print negative noisy counts as 0.
+    """Print max(z, floor): many statistical offices print negative noisy counts z as 0.
 
     Parameters
     ----------
@@ -174,20 +166,11 @@ class Floored(Reported):
 
 @registered_dataclass("withheld")
 class Withheld(Reported):
-    """Print NaN instead of each released number z below a threshold.
-
-    The data must have NaN for each cell of a table that was withheld. Do not leave out these cells.
-
-    Parameters
-    ----------
-    mechanism
-        As in `Floored`.
-    threshold : array_like
-        The least number that is printed, in the unit of the data: one number, or one number for each value.
+    """Print NaN instead of each released number z below a `threshold`, in the unit of the data: one number, or one for
+    each value. Data must keep NaN for the withheld cells. `Floored` describes `mechanism`.
     """
 
     threshold: Array = ruled(FINITE)
-
     silent = True
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
@@ -200,25 +183,15 @@ class Withheld(Reported):
 
 @registered_dataclass("rounded")
 class Rounded(Reported):
-    """Print unit·⌊z/unit + ½⌋, the multiple of a unit that is nearest to the released number z.
-
-    If two multiples are equally near, the larger one is printed.
-
-    Parameters
-    ----------
-    mechanism
-        As in `Floored`.
-    unit : array_like
-        The unit of rounding, positive, in the unit of the data: one number, or one number for each value.
+    """Print unit·⌊z/unit + ½⌋, the multiple of a positive `unit` that is nearest to the released number z, in the unit
+    of the data: one number, or one for each value. `Floored` describes `mechanism`.
     """
 
     unit: Array = ruled(POSITIVE)
 
     def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
-        first = xp.ceil(low / self.unit - UNITS_FROM_GRID)
-        last = xp.where(
-            short, xp.ceil(high / self.unit - UNITS_FROM_GRID) - 1, xp.floor(high / self.unit + UNITS_FROM_GRID)
-        )
+        first, most = xp.ceil(low / self.unit - UNITS_FROM_GRID), high / self.unit
+        last = xp.where(short, xp.ceil(most - UNITS_FROM_GRID) - 1, xp.floor(most + UNITS_FROM_GRID))
         return (first - 0.5) * self.unit, (last + 0.5) * self.unit, xp.ones(xp.shape(last), bool)
 
     def _applied(self, z: jax.Array) -> jax.Array:
@@ -229,10 +202,8 @@ class Rounded(Reported):
 
 @registered_dataclass("incomplete")
 class Incomplete(Reported):
-    """Some released numbers are missing and printed as NaN, for reasons that are unrelated to the numbers.
-
-    Missing values do not change the likelihood. Simulated values are never missing. The inner `mechanism`, which
-    `Floored` describes, must not print NaN.
+    """Some released numbers are missing and printed as NaN, for unrelated reasons: this does not change the likelihood,
+    and is not simulated. The inner `mechanism`, as in `Floored`, must not print NaN.
     """
 
     silent = True

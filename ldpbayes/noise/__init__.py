@@ -1,7 +1,7 @@
 """Laws of noise: what `AdditiveMechanism` adds to a number, or to the columns of a row.
 
-A law of noise has a scale in the unit of the data, a density, and a trade-off curve, which says how well the noise
-hides a difference between two records. To write your own law, derive a class from `Noise`.
+A law has a scale in the unit of the data, a density, and a trade-off curve, which says how well the noise hides a
+difference between two records. To write your own law, derive a class from `Noise`.
 """
 
 from ldpbayes._core.pytrees import pytree

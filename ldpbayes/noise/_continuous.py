@@ -41,16 +41,11 @@ class _LaplaceColumns(Noise):
 
 @pytree_dataclass
 class Laplace(_LaplaceColumns):
-    """Laplace noise, independent in every column, with density exp(−|x|/b) / (2 b) at x.
-
-    Parameters
-    ----------
-    scale : array_like
-        Scale b ≥ 0 in the unit of the data: one number, or one number for each record. The standard deviation is √2 b.
+    """Laplace noise, independent in every column, with density exp(−|x|/b) / (2 b) at x, for b = `scale` ≥ 0 in the
+    unit of the data: one number, or one for each record. The standard deviation is √2 b.
     """
 
     scale: Array = ruled(NOT_NEGATIVE)
-
     # what the log ratio of inputs lacks of their whole budget is a sum over the columns, and in the widest of them, up
     # to the budget, it has the law that it would have if there were no others: one column alone is the worst
     norm: ClassVar[int] = 1
@@ -65,9 +60,7 @@ class Laplace(_LaplaceColumns):
         return jnp.sum(-jnp.abs(value / scale) - jnp.log(scale), axis=-1) - value.shape[-1] * math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs whose columns differ by `distance`: exact if they differ in one
-        column, else the slightly lower curve of randomized response with an equal epsilon.
-        """
+        """Return the exact curve of inputs that differ in one column; else that of randomized response, just below."""
         with np.errstate(divide="ignore"):
             budget = np.sum(distance, axis=-1) / np.asarray(self.scale)
         if np.all(np.count_nonzero(distance, axis=-1) == 1) and np.all(np.isfinite(budget)):
@@ -79,17 +72,12 @@ class Laplace(_LaplaceColumns):
 class SymmetricLaplace(_LaplaceColumns):
     """Symmetric Laplace noise in d columns, uncorrelated but dependent between columns ([LCQ] sec. 3.2; [KKP]).
 
-    The law SL_d(λ² I) is the law of λ √W X, where W ~ Exp(1) and X ~ N(0, I) are independent. In one column, the noise
-    is Laplace noise of scale λ/√2.
-
-    Parameters
-    ----------
-    standard_deviation : array_like
-        Standard deviation λ ≥ 0 in each column, in the unit of the data: one number, or one number for each record.
+    The law SL_d(λ² I) is that of λ √W X, for independent W ~ Exp(1) and X ~ N(0, I); in one column, that of Laplace
+    noise of scale λ/√2. The `standard_deviation` λ ≥ 0 in each column, in the unit of the data, is one number, or one
+    for each record.
     """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
-
     norm: ClassVar[int] = 2
     resolution = property(lambda self: self.standard_deviation / math.sqrt(2))
 
@@ -141,12 +129,8 @@ class _NormalColumns(Noise):
 
 @pytree_dataclass
 class Gaussian(_NormalColumns):
-    """Normal noise, independent in every column, with equal standard deviation in all columns.
-
-    Parameters
-    ----------
-    standard_deviation : array_like
-        Standard deviation ≥ 0 in the unit of the data: one number, or one number for each record.
+    """Normal noise, independent in every column, with equal `standard_deviation` ≥ 0 in all columns, in the unit of the
+    data: one number, or one for each record.
     """
 
     standard_deviation: Array = ruled(NOT_NEGATIVE)
@@ -159,13 +143,7 @@ class Gaussian(_NormalColumns):
 
 @pytree_dataclass
 class IndependentGaussian(_NormalColumns):
-    """Normal noise, independent in every column, with a standard deviation for each column.
-
-    Parameters
-    ----------
-    standard_deviations : array_like (*batch, columns)
-        Standard deviation of each column, positive, in the unit of the column.
-    """
+    """Normal noise, independent in every column, of positive `standard_deviations` (*batch, columns) in their units."""
 
     standard_deviations: Array = ruled(("positive and finite, one a column", lambda a: POSITIVE[1](a) & (a.ndim > 0)))
     per_column = True
@@ -186,9 +164,9 @@ class Omitted(Noise):
     omitted = True
     underlying = property(attrgetter("noise"))
     noise: Noise  #: Continuous noise with one parameter, its scale ≥ 0 in the unit of the data.
-    kinks, linear_tails, monotone, norm, reach, resolution, standard_deviation = (  # type: ignore[assignment]
+    depth, kinks, linear_tails, monotone, norm, reach, resolution, standard_deviation = (  # type: ignore[assignment]
         property(attrgetter(f"noise.{name}"))
-        for name in ("kinks", "linear_tails", "monotone", "norm", "reach", "resolution", "standard_deviation")
+        for name in ("depth", "kinks", "linear_tails", "monotone", "norm", "reach", "resolution", "standard_deviation")
     )
 
     def __post_init__(self) -> None:
@@ -213,7 +191,7 @@ class Omitted(Noise):
         return jax.tree.map(lambda scale: jnp.where(jnp.asarray(scale) > 0, jnp.asarray(scale), 1.0), self.noise)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Return the log density. A record without noise has a unit mass at zero."""
+        """Return the log density, or of a record without noise the log of the unit mass at zero."""
         absent = jnp.asarray(self.absent, value.dtype)
         noisy = self.present.log_prob(value) + jnp.log1p(-jnp.where(absent < 1, absent, 0.0))
         noisy = jnp.where(absent < 1, noisy, -jnp.inf)
@@ -223,9 +201,6 @@ class Omitted(Noise):
     @property
     def variance(self) -> Array:
         return (1 - jnp.asarray(self.chance)) * jnp.asarray(self.noise.standard_deviation) ** 2
-
-    def depth(self, distance: np.ndarray) -> np.ndarray:
-        return self.noise.depth(distance)
 
 
 @pytree_dataclass
@@ -241,7 +216,6 @@ class ZeroInflated(Omitted):
     """
 
     probability: Array = ruled(INSIDE_0_1)
-
     chance = property(attrgetter("probability"))
 
     def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
@@ -250,9 +224,7 @@ class ZeroInflated(Omitted):
         return jnp.where(without[..., None], 0.0, self.noise.sample(keys[1], shape, dtype))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs that differ by `distance`, below that of `noise`
-        ([LCQ] Theorem 3.3).
-        """
+        """Return the curve of inputs that differ by `distance`, below that of `noise` ([LCQ] Theorem 3.3)."""
         return ZeroInflatedTradeoff(self.noise.tradeoff(distance), self.probability)
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
@@ -261,21 +233,9 @@ class ZeroInflated(Omitted):
 
 @pytree_dataclass
 class WithPublicRecords(Omitted):
-    """Continuous noise whose scale may be 0. A record with scale 0 is public, and is released without noise.
-
-    Parameters
-    ----------
-    noise
-        As in `ZeroInflated`.
-    """
+    """Continuous `noise`, as in `ZeroInflated`. A record with scale 0 is public, and is released without noise."""
 
     chance = 0.0  # only public records, of scale 0, get no noise
-
-    def sample(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        return self.noise.sample(key, shape, dtype)
-
-    def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        return self.noise.tradeoff(distance)
-
-    def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        return self.noise.tradeoff_within(sensitivity, columns)
+    sample, tradeoff, tradeoff_within = (  # type: ignore[assignment]
+        property(attrgetter(f"noise.{name}")) for name in ("sample", "tradeoff", "tradeoff_within")
+    )

@@ -29,7 +29,6 @@ class _WholeNumberNoise(Noise):
     """Noise on the integers with a scale, independent in the columns."""
 
     scale: Array = ruled(WHOLE_SCALE)
-
     discrete: ClassVar[bool] = True
     resolution = property(lambda self: self.scale)
 
@@ -39,14 +38,9 @@ class _WholeNumberNoise(Noise):
 
 @pytree_dataclass
 class DiscreteLaplace(_WholeNumberNoise):
-    """Discrete Laplace noise on the integers, also called two-sided geometric: P(k) = (1 − a)/(1 + a)·a^|k| ([GRS]).
-
-    Here a = exp(−1/scale). The noise is independent in every column.
-
-    Parameters
-    ----------
-    scale : array_like
-        Scale > 0 in the unit of the data (as in OpenDP): one number, or one number for each record.
+    """Discrete Laplace (geometric) noise on the integers, independent in every column: P(k) = (1 − a)/(1 + a)·a^|k|
+    with a = exp(−1/`scale`) ([GRS]). The scale > 0, as in OpenDP, is one number, or one for each record, in the unit of
+    the data.
     """
 
     linear_tails: ClassVar[bool] = True
@@ -62,10 +56,7 @@ class DiscreteLaplace(_WholeNumberNoise):
         return (first - second).astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula for P(k) at any real k, summed over the columns.
-
-        For any real x, the sum of the formula at k − x over all integers k is between 1/cosh(½/scale) and 1.
-        """
+        """As `Noise.continued`; over all integers k, its sum at k − x is between 1/cosh(½/scale) and 1 for real x."""
         rate = 1.0 / jnp.asarray(self.scale)[..., None]
         return jnp.sum(-jnp.abs(value) * rate + log1mexp(-rate) - jnp.log1p(jnp.exp(-rate)), axis=-1)
 
@@ -86,9 +77,7 @@ class DiscreteLaplace(_WholeNumberNoise):
         return (beyond / scale + np.log1p(np.exp(-1 / scale))) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of two inputs whose columns differ by `distance`: exact if they differ in one
-        column, else the slightly lower curve of randomized response with an equal epsilon.
-        """
+        """As of `Laplace`: exact if inputs differ in one column, else slightly lower."""
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteLaplaceTradeoff(self.scale, total)
@@ -97,13 +86,9 @@ class DiscreteLaplace(_WholeNumberNoise):
 
 @pytree_dataclass
 class DiscreteGaussian(_WholeNumberNoise):
-    """Discrete Gaussian noise on the integers, independent in every column: P(k) ∝ exp(−k²/(2 scale²)) ([CKS]).
-
-    Parameters
-    ----------
-    scale : array_like
-        Scale > 0 in the unit of the data (as in OpenDP): one number, or one number for each record. Above 1 it is
-        nearly the standard deviation; well below 1 it is much larger.
+    """Discrete Gaussian noise on the integers, independent in every column: P(k) ∝ exp(−k²/(2 `scale`²)) ([CKS]). The
+    scale > 0, as in OpenDP, is one number, or one for each record, in the unit of the data. Above 1 it is nearly the
+    standard deviation; well below 1 it is much larger.
     """
 
     linear_tails: ClassVar[bool] = False
@@ -129,10 +114,7 @@ class DiscreteGaussian(_WholeNumberNoise):
         return lax.while_loop(lambda state: ~jnp.all(state[2]), propose, start)[1].astype(dtype)
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return the log of the formula for P(k) at any real k, summed over the columns.
-
-        For any real x, the sum of the formula at k − x over all integers k is between 1 − 4 exp(−2π² scale²) and 1.
-        """
+        """As `Noise.continued`; over all integers k, its sum at k − x is between 1 − 4 exp(−2π² scale²) and 1."""
         scale = jnp.asarray(self.scale)[..., None]
         return jnp.sum(-((value / scale) ** 2) / 2 - log_theta(jnp, scale), axis=-1)
 
@@ -168,9 +150,7 @@ class DiscreteGaussian(_WholeNumberNoise):
         return -gaussian_log_tail(beyond, self.scale) / math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of two inputs that differ by `distance`; if in several columns, of the two most
-        distinguishable rows of integers at the same Euclidean distance.
-        """
+        """Return the curve of inputs that differ by `distance`; in several columns, of the worst rows as far apart."""
         total, in_one_column = _integer_distance(distance)
         if in_one_column:
             return DiscreteGaussianTradeoff(self.scale, total)

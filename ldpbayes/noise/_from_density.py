@@ -97,20 +97,17 @@ def _logs(log_density: LogDensity, t: np.ndarray) -> np.ndarray:
 class FromDensity(Noise):
     """Noise with any density, such as Cauchy noise: ``FromDensity(jax.scipy.stats.cauchy.logpdf, 2)``.
 
-    The noise is only for records that are numbers. A mechanism with this noise cannot be read from a file, because
-    files contain only the name of the function.
-
-    The guarantee is not proven. Numerical integration computes it, with rounding towards less privacy. If the noise has
-    several modes, two inputs near each other may be easier to distinguish than two inputs at the largest distance.
-    Therefore the code compares about a thousand distances, and refines the worst ones. The guarantee assumes that no
-    other distance is worse, and its statement says so.
+    The noise is only for records that are numbers, and not for files, which would contain only the name of the
+    function. The guarantee is not proven, as its statement says: numerical integration computes it, with rounding
+    towards less privacy. If the noise has several modes, inputs near each other may be easier to distinguish than
+    inputs at the largest distance, so about a thousand distances are compared, and the worst are refined.
 
     Parameters
     ----------
     log_density : callable
         Log density of noise/scale, an elementwise JAX function, −inf where the density is zero. The density must
-        integrate to one and, if it has a variance, have mean zero, both up to 1e-6; else a ValueError is raised.
-        Define the function only once, because each new function is compiled.
+        integrate to one and, if it has a variance, have mean zero, both up to 1e-6. Each new function is compiled:
+        define it once.
     scale : array_like
         Scale in the unit of the data, positive and finite: one number, or one number for each record. Default: 1.
     breaks : sequence of float
@@ -164,13 +161,10 @@ class FromDensity(Noise):
         return -np.log2(np.maximum(tail, np.finfo(float).tiny))
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the curve of the worst two inputs that differ by `distance` or less, by integration; if records have
-        different scales or distances, a curve below all of theirs.
-        """
+        """Return the curve of the worst inputs that differ by `distance` or less, of all records, or one below."""
         apart = float(np.max(np.abs(np.asarray(distance, float)[..., 0]) / self.scale))
-        curves = [
-            _curve(self.log_density, self.breaks, distance) for distance in _worst(self.log_density, self.breaks, apart)
-        ]
+        law = self.log_density, self.breaks
+        curves = [_curve(*law, distance) for distance in _worst(*law, apart)]
         if len(curves) == 1:
             return curves[0]
         return Polygon(best_tests(np.minimum(curve.corners.T * [[1.0], [1 + POWER_MARGIN]], 1.0) for curve in curves))
@@ -185,33 +179,25 @@ class FromDensity(Noise):
 
 @functools.lru_cache(maxsize=256)
 def _worst(log_density: LogDensity, breaks: tuple[float, ...], distance: float) -> list[float]:
-    """Distances of inputs, up to one in scales, that together are the worst: for each of some epsilons the one with the
-    largest delta, and the one with the largest likelihood ratio; the whole distance alone if it is the worst for all.
+    """Distances of inputs, up to one in scales, that are together the worst: for some epsilons the one of the largest
+    delta, and the one of the largest likelihood ratio; the whole distance alone if it is the worst for all.
     """
     law = _tabulated(log_density, breaks)
     logs = _logs(log_density, law.nodes)
 
     def scores(apart: np.ndarray) -> np.ndarray:
         """Deltas and the largest log ratio of inputs so far apart, in their worse order, by sums over nodes."""
-        rows = []
-        for part in np.append(apart, np.repeat(distance, -len(apart) % DISTANCES_AT_ONCE)).reshape(
-            -1, DISTANCES_AT_ONCE, 1
-        ):
+        rows, padded = [], np.append(apart, np.repeat(distance, -len(apart) % DISTANCES_AT_ONCE))
+        for part in padded.reshape(-1, DISTANCES_AT_ONCE, 1):
             ratio = np.stack([_logs(log_density, law.nodes + shift) for shift in (-part, part)]) - logs
             kept = np.exp(np.minimum(ratio, 0.0))
             deltas = [np.maximum(1 - np.exp(epsilon) * kept, 0.0) @ law.weights for epsilon in COMPARED_EPSILONS]
             rows.append(np.max([*deltas, np.minimum(-ratio.min(axis=-1), LARGEST_STATED_EPSILON)], axis=1))
         return np.concatenate(rows, axis=1)[:, : len(apart)]
 
-    even = np.linspace(
-        0.0, distance, int(np.clip(4 * distance / law.resolution, DISTANCES_AT_ONCE, MOST_EVEN_DISTANCES))
-    )
-    tries = [
-        even,
-        np.sinh(np.arange(0.0, np.arcsinh(distance), PANEL_WIDTH)),
-        np.subtract.outer(breaks, breaks).ravel(),
-    ]
-    tried = np.unique(np.concatenate(tries))
+    number = int(np.clip(4 * distance / law.resolution, DISTANCES_AT_ONCE, MOST_EVEN_DISTANCES))
+    even, steps = np.linspace(0.0, distance, number), np.sinh(np.arange(0.0, np.arcsinh(distance), PANEL_WIDTH))
+    tried = np.unique(np.concatenate([even, steps, np.subtract.outer(breaks, breaks).ravel()]))
     tried = tried[(tried > 0) & (tried <= distance)]
     scored = scores(tried)
     for _ in range(ZOOM_ROUNDS):

@@ -21,10 +21,10 @@ class Noise(abc.ABC):
     """Base of laws of noise. All laws are centred at zero.
 
     To write your own law, decorate a subclass with ``@ldpbayes.noise.pytree`` above
-    ``@dataclasses.dataclass(frozen=True)``. Each parameter is one number, or one number for each record, in the unit of
-    the data, as are attributes that are lengths. The last axis of drawn noise and of the arguments of densities is for
-    the columns of a row, even if there is only one column. The attributes below are class variables, fields or
-    properties; a class that lacks one without a default raises a TypeError when it is defined.
+    ``@dataclasses.dataclass(frozen=True)``. Each parameter is one number, or one for each record. Lengths are in the
+    unit of the data. The last axis of drawn noise and of the arguments of densities is for the columns of a row, even
+    if there is only one. The attributes below are class variables, fields or properties; a class that lacks one without
+    a default raises a TypeError.
     """
 
     discrete: ClassVar[bool] = False  #: True if the noise takes integer values only.
@@ -45,10 +45,9 @@ class Noise(abc.ABC):
     resolution: ClassVar[Array]
     #: Distance beyond which the noise has a probability of at most 1e-32, or 0 if tails are linear from zero on.
     reach: ClassVar[Array]
-    #: Norm, 1 or 2, in which distances over several columns are measured. Two inputs at a distance in this norm are no
-    #: easier to distinguish than two inputs that differ by this distance in the first column. If this is not true for
-    #: a law, override `tradeoff_within`. If columns have different scales, the difference in a column is multiplied by
-    #: the scale of the first column and divided by the scale of this column.
+    #: Norm, 1 or 2, of distances over several columns: a difference in a column is divided by the column's scale, and
+    #: multiplied by that of the first column. Two inputs at a distance are no easier to distinguish than two that
+    #: differ by this distance in the first column; a law for which this is not true overrides `tradeoff_within`.
     norm: ClassVar[int]
     chance: ClassVar[Array] = 0.0  #: Probability that the noise is left out of a record whose scale is positive.
     _owed: ClassVar[dict[str, str]] = {
@@ -74,23 +73,17 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Return the log density at `value` (*batch, columns), summed over the columns: an array (*batch).
-
-        For discrete noise, it is a log probability.
-        """
+        """Return the log density (or log probability) at `value` (*batch, columns), summed over the columns."""
 
     def continued(self, value: jax.Array) -> jax.Array:
-        """Return `log_prob`; for discrete noise its formula, also at values that are not integers.
-
-        The likelihood needs this extension if a model treats the record as a real number.
+        """Return `log_prob`; for discrete noise its formula, also at values that are not integers, as of a record that
+        a model treats as a real number.
         """
         return self.log_prob(value)
 
     def log_tail(self, distance: jax.Array) -> jax.Array:
-        """Return log P(noise in one column ≥ distance), for distances ≥ 0 in an array (*batch).
-
-        For discrete noise, this is the sum of the formula of the law at distance, distance + 1, ..., for any real
-        distance. Reporting rules need this method, and assume that the noise is symmetric.
+        """Return log P(noise in one column ≥ distance), for distances ≥ 0 in an array (*batch), of symmetric noise. For
+        discrete noise, it is the sum of the formula of the law at distance, distance + 1, ..., for any real distance.
         """
         name = type(self).__name__
         raise ValueError(f"{name} has no log_tail, the log of P(noise ≥ distance), which reporting rules and cdf need")
@@ -118,17 +111,11 @@ class Noise(abc.ABC):
         """Return the exact trade-off curve of two inputs that differ by `distance`, an array (*batch, columns)."""
 
     def tradeoff_within(self, sensitivity: float, columns: int) -> Tradeoff:
-        """Return the trade-off curve of the two most distinguishable inputs at a distance of at most `sensitivity`.
-
-        The distance over `columns` columns is in the norm `norm`. Default: the inputs differ in the first column only.
-        """
+        """Return the curve of the worst inputs at most `sensitivity` apart over some `columns`, in the norm `norm`."""
         return self.tradeoff(np.where(np.arange(columns) == 0, sensitivity, 0.0))
 
     def tradeoff_in_one_column(self, distance: np.ndarray) -> Tradeoff:
-        """Return the trade-off curve of the two most distinguishable inputs that differ in one column only.
-
-        `distance` has the largest difference in each column, an array (*batch, columns).
-        """
+        """Return the curve of the worst inputs that differ in one column, by at most `distance` (*batch, columns)."""
         columns = np.arange(np.shape(distance)[-1])
         # of columns with equal noise, the widest is the worst
         alike = np.shape(self.over_columns(self.standard_deviation))[-1] == 1
@@ -137,10 +124,8 @@ class Noise(abc.ABC):
         return curves[0] if len(curves) == 1 else WorstTradeoff(curves)
 
     def breakpoints(self, z: Array, lower: Array, upper: Array) -> Array:
-        """Return the points x where the density of the noise z − clip(x) is not smooth, as an array (*z.shape, m).
-
-        Default: z − `kinks`. Only points between the bounds `lower` and `upper` matter, which are None if there are
-        none. The result is a NumPy array if `z` is one.
+        """Return the points x where the density of z − clip(x) is not smooth, (*z.shape, m), in NumPy if `z` is.
+        Default: z − `kinks`. Only points between the bounds `lower` and `upper` matter, which may be None.
         """
         at, kinks = z[..., None], self.kinks
         if not kinks:
@@ -150,26 +135,19 @@ class Noise(abc.ABC):
         return at if len(kinks) == 1 and is_concrete(offsets) and not offsets.any() else at - offsets
 
     def released_breakpoints(self, lower: Array, upper: Array) -> np.ndarray:
-        """Return further points z, besides `lower` and `upper`, where released densities may bend or
-        jump (default: none).
-        """
+        """Return further points z, besides `lower` and `upper`, where released densities may bend or jump."""
         return np.empty(0)
 
     def check_records(self, lower: Array, upper: Array, numbers: bool) -> None:
-        """Raise ValueError if this law cannot be used for the records. By default, all records are allowed.
-
-        `lower` and `upper` are the bounds of the records, or None for a statistic. `numbers` is True if records are
-        numbers that all get noise.
+        """Raise ValueError if this law is not for such records: with bounds, which are None for a statistic, and with
+        `numbers` True if they are numbers that all get noise.
         """
         return None
 
     variance = property(lambda self: self.standard_deviation**2, doc="Variance of the noise in one column.")
 
     def over_columns(self, moment: Array) -> Array:
-        """Return the standard deviation or variance `moment` with one more axis at the end, for the columns.
-
-        This axis has length 1 if all columns have equal noise.
-        """
+        """Return a `moment` with an axis at the end for the columns, of length 1 if all have equal noise."""
         return jnp.asarray(moment)[..., None]
 
     #: The law of noise without omission.

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from ldpbayes._core.checks import POSITIVE, SHARE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 
@@ -20,9 +20,8 @@ from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 class Staircase(Noise):
     """Staircase noise: a density a exp(−k ε) that falls in steps, with jumps at ±γΔ, ±(1 + γ)Δ, ... ([GV]).
 
-    Here k is the number of jumps between 0 and the value of the noise, and the density at 0 is
-    a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Over a length Δ, the density falls by a factor exp(ε). Therefore two
-    inputs that differ by at most Δ have the budget ε. All records must lie in an interval of length Δ.
+    Here k is the number of jumps between 0 and the noise, and a = (1 − exp(−ε))/(2Δ(γ + exp(−ε)(1 − γ))). Two inputs
+    that differ by at most Δ have the budget ε. All records must lie in an interval of length Δ.
 
     Parameters
     ----------
@@ -52,9 +51,8 @@ class Staircase(Noise):
 
     @staticmethod
     def optimal_gamma(epsilon: Array) -> Array:
-        """Return the γ in (0, 1/2] for which the noise has the least variance of all noise with a budget ε ([GV]).
-
-        ``epsilon`` is a number or an array. With b = exp(−ε) and c³ = b(1 + b)/2, γ is (c − b)/(1 − b).
+        """Return the γ in (0, 1/2] of the least variance for a number or array `epsilon` ([GV]): (c − b)/(1 − b), with
+        b = exp(−ε) and c³ = b(1 + b)/2.
         """
         xp = np if is_concrete(epsilon) else jnp
         epsilon = np.asarray(epsilon, float) if xp is np else epsilon
@@ -95,26 +93,23 @@ class Staircase(Noise):
         first, second = (gamma + outer) / 2, (gamma**2 + outer * (1 + gamma)) / 3
         return self.step * xp.sqrt(fall * (1 + fall) + 2 * fall * lack * first + lack**2 * second) / lack
 
-    def depth(self, distance: np.ndarray) -> np.ndarray:
+    def _beyond(self, xp: ArrayModule, steps: Array) -> tuple[Array, Array]:
+        """Whole steps k, and a share: the noise is beyond so many steps with probability exp(−k ε) share/2."""
         fall, lack, total = self._shares()
-        steps = np.multiply(distance, self.standard_deviation / self.step)
-        whole = np.floor(steps)
+        whole = xp.floor(steps)
         part = steps - whole
-        rest = np.where(part < self.gamma, 1 - part / total, fall * (1 - part) / total)
-        return 1 + (whole * self.epsilon - np.log(fall + lack * rest)) / math.log(2)
+        return whole, fall + lack * xp.where(part < self.gamma, 1 - part / total, fall * (1 - part) / total)
+
+    def depth(self, distance: np.ndarray) -> np.ndarray:
+        whole, rest = self._beyond(np, np.multiply(distance, self.standard_deviation / self.step))
+        return 1 + (whole * self.epsilon - np.log(rest)) / math.log(2)
 
     def log_tail(self, distance: jax.Array) -> jax.Array:
-        fall, lack, total = self._shares()
-        steps = distance / self.step
-        whole = jnp.floor(steps)
-        part = steps - whole
-        rest = jnp.where(part < self.gamma, 1 - part / total, fall * (1 - part) / total)
-        return -whole * self.epsilon + jnp.log(fall + lack * rest) - math.log(2)
+        whole, rest = self._beyond(jnp, distance / self.step)
+        return -whole * self.epsilon + jnp.log(rest) - math.log(2)
 
     def tradeoff(self, distance: np.ndarray) -> Tradeoff:
-        """Return the exact curve of two numbers at a `distance` of at most `step`, whose likelihood ratio is exp(ε), 1
-        or exp(−ε) for every released value.
-        """
+        """Return the exact curve of numbers at most `step` apart, whose likelihood ratio is exp(ε), 1 or exp(−ε)."""
         distance = np.abs(np.asarray(distance, float))
         if distance.shape[-1:] != (1,) or np.any(distance[..., 0] > self.step):
             raise ValueError(f"the inputs must be numbers that differ by at most the step {self.step}, got {distance}")
@@ -127,9 +122,8 @@ class Staircase(Noise):
         return PureProtocolTradeoff(self.epsilon, favoured)
 
     def pieces(self, z: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Return p(z | x) as a step function of a number x, which is clipped to `lower` and `upper`: two ascending
-        points x where it jumps (*z.shape, 2), of which one at a bound has no jump, and the densities around them
-        (*z.shape, 3).
+        """Return p(z | x) as a step function of x: ascending jumps (*z.shape, 2), at a bound without a jump, and
+        densities around them (*z.shape, 3).
         """
         z = array_of(z)
         law: Any = self

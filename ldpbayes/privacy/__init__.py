@@ -1,8 +1,7 @@
-"""Privacy guarantees: what a mechanism guarantees, what several releases guarantee together, and how much noise is
-needed.
+"""Privacy guarantees: what a mechanism or several releases guarantee, and how much noise is needed.
 
-A `Guarantee` is a trade-off curve, which describes the best test between two inputs of a mechanism, together with the
-unit that it protects and the people who must be trusted. This folder needs only NumPy and SciPy.
+A `Guarantee` is a trade-off curve, which describes the best test between two inputs of a mechanism, with the unit that
+it protects and the people who must be trusted. This folder needs only NumPy and SciPy.
 """
 
 from ldpbayes.privacy._composition import compose, shuffled

@@ -32,16 +32,14 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     """Return the guarantee of several releases together, if one person may be in all of them.
 
     It is exact for Gaussian noise, and at delta = 0 for pure budgets, which add up. For other noise, the package
-    dp-accounting composes the privacy loss distributions, with errors in the safe direction only ([DGKKM]): epsilons
-    and deltas are never too small. Deltas below 1e-12 are not accurate. If budgets are personal, the result is for the
-    largest budget.
+    dp-accounting (the extra ``opendp``, else an ImportError) composes the privacy loss distributions, with errors in
+    the safe direction only ([DGKKM]). Deltas below 1e-12 are not accurate. Of personal budgets, the largest counts.
 
     Parameters
     ----------
     *parts : Guarantee, Mechanism, Release or Sketch
-        The releases. They must have the same unit (record, attribute or label), the same trust model and the same
-        public columns, else a ValueError is raised. If one person may have several reports in a release (its
-        attribute ``times``), each report counts.
+        The releases, with one unit (record, attribute or label), trust model and set of public columns, else
+        ValueError. If one person may have several reports in a release (its attribute ``times``), each report counts.
     delta : float, optional
         The delta in (0, 1) that `Guarantee.statement` quotes. Default: the largest delta of the parts, or the default
         of `Guarantee`.
@@ -50,11 +48,6 @@ def compose(*parts: Any, delta: float | None = None) -> Guarantee:
     -------
     Guarantee
         Its attribute ``times`` is the total number of reports of a person.
-
-    Raises
-    ------
-    ImportError
-        The computation needs the extra ``opendp``, which is not installed.
     """
     stated = None if delta is None else checked("delta", delta, *ONE_INSIDE_0_1)
     promises = counted_once(promise for part in parts for promise in _promises(part))
@@ -90,9 +83,7 @@ def _promises(part: Any) -> Sequence[Any]:
 
 
 def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
-    """The curve of tests that see all releases, from their curves and numbers of repetitions;
-    Gaussian curves are one.
-    """
+    """The curve of tests that see all releases, from curves and numbers of repetitions; Gaussian curves are one."""
     if len(curves) == 1 == curves[0][1]:
         return curves[0][0]
     if any(np.max(curve.delta(LARGEST_LOSS)) >= 1 for curve, _ in curves):
@@ -129,9 +120,7 @@ class ComposedTradeoff(SymmetricTradeoff):
         require("opendp", "dp_accounting")
         from dp_accounting.pld import pld_pmf
 
-        counts, ranges = (
-            np.array(column) for column in zip(*((n, _range(curve)) for curve, n in self.parts), strict=True)
-        )
+        counts, ranges = np.array([(n, _range(curve)) for curve, n in self.parts]).T
         # The mean loss and Hoeffding's bound: with probability exp(−9²/2) = 1e-18 at most, losses add up to more.
         likely = np.sum(counts * ranges * np.tanh(ranges / 2)) + KEPT_DEVIATIONS * math.sqrt(np.sum(counts * ranges**2))
         whole = min(np.sum(counts * ranges), likely)
@@ -173,8 +162,8 @@ def _range(curve: Tradeoff) -> float:
 
 
 def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
-    """The pessimistic privacy loss distribution of a symmetric curve: dp-accounting's, between points of a grid,
-    without those where delta is linear in exp(epsilon) to rounding, whose probability would be rounding errors.
+    """The pessimistic privacy loss distribution of a symmetric curve, by dp-accounting on points of a grid, without
+    those where delta is linear in exp(epsilon) to rounding, whose probability would be rounding errors.
     """
     from dp_accounting.pld import pld_pmf
 
@@ -198,25 +187,19 @@ def _losses_of(curve: Tradeoff, reach: float, step: float) -> Any:
 def shuffled(local: Any, count: int, delta: float) -> Guarantee:
     """Return the central guarantee of local reports, if a trusted shuffler removes their order and their senders.
 
-    The guarantee is the bound of [FMT], without the further approximations of the paper. It holds for every local
-    mechanism with a finite epsilon at delta = 0. The reports of other persons hide a person: with probability exp(−ε),
-    another report looks like a report of one of the two records that the guarantee compares.
+    The guarantee is the bound of [FMT], without the further approximations of the paper, for any local mechanism with a
+    finite epsilon at delta = 0. Reports of other persons hide a person: with probability exp(−ε), another report looks
+    like one of the two records that the guarantee compares. At delta = 0, the result has the local ε.
 
     Parameters
     ----------
     local : Guarantee, Mechanism or Release
-        The local guarantee of the whole report of each person, with a pure budget ε. A ValueError is raised if other
-        reports do not hide a person: if reports have public columns, may be missing or differ in their budgets, bounds
-        or other parameters, or if the guarantee is of an attribute or a label only.
+        The local guarantee of the whole report of each person, with a pure budget ε; ValueError if reports have public
+        columns, may be missing or differ in parameters, or if the guarantee is of an attribute or a label only.
     count : int
         Number of persons whose reports are made by the mechanism, without persons who may report something else.
     delta : float
         The delta in (0, 1) that `Guarantee.statement` quotes.
-
-    Returns
-    -------
-    Guarantee
-        The central guarantee of a record. At delta = 0, its epsilon is the local ε. Shuffling helps only for delta > 0.
     """
     guarantee = compose(local)
     mechanisms = [promise.mechanism for promise in _promises(local) if promise.mechanism]

@@ -1,6 +1,4 @@
-"""The scale of the noise for a privacy target, for Gaussian noise and zero-inflated Laplace noise; and the sensitivity
-of the statistics of regression records, to which Gaussian noise is added.
-"""
+"""The scale of noise for a privacy target, and the sensitivity of the statistics of regression records."""
 
 import dataclasses
 import math
@@ -23,15 +21,9 @@ from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
     """Return the least standard deviation of (epsilon, delta)-differentially private Gaussian noise ([BW] Theorem 8).
 
-    Its delta is at most `delta`, with a relative difference of about 1e-11. Arguments broadcast.
-
-    Parameters
-    ----------
-    epsilon, delta : array_like
-        Privacy target: epsilon in nats, positive, and delta in (0, 1).
-    sensitivity : array_like
-        Largest Euclidean distance between the numbers of two neighbouring inputs, in the unit of the result. Default:
-        1.
+    Its delta is below `delta`, by a share of at most about 1e-11. Arguments broadcast: `epsilon` in nats, positive,
+    `delta` in (0, 1), and the `sensitivity`, by default 1, the largest Euclidean distance of two neighbouring inputs,
+    in the unit of the result.
     """
     epsilon, delta = np.broadcast_arrays(checked("epsilon", epsilon, *POSITIVE), checked("delta", delta, *INSIDE_0_1))
     sensitivity = checked("sensitivity", sensitivity, *POSITIVE)
@@ -64,9 +56,7 @@ def _largest_log_mu(
 
 
 class ZILParameters(NamedTuple):
-    """Result of `zil_parameters`: zero-inflated Laplace noise with the probability that a record gets no noise, the
-    standard deviation, the largest distance of two inputs divided by it, and the trade-off curve.
-    """
+    """Result of `zil_parameters`, which describes the fields."""
 
     zero_probability: float
     scale: float
@@ -93,11 +83,11 @@ def zil_parameters(
     epsilon, delta : float
         Privacy target: epsilon in nats, positive and finite, and delta in (0, 1).
     zero_probability : float
-        Probability that a record gets no noise, positive and below delta. If it is larger, no scale suffices.
+        Probability that a record gets no noise, positive and below delta: else no scale suffices.
     bounds : (array_like, array_like)
         Lower and upper clipping bounds of the d perturbed coordinates: two arrays (d,), or two numbers for d = 1.
     unit : {"record", "attribute"}
-        "record": neighbours differ in all coordinates (default). "attribute": they differ in one coordinate.
+        Neighbours differ in all coordinates ("record", default), or in one ("attribute").
     exact : bool
         True to use the trade-off curve of d dimensions, which needs less noise. Default: False, to use the limit of
         many dimensions, which is a lower curve.
@@ -149,9 +139,8 @@ def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianWithResponseTradeoff(LogTradeoff):
-    """Two unit normal laws `mu` apart, each beside an independent binary randomized response with the other answer: the
-    product of both curves ([DRS] Theorem 3.2). The log likelihood ratio is a mixture of two normal laws,
-    ±`response_epsilon` apart; the best tests are thresholds of it.
+    """Two unit normal laws `mu` apart, each beside a binary randomized response with the other answer: the product of
+    both curves ([DRS] Theorem 3.2). The best tests are thresholds of the log likelihood ratio.
     """
 
     mu: Array = ruled(POSITIVE)
@@ -193,9 +182,7 @@ class GaussianWithResponseTradeoff(LogTradeoff):
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:
-    """The largest `mu`, sensitivity over standard deviation, for which Gaussian noise and a randomized response of a
-    budget below epsilon are (epsilon, delta)-private together. Arguments broadcast.
-    """
+    """The largest `mu` for which Gaussian noise beside a response is (epsilon, delta)-private; arguments broadcast."""
     epsilon, budget = checked("epsilon", epsilon, *POSITIVE), checked("response_epsilon", response_epsilon, *POSITIVE)
     epsilon, delta, budget = np.broadcast_arrays(epsilon, checked("delta", delta, *INSIDE_0_1), budget)
     if np.any(budget >= epsilon):
@@ -218,10 +205,9 @@ def linear_sensitivity(
 ) -> float:
     """Return the largest distance between the statistics of two records in linear regression, in the unit of x².
 
-    The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, x_j·y and y². They get Gaussian noise of standard
-    deviation σ₁ (for x_j² and x_j·x_k), σ₂ (for x_j·y) and σ₃ (for y²). In the Euclidean distance, differences in x_j·y
-    are multiplied by σ₁/σ₂, and differences in y² by σ₁/σ₃. The result Δ is the same without the factor √2. Two records
-    are at most as distinguishable as two normal laws of variance 1 whose means differ by Δ/σ₁.
+    The statistics of a record (x, y) are x_j², √2·x_j·x_k for j < k, x_j·y and y². The noise has standard deviation σ₁
+    in x_j² and x_j·x_k, σ₂ in x_j·y and σ₃ in y², so the Euclidean distance has differences in x_j·y times σ₁/σ₂, and
+    in y² times σ₁/σ₃. The result is the same without the factor √2.
 
     Parameters
     ----------
@@ -241,9 +227,8 @@ def linear_sensitivity(
 def linear_sensitivity_bound(
     radius: float, response_bound: float, ratios: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Return the bound √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²) of [KJKH] Lemma 3.1 on `linear_sensitivity`.
-
-    `linear_sensitivity` describes the parameters: `radius` R, `response_bound` q, and the `ratios` σ₁ : σ₂ : σ₃.
+    """Return the bound of [KJKH] Lemma 3.1, √(2R⁴ + 2(σ₁Rq/σ₂)² + (σ₁q/σ₂)⁴/2 + (σ₁q²/σ₃)²), on `linear_sensitivity`,
+    which describes `radius` R, `response_bound` q, and the `ratios` σ₁ : σ₂ : σ₃.
     """
     product, response = _weights(radius, response_bound, ratios, 3)
     return _distance(radius, 2 + 2 * product + product * product / 2 + response)

@@ -29,16 +29,10 @@ class _IntegerTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteLaplaceTradeoff(_IntegerTradeoff):
-    """Trade-off curve of discrete Laplace noise: laws P(k) ∝ exp(−|k|/scale) whose centres differ by an integer.
-
-    The curve is linear between vertices. Every vertex belongs to a test that rejects if the released value is at least
-    an integer m, where m = 1, ..., distance. With a = exp(−1/scale), this test has level a^m/(1 + a) and type II error
-    a^(distance + 1 − m)/(1 + a).
-
-    Parameters
-    ----------
-    scale, distance : array_like
-        Scale of the noise, and distance of the centres, a positive integer, both in the unit of the data.
+    """Trade-off curve of discrete Laplace noise: laws P(k) ∝ exp(−|k|/`scale`) whose centres differ by an integer
+    `distance` ≥ 1. It is linear between vertices, of tests that reject from m = 1, ..., distance on: of level a^m/(1 +
+    a) and type II error a^(distance + 1 − m)/(1 + a), with a = exp(−1/scale). Scale and distance are arrays or numbers
+    in the unit of the data.
     """
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
@@ -70,17 +64,14 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianTradeoff(_IntegerTradeoff):
     """Trade-off curve of discrete Gaussian noise: laws P(k) ∝ exp(−k²/(2 scale²)) whose centres differ by an integer.
-
-    The curve is linear between vertices. Every vertex belongs to a test that rejects if the released value is at least
-    an integer m. With T(m) = P(noise ≥ m), this test has level T(m) and type II error T(distance + 1 − m) ([CKS]
-    Theorem 7). `DiscreteLaplaceTradeoff` describes `scale` and `distance`.
+    It is linear between vertices, of tests that reject from an integer m on: of level T(m) = P(noise ≥ m) and type II
+    error T(distance + 1 − m) ([CKS] Theorem 7). `scale` and `distance` are as in `DiscreteLaplaceTradeoff`.
     """
 
     def repeated(self, times: int) -> ParametricTradeoff | None:
         scale, squared = float(np.min(self.scale)), round(float(times * np.max(self.distance) ** 2))
-        if np.ptp(self.scale) == 0:
-            return _rows_curve(scale, squared, times)
-        return _normal_rows(scale, squared, times)  # whose noise each of several scales has a part of
+        # noise of the least scale is a part of the noise of each larger scale
+        return _rows_curve(scale, squared, times) if np.ptp(self.scale) == 0 else _normal_rows(scale, squared, times)
 
     def _type_ii_error(self, alpha: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         reach = np.ceil(UNDERFLOW_SCALES * scale) + 2
@@ -235,9 +226,8 @@ CUT_PROBABILITY = 1e-140  # ... and this added to every power: more than the exp
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
-    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column: where
-    scale and distance are small, the exact curve, the hull over all integer vectors between the rows; else that of
-    normal rows, just below (`_normal_rows`).
+    """Two rows of integers, at most a Euclidean distance ≥ 1 apart, with discrete Gaussian noise in every column:
+    exact, as the hull over all integer vectors between rows, for small scale and distance; else `_normal_rows`.
     """
 
     scale: Array = ruled(WHOLE_SCALE)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,14 +29,14 @@ class Guarantee:
     trust_model : {"local", "central"}
         "local": each value is perturbed before anybody else sees it (default). "central": a trusted curator adds noise.
     stated_delta : array_like, optional
-        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, else 1e-6; or the
+        The delta in [0, 1] that `statement` quotes. Default: 0 if epsilon is finite at delta = 0, else 1e-6, or the
         probability that a record is released without noise, rounded up to four decimals.
     exposed : tuple of str
         Columns that are released without noise, which nothing protects. Neighbouring inputs are equal in them.
     times : int
-        Number of reports of one person. Neighbouring inputs may differ in all of these reports. Default: 1.
+        Number of reports of one person, in all of which neighbouring inputs may differ. Default: 1.
     assumption : str
-        A further condition of the guarantee. It is the last sentence of `statement`. Default: none.
+        A further condition of the guarantee, the last sentence of `statement`. Default: none.
     """
 
     tradeoff: Tradeoff
@@ -48,11 +48,8 @@ class Guarantee:
     assumption: str = ""
 
     # as a promise that no mechanism makes, that counts once, and that is no part of others
-    mechanism: ClassVar[None] = None
-    repeats: ClassVar[int] = 1
-    whole: ClassVar[None] = None
-    neighbours: ClassVar[None] = None
-    publisher: ClassVar[None] = None
+    mechanism = whole = neighbours = publisher = None
+    repeats = 1
     guarantee = property(lambda self: self, doc="The guarantee itself, as of a mechanism.")
     promises = property(lambda self: (self,))
 
@@ -73,11 +70,9 @@ class Guarantee:
         return self.tradeoff.epsilon(delta)
 
     def composed(self, times: int) -> "Guarantee":
-        """Return the guarantee for a person with `times` reports, where each report has this guarantee.
-
-        The result is exact for Gaussian noise and for randomized response with two answers, and nearly so for discrete
-        Gaussian noise. Otherwise, it is a weaker guarantee, from `stated_pair` of the largest personal budget: a pure
-        budget ε becomes `times` · ε.
+        """Return the guarantee for a person with `times` reports, where each report has this guarantee. It is exact for
+        Gaussian noise and binary randomized response, nearly so for discrete Gaussian noise, and else weaker, from
+        `stated_pair` of the largest personal budget: a pure budget ε becomes `times` · ε.
         """
         curve, delta = self.tradeoff, self.stated_delta
         if times > 1 and (exact := curve.repeated(times)):
@@ -95,19 +90,14 @@ class Guarantee:
         delta = self.stated_delta
         if delta is None:
             away = 1 - np.asarray(self.tradeoff(0.0))  # power of a test that never raises a false alarm
-            beyond = np.where(
-                away > 0, np.minimum(np.ceil(1e4 * (away + DEFAULT_STATED_DELTA)) / 1e4, 1.0), DEFAULT_STATED_DELTA
-            )
+            above = np.minimum(np.ceil(1e4 * (away + DEFAULT_STATED_DELTA)) / 1e4, 1.0)
+            beyond = np.where(away > 0, above, DEFAULT_STATED_DELTA)
             delta = np.where(np.isfinite(self.epsilon(0.0)), 0.0, beyond)
         epsilon, delta = np.broadcast_arrays(self.epsilon(delta), delta)
         return epsilon, delta
 
     def statement(self, epsilon: float | None = None, delta: float | None = None) -> str:
-        """Return the guarantee in sentences. Numbers are rounded up to four digits, percentages to three.
-
-        The sentences quote the pair of epsilon and delta for `epsilon` in nats, or for `delta`. Default: for
-        `stated_delta`.
-        """
+        """Return sentences with epsilon and delta, rounded up, for `epsilon` (in nats), `delta` or `stated_delta`."""
         pair: Any = self.stated_pair if epsilon is None else (epsilon, self.delta(epsilon))
         pair = pair if delta is None else (self.epsilon(delta), delta)
         budget, quoted_delta, power = np.broadcast_arrays(*pair, 1 - self.tradeoff(0.05))
@@ -156,7 +146,7 @@ def _are_parts(one: Any, other: Any) -> bool:
 
 
 def quoted(value: ArrayLike, equals: str = "= ") -> str:
-    """Return a number as text after the text `equals`, or the range of several numbers."""
+    """A number as text after the text `equals`, or the range of several numbers."""
     low, high = (f"{_rounded_up(float(end)):.4g}" for end in (np.min(value), np.max(value)))
     return f"{equals}{low}" if low == high else f"between {low} and {high}"
 

@@ -1,6 +1,6 @@
-"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2). On the
-sphere of radius r around the first centre, the most powerful test rejects a cap: its density ratio grows with the
-cosine of the angle to the second centre. So its errors are integrals, over r, of beta probabilities, those of caps.
+"""The trade-off curve T_{d,c} of two symmetric multivariate Laplace laws SL_d(I), simulated in [LCQ] (eq. 3.2). The
+best tests reject caps of spheres around the first centre, so errors are integrals of beta probabilities over the
+radius.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ LARGEST_LOG_ERROR = math.log(0.9)  # by which a threshold is sought: above it, 1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymmetricLaplaceTradeoff(SeparateTradeoff):
-    """Trade-off curve T_{d,c} of symmetric Laplace noise: two laws SL_d(I) whose centres are at a distance c ([LCQ] eq.
+    """Trade-off curve T_{d,c} of symmetric Laplace noise: two laws SL_d(I) with centres at a distance c ([LCQ] eq.
     3.2).
 
     Parameters
@@ -57,12 +57,10 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
         return np.where(finite, laplace, np.asarray(PUBLIC_RECORD_CURVE._at(formula, argument)))[()]
 
     def _curve(self, distance: float) -> ParametricTradeoff:
+        if distance >= UNDERFLOW_DISTANCE:
+            return PUBLIC_RECORD_CURVE
         dimension = self.dimension if self.dimension <= LIMIT_DIMENSIONS else math.inf
-        return (
-            _tests(dimension, max(distance, LEAST_TABLE_DISTANCE))
-            if distance < UNDERFLOW_DISTANCE
-            else PUBLIC_RECORD_CURVE
-        )
+        return _tests(dimension, max(distance, LEAST_TABLE_DISTANCE))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

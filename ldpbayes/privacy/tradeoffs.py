@@ -22,9 +22,9 @@ _LEGENDRE_NODES, _LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 class Tradeoff(abc.ABC):
     """Base of trade-off curves, which say how well the best test can distinguish two inputs of a mechanism.
 
-    For each rate of false alarms, a curve gives the smallest possible rate of missed detections. The two inputs are
-    neighbours, and no other two neighbours are easier to distinguish. Parameters may be arrays with one entry for each
-    personal budget. Methods broadcast against these arrays and return float64.
+    For each rate of false alarms, a curve gives the smallest possible rate of missed detections, for the two
+    neighbouring inputs that are easiest to distinguish. Parameters may be arrays with one entry for each personal
+    budget. Methods broadcast against these arrays and return float64.
     """
 
     zero_probability: Array = 0.0  #: Probability that the input is released exactly as it is.
@@ -35,21 +35,15 @@ class Tradeoff(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, alpha: ArrayLike) -> Array:
-        """Return the smallest rate of missed detections (type II error) of a test with a rate
-        `alpha` of false alarms.
-        """
+        """Return the smallest rate of missed detections (type II error) for a rate `alpha` of false alarms."""
 
     @abc.abstractmethod
     def delta(self, epsilon: ArrayLike) -> Array:
-        """Return the smallest delta for which (epsilon, delta)-differential privacy holds, for
-        `epsilon` ≥ 0 in nats.
-        """
+        """Return the smallest delta of (epsilon, delta)-differential privacy, for `epsilon` ≥ 0 in nats."""
 
     @abc.abstractmethod
     def epsilon(self, delta: ArrayLike) -> Array:
-        """Return the smallest epsilon, in nats, for which (epsilon, delta)-differential privacy holds;
-        it may be infinite.
-        """
+        """Return the smallest epsilon, in nats, of (epsilon, delta)-differential privacy; it may be infinite."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,13 +113,8 @@ class LogTradeoff(ParametricTradeoff):
 class LaplaceTradeoff(ParametricTradeoff):
     """Trade-off curve of Laplace noise: two Laplace laws of scale 1 whose centres differ by `budget` ([DMNS]; [DRS]).
 
-    As a function of the rate α of false alarms, it has three pieces: a line of slope −exp(budget), the hyperbola
-    exp(−budget)/(4 α), and a line of slope −exp(−budget).
-
-    Parameters
-    ----------
-    budget : array_like
-        Epsilon in nats, positive: the sensitivity divided by the scale of the noise.
+    In the rate α of false alarms, it is a line of slope −exp(budget), exp(−budget)/(4 α), and a line of slope
+    −exp(−budget). The budget is epsilon in nats, positive: the sensitivity divided by the scale of the noise.
     """
 
     budget: Array = ruled(POSITIVE, "epsilon")
@@ -146,17 +135,10 @@ class LaplaceTradeoff(ParametricTradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureProtocolTradeoff(ParametricTradeoff):
-    """Trade-off curve of randomized response and similar mechanisms: three lines of slopes −exp(budget), −1,
-    −exp(−budget).
+    """Trade-off curve of randomized response and similar mechanisms: lines of slopes −exp(budget), −1, −exp(−budget).
 
-    The likelihood ratio of two categories is exp(budget), 1 or exp(−budget).
-
-    Parameters
-    ----------
-    budget : array_like
-        Epsilon ≥ 0 in nats. An infinite budget protects nothing.
-    separation : array_like
-        Probability, in (0, 1], that a released value supports the true category and not the other category.
+    The `budget` is epsilon ≥ 0 in nats; an infinite one protects nothing. The `separation` is the probability, in (0,
+    1], that a released value supports the true category and not the other category. Both may be arrays.
     """
 
     budget: Array = ruled(("at least 0", lambda a: a >= 0), "epsilon")
@@ -206,12 +188,8 @@ def _minus_mills_slope(t: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianTradeoff(LogTradeoff):
-    """Trade-off curve of Gaussian noise: two normal laws of variance 1 ([DRS] eq. 6 and Corollary 2.13; [BW]).
-
-    Parameters
-    ----------
-    mu : array_like
-        Distance of the two means, positive: the sensitivity divided by the standard deviation of the noise.
+    """Trade-off curve of Gaussian noise: two normal laws of variance 1 whose means are `mu` > 0 apart, the sensitivity
+    divided by the standard deviation of the noise ([DRS] eq. 6 and Corollary 2.13; [BW]).
     """
 
     mu: Array = ruled(POSITIVE)
@@ -255,10 +233,9 @@ LAW_SUM_ROUNDING = 1e-9  # largest difference from one of a sum of probabilities
 class FiniteTradeoff(Polygon):
     """Trade-off curve of the worst pair among several laws on the same finitely many outputs.
 
-    For two laws, the best tests reject for the outputs with the largest likelihood ratio (Neyman-Pearson). The points
-    (level, power) of these tests are the corners of a concave polygon. The concave hull of the polygons of all pairs
-    gives delta(epsilon) of the worst pair exactly, and the largest convex curve below the curves of all pairs ([DRS]
-    sec. 2.4). Two mixtures of the laws are never easier to distinguish than the worst pair.
+    The best tests of two laws reject for the outputs with the largest likelihood ratio. The concave hull of their
+    levels and powers for all pairs gives the largest delta(epsilon) of a pair exactly, and the largest convex curve
+    below those of all pairs ([DRS] sec. 2.4). Mixtures of the laws are never easier to distinguish.
 
     Parameters
     ----------
@@ -315,16 +292,8 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ZeroInflatedTradeoff(ParametricTradeoff):
-    """Trade-off curve of noise that is omitted with probability δ ([LCQ] eq. 3.3 and Theorem 3.3).
-
-    At a rate α of false alarms, it is (1 − δ) T(α/(1 − δ)) for α up to 1 − δ, and 0 for larger α.
-
-    Parameters
-    ----------
-    tradeoff : Tradeoff
-        The trade-off curve T of the noise.
-    zero_probability : array_like
-        Probability δ, in (0, 1), that a record gets no noise.
+    """Trade-off curve of noise with the curve T = `tradeoff` that a record does not get with `zero_probability` δ in
+    (0, 1): (1 − δ) T(α/(1 − δ)) at a rate α of false alarms up to 1 − δ, and 0 beyond ([LCQ] eq. 3.3 and Theorem 3.3).
     """
 
     tradeoff: Tradeoff
@@ -342,15 +311,11 @@ class ZeroInflatedTradeoff(ParametricTradeoff):
 
 
 def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
-    """Return the trade-off curve f_{ε,δ}. No (epsilon, delta)-differentially private mechanism has a lower curve.
+    """Return the curve f_{ε,δ}: no (epsilon, delta)-differentially private mechanism has a lower one ([WZ] Theorem
+    2.4).
 
-    At a rate α of false alarms, it is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α) ([WZ] Theorem 2.4):
-    the exact curve of a mechanism that releases the true answer with probability δ, and else uses randomized response.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Epsilon in nats, not negative and finite, and delta in [0, 1). The default delta is 0.
+    At a rate α of false alarms, it is the largest of 0, 1 − δ − exp(ε) α and exp(−ε) (1 − δ − α), for `epsilon` in
+    nats, not negative and finite, and `delta` in [0, 1), by default 0.
     """
     epsilon = checked("epsilon", epsilon, *NOT_NEGATIVE)
     delta = checked("delta", delta, "at least 0 and below 1", lambda a: (a >= 0) & (a < 1))
@@ -360,8 +325,7 @@ def approximate_tradeoff(epsilon: float, delta: float = 0.0) -> Tradeoff:
 
 def composed_tradeoff(epsilon: float, delta: float, times: int) -> Tradeoff:
     """A lower bound for the curve of `times` (epsilon, delta)-differentially private mechanisms together: that of as
-    many answers to one question under randomized response, if each is also revealed with probability δ ([KOV] Theorem
-    3.3).
+    many answers under randomized response, if each is also revealed with probability δ ([KOV] Theorem 3.3).
     """
     away = composed_delta(delta, times)
     epsilon = float(epsilon)  # whose products overflow without a warning
@@ -415,9 +379,7 @@ class SymmetricTradeoff(Tradeoff):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstTradeoff(SymmetricTradeoff):
-    """The worst of several symmetric curves, as of records that may differ in one of several parts (in all at once, it
-    is the product of the curves): delta is the largest of theirs, the curve the convex minorant of the smallest.
-    """
+    """The worst of symmetric curves, as of records that may differ in one of several parts, but not in all."""
 
     tradeoffs: Sequence[Tradeoff]
     zero_probability = property(lambda self: _largest(curve.zero_probability for curve in self.tradeoffs))

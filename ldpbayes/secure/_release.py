@@ -1,7 +1,6 @@
-"""The function `release`: answers and noise that hide real data also in a computer, and how data are read unquoted.
-
-Randomized answers compare random 64-bit words with whole-number thresholds. Additive noise is OpenDP's: records are
-whole numbers of steps of a public grid, and all that is private is exact.
+"""The function `release`: answers and noise that hide real data also in a computer. Randomized answers compare random
+64-bit words with whole-number thresholds. Additive noise is OpenDP's: records are whole numbers of steps of a public
+grid, and all that is private is exact.
 """
 
 import decimal
@@ -46,41 +45,33 @@ def release(
 ) -> Release:
     """Release real data through a mechanism, with cryptographic randomness and safe from floating-point attacks.
 
-    The result may be published. The guarantee of the mechanism is true for this program, and not only in theory,
-    because random numbers are drawn with exact arithmetic. All rounding is towards more privacy, and too small to
-    change likelihoods.
-
-    Answers about categories are drawn with Python's module `secrets`. Noise is drawn by OpenDP (the extra ``opendp``),
-    as a multiple of a small step ([Mironov]; [CKS]). There is no random seed. The run time may depend on the data.
+    The result may be published: random numbers are drawn with exact arithmetic, so the guarantee of the mechanism holds
+    for this program. All rounding is towards more privacy, and too small to change likelihoods. Answers about
+    categories are drawn with Python's module `secrets`, and noise by OpenDP (the extra ``opendp``), as a multiple of a
+    small step ([Mironov]; [CKS]). There is no random seed. The run time may depend on the data.
 
     If you release data about the same person again, the budgets of the two releases add up.
 
     Parameters
     ----------
     mechanism : Mechanism
-        Randomized response, unary encoding, subset selection, Hadamard response or local hashing. Or a mechanism that
-        adds Laplace, Gaussian, discrete Laplace or discrete Gaussian noise to all columns. Budgets may be personal.
+        Randomized response, unary encoding, subset selection, Hadamard response or local hashing; or Laplace, Gaussian,
+        discrete Laplace or discrete Gaussian noise in all columns. Budgets may be personal.
     data : array_like (N,) or (N, columns)
-        Original records: codes 0, ..., k − 1, or numbers between the bounds. Or one statistic. Numbers must be whole
+        Original records: codes 0, ..., k − 1, or numbers between the bounds; or one statistic. Numbers must be whole
         for discrete noise. The columns of a data frame are read by the names in the mechanism.
     clip : bool
         True to clip numbers to the bounds. Default: False. Numbers beyond the bounds then raise a ValueError.
     times : int, optional
         Largest number of records about one person, as in `Release`. Default: 1.
     about : dict, optional
-        Public facts that are stored with the release, such as ``{"column": "smokes", "levels": ["no", "yes"]}``. The
-        name of the sampler is added.
-
-    Returns
-    -------
-    Release
-        The released values with their mechanism.
+        Public facts that are stored with the release and the name of the sampler, such as ``{"column": "smokes"}``.
 
     Raises
     ------
     ValueError, TypeError
-        No safe sampler exists for the mechanism, or data are missing or not allowed. Error messages show no records and
-        no positions of records.
+        No safe sampler exists for the mechanism, or data are missing or not allowed. Messages show no records or
+        positions.
     """
     if not isinstance(mechanism, Mechanism):
         raise TypeError(f"mechanism, the first argument, must be an ldpbayes mechanism; got {type(mechanism).__name__}")
@@ -179,8 +170,8 @@ def uniform(number: int, size: int) -> np.ndarray:
 
 
 def flip_threshold(odds: Fraction, epsilon: float) -> int:
-    """The least t, in parts of 2^64, with odds·(2^64 − t)/t ≤ e^epsilon: the probability of an answer that does not
-    support the record, where there are `odds` times as many such answers as others. ValueError if the ratio is below 1.
+    """The probability t, in parts of 2^64, of an answer that does not support the record: the least with odds·(2^64 −
+    t)/t ≤ e^epsilon, for `odds` times as many such answers as others. ValueError if the ratio is below 1.
     """
     with decimal.localcontext(prec=50):  # `exp` rounds to the nearest; of large budgets e^100 is a lower bound
         ratio = Fraction(decimal.Decimal(min(epsilon, 100.0)).exp()) * (1 - Fraction(1, 10**45))
@@ -191,8 +182,8 @@ def flip_threshold(odds: Fraction, epsilon: float) -> int:
 
 
 def thresholds(mechanism: Any, epsilon: float) -> tuple[int, int]:
-    """Of a budget, in parts of 2^64: the probability that an answer does not support the record's own code (for unary
-    encodings, that its own bit is 0); and, for unary encodings, that another bit is 1.
+    """In parts of 2^64, the probability that an answer does not support the record (for unary encodings, that its own
+    bit is 0), and for unary encodings that another bit is 1.
     """
     return ANSWERS[type(mechanism)][1](mechanism, epsilon)
 
@@ -290,11 +281,10 @@ def step_of(mechanism: Any) -> float:
 
 def measurements(mechanism: Any) -> dict[float, tuple[Any, int, float]]:
     """For each scale OpenDP's measurement of whole numbers of steps, how many steps apart two records can be, and the
-    bound that the mechanism states: epsilon, or for Gaussian noise ρ = μ²/2 of zero-concentrated differential privacy.
-
-    The measurement has the least scale, from the stated one on, at which OpenDP's own bound is at most that. A range
-    counts two steps more than it has: records are rounded to the grid, and the curve of the law on the grid exceeds
-    that of the continuous law by 1/steps². Discrete Gaussian noise has its stated scale, for which its curve is exact.
+    bound that the mechanism states: epsilon, or ρ = μ²/2 for Gaussian noise. The scale is the least from the stated one
+    on at which OpenDP's bound is at most that. A range counts two steps more than it has: records are rounded to the
+    grid, and the curve on the grid exceeds the continuous one by 1/steps². Discrete Gaussian noise has its stated
+    scale, whose curve is exact.
     """
     require("opendp", "opendp")
     import opendp.prelude as dp
