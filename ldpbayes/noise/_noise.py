@@ -84,6 +84,7 @@ class Noise(abc.ABC):
     def log_tail(self, distance: jax.Array) -> jax.Array:
         """Return log P(noise in one column ≥ distance), for distances ≥ 0 in an array (*batch), of symmetric noise. For
         discrete noise, it is the sum of the formula of the law at distance, distance + 1, ..., for any real distance.
+        Reporting rules need this method.
         """
         name = type(self).__name__
         raise ValueError(f"{name} has no log_tail, the log of P(noise ≥ distance), which reporting rules and cdf need")
