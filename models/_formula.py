@@ -63,24 +63,23 @@ class regression(Model):
     Parameters
     ----------
     formula : str
-        Formula in the syntax of the package formulaic, which must be installed (extra ``formula``). Example: ``"income
-        ~ age + C(education) + (1 | region)"``, where the last term is a random intercept for each region. Terms such as
-        ``offset(log(days))`` are added with the coefficient 1. The data frame need not have a column with the answer.
+        Formula in the syntax of the package formulaic (extra ``formula``), such as ``"income ~ age + C(education) + (1
+        | region)"``, where the last term is a random intercept for each region. Terms such as ``offset(log(days))``
+        have the coefficient 1. The data frame need not have a column with the answer.
     family : {"normal", "student_t", "poisson", "bernoulli"}
         The law of an original answer. The linear predictor is the mean for "normal" (default), the location for
         "student_t", the log of the mean for "poisson", and the logit of the probability for "bernoulli".
     priors : dict of str to numpyro.distributions.Distribution, optional
-        Priors by name. The defaults are similar to the defaults of the package bambi. In the defaults, m and s are the
-        two numbers of ``answer``. For "poisson" and "bernoulli", m is 0 and s is 1.
+        Priors by name. The defaults, similar to those of the package bambi, follow from the two numbers m and s of
+        ``answer``. For "poisson" and "bernoulli", m is 0 and s is 1.
 
-        - ``"intercept"`` is the prior of ``at_means``. Default: Normal(m, 2.5 s).
-        - The name of a column of the design matrix, such as ``"age"``, is the prior of the coefficient of this column.
-          Default: Normal(0, 2.5 s / d), where d is the standard deviation of the column.
-        - ``"tau"`` is the prior of the standard deviation of the effects of regions or other groups. Default:
-          half-normal with scale 2.5 s.
-        - ``"sigma"`` is the prior of the scale of a "normal" or "student_t" answer. Default: half-Student's t with 4
-          degrees of freedom and scale s.
-        - ``"nu"`` is the prior of the degrees of freedom of "student_t". Default: Gamma(2, 0.1).
+        - ``"intercept"``: of ``at_means``. Default: Normal(m, 2.5 s).
+        - The name of a column of the design matrix, such as ``"age"``: of its coefficient. Default: Normal(0, 2.5 s /
+          d), where d is the standard deviation of the column.
+        - ``"tau"``: of the standard deviation of the effects of groups. Default: half-normal with scale 2.5 s.
+        - ``"sigma"``: of the scale of a "normal" or "student_t" answer. Default: half-Student's t with 4 degrees of
+          freedom and scale s.
+        - ``"nu"``: of the degrees of freedom of "student_t". Default: Gamma(2, 0.1).
     answer : pair of float, optional
         Rough guesses of the mean and the standard deviation of the original answers, in their unit. Default: the middle
         between the clipping bounds, and a quarter of the distance between the bounds.

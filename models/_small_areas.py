@@ -35,8 +35,7 @@ def small_areas(
     - ``intercept`` and, if there are covariates, ``slopes``;
     - ``effect_state``: the mean log rate of each state, and similarly for every key except the last;
     - ``spread_state``: the standard deviation of the states around the overall mean. ``spread_county``: the standard
-      deviation of the counties within a state. For a negative binomial response, ``concentration`` replaces the last
-      spread;
+      deviation of the counties within a state, or ``concentration`` for a negative binomial response;
     - ``effect``, ``rate`` and ``total``: for each cell, the log rate, the rate, and the expected count;
     - ``z``: the released counts.
 
@@ -51,20 +50,16 @@ def small_areas(
         with one value for each cell (a table of equal cells may have them in any order). The true exposure is then a
         site ``exposure`` with a flat prior. Default: 1.
     covariates : array (cells, d), optional
-        The d covariates of each cell. Standardise the covariates, because all slopes have the same prior. Default:
-        none.
+        The d covariates of each cell. Standardise the covariates, because all slopes have the same prior.
     response : {"poisson", "negative_binomial", "binomial"}
-        The law of a count before noise, and the law of the rates of the cells within a larger area.
-
-        - "poisson" (default): Poisson counts with mean exposure × rate. The rates are log-normal.
-        - "negative_binomial": Poisson counts with mean exposure × rate. The rates have a gamma law.
-        - "binomial": binomial counts, where the rate is a probability. The logits of the rates are normal.
+        The law of a count before noise. "poisson" (default) and "negative_binomial" are Poisson counts with mean
+        exposure × rate, whose rates within a larger area have a log-normal or a gamma law. For "binomial", the rate is
+        a probability, whose logits are normal.
     intercept, spread, slope : numpyro.distributions.Distribution
         Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, and of each
         slope. Default: normal with mean 0 and standard deviation 5, half-normal with scale 1, and standard normal.
     concentration : numpyro.distributions.Distribution
-        Only for a negative binomial response: prior of the concentration. Default: gamma with shape 2 and rate 0.1
-        (mean 20).
+        Only for a negative binomial response. Default: gamma with shape 2 and rate 0.1 (mean 20).
     """
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")

@@ -1,6 +1,4 @@
-"""How releases come into a model: `observe` makes a site of one, `privatize` puts mechanisms on an ordinary model, and
-`sharded` lays their records over devices.
-"""
+"""How releases come into a model: `observe` makes a site of one, `privatize` changes a model of records."""
 
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
@@ -46,8 +44,8 @@ def observe(
 ) -> Array | list[Array]:
     """Add released data to a NumPyro model, in which the original records have the law ``base_dist``.
 
-    If the original records were known, you would write ``numpyro.sample(name, base_dist, obs=records)``. Instead,
-    `observe` adds the log-likelihood of the released values, which is an integral over the unknown records.
+    With known original records, you would write ``numpyro.sample(name, base_dist, obs=records)``. `observe` adds the
+    log-likelihood of the released values, which is an integral over the unknown records.
 
     Parameters
     ----------
@@ -55,13 +53,9 @@ def observe(
         Name of the site (the named variable of the model).
     base_dist : numpyro.distributions.Distribution
         Law (probability distribution) of an original record. Plates and masks of NumPyro are allowed. The batch shape
-        of the law must be one of these:
-
-        - () if all records have the same law;
-        - (N,) if each of N records has its own law, as in a regression on public covariates;
-        - (G,) if the data have G groups, and each group has its own law.
-
-        If NumPyro enumerates discrete latent variables, the shape has further axes on the left.
+        is () if all records have the same law, (N,) if each of N records has its own law, as in a regression on public
+        covariates, or (G,) if the data have G groups with a law each. If NumPyro enumerates discrete latent variables,
+        the shape has further axes on the left.
     data : Release or Sketch, or sequence of them, or None
         The released data. A sequence has one release or sketch for each group of records. The groups can have different
         budgets and clipping bounds. If a release has no values, the site samples released values. If ``data`` is None,
@@ -73,8 +67,7 @@ def observe(
     -------
     Array or list of Array
         The observed value of the site: the released values of a release (or of all groups), the nodes of a sketch, or
-        the number of records of an `ExpandedSketch`. If groups become several sites (see Notes), a list with the value
-        of each site.
+        the number of records of an `ExpandedSketch`. A list if groups become several sites.
 
     Raises
     ------
@@ -84,9 +77,9 @@ def observe(
 
     Notes
     -----
-    All groups of a sequence usually become one site of the model. They become several sites ``name_0``, ``name_1``, ...
-    if some are releases and others are sketches, if their mechanisms have different classes, or if they have different
-    clipping bounds and either the records are rows, or the mechanism releases some records without noise.
+    Groups become several sites ``name_0``, ``name_1``, ... if some are releases and others are sketches, if their
+    mechanisms have different classes, or if they have different clipping bounds and either the records are rows, or the
+    mechanism releases some records without noise. Otherwise, they become one site.
 
     Examples
     --------
@@ -242,33 +235,31 @@ def check_site(name: str, distribution: dist.Distribution, value: Array) -> tupl
 class privatize(Messenger):
     """Turn a NumPyro model of original records into a model of released values.
 
-    In the new model, the observed values of a site (named variable) with a mechanism are released values: an array, or
-    a `Release` that the mechanism made. A site without observed values simulates them. `Predictive`, SVI and all
-    kernels of NumPyro can be used with the new model.
+    In the new model, the observed values of a site with a mechanism are released values: an array, or a `Release` that
+    the mechanism made. A site without observed values simulates them. `Predictive`, SVI and all kernels of NumPyro can
+    be used with the new model.
 
     Parameters
     ----------
     model : callable
         A NumPyro model of original records.
     mechanisms : dict of str to Mechanism
-        The mechanism of each site whose values are released, such as ``{"y": LaplaceMechanism(epsilon=1.0, lower=0,
-        upper=10)}``.
+        The mechanism of each site whose values are released.
     **options
         Options of `Privatized` for the computation of the log-likelihood: ``method`` and ``panels``.
 
     Raises
     ------
     TypeError
-        A site observes a sketch, or a release without a mechanism in ``mechanisms``. Errors are raised when the model
-        runs.
+        When the model runs: a site observes a sketch, or a release without a mechanism in ``mechanisms``.
     ValueError
-        The model has no site of a name in ``mechanisms``, or a released value is impossible under the mechanism of its
-        site, or a release has another mechanism.
+        When the model runs: it has no site of a name in ``mechanisms``, a released value is impossible under the
+        mechanism of its site, or a release has another mechanism.
 
     Warns
     -----
     ReleaseWarning
-        The released values of a site are nearly impossible under the mechanism of the site. Each site warns once.
+        The released values of a site are nearly impossible under its mechanism. Each site warns once.
 
     Examples
     --------
@@ -344,7 +335,8 @@ def sharded(data: PyTree, mesh: Mesh) -> PyTree:
 
     In a compiled function of JAX that takes the result as an argument, each device computes the log-likelihood of its
     own records, and JAX adds the parts. If several processes work together (``jax.distributed.initialize``), each
-    passes the same number of records. The resulting release has the records of all processes.
+    passes the same number of records, and the resulting release has the records of all processes. The result has arrays
+    of JAX in double precision.
 
     Parameters
     ----------
@@ -353,11 +345,6 @@ def sharded(data: PyTree, mesh: Mesh) -> PyTree:
         record are distributed, also arrays of budgets. Other arrays are not changed.
     mesh : jax.sharding.Mesh
         A mesh of the devices of all processes. The records are divided among all devices.
-
-    Returns
-    -------
-    pytree
-        The same arguments, in which arrays of JAX in double precision replace the arrays.
 
     Raises
     ------

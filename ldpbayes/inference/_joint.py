@@ -22,11 +22,12 @@ from ldpbayes.numerics.special import log_or_nothing
 
 
 def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:
-    """Add several releases about the same people to a NumPyro model. All releases list the people in the same order.
+    """Add several releases about the same people, in the same order, to a NumPyro model.
 
     Each person belongs to one of C unknown (latent) classes. Given the class, the records of a person are independent.
-    The likelihood is an exact sum over the classes. Each release becomes one site (named variable) of the model, whose
-    likelihood is conditional on the released values of the sites before it.
+    The likelihood is an exact sum over the classes. Each release becomes one site of the model, whose likelihood is
+    conditional on the released values of the sites before it. The result is a dict of the values that `observe`
+    returns, by site.
 
     Parameters
     ----------
@@ -42,11 +43,6 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
         - For many people: exactly two parts, with sketches instead of releases. The first part has a `CountSketch` of
           released codes 0, ..., K − 1. The second part has a sequence of K sketches, where sketch k has the people
           whose released code in the first part is k.
-
-    Returns
-    -------
-    dict of str to Array
-        For each site, the value that `observe` returns, such as the released values.
 
     Raises
     ------

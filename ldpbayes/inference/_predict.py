@@ -59,20 +59,16 @@ def predict(
         The probability of equal-tailed credible intervals. Means, standard deviations and intervals are then returned
         instead of draws.
     seed : int
-        Random seed of the simulated answers. Default: 0.
+        Random seed of the simulated answers.
 
     Returns
     -------
     xarray.Dataset
-        The predictions for each site (named variable) of the model that is not a parameter in ``posterior``.
-
-        - Without ``interval``, the dimensions are (chain, draw, ...). Predictions that would need more than 256 MiB are
-          computed only for some draws, evenly spaced.
-        - With ``interval``, the dimensions are (..., summary). The labels of the last dimension are mean, sd, lower and
-          upper.
-        - If ``kind`` is a dict, each variable has the name of its function in the dict. If there are several sites, the
-          name begins with the site: ``site_name``.
-        - A functional for several points, such as several quantiles, adds an axis with a label for each point.
+        The predictions for each site of the model that is not a parameter in ``posterior``, with dimensions (chain,
+        draw, ...). If they would need more than 256 MiB, they are of some draws, evenly spaced. With ``interval``, the
+        dimensions are (..., summary), where the labels of the last one are mean, sd, lower and upper. If ``kind`` is a
+        dict, its names are those of the variables, after the name of the site if there are several (``site_name``). A
+        functional for several points, such as several quantiles, adds an axis with a label for each point.
 
     Raises
     ------

@@ -97,10 +97,7 @@ MAX_STARTS = 100  # points at which a chain may try to start
 
 
 class Positions:
-    """A density, or several of one structure, as functions of unconstrained positions: ``density`` gives the `Density`
-    of an entry of ``data``, of which there is one for all chains, or one for each. `example` has zeros for a position.
-    `constrained` is compiled for ``num_samples`` draws a chain.
-    """
+    """Densities as functions of positions: ``density`` of entries of ``data``, one for all chains or for each."""
 
     measure = staticmethod(Density.potential)  # of positions
     forward = False  # whether gradients are computed forwards
@@ -155,9 +152,7 @@ class Positions:
 
 
 class Chains(Positions):
-    """Chains of an HMC or NUTS kernel, which `run` continues. Draws are a function of the keys (chains,), not of how
-    the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
-    """
+    """Chains of an HMC or NUTS kernel, which `run` continues. Draws depend on the keys (chains,), not on the method."""
 
     def __init__(
         self,
@@ -305,9 +300,7 @@ class Chains(Positions):
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
     def _descended(self, state: Any, arrays: PyTree) -> Any:
-        """First state of one chain, or of all, moved downhill until a step gains little: with very many records a chain
-        that starts thousands of standard deviations away can use up its warm-up on the way.
-        """
+        """States moved downhill until a step gains little: from far away, a chain would need its whole warm-up."""
         if not self._vectorized:
             return state._replace(**self._downhill(state.z, float(state.potential_energy), arrays))
         shared, lowered = len(self._arrays) == 1, []

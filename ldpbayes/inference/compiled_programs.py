@@ -138,9 +138,7 @@ class Traced:
 
 
 def trace(function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)) -> tuple[Traced, list[tuple]]:
-    """Trace ``function(data, *examples)``, and compute what depends on the data, or arrays that it closes over, alone.
-    Returns the function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
-    """
+    """The traced ``function(data, *examples)``, and its arrays for each entry of ``data``."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(data[0], *examples)
     jaxpr, count = closed.jaxpr, len(jax.tree.leaves(data[0]))
     varying, inputs = jaxpr.invars[:count], jaxpr.invars[count:]

@@ -117,9 +117,7 @@ class Density:
         return values
 
     def spread(self) -> tuple[Params, Params]:
-        """Means and standard deviations of the priors of the latent sites, unconstrained and to first order; NaN where
-        a law does not know its own. Sites that depend on others are given the others' means.
-        """
+        """Prior means and standard deviations of latent sites, unconstrained, to first order; NaN if unknown."""
         deviations = {}
 
         def mean(site: Message) -> Array | None:

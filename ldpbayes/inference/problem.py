@@ -78,9 +78,7 @@ def problem_of(
     same_people: bool = False,
     different_people: bool = False,
 ) -> Problem:
-    """The problem of a model with a user's arguments. Warns of doubts about releases. ValueError if there is nothing to
-    sample.
-    """
+    """The problem of a model with a user's arguments. Warns of doubts about releases."""
     args, kwargs, entries = model_of(model).prepare(args, kwargs)
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     model = model_of(model).tuned(*args, **kwargs)

@@ -29,7 +29,7 @@ class Checkpoint(dict):
     """A dict of arrays that is saved in a file, so that an interrupted simulation study can continue later.
 
     Use the class as a context manager: ``with Checkpoint(...) as results:``. If the file exists, ``results`` then has
-    the arrays of the file. Only one study at a time can use a file.
+    its arrays. Only one study at a time can use a file.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Checkpoint(dict):
         kind of device (such as "cpu") are added.
     model : tuple (model, plan), optional
         A NumPyro model, and a plan (a release without values) or a tuple of plans, whose fingerprint (hash) is stored
-        in the file. Default: none.
+        in the file.
 
     Raises
     ------
@@ -86,9 +86,8 @@ class Checkpoint(dict):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Return a context manager for the loop of a study. If the loop is interrupted, the error says what is saved.
-
-        This holds for a KeyboardInterrupt, and for the error of an executor whose workers died.
+        """Return a context manager for the loop of a study: a KeyboardInterrupt, or the error of an executor whose
+        workers died, then says what is saved.
         """
         try:
             yield
@@ -146,9 +145,7 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: 
 
 
 def model_fingerprint(model: Model, plan: Any) -> str:
-    """Digest of the programs of a model's simulation and of its log density given data, constants included; the plan is
-    a release without values, or a tuple of them.
-    """
+    """Digest of the programs of a model's simulation and log density, given a release without values, or several."""
     plans = plan if isinstance(plan, tuple) else (plan,)
 
     def simulate(key: jax.Array) -> dict[str, Array]:

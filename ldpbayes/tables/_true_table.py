@@ -53,8 +53,8 @@ def true_table(
     """Draw the true table (the cells before noise was added) from its posterior, given the released table.
 
     The draws include only the uncertainty from the noise. They do not describe a population from which the people in
-    the table are a sample. Compute sums and ratios of cells from the draws in the group ``posterior`` of the result,
-    for example ``posterior["n"].groupby("state").sum()``.
+    the table are a sample. Compute sums and ratios of cells from the draws, for example
+    ``posterior["n"].groupby("state").sum()``.
 
     Parameters
     ----------
@@ -72,26 +72,24 @@ def true_table(
         Only for cells that are whole numbers: sums that are known exactly. An integer is the sum of all cells. A dict
         has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
         and the sum of state A is 51. A series has sums by the labels of its index, which has the name of the key.
-        Default: no sum is known. Raises ValueError if sums contradict each other, or if two sums overlap and neither
-        contains the other.
+        Raises ValueError if sums contradict each other, or if two sums overlap and neither contains the other.
     zeros : array of bool (N,), optional
-        True for cells that are known to be 0. Default: none is known.
+        True for cells that are known to be 0.
     queries : "keys", or matrices, optional
         Only if the released values are sums of cells of one table: "keys" if the sums follow from the keys, or matrices
-        as in `estimate_table`. The cells are then real numbers. The draws come from chains. Exception: with
-        ``nonnegative=False`` and (discrete) Gaussian noise, they come from a normal law. Default: the released values
-        are cells.
+        as in `estimate_table`. The cells are then real numbers, and the draws come from chains, or from a normal law
+        with ``nonnegative=False`` and (discrete) Gaussian noise.
     num_samples, seed : int
         Number of draws (if they come from chains, for each chain), and random seed.
     **options
-        Only if the draws come from chains (see ``queries``): options of `fit`.
+        Only if the draws come from chains: options of `fit`.
 
     Returns
     -------
     arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
-        The draws. The group ``posterior`` has one variable for each table, named as in the dict ``tables``. The
-        variable is named "cells" if ``tables`` is not a dict, or if ``queries`` is given. The keys of the table are
-        coordinates of the variable. Attributes state the privacy guarantees and the mechanisms.
+        The draws, in the group ``posterior``: a variable for each name in ``tables``, or "cells" for a single table and
+        with ``queries``. The keys of the table are coordinates of the variable. Attributes state the privacy guarantees
+        and the mechanisms.
     """
     num_samples, seed = at_least(1, "num_samples", num_samples), at_least(0, "seed", seed)
     about = {"prior": prior, "whole": whole, "total": total, "zeros": zeros, "nonnegative": nonnegative}

@@ -1,6 +1,4 @@
-"""Tabulated likelihoods: where a released value sees the parameters through one number, such as the rate of its area,
-its log-likelihood is computed once as a function of that number, and looked up ever after.
-"""
+"""Tables of log-likelihoods that depend on one number, such as a rate: computed once and then looked up."""
 
 import contextlib
 import dataclasses
@@ -321,9 +319,7 @@ def _law(message: Message) -> Any:
 
 
 def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers (kinds,) beyond which log-likelihoods are lower by `DEPTH_NATS` than at their largest, if they ever are;
-    and whether values have a density at any.
-    """
+    """Numbers (kinds,) beyond which log-likelihoods are `DEPTH_NATS` below their largest; whether any are finite."""
     grid = site.scale.place(site.scale.sizes[:, None], site.variances[records])
     grid, every = np.broadcast_to(grid, (len(grid), len(records))), np.arange(len(records))
     for _ in range(MAX_SEARCHES_FOR_ENDS):  # on a finer grid between the neighbours of those that are not lower

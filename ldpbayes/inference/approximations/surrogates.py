@@ -23,20 +23,20 @@ MAX_SHARE_AT_THE_END = 0.01  # share of such draws
 
 
 class ExpansionWarning(LdpBayesWarning):
-    """Warning that an expansion (a polynomial that replaces the log-likelihood of many records) was not exact enough,
-    or that `fit` could not check it. The message gives the reason, and says if the records were used instead.
+    """Warning that a polynomial in place of the records was not exact enough, or that `fit` could not check it. The
+    message gives the reason, and says if the records were used instead.
     """
 
 
 class LikelihoodWarning(LdpBayesWarning):
-    """Warning that a law of many records is too narrow, at some posterior draws, for the panels (intervals) in which
-    its likelihood integrates over the records. The message says at how many draws, and what is exact there.
+    """Warning that a law of many records is too narrow, at some posterior draws, for the panels of its likelihood. The
+    message says at how many draws, and what is exact there.
     """
 
 
 class SketchWarning(LdpBayesWarning):
-    """Warning that the log-likelihood of a sketch was not exact enough. The message gives the error, and says if `fit`
-    made a more exact sketch and sampled again.
+    """Warning that the log-likelihood of a sketch was not exact enough. The message gives the error, and what `fit`
+    then did.
     """
 
 
@@ -139,9 +139,7 @@ class Surrogate:
 
 
 def sample(surrogate: Surrogate) -> Draws:
-    """Draws of a surrogate, or of what it is refined to, that its reference has been compared with: by an integral of
-    few parameters, otherwise by chains.
-    """
+    """Draws of a surrogate, by an integral or by chains, that were compared with its reference."""
     verdict: Surrogate | Report = surrogate
     sampling = surrogate.sampling
     why = sampling.chains_because
