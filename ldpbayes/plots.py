@@ -63,10 +63,9 @@ def plot_intervals(
     estimates : mapping of str to mapping of str to array_like
         ``{group: {analysis: draws}}``, where ``draws`` is an array of any shape, with posterior draws of the number.
         The first group is at the top.
-    reference : array_like, optional
-        Posterior draws of the number in a reference analysis. A grey line shows the mean, and a grey band the interval.
-    level, ax
-        Posterior probability of the intervals, and the axes.
+    reference, level, ax
+        Posterior draws in a reference analysis, shown by a grey line and band, the probability of the intervals, and
+        the axes.
     """
     ax = _axes(ax, "top", "right", "left")
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
@@ -113,10 +112,8 @@ def plot_shares(
     shares : mapping of str to array_like (..., k) or FrequencyEstimate
         For each analysis: posterior draws of the k probabilities, shown with equal-tailed intervals, or a point
         estimate from `ldpbayes.frequencies`, with its confidence intervals if there are standard errors.
-    truth : array_like (k,), optional
-        True probabilities, shown as grey marks.
-    level, ax
-        Posterior probability or coverage of the intervals, and the axes.
+    truth, level, ax
+        True probabilities (k,), shown as grey marks, posterior probability or coverage of the intervals, and the axes.
     """
     ax = _axes(ax, "top", "right")
     colours, x = _colours(list(shares)), np.asarray(x, float)
@@ -147,9 +144,9 @@ def plot_density(
 ) -> "Axes":
     """Plot densities or cdfs with two bands: a dark band for each point, and a lighter band for all points together.
 
-    At each point, the dark band contains the curve with the posterior probability ``level``. The lighter band contains
-    the curve at all points together with this probability. It is mean ± c sd, cut at 0, with the posterior standard
-    deviation sd at a point, and one number c for all points.
+    Each band contains the curve, at a point or at all points together, with the posterior probability ``level``. The
+    lighter band is mean ± c sd, cut at 0, with the posterior standard deviation sd at a point, and one number c for all
+    points.
 
     Parameters
     ----------
@@ -158,13 +155,9 @@ def plot_density(
     curves : mapping of str to array_like (..., k) or Estimate
         For each analysis: posterior draws of the curve, as from `ldpbayes.predict` with
         ``kind=ldpbayes.functionals.density(x)``, or an estimate, as from the method ``of`` of a `DensityEstimate`.
-    release : Release, optional
-        A release of numbers, whose histogram is shown between the first and the last point. The area of a bar is the
-        share of the released numbers in its bin.
-    truth : array_like (k,), optional
-        The true curve, shown as a grey line.
-    level, ax
-        Posterior probability of each of the two bands, and the axes.
+    release, truth, ax
+        A release of numbers, whose histogram is shown between the first and the last point, where the area of a bar is
+        the share of the released numbers in its bin; the true curve (k,), shown as a grey line; and the axes.
     """
     x, level = np.asarray(checked("x", x, *FINITE_NUMBERS)), checked("level", level, *ONE_INSIDE_0_1)
     if x.ndim != 1 or np.any(np.diff(x) <= 0):
@@ -218,10 +211,9 @@ def plot_areas(
     table : array_like (..., areas), optional
         Posterior draws of the rates in the table before noise: draws of `ldpbayes.tables.true_table`, divided by
         exposures.
-    labels : sequence of str, optional
-        Names of the areas. Default: the coordinates of ``population``, if it is an xarray array.
-    level, ax
-        Posterior probability of the equal-tailed intervals, and the axes.
+    labels, level, ax
+        Names of the areas (by default the coordinates of an xarray array), posterior probability of the equal-tailed
+        intervals, and the axes.
     """
     ax = _axes(ax, "top", "right", "left")
     raw, population = np.asarray(raw, float), _draws_first(population)
@@ -313,17 +305,14 @@ def plot_design(
     delta: float = 0.0,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot the widths of confidence intervals against the privacy budget ε, for all mechanisms of a plan.
-
-    Mechanisms of the same class are points of one line. Each class has a colour, and each number of people a style of
-    line.
+    """Plot the widths of confidence intervals against the privacy budget ε: a colour and line for each class of
+    mechanisms, and a style of line for each number of people.
 
     Parameters
     ----------
-    plan : SurveyDesign
-        A plan made by `ldpbayes.studies.design`.
-    name : str
-        The parameter or functional that is estimated: one of ``plan.names``. Raises ValueError for another name.
+    plan, name : SurveyDesign and str
+        A plan made by `ldpbayes.studies.design`, and the parameter or functional that is estimated: one of
+        ``plan.names``. Raises ValueError for another name.
     counts : sequence of int
         Numbers of people in the survey, at most four numbers.
     delta : float
@@ -375,10 +364,9 @@ def plot_calibration(
 
     Parameters
     ----------
-    study : CalibrationStudy
-        A study made by `ldpbayes.studies.sbc`.
-    names : sequence of str, optional
-        Names of the parameters to show. Default: all. Raises ValueError for unknown names.
+    study, names : CalibrationStudy and sequence of str
+        A study made by `ldpbayes.studies.sbc`, and the parameters to show, by default all. Raises ValueError for
+        unknown names.
     confidence, ax
         Probability with which the whole curve of one parameter lies in the band, if posteriors are calibrated, and the
         axes.
@@ -413,14 +401,12 @@ def plot_replicates(
 
     Parameters
     ----------
-    estimate : BootstrapEstimate
-        An estimate made by `ldpbayes.parametric_bootstrap`.
-    name : str
-        The parameter: one of ``estimate.names``. Raises ValueError for another name.
-    reference : float, optional
-        Another estimate to compare with, such as the estimate from original records, shown as a grey line.
-    level, ax
-        Coverage of the confidence interval, strictly between 0 and 1, and the axes.
+    estimate, name : BootstrapEstimate and str
+        An estimate made by `ldpbayes.parametric_bootstrap`, and one of ``estimate.names``. Raises ValueError for
+        another name.
+    reference, level, ax
+        Another estimate, such as that from original records, shown as a grey line, the coverage of the interval, and
+        the axes.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
@@ -463,7 +449,6 @@ def _draws_first(draws: Any) -> Any:
 
 
 def _draws(name: str, draws: Any, size: int, what: str) -> np.ndarray:
-    """Draws (draws, size) of some numbers, which must be along the last axis."""
     draws = np.asarray(_draws_first(draws))
     if draws.shape[-1:] != (size,):
         raise ValueError(f"{name} must have {what} along the last axis, got shape {draws.shape}")
@@ -476,7 +461,6 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def _axes(ax: "Axes | None", *without: str) -> "Axes":
-    """Axes to draw on, without spines at some sides."""
     if ax is None:
         require("demo", "matplotlib")
         from matplotlib import pyplot

@@ -49,10 +49,10 @@ def multivariate_normal(
     Parameters
     ----------
     mean, scale : numpyro.distributions.Distribution
-        Priors of each column, in its unit. Default: standard normal, and half-normal with scale 1.
+        Priors of each column, in its unit.
     concentration : float or None
-        Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix. With 1, this prior is
-        uniform. With None, the columns are independent. Default: 2.
+        Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix, which is uniform with 1.
+        With None, the columns are independent.
     """
     observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
@@ -76,14 +76,11 @@ def perturbed_covariates(
 
     Parameters
     ----------
-    slope, intercept : numpyro.distributions.Distribution
-        Priors of each slope and of the intercept (None for no intercept). Default: normal with mean 0 and standard
-        deviation 2.
-    mean, scale, concentration
-        Priors of the covariates, as in `multivariate_normal`.
+    slope, intercept, mean, scale, concentration
+        Priors of each slope, of the intercept (None for no intercept), and of the covariates, as in
+        `multivariate_normal`.
     response : callable
-        A function from the linear predictor to the law of the response. Default: ``dist.BernoulliLogits``, for a
-        logistic regression.
+        A function from the linear predictor to the law of the response, by default that of a logistic regression.
     """
     mechanism: Any = release.mechanism
     d = mechanism.dimension
@@ -116,19 +113,16 @@ def linear_regression(
 
     Parameters
     ----------
-    slope, sigma : numpyro.distributions.Distribution
-        Priors of each slope and of ``sigma``. Default: normal with mean 0 and variance 5, and half-normal with scale 1.
-    intercept, mean : numpyro.distributions.Distribution or None
-        Priors of the intercept and of the mean of each covariate. Default: None, for 0.
-    scale, concentration
-        Priors of the covariates, as in `multivariate_normal`. Default: half-normal with scale √2.5, and 2.
+    slope, sigma, intercept, mean, scale, concentration
+        Priors of each slope, of ``sigma``, of the intercept and the mean of each covariate (None for 0), and of the
+        scales and correlations of the covariates, as in `multivariate_normal`.
     count : float or Release, optional
         Only for a sum of statistics whose mechanism does not state the number of records: this number, or a release of
         it with noise. The posterior then has a site ``count`` for the true number.
     exact : bool
         Only for a sum of statistics: True for the exact law of the sum before noise, a Wishart law. This needs
-        ``mean=None`` and ``intercept=None``, and adds a site ``bartlett``. Default: False, for a normal law, which is
-        nearly exact for many records.
+        ``mean=None`` and ``intercept=None``, and adds a site ``bartlett``. False for a normal law, which is nearly
+        exact for many records.
     """
     if exact and not (mean is None and intercept is None):
         raise ValueError("exact=True needs means of 0 (Wishart sums): leave out mean and intercept")
@@ -210,15 +204,12 @@ def label_regression(
     features : array (N, d)
         The d features of each of N labels, in the order of the release. Standardise the features, because all slopes
         have the same prior.
-    slope, intercept : numpyro.distributions.Distribution
-        Priors of each slope and of the intercept, in the unit of the linear predictor. Default: standard normal, and
-        normal with mean 0 and standard deviation 10.
-    sigma : numpyro.distributions.Distribution or None
-        Prior of the second argument of ``response``, such as a standard deviation, or None if it has none. Default:
-        half-normal with scale 5.
+    slope, intercept, sigma
+        Priors of each slope and of the intercept, in the unit of the linear predictor, and of the second argument of
+        ``response``, such as a standard deviation (None if it has none).
     response : callable
-        A function from the linear predictor (N,) and ``sigma`` to the law of the labels, such as ``dist.Normal``
-        (default), ``dist.Laplace`` or ``dist.LogNormal``.
+        A function from the linear predictor (N,) and ``sigma`` to the law of the labels, such as ``dist.Normal``,
+        ``dist.Laplace`` or ``dist.LogNormal``.
     """
     features = jnp.asarray(features)
     if len(release) != len(features):

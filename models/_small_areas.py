@@ -59,7 +59,7 @@ def small_areas(
         Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, and of each
         slope. Default: normal with mean 0 and standard deviation 5, half-normal with scale 1, and standard normal.
     concentration : numpyro.distributions.Distribution
-        Only for a negative binomial response. Default: gamma with shape 2 and rate 0.1 (mean 20).
+        Prior of the concentration of a negative binomial response.
     """
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
@@ -155,7 +155,6 @@ def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np
 
 
 def _matrix(covariates: Any, count: int) -> np.ndarray:
-    """Covariates (cells, d), of which there may be none."""
     matrix = np.empty((count, 0)) if covariates is None else np.asarray(covariates, float)
     if matrix.ndim != 2 or len(matrix) != count or not np.isfinite(matrix).all():
         allowed = f"finite numbers (cells, d), here of {count} cells"

@@ -43,7 +43,6 @@ class RoughPosterior(NamedTuple):
 def _rough_posterior(
     release: Any, lower: float | None, upper: float | None, knots: int, outside: Any, **_: Any
 ) -> RoughPosterior:
-    """The normal likelihood near the penalised estimate."""
     with contextlib.suppress(ValueError):  # more budgets than a sketch holds
         release = release.sketch(keep_records=False) if isinstance(release, Release) else release
     family = SmoothFamily.of(release.mechanism, lower, upper, knots)

@@ -187,14 +187,10 @@ def fit(
     return result
 
 
-def _with_fields_of_sampler(signature: inspect.Signature) -> inspect.Signature:
-    """A signature of `fit` that shows the options of the sampler, which `fit` takes by keyword, too."""
-    *parameters, named = signature.parameters.values()
-    fields = inspect.signature(Sampler).parameters.values()
-    return signature.replace(parameters=[*parameters, *fields, named])
-
-
-fit.__signature__ = _with_fields_of_sampler(inspect.signature(fit))  # type: ignore[attr-defined]
+# The signature shows the options of the sampler, which `fit` takes by keyword, too.
+*_of_fit, _of_model = inspect.signature(fit).parameters.values()
+_parameters = [*_of_fit, *inspect.signature(Sampler).parameters.values(), _of_model]
+fit.__signature__ = inspect.signature(fit).replace(parameters=_parameters)  # type: ignore[attr-defined]
 
 
 def _facts(draws: Draws) -> Params:

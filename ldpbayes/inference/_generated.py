@@ -114,9 +114,7 @@ def log_likelihoods(density: Density, release: bool | Release = True) -> Generat
 
 def released(density: Density) -> Density | None:
     """A density with released values, in any order, in the places of sketches; None if one has not kept its records."""
-    if any(_release(data) is None for data in density.data):
-        return None
-    return density.replace_data(_release)
+    return None if any(_release(data) is None for data in density.data) else density.replace_data(_release)
 
 
 def _release(data: Release | Sketch) -> Release | None:

@@ -297,7 +297,6 @@ class privatize(Messenger):
         return value
 
     def process_message(self, msg: Message) -> None:
-        """Replace the law of a site by the law of its released values, and an observed release by its values."""
         if msg["type"] != "sample":
             return
         name, value, kind = msg["name"], msg["value"], type(msg["value"]).__name__
@@ -316,7 +315,6 @@ class privatize(Messenger):
             msg["fn"] = privatized_law(msg["fn"], stated, **self.options)
 
     def postprocess_message(self, msg: Message) -> None:
-        """Check that the observed values of a site are possible, after all NumPyro handlers have changed the site."""
         name = msg["name"]
         if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
             return

@@ -85,7 +85,6 @@ class Sampler:
 
     @property
     def _options(self) -> dict[str, Any]:
-        """The options that are passed on to the kernel."""
         names = "init_strategy", "target_accept_prob", "max_tree_depth", "dense_mass"
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 

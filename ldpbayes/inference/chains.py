@@ -273,7 +273,6 @@ class Chains(Positions):
         return {name: values[:, self._warmup // 2 :] for name, values in positions.items()}
 
     def _run_chain(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
-        """Iterations of one chain, or of all chains if they are vectorised."""
         with jax.enable_x64(True):
             keys, arrays = self._inputs(index)
             if self._states[index] is None:
@@ -401,9 +400,7 @@ class Sampling:
     improper: bool = False  # whether a prior is
     seed: int = 0  # of integrals, beside the key of chains
 
-    @property
-    def iterations(self) -> int:
-        return self.num_chains * (self.num_warmup + self.num_samples)
+    iterations = property(lambda self: self.num_chains * (self.num_warmup + self.num_samples))
 
     def chains(self, density: Density) -> Chains | NumpyroChains:
         if self.outside is not None:

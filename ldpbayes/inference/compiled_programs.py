@@ -123,9 +123,7 @@ class Traced:
     _jaxpr: Any
     _tree: Any
 
-    @property
-    def work(self) -> int:
-        return sum(map(_work, self._jaxpr.eqns))
+    work = property(lambda self: sum(map(_work, self._jaxpr.eqns)))
 
     def program(self, name: str, function: Callable, *examples: PyTree) -> "Program":
         """A function that calls this one, compiled for arguments like the examples and kept under a name."""

@@ -42,9 +42,7 @@ class Model:
         raise NotImplementedError
 
     def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Arguments:
-        """Return the arguments of a fit as the model reads them, by default with arrays in place of data frames, and
-        entries for the attributes of the result. For predictions, `attrs` are these attributes.
-        """
+        """Return arguments as the model reads them, and entries for the result's attributes, `attrs` if it exists."""
         return arrays_in(self, args, kwargs, attrs)
 
     def tuned(self, *args: Any, **kwargs: Any) -> NumpyroModel:

@@ -139,7 +139,6 @@ def inference_data(
 
 
 def assign_coords(result: Any, group: str, coords: Mapping[str, Any]) -> None:
-    """Give a group coordinates, in place."""
     if callable(result.groups):  # in ArviZ 0.23
         result.assign_coords(coords, groups=group, inplace=True)
     else:
@@ -280,7 +279,6 @@ def data_by_group(groups: Mapping[str, Params]) -> Any:
 
 
 def dataset(group: Any) -> Any:
-    """A group as an xarray.Dataset."""
     return group.to_dataset() if hasattr(group, "to_dataset") else group
 
 

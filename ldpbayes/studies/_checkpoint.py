@@ -86,9 +86,7 @@ class Checkpoint(dict):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Return a context manager for the loop of a study: a KeyboardInterrupt, or the error of an executor whose
-        workers died, then says what is saved.
-        """
+        """Return a context in which a KeyboardInterrupt, or the error of workers that died, says what is saved."""
         try:
             yield
         except KeyboardInterrupt:

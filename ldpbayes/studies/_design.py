@@ -135,9 +135,7 @@ class SurveyDesign:
         return {name: np.sqrt(row) / root for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def counts(self, width: float, level: float = 0.95) -> dict[str, np.ndarray]:
-        """Return, for each mechanism, how many released values (names,) are needed for confidence intervals of coverage
-        `level` and a `width` (the distance between the ends) in the unit of the parameter.
-        """
+        """Return the numbers (names,) of values, by mechanism, for intervals of this width and coverage `level`."""
         width = checked("width", width, *ONE_POSITIVE)
         needed = np.ceil((2 * _reach(level) / width) ** 2 * self.variances)
         return {name: row.astype(np.int64) for name, row in zip(self.mechanisms, needed, strict=True)}

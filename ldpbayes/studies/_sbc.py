@@ -59,15 +59,11 @@ class CalibrationStudy:
         names = ", ".join(self.pit) if len(self.pit) <= MOST_SHOWN_ENTRIES else f"{len(self.pit)} parameters"
         return f"{type(self).__name__}({self.replicates} replicates of {names})"
 
-    @property
-    def replicates(self) -> int:
-        return len(next(iter(self.pit.values()), ()))
+    replicates = property(lambda self: len(next(iter(self.pit.values()), ())))
 
     @property
     def ranks(self) -> dict[str, np.ndarray]:
-        """The numbers (replicates,) of posterior draws below the true value, by parameter; ValueError without
-        ``draws``.
-        """
+        """The numbers (replicates,) of draws below the true value, by parameter; ValueError without ``draws``."""
         if self.draws is None:
             raise ValueError("ranks need posterior draws, but these PIT values were computed from cdfs")
         return {name: (values * (self.draws + 1)).astype(int) for name, values in self.pit.items()}
@@ -82,8 +78,8 @@ class CalibrationStudy:
 
     @functools.cached_property
     def p_values(self) -> dict[str, float]:
-        """For each parameter, the exact p-value of the hypothesis that its PIT values are uniform ([SBV] sec. 2). The
-        statistic is the smallest tail probability of the binomial numbers of PIT values below 0.01, ..., 0.99.
+        """By parameter, the exact p-value of uniform PIT values, from the narrowest band that holds them ([SBV] sec.
+        2).
         """
         n, p_values = self.replicates, {}
         for name, values in self.pit.items():
@@ -113,9 +109,7 @@ class CalibrationStudy:
         return rows
 
     def summary(self, levels: Sequence[float] = SHOWN_LEVELS, confidence: float = 0.99) -> str:
-        """Return `table` and `p_values` as text. A star marks a share that is not ``inside``, and a p-value below 1 −
-        `confidence`.
-        """
+        """Return `table` and `p_values` as text, with stars where not ``inside`` or below 1 − `confidence`."""
         columns: dict[str, list[str]] = {}
         for level in levels:
             low, high = np.divide(scipy.stats.binom.interval(confidence, self.replicates, level), self.replicates)
@@ -153,9 +147,7 @@ def _ends(n: int, tails: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _probability_inside(n: int, tails: float) -> float:
-    """Probability that numbers of n uniform values are within `_ends` at all points: numbers in cells are independent
-    Poisson variables, given that they sum to n.
-    """
+    """Probability of being within `_ends` at all points: cells have Poisson numbers, given that they sum to n."""
     cell, first = scipy.stats.poisson.pmf(np.arange(n + 1), n / CDF_CELLS), 0
     cell = cell[: np.flatnonzero(cell)[-1] + 1]
     mass = np.ones(1)  # of the numbers first, first + 1, ... so far

@@ -155,7 +155,6 @@ class _TablePosterior:
         self.sums = [] if total is None else known_sums(table, total, self.least, self.most)
 
     def sample(self, seed: list[int], count: int, pool: ThreadPoolExecutor) -> np.ndarray:
-        """Draws (count, N)."""
         n = len(self.z)
         plain = self.mechanism is self.mechanism.innermost and self.prior is None and not self.whole
         if plain and np.isinf(self.least).all():  # noise is symmetric about 0
@@ -186,9 +185,7 @@ class _TablePosterior:
         return result.T
 
     def window(self, rows: np.ndarray, total: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Edges (n, blocks + 1) of blocks, and their log probabilities (n, blocks), which are negligible at both ends;
-        with a known sum tilted to its mean, which changes no law given the sum: nothing underflows then.
-        """
+        """Edges (n, blocks + 1) of blocks, and log probabilities, tilted to a known sum so that nothing underflows."""
         least, most, whole, z = self.least[rows], self.most[rows], self.whole, self.z[rows]
         room = FEW_CELL_ROWS if len(rows) <= FEW_CELL_ROWS else CELL_ROWS
         padded = np.resize(rows, -(-len(rows) // room) * room)  # so that few functions are compiled
@@ -260,9 +257,7 @@ class _TablePosterior:
 
 @partial(jax.jit, static_argnums=0)
 def _log_masses(whole: bool, mechanism: Any, prior: Any, z: Array, least: Array, most: Array, edges: Array) -> Array:
-    """Log probabilities (n, blocks) of blocks by the density at their middles; next to an end of the prior, where it
-    may be infinite, by the power of the distance that the density follows.
-    """
+    """Log probabilities (n, blocks) by densities at middles, and next to an end by the power that these follow."""
     length = jnp.diff(edges)
     middle = edges[:, :-1] + (jnp.maximum(length - 1, 0) // 2 if whole else length / 2)
     log_p = mechanism.log_prob(z, middle.T).T

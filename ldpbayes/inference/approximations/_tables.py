@@ -111,7 +111,7 @@ class Tables:
 
     def __call__(self, x: Array) -> jax.Array:
         """Log-likelihoods (records,) at numbers (records,)."""
-        inside = jnp.clip(x, *self.ends)
+        inside = jnp.clip(x, self.low, self.low + self.width * self.pieces)
         place = (inside - self.low) / self.width
         piece = jnp.clip(jnp.floor(place), 0, self.pieces - 1)
         coefficients = self.coefficients[self.first + piece.astype(int)]
@@ -119,11 +119,6 @@ class Tables:
         for power in range(TABLE_DEGREE - 1, -1, -1):
             value = value * t + coefficients[:, power]
         return value + jnp.where(x < self.low, self.below, self.above) * (x - inside)
-
-    @property
-    def ends(self) -> tuple[Array, Array]:
-        """Lowest and highest number (records,) of each record's table."""
-        return self.low, self.low + self.width * self.pieces
 
 
 class LookedUp(dist.Distribution):
@@ -229,11 +224,9 @@ class TabulatedSite:
         return jnp.clip(number, -1e30, 1e30)  # finite, since it is multiplied by slopes that may be 0
 
     def parameters(self, message: Message) -> jax.Array:
-        """The parameter (records,) in a run of the model."""
         return jnp.broadcast_to(getattr(_law(message), self.parameter), self.values.shape)
 
     def law_at(self, parameter: Array, owners: np.ndarray) -> Privatized:
-        """The law of the values of some records at parameters."""
         parameters = {name: getattr(self.base, name)[owners] for name in self.base.arg_constraints}
         parameters[self.parameter] = parameter
         base = type(self.base)(**parameters, validate_args=False)
@@ -314,7 +307,6 @@ _looked_up = jax.jit(jax.vmap(Tables.__call__, (None, 0)))
 
 
 def _law(message: Message) -> Any:
-    """The law of the records of a privatized site."""
     return unexpanded(unwrapped(message["fn"])[0].base_dist)
 
 

@@ -111,7 +111,6 @@ class Integrated(Positions):
         return points, scale, np.where(stated, PRIOR_BULK_SDS * scale, np.inf)
 
     def warm_up(self, bar: Bar | None = None) -> Params:
-        """Positions of the draws, for which nothing needs to be warmed up."""
         return self.run(self._num_samples, bar)[0]
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:

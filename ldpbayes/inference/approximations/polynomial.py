@@ -258,7 +258,6 @@ class SplitModel:
         return mode.at + noise @ mode.root.T
 
     def posterior_draws(self, posterior: Any) -> np.ndarray:
-        """Parameters at draws of a posterior."""
         names = sorted(self.cut.parameters)
         try:
             values = {name: np.asarray(posterior["posterior"][name]) for name in names}
@@ -307,9 +306,7 @@ class ExpandedRecords(Expanded):
         self.density = _PolynomialDensity(**vars(cut.density), cut=cut, polynomial=polynomial, mode=mode)
         self._may_repeat = self.number < MAX_EXPANSIONS - 1 and self.split.passes < self.sampling.iterations
 
-    @property
-    def key(self) -> Key:
-        return jax.random.fold_in(self.sampling.key, 2)
+    key = property(lambda self: jax.random.fold_in(self.sampling.key, 2))
 
     def give_up(self, why: str, report: Report) -> Surrogate:
         # One by the user may be around another place, or of other records: then one around the mode is tried.

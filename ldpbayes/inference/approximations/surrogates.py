@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
-from ldpbayes._core.types import Key, Params
+from ldpbayes._core.types import Params
 from ldpbayes.inference.approximations.integral import Integrated
 from ldpbayes.inference.chains import Bar, Sampling
 from ldpbayes.inference.density import Density
@@ -35,9 +35,7 @@ class LikelihoodWarning(LdpBayesWarning):
 
 
 class SketchWarning(LdpBayesWarning):
-    """Warning that the log-likelihood of a sketch was not exact enough. The message gives the error, and what `fit`
-    then did.
-    """
+    """Warning that the log-likelihood of a sketch was not exact enough, by how much, and what `fit` then did."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +101,8 @@ class Surrogate:
     def __post_init__(self) -> None:
         self.density = self.problem.density
 
-    @property
-    def key(self) -> Key:
-        """For resampling: chains have the numbers below that of chains."""
-        return jax.random.fold_in(self.sampling.key, self.sampling.num_chains)
+    # For resampling: chains have the numbers below that of chains.
+    key = property(lambda self: jax.random.fold_in(self.sampling.key, self.sampling.num_chains))
 
     def positions(self, integrated: bool) -> Any:
         """What draws: an integral, or chains."""
