@@ -45,7 +45,9 @@ def observe(
     """Add released data to a NumPyro model, in which the original records have the law ``base_dist``.
 
     With known original records, you would write ``numpyro.sample(name, base_dist, obs=records)``. `observe` adds the
-    log-likelihood of the released values, which is an integral over the unknown records.
+    log-likelihood of the released values, which is an integral over the unknown records. It returns the observed value
+    of the site: the released values of a release, the nodes of a sketch, or the number of records of an
+    `ExpandedSketch`.
 
     Parameters
     ----------
@@ -63,12 +65,6 @@ def observe(
     **options
         Options of `Privatized` for the computation of the log-likelihood: ``method`` and ``panels``.
 
-    Returns
-    -------
-    Array or list of Array
-        The observed value of the site: the released values of a release (or of all groups), the nodes of a sketch, or
-        the number of records of an `ExpandedSketch`. A list if groups become several sites.
-
     Raises
     ------
     ValueError
@@ -77,9 +73,9 @@ def observe(
 
     Notes
     -----
-    Groups become several sites ``name_0``, ``name_1``, ... if some are releases and others are sketches, if their
-    mechanisms have different classes, or if they have different clipping bounds and either the records are rows, or the
-    mechanism releases some records without noise. Otherwise, they become one site.
+    Groups become several sites ``name_0``, ``name_1``, ..., with a list of values, if some are releases and others are
+    sketches, if their mechanisms have different classes, or if they have different clipping bounds and either the
+    records are rows, or the mechanism releases some records without noise. Otherwise, they become one site.
 
     Examples
     --------
@@ -250,11 +246,9 @@ class privatize(Messenger):
 
     Raises
     ------
-    TypeError
-        When the model runs: a site observes a sketch, or a release without a mechanism in ``mechanisms``.
-    ValueError
-        When the model runs: it has no site of a name in ``mechanisms``, a released value is impossible under the
-        mechanism of its site, or a release has another mechanism.
+    TypeError, ValueError
+        When the model runs: a site observes a sketch, or a release without a mechanism in ``mechanisms`` or with
+        another mechanism. A name in ``mechanisms`` is of no site. A released value is impossible.
 
     Warns
     -----
@@ -339,17 +333,12 @@ def sharded(data: PyTree, mesh: Mesh) -> PyTree:
     Parameters
     ----------
     data : pytree
-        Arguments of a model: one or several releases, and arrays such as covariates. All arrays with one row for each
-        record are distributed, also arrays of budgets. Other arrays are not changed.
+        Arguments of a model: releases of equally many records, but no `NoisyTable`, and arrays such as covariates. All
+        arrays with one row for each record are distributed, also arrays of budgets. Other arrays are not changed.
+        Raises ValueError if the number of records is not a multiple of the number of devices of this process. Then put
+        the remaining records into another release, on one device or in a sketch.
     mesh : jax.sharding.Mesh
         A mesh of the devices of all processes. The records are divided among all devices.
-
-    Raises
-    ------
-    ValueError
-        There is no release, one of the releases is a `NoisyTable`, or the releases have different numbers of records.
-        Or the number of records is not a multiple of the number of devices of this process. Then put the remaining
-        records into another release, on one device or in a sketch.
     """
     leaves, structure = jax.tree.flatten(data, is_leaf=lambda leaf: isinstance(leaf, Release))
     releases = [leaf for leaf in leaves if isinstance(leaf, Release)]

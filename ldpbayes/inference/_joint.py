@@ -27,7 +27,8 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
     Each person belongs to one of C unknown (latent) classes. Given the class, the records of a person are independent.
     The likelihood is an exact sum over the classes. Each release becomes one site of the model, whose likelihood is
     conditional on the released values of the sites before it. The result is a dict of the values that `observe`
-    returns, by site.
+    returns, by site. Raises TypeError or ValueError if arguments have another form, for example different numbers of
+    people in two releases.
 
     Parameters
     ----------
@@ -43,11 +44,6 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
         - For many people: exactly two parts, with sketches instead of releases. The first part has a `CountSketch` of
           released codes 0, ..., K − 1. The second part has a sequence of K sketches, where sketch k has the people
           whose released code in the first part is k.
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``classes`` or ``parts`` have another form, for example different numbers of people in two releases.
 
     Examples
     --------

@@ -48,18 +48,16 @@ def predict(
     kind : {"original", "mean", "released"}, callable, or mapping of str to callable
         The quantity to predict:
 
-        - "original" (default): original answers, simulated for each posterior draw of the parameters;
+        - "original": original answers, simulated for each posterior draw of the parameters;
         - "mean": the expectation of an original answer, given the parameters. For a category, the probability of each
           category;
         - "released": simulated released values, under the mechanism of the fit;
-        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`. The law of the original
-          numbers of an observed site, before clipping, has batch shape (*batch), and the result (*batch, ...);
-        - a dict with several such functions, by name.
-    interval : float, optional
-        The probability of equal-tailed credible intervals. Means, standard deviations and intervals are then returned
-        instead of draws.
-    seed : int
-        Random seed of the simulated answers.
+        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`, or a dict of several, by
+          name. The law of the original numbers of an observed site, before clipping, has batch shape (*batch), and the
+          result (*batch, ...).
+    interval, seed : float, optional, and int
+        The probability of equal-tailed credible intervals, which, with means and standard deviations, are then returned
+        instead of draws. And the random seed of the simulated answers.
 
     Returns
     -------

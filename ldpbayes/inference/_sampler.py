@@ -16,7 +16,8 @@ from ldpbayes.inference.problem import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """How `fit` samples a posterior. Each of these options can also be given to `fit` itself.
+    """How `fit` samples a posterior. Each of these options can also be given to `fit` itself. Raises ValueError for a
+    wrong value, or an option of a kernel class beside a finished kernel.
 
     Parameters
     ----------
@@ -25,9 +26,8 @@ class Sampler:
         `chain_method`, `init_strategy`, `target_accept_prob`, `max_tree_depth` and `dense_mass`, gives chains. Default:
         an integral for at most three unconstrained parameters, otherwise ``numpyro.infer.NUTS``.
     num_warmup, num_samples, num_chains : int
-        For each chain: the number of warm-up iterations, which are discarded, and the number of draws (1000 each by
-        default). And the number of chains, 4 by default. An integral has no warm-up, but its draws have the axis of
-        chains.
+        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. And the number
+        of chains. An integral has no warm-up, but its draws have the axis of chains.
     chain_method : {"threads", "vectorized"}, optional
         How several chains of HMC or NUTS run at the same time: each in its own thread (default on a CPU), or all in one
         vectorized program (default on an accelerator). Both give the same draws, up to rounding errors.
@@ -42,12 +42,7 @@ class Sampler:
         The mass matrix of HMC or NUTS: diagonal (False, the default), full (True), or with correlations only between
         sites in the same tuple, as in ``[("mu", "sigma")]``.
     progress_bar : bool
-        True (default) if `fit` shows its progress: by a bar, or by lines of text if stderr is redirected to a file.
-
-    Raises
-    ------
-    ValueError
-        An option has a wrong value, or an option of a kernel class is given together with a finished kernel.
+        Whether `fit` shows its progress: by a bar, or by lines of text if stderr is redirected to a file.
 
     Examples
     --------

@@ -34,7 +34,8 @@ class Checkpoint(dict):
     Parameters
     ----------
     path : path or None
-        Path of the ``.npz`` file. None means that nothing is written.
+        Path of the ``.npz`` file. None means that nothing is written. Raises FileNotFoundError if there is no such
+        folder.
     settings : dict
         All settings that determine the results, as objects that JSON can store. The versions of the libraries and the
         kind of device (such as "cpu") are added.
@@ -44,8 +45,6 @@ class Checkpoint(dict):
 
     Raises
     ------
-    FileNotFoundError
-        The folder of the file does not exist.
     ValueError
         The file is damaged or not a checkpoint, another running study uses the file, or the file belongs to a study
         with other settings or another model. The file is not changed.

@@ -191,27 +191,20 @@ def design(
     Parameters
     ----------
     law : callable
-        A function that returns the NumPyro law (distribution) of an original answer. Its arguments are the parameters,
-        by name, and with ``columns`` also the covariates of one person.
+        A function that returns the NumPyro law (distribution) of an original answer, a number or a category. Its
+        arguments are the parameters, by name, and with ``columns`` also the covariates of one person.
     at : dict
         Guesses of the parameters, by name: numbers or arrays. The result holds for these values. The parameters must be
         free of each other. For example, use k − 1 parameters for k shares with sum one.
     mechanisms : Mechanism or dict of str to Mechanism
-        The mechanisms to compare, for numbers, counts or categories. Each mechanism has one budget for all records.
+        The mechanisms to compare, for numbers, counts or categories, each with one budget for all records. Raises
+        ValueError if the released values are rows, or too many for a sum, or do not determine the parameters.
     columns : dict of array_like (rows, ...), optional
         Public covariates, one row for each person, of people who are similar to the people in the survey. Of more than
         1,024 rows, 1,024 evenly spaced ones are used. Default: all answers have the same law.
     functionals : dict of str to callable, optional
         Further quantities to plan for, by name: functions of the law, such as those of `ldpbayes.functionals`. Only
         without ``columns``.
-
-    Raises
-    ------
-    TypeError
-        The law is not a NumPyro law of a number or a category.
-    ValueError
-        The released values are rows, a mechanism has too many possible released values for a sum, or the released
-        values do not determine the parameters.
     """
     if not at:
         raise ValueError("at must have a guess of at least one parameter of the law, got none")

@@ -188,11 +188,10 @@ def sbc(
         ``Release(None, mechanism, count)``. If records are numbers, the plan can have at most 64 different budgets.
         Raises ValueError if a plan is not observed by exactly one site of the model. The entries of array parameters
         are studied separately, with names such as ``theta[0]``.
-    replicates, batch : int
+    replicates, batch, seed : int
         Number of replicates (simulated data sets), and how many run, and are saved, together. If the study is
-        interrupted, only the current batch is lost.
-    seed : int
-        Random seed. Calls with equal arguments and versions of the libraries give the same result.
+        interrupted, only the current batch is lost. Calls with an equal random seed and versions of the libraries give
+        the same result.
     num_warmup, num_samples, thin : int
         For each replicate: the number of warm-up iterations, which are discarded, and the number of posterior draws.
         The ranks are computed from every ``thin``-th draw, because they need nearly independent draws.
@@ -203,11 +202,9 @@ def sbc(
         An executor whose workers run the batches at the same time, such as ``client.get_executor()`` of Dask, an
         ``MPIPoolExecutor``, or a ``ProcessPoolExecutor`` that spawns processes. Default: this process runs all batches.
         Raises ValueError for an executor that forks processes, because JAX could hang.
-    checkpoint : path, optional
-        Path of a file in which the finished batches are saved (see `Checkpoint`). If the study is interrupted, a later
-        call with equal arguments continues it.
-    progress_bar : bool
-        True (default) if a progress bar is shown on stderr.
+    checkpoint, progress_bar : path, optional, and bool
+        Path of a file in which the finished batches are saved (see `Checkpoint`), so that a later call with equal
+        arguments continues an interrupted study. And whether a progress bar is shown on stderr.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):
