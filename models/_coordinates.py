@@ -113,8 +113,7 @@ def located(law: dist.Distribution, center: Any, scale: Any) -> dist.Distributio
 
 def pooled(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
     """A normal law in coordinates that are nearly standard normal a posteriori ([PRS]): centred where an estimate
-    `center` ± error (precision = 1/error², 0 for none) is sharp, non-centred where there is none. The posterior is
-    Normal(w center + (1 − w) loc, w error²), with w = scale² / (scale² + error²).
+    `center` ± error is sharp (precision = 1/error²), non-centred where it is not.
     """
     informed = jnp.square(scale) * jnp.asarray(precision)
     weight = informed / (1 + informed)
@@ -123,9 +122,7 @@ def pooled(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: Array
 
 
 def pooled_relative(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
-    """Vectors of independent normal numbers in the coordinates of `pooled`, if the estimates (..., k) are known but for
-    a number that is added to all k, such as the level of logits. Along this number, coordinates are longer.
-    """
+    """Normal numbers in the coordinates of `pooled`, with estimates (..., k) up to a number that is added to all k."""
     loc, scale, center, precision = jnp.broadcast_arrays(loc, scale, center, jnp.asarray(precision, float))
     informed = jnp.square(scale) * precision
     sharpness = precision / (1 + informed)  # of loc − center, which is this number and an error

@@ -48,18 +48,16 @@ def small_areas(
         The expected count of a cell is exposure × rate. Usually, the exposure is the number of people in the cell. For
         a binomial response, it is the number of trials. If the exposure was released with noise, give this release,
         with one value for each cell (a table of equal cells may have them in any order). The true exposure is then a
-        site ``exposure`` with a flat prior. Default: 1.
+        site ``exposure`` with a flat prior.
     covariates : array (cells, d), optional
         The d covariates of each cell. Standardise the covariates, because all slopes have the same prior.
     response : {"poisson", "negative_binomial", "binomial"}
-        The law of a count before noise. "poisson" (default) and "negative_binomial" are Poisson counts with mean
-        exposure × rate, whose rates within a larger area have a log-normal or a gamma law. For "binomial", the rate is
-        a probability, whose logits are normal.
-    intercept, spread, slope : numpyro.distributions.Distribution
-        Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, and of each
-        slope. Default: normal with mean 0 and standard deviation 5, half-normal with scale 1, and standard normal.
-    concentration : numpyro.distributions.Distribution
-        Prior of the concentration of a negative binomial response.
+        The law of a count before noise. "poisson" and "negative_binomial" are Poisson counts with mean exposure × rate,
+        whose rates within a larger area have a log-normal or a gamma law. For "binomial", the rate is a probability,
+        whose logits are normal.
+    intercept, spread, slope, concentration : numpyro.distributions.Distribution
+        Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, of each
+        slope, and of the concentration of a negative binomial response.
     """
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
@@ -86,9 +84,8 @@ def small_areas(
         estimate = rough_mean - np.reshape(rough_columns, (-1, len(total))).T @ slopes
         between = numpyro.sample(f"spread_{key}", located(spread, ROUGH_SPREAD, 1 / np.sqrt(2 * len(total))))
         with numpyro.plate(key, len(total)):
-            mean = numpyro.sample(
-                f"effect_{key}", pooled(mean[above] if jnp.ndim(mean) else mean, between, estimate, total)
-            )
+            larger = mean[above] if jnp.ndim(mean) else mean
+            mean = numpyro.sample(f"effect_{key}", pooled(larger, between, estimate, total))
     mean = (mean[cells] if jnp.ndim(mean) else mean) + matrix @ slopes
     # Within an area rates are log-normal, or gamma with a variance of 1/concentration.
     error = 1 / np.sqrt(2 * max(exact_cells, 1.0))
@@ -136,9 +133,8 @@ def _exposures(exposure: Any, count: int, binomial: bool) -> tuple[Any, np.ndarr
 
 def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np.ndarray, np.ndarray]:
     """Log rates or logits (cells,) by the released counts, drawn to the overall one, and the precisions of these."""
-    if table.values is None or isinstance(
-        table.values, jax.core.Tracer
-    ):  # many tables at once have coordinates in common
+    # Many tables at once have coordinates in common.
+    if table.values is None or isinstance(table.values, jax.core.Tracer):
         return np.zeros(len(table)), np.zeros(len(table))
     values = np.asarray(table.values, float)
     reported, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)

@@ -18,8 +18,8 @@ ODDS_DEVIATION = 1.5  # prior standard deviation of the log odds of an end in th
 
 
 class RoughPosterior(NamedTuple):
-    """A normal likelihood of coefficients c of a basis and log odds a of atoms: c with the information Q diag(λ) Qᵀ and
-    the score Q pull at 0; a given c with mean centre − gain c and covariance P diag(μ) Pᵀ.
+    """A normal likelihood of coefficients c of a basis and log odds a of atoms: c with the information Q diag(λ) Qᵀ; a
+    given c with mean centre − gain c and covariance P diag(μ) Pᵀ.
     """
 
     axes: Any  # Q
@@ -29,9 +29,8 @@ class RoughPosterior(NamedTuple):
 
     def located_coefficients(self, prior: dist.Distribution, roughness: Any) -> dist.Distribution:
         precisions = self.sizes + 1 / roughness**2
-        return Located(
-            prior, self.axes @ (self.pull / precisions), 1.0, False, AlongAxes(self.axes, 1 / jnp.sqrt(precisions))
-        )
+        axes = AlongAxes(self.axes, 1 / jnp.sqrt(precisions))
+        return Located(prior, self.axes @ (self.pull / precisions), 1.0, linear=axes)
 
     def located_odds(self, prior: dist.Distribution, coefficients: Any) -> dist.Distribution:
         if self.of_atoms is None:
@@ -91,10 +90,9 @@ def smooth_density(
         clipping bounds.
     knots : int
         Number of knots of the log density, at least 4. For whole numbers, at most as many are used as there are whole
-        numbers in the interval. Default: 41.
+        numbers in the interval.
     roughness : numpyro.distributions.Distribution
-        Prior of τ, which is about the standard deviation of the log density over the interval. With τ = 0, the law is
-        uniform. Default: half-normal with scale 2.
+        Prior of τ, about the standard deviation of the log density over the interval (0 for a uniform law).
     outside : numpyro.distributions.Distribution, optional
         Only if original records may lie outside the interval: they count as records at the nearest end, which then has
         a positive probability. This prior is for the log odds of this probability, compared with the probability

@@ -149,9 +149,8 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
-        return numpyro.sample(
-            name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer={"released": True}
-        )
+        masked = _MaskedInPlace(law, keep & (sketch.weights != 0))
+        return numpyro.sample(name, masked, obs=nodes, infer={"released": True})
 
 
 def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, options: dict) -> Array | list[Array]:
@@ -185,10 +184,8 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
 def kind_of(data: Any) -> Hashable:
     """A key that is equal for the data of groups which can be one site."""
     mechanism = data.mechanism
-    structure = (
-        type(data),
-        jax.tree.structure((mechanism, data.polynomial if isinstance(data, ExpandedSketch) else None)),
-    )
+    polynomial = data.polynomial if isinstance(data, ExpandedSketch) else None
+    structure = type(data), jax.tree.structure((mechanism, polynomial))
     if not isinstance(mechanism, Additive) or not (mechanism.columns or mechanism.omits_noise):
         return structure
     # Bounds of these mechanisms are shared by all records, so that groups with different bounds cannot be one site.

@@ -160,10 +160,8 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
             raise ValueError(f"site {name!r}: {hint}; got {data!r}")
         return Release(None, joined.mechanism, whole.count)
     xp: Any = np if is_concrete(whole, joined) else jnp
-    order, is_personal = (
-        xp.argsort(xp.lexsort((codes,))),
-        joined.mechanism._is_personal,
-    )  # people by code in their is_personal order
+    order = xp.argsort(xp.lexsort((codes,)))  # from people by code, as they are joined, to their own order
+    is_personal = joined.mechanism._is_personal
     return jax.tree_util.tree_map_with_path(
         lambda at, leaf: xp.asarray(leaf)[order] if is_personal(at, leaf) else leaf, joined
     )

@@ -125,11 +125,8 @@ def predict(
             }
             predictions = {name: predictions[source] for name, source in sources.items()}
             sites = {name: sites[site] for name, (site, _) in sources.items()}
-        groups = {
-            len(value)
-            for value in (*args, *kwargs.values())
-            if isinstance(value, (list, tuple, Groups)) and releases_in(value)
-        }
+        sequences = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple, Groups))]
+        groups = {len(value) for value in sequences if releases_in(value)}
         axes = labels(*_names(fitted, sites, predictions, groups), sites, (args, kwargs))
         for name, (site, _) in sources.items():
             named = axes[0].get(name, [])

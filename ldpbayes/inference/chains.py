@@ -351,10 +351,9 @@ class NumpyroChains:
         sampling, density = self.sampling, self.density
         kernel, model, args, kwargs = sampling.outside, density.model, density.args, density.kwargs
         parts, structure = jax.tree.flatten((args, kwargs))
-        ours = {id(leaf) for data in density.data for leaf in jax.tree.leaves(data)}
-        large = [
-            i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT_BYTES
-        ]
+        arrays = [leaf for data in density.data for leaf in jax.tree.leaves(data)]
+        ours = {id(leaf) for leaf in arrays if getattr(leaf, "nbytes", 0) > MAX_CONSTANT_BYTES}
+        large = [i for i, leaf in enumerate(parts) if id(leaf) in ours]
         if large and callable(kernel):
             # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
             def model_of_arrays(arrays: dict[int, Array]) -> Any:

@@ -42,7 +42,7 @@ class Model:
         raise NotImplementedError
 
     def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Arguments:
-        """Return arguments as the model reads them, and entries for the result's attributes, `attrs` if it exists."""
+        """Return arguments as the model reads them, and entries for the attributes of the result (in `attrs` later)."""
         return arrays_in(self, args, kwargs, attrs)
 
     def tuned(self, *args: Any, **kwargs: Any) -> NumpyroModel:

@@ -34,8 +34,8 @@ LEAST_EIGENVALUE = 1e-10  # of the correlations of the scores: below it, paramet
 
 
 class Outcomes(NamedTuple):
-    """Values that a mechanism may release, so that integrals are sums. Beyond cells at both ends, the density repeats
-    that of the cell, each time smaller by the factor that the values at two places show.
+    """Values that a mechanism may release, so that integrals are sums; beyond end cells, the density falls off by a
+    factor.
     """
 
     values: np.ndarray  # (n, *event)

@@ -32,14 +32,12 @@ class ReplicatedFit:
     ----------
     model : callable
         NumPyro model with one argument, the data set.
-    num_warmup, num_samples : int
-        For each chain: the number of warm-up iterations, which are discarded, and the number of draws.
+    num_warmup, num_samples, **options
+        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. And options of
+        ``numpyro.infer.NUTS``, such as ``target_accept_prob``, with which chains sample all posteriors.
     sketched : bool
-        True (default) if all records of a release have the same law, so that a sketch can replace the release. Use
-        False for regressions, where the law of a record depends on its covariates.
-    **options
-        Options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``. With any option, chains sample all
-        posteriors.
+        Whether all records of a release have the same law, so that a sketch can replace the release, unlike in
+        regressions, where the law of a record depends on its covariates.
     """
 
     def __init__(

@@ -85,9 +85,7 @@ def by_name(tables: Any) -> dict[str, Any]:
 
 
 class Workload:
-    """Releases by name, each of a matrix times the cells of one table; and this table, if it is one of them. ``matrix``
-    and ``values`` are of all reported values, over the standard deviations of noise, ``precision`` is of the cells.
-    """
+    """Releases of matrices times the cells of one table, with ``matrix`` and ``values`` over the noise's deviations."""
 
     def __init__(self, tables: Any, queries: Any) -> None:
         self.tables = by_name(tables)

@@ -109,9 +109,11 @@ class Tables:
     coefficients: Array  # (all pieces, TABLE_DEGREE + 1), of powers of a place from −1 to 1 on a piece, upwards
     others: Array  # records without a table, whose likelihood is computed; 0 stands for it
 
+    ends = property(lambda self: (self.low, self.low + self.width * self.pieces))
+
     def __call__(self, x: Array) -> jax.Array:
         """Log-likelihoods (records,) at numbers (records,)."""
-        inside = jnp.clip(x, self.low, self.low + self.width * self.pieces)
+        inside = jnp.clip(x, *self.ends)
         place = (inside - self.low) / self.width
         piece = jnp.clip(jnp.floor(place), 0, self.pieces - 1)
         coefficients = self.coefficients[self.first + piece.astype(int)]

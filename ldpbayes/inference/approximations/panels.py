@@ -76,10 +76,8 @@ class DataAsTheyAre(Surrogate):
                 return None
             density = finer
             # The margin is there because draws from the refined posterior will lie elsewhere.
-            if (
-                Certificate(density, density, chains.example, chains.measure).error(positions)
-                <= 0.1 * SKETCH_ERROR_NATS
-            ):
+            certificate = Certificate(density, density, chains.example, chains.measure)
+            if certificate.error(positions) <= 0.1 * SKETCH_ERROR_NATS:
                 break
         return density
 

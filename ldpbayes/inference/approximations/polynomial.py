@@ -129,11 +129,9 @@ def expand(
         The points (values of the parameters) to which the polynomial is fitted: those of an expansion, to which the new
         one can then be added, or the posterior draws of a result of `fit`. Default: points around the posterior mode of
         the records in the arguments. Raises ValueError if there are several modes.
-    order : int, optional
-        Order of the polynomial: 2, 3 or 4. A higher order is more exact, but needs more points. Default: the order of
-        ``at``, if this is an expansion. Otherwise, the function chooses an order.
-    seed : int
-        Random seed for the choice of the points.
+    order, seed : int
+        Order of the polynomial: 2, 3 or 4 (by default that of ``at``, or chosen). A higher order is more exact, but
+        needs more points. And the random seed for the choice of the points.
 
     Examples
     --------
@@ -184,9 +182,7 @@ class _PolynomialDensity(Density):
 
 
 class SplitModel:
-    """A model that is cut, with passes over the records below its cut, and what is above, once `compile` was called.
-    Parameters are flat, (m, n), in the order of names; coordinates are (m, *cut.shape). Raises `NoExpansion`.
-    """
+    """A model that is cut, with passes over its records; parameters are flat (m, n), coordinates (m, *cut.shape)."""
 
     def __init__(self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, least: int) -> None:
         self._density, self._strategy, self.key = density, strategy, key
@@ -339,9 +335,8 @@ class ExpandedRecords(Expanded):
             order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
             # Reweighting takes a pass a draw, but no slopes and no other chains.
             passes, reweighting = 3 * passes_for(frame, order), self.sampling.num_samples * self.sampling.num_chains
-            tolerable = (
-                MODERATE_SD_NATS if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD_NATS
-            )
+            costly = order == self.expansion.order or passes > reweighting
+            tolerable = MODERATE_SD_NATS if costly else NEGLIGIBLE_SD_NATS
             # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
             if sd <= tolerable or (self.given and not sd <= HOPELESS_SD_NATS):
                 return None
