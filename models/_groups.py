@@ -70,7 +70,9 @@ def hierarchical(
     mean), ``theta`` (the mean of each group), ``tau`` (the standard deviation of the group means), ``sigma`` (the
     standard deviation within each group) and ``z``, or several sites ``z_0``, ``z_1``, ... if mechanisms have different
     classes (see `observe`). The axis of ``theta`` is called ``group``. To label it, use ``release.sketch(by=names)`` as
-    data, or the option ``coords={"group": names}`` of `fit`. Priors are in the unit of the data.
+    data, or the option ``coords={"group": names}`` of `fit`. Default priors, in the unit of the data: normal with mean
+    0 and standard deviation 5 for ``mu``, half-normal with scale 2 for ``tau``, and gamma with shape 2 and rate 1 for
+    ``sigma``.
     """
     population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
     within = numpyro.sample("sigma", sigma)
@@ -129,7 +131,8 @@ def regional_histograms(
     ``mu`` and standard deviation ``tau``. Returns ``model(regions)`` with sites ``mu``, ``tau``, ``theta`` (a row of
     shares for each region) and ``z`` (or several, as in `hierarchical`). The argument ``regions`` is
     ``release.sketch(by=region)``, or a sequence with a release or a sketch for each region. Raises TypeError if these
-    have different numbers of categories.
+    have different numbers of categories. Default priors: normal with mean 0 and standard deviation 2, and half-normal
+    with scale 1.
     """
     grouped = isinstance(regions, Sketch)
     categories = sorted({release.mechanism.categories for release in ([regions] if grouped else regions)})

@@ -49,10 +49,10 @@ def multivariate_normal(
     Parameters
     ----------
     mean, scale : numpyro.distributions.Distribution
-        Priors of each column, in its unit.
+        Priors of each column, in its unit. Default: standard normal, and half-normal with scale 1.
     concentration : float or None
         Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix, which is uniform with 1.
-        With None, the columns are independent.
+        With None, the columns are independent. Default: 2.
     """
     observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
@@ -77,8 +77,8 @@ def perturbed_covariates(
     Parameters
     ----------
     slope, intercept, mean, scale, concentration
-        Priors of each slope, of the intercept (None for no intercept), and of the covariates, as in
-        `multivariate_normal`.
+        Priors of each slope and of the intercept (None for no intercept), by default normal with mean 0 and standard
+        deviation 2, and of the covariates, as in `multivariate_normal`.
     response : callable
         A function from the linear predictor to the law of the response, by default that of a logistic regression.
     """
@@ -115,7 +115,8 @@ def linear_regression(
     ----------
     slope, sigma, intercept, mean, scale, concentration
         Priors of each slope, of ``sigma``, of the intercept and the mean of each covariate (None for 0), and of the
-        scales and correlations of the covariates, as in `multivariate_normal`.
+        scales and correlations of the covariates, as in `multivariate_normal`. Default: normal with mean 0 and variance
+        5, half-normal with scale 1, None, None, half-normal with scale √2.5, and 2.
     count : float or Release, optional
         Only for a sum of statistics whose mechanism does not state the number of records: this number, or a release of
         it with noise. The posterior then has a site ``count`` for the true number.
@@ -206,7 +207,8 @@ def label_regression(
         have the same prior.
     slope, intercept, sigma
         Priors of each slope and of the intercept, in the unit of the linear predictor, and of the second argument of
-        ``response``, such as a standard deviation (None if it has none).
+        ``response``, such as a standard deviation (None if it has none). Default: standard normal, normal with mean 0
+        and standard deviation 10, and half-normal with scale 5.
     response : callable
         A function from the linear predictor (N,) and ``sigma`` to the law of the labels, such as ``dist.Normal``,
         ``dist.Laplace`` or ``dist.LogNormal``.

@@ -57,7 +57,8 @@ def small_areas(
         whose logits are normal.
     intercept, spread, slope, concentration : numpyro.distributions.Distribution
         Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, of each
-        slope, and of the concentration of a negative binomial response.
+        slope, and of the concentration of a negative binomial response. Default: normal with mean 0 and standard
+        deviation 5, half-normal with scale 1, standard normal, and gamma with shape 2 and rate 0.1 (mean 20).
     """
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")

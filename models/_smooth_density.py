@@ -92,7 +92,8 @@ def smooth_density(
         Number of knots of the log density, at least 4. For whole numbers, at most as many are used as there are whole
         numbers in the interval.
     roughness : numpyro.distributions.Distribution
-        Prior of τ, about the standard deviation of the log density over the interval (0 for a uniform law).
+        Prior of τ, about the standard deviation of the log density over the interval (0 for a uniform law). Default:
+        half-normal with scale 2.
     outside : numpyro.distributions.Distribution, optional
         Only if original records may lie outside the interval: they count as records at the nearest end, which then has
         a positive probability. This prior is for the log odds of this probability, compared with the probability

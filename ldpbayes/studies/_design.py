@@ -34,9 +34,7 @@ LEAST_EIGENVALUE = 1e-10  # of the correlations of the scores: below it, paramet
 
 
 class Outcomes(NamedTuple):
-    """Values that a mechanism may release, so that integrals are sums; beyond end cells, the density falls off by a
-    factor.
-    """
+    """Values that a mechanism may release, so that integrals are sums; beyond end cells, densities fall by a factor."""
 
     values: np.ndarray  # (n, *event)
     volume: np.ndarray  # (n,), 1 where values have probabilities

@@ -70,9 +70,7 @@ class CalibrationStudy:
 
     @property
     def data(self) -> Any:
-        """The PIT values and the ranks as ArviZ data, in the groups ``prior_sbc`` and ``ranks``, for plots such as
-        ``arviz_plots.plot_ecdf_pit``. The axis ``draw`` has the replicates.
-        """
+        """PIT values and ranks as ArviZ data (``prior_sbc`` and ``ranks``), with replicates along the axis ``draw``."""
         groups = {"prior_sbc": self.pit} | ({"ranks": self.ranks} if self.draws is not None else {})
         return data_by_group({k: {name: values[None] for name, values in group.items()} for k, group in groups.items()})
 
