@@ -1,7 +1,7 @@
 """Plots of posteriors, releases, trade-off curves, bootstrap replicates and studies.
 
-Every function draws on Matplotlib axes ``ax``, by default the current axes, and returns these axes. The colours are
-from the palette of Okabe and Ito, which colour-blind readers can distinguish.
+Every function draws on Matplotlib axes ``ax``, by default the current axes, and returns them. Colour-blind readers can
+distinguish the colours (palette of Okabe and Ito).
 """
 
 import itertools
@@ -63,11 +63,9 @@ def plot_intervals(
     estimates : mapping of str to mapping of str to array_like
         ``{group: {analysis: draws}}``, where ``draws`` is an array of any shape, with posterior draws of the number.
         The first group is at the top.
-    reference : array_like, optional
-        Posterior draws of the number in a reference analysis. A grey line shows the mean, and a grey band the interval.
-        Default: no reference.
-    level, ax : float and matplotlib.axes.Axes, optional
-        Posterior probability of the intervals. Default: 0.95, and the current axes.
+    reference, level, ax
+        Posterior draws in a reference analysis, shown by a grey line and band, the probability of the intervals, and
+        the axes.
     """
     ax = _axes(ax, "top", "right", "left")
     analyses = list(dict.fromkeys(name for group in estimates.values() for name in group))
@@ -112,13 +110,10 @@ def plot_shares(
     x : array_like (k,)
         The values, such as codes of categories. The difference between neighbouring values is 1.
     shares : mapping of str to array_like (..., k) or FrequencyEstimate
-        For each analysis: posterior draws of the k probabilities, or a point estimate from `ldpbayes.frequencies`. For
-        draws, the plot shows the mean and an equal-tailed interval. For a point estimate, it shows the confidence
-        interval, if there are standard errors.
-    truth : array_like (k,), optional
-        True probabilities, shown as grey marks. Default: none.
-    level, ax : float and matplotlib.axes.Axes, optional
-        Posterior probability or coverage of the intervals. Default: 0.95, and the current axes.
+        For each analysis: posterior draws of the k probabilities, shown with equal-tailed intervals, or a point
+        estimate from `ldpbayes.frequencies`, with its confidence intervals if there are standard errors.
+    truth, level, ax
+        True probabilities (k,), shown as grey marks, posterior probability or coverage of the intervals, and the axes.
     """
     ax = _axes(ax, "top", "right")
     colours, x = _colours(list(shares)), np.asarray(x, float)
@@ -149,25 +144,20 @@ def plot_density(
 ) -> "Axes":
     """Plot densities or cdfs with two bands: a dark band for each point, and a lighter band for all points together.
 
-    At each point, the dark band contains the curve with the posterior probability ``level``. The lighter band contains
-    the curve at all points together with this probability. It is mean ± c sd, cut at 0, where sd is the posterior
-    standard deviation at a point, and c is the same number for all points.
+    Each band contains the curve, at a point or at all points together, with the posterior probability ``level``. The
+    lighter band is mean ± c sd, cut at 0, with the posterior standard deviation sd at a point, and one number c for all
+    points.
 
     Parameters
     ----------
     x : array_like (k,)
         The points at which the curves are known, in the unit of the data, in increasing order.
     curves : mapping of str to array_like (..., k) or Estimate
-        For each analysis: posterior draws of the curve at the points, or an estimate of the curve. For a density,
-        `ldpbayes.predict` with ``kind=ldpbayes.functionals.density(x)`` gives draws, and the method ``of`` of a
-        `DensityEstimate` gives an estimate.
-    release : Release, optional
-        A release of numbers, whose histogram is shown between the first and the last point. The area of a bar is the
-        share of the released numbers in its bin. Default: none.
-    truth : array_like (k,), optional
-        The true curve, shown as a grey line. Default: none.
-    level, ax : float and matplotlib.axes.Axes, optional
-        Posterior probability of each of the two bands. Default: 0.95, and the current axes.
+        For each analysis: posterior draws of the curve, as from `ldpbayes.predict` with
+        ``kind=ldpbayes.functionals.density(x)``, or an estimate, as from the method ``of`` of a `DensityEstimate`.
+    release, truth, ax
+        A release of numbers, whose histogram is shown between the first and the last point, where the area of a bar is
+        the share of the released numbers in its bin; the true curve (k,), shown as a grey line; and the axes.
     """
     x, level = np.asarray(checked("x", x, *FINITE_NUMBERS)), checked("level", level, *ONE_INSIDE_0_1)
     if x.ndim != 1 or np.any(np.diff(x) <= 0):
@@ -205,11 +195,10 @@ def plot_areas(
     level: float = 0.9,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot the released rates of areas together with posterior intervals, with one row for each area.
+    """Plot the released rates of areas and posterior intervals, a row for each area, by the posterior mean.
 
-    The rows are ordered by the posterior mean of the rate in the population. If there are more than 60 areas, only some
-    of them are labelled, at equal distances. Released rates far from all others (by more than 3 interquartile ranges)
-    are triangles at the edge of the picture.
+    If there are more than 60 areas, only some are labelled, at equal distances. Released rates far from all others (by
+    more than 3 interquartile ranges) are triangles at the edge of the picture.
 
     Parameters
     ----------
@@ -217,15 +206,14 @@ def plot_areas(
         Released rates: noisy counts divided by exposures (such as numbers of people), or NaN if no count was reported.
     population : array_like (..., areas)
         Posterior draws of the rates in the population, such as the site ``rate`` of `ldpbayes.models.small_areas`. An
-        xarray array with axes ``chain`` and ``draw``, or ``sample``, may have them in any order. Raises ValueError if
-        the last of the other axes is not the axis of areas.
+        xarray array may have its axes ``chain`` and ``draw``, or ``sample``, in any order. Raises ValueError if the
+        last of the other axes is not the axis of areas.
     table : array_like (..., areas), optional
         Posterior draws of the rates in the table before noise: draws of `ldpbayes.tables.true_table`, divided by
-        exposures. Default: none.
-    labels : sequence of str, optional
-        Names of the areas. Default: the coordinates of ``population``, if it is an xarray array.
-    level, ax : float and matplotlib.axes.Axes, optional
-        Posterior probability of the equal-tailed intervals. Default: 0.9, and the current axes.
+        exposures.
+    labels, level, ax
+        Names of the areas (by default the coordinates of an xarray array), posterior probability of the equal-tailed
+        intervals, and the axes.
     """
     ax = _axes(ax, "top", "right", "left")
     raw, population = np.asarray(raw, float), _draws_first(population)
@@ -265,8 +253,8 @@ def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = No
 
     Parameters
     ----------
-    release, bins, ax : Release, int or array_like, and matplotlib.axes.Axes
-        A release of numbers, the number of bins or their edges, as in ``numpy.histogram`` (default: 60), and the axes.
+    release, bins, ax
+        A release of numbers, the number of bins or their edges, as in ``numpy.histogram``, and the axes.
     """
     ax = _axes(ax, "top", "right")
     ax.hist(np.asarray(release.values), bins=bins, color="#999999")
@@ -280,18 +268,16 @@ def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = No
 def plot_tradeoffs(
     curves: "Mapping[str, Tradeoff | Guarantee]", *, envelopes: "Sequence[Tradeoff]" = (), ax: "Axes | None" = None
 ) -> "Axes":
-    """Plot trade-off curves, which show how well an attacker can tell two possible values of a record apart.
-
-    For each rate of false alarms, a curve shows the smallest possible rate of missed detections.
+    """Plot trade-off curves: for each rate of false alarms, the smallest possible rate of missed detections of an
+    attacker who tries to tell two possible values of a record apart.
 
     Parameters
     ----------
     curves : mapping of str to Tradeoff or Guarantee
         The curves by their labels in the legend. Each curve is for one budget.
-    envelopes : sequence of Tradeoff
-        Further curves, such as results of `ldpbayes.privacy.approximate_tradeoff`, drawn as thin grey lines.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on. Default: the current axes.
+    envelopes, ax
+        Further curves, such as results of `ldpbayes.privacy.approximate_tradeoff`, drawn as thin grey lines, and the
+        axes.
     """
     from ldpbayes.privacy import Guarantee
 
@@ -319,24 +305,21 @@ def plot_design(
     delta: float = 0.0,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Plot the widths of confidence intervals against the privacy budget ε, for all mechanisms of a plan.
-
-    Mechanisms of the same class are points of one line. Each class has a colour, and each number of people a style of
-    line.
+    """Plot the widths of confidence intervals against the privacy budget ε: a colour and line for each class of
+    mechanisms, and a style of line for each number of people.
 
     Parameters
     ----------
-    plan : SurveyDesign
-        A plan made by `ldpbayes.studies.design`.
-    name : str
-        The parameter or functional that is estimated: one of ``plan.names``. Raises ValueError for another name.
+    plan, name : SurveyDesign and str
+        A plan made by `ldpbayes.studies.design`, and the parameter or functional that is estimated: one of
+        ``plan.names``. Raises ValueError for another name.
     counts : sequence of int
-        Numbers of people in the survey, at most four numbers. Default: 1,000 and 10,000.
+        Numbers of people in the survey, at most four numbers.
     delta : float
-        The δ for which ε is computed, unless a mechanism states its own δ. Default: 0. Raises ValueError if a mechanism
-        has no finite ε for this δ.
-    level, ax : float and matplotlib.axes.Axes, optional
-        Coverage of the intervals. Default: 0.95, and the current axes.
+        The δ for which ε is computed, unless a mechanism states its own δ. Raises ValueError if a mechanism has no
+        finite ε for this δ.
+    level, ax
+        Coverage of the intervals, and the axes.
     """
     if name not in plan.names:
         raise ValueError(f"name must be one of {', '.join(plan.names)}, got {name!r}")
@@ -372,8 +355,7 @@ def plot_calibration(
 ) -> "Axes":
     """Plot the result of a calibration study: one curve for each parameter, and a band for calibrated posteriors.
 
-    The PIT (probability integral transform) value of a parameter is the posterior probability below its true value. A
-    curve is the empirical cdf of the PIT values of one parameter over all replicates, minus the uniform cdf. If
+    A curve is the empirical cdf of the PIT values (see `CalibrationStudy`) of one parameter, minus the uniform cdf. If
     posteriors are calibrated, the curve is in the band. Other curves mean:
 
     - Above the band on the left and below it on the right: the posteriors are too narrow.
@@ -382,13 +364,12 @@ def plot_calibration(
 
     Parameters
     ----------
-    study : CalibrationStudy
-        A study made by `ldpbayes.studies.sbc`.
-    names : sequence of str, optional
-        Names of the parameters to show. Default: all. Raises ValueError for unknown names.
-    confidence, ax : float and matplotlib.axes.Axes, optional
-        Probability with which the whole curve of one parameter lies in the band, if posteriors are calibrated. Default:
-        0.99, and the current axes.
+    study, names : CalibrationStudy and sequence of str
+        A study made by `ldpbayes.studies.sbc`, and the parameters to show, by default all. Raises ValueError for
+        unknown names.
+    confidence, ax
+        Probability with which the whole curve of one parameter lies in the band, if posteriors are calibrated, and the
+        axes.
     """
     unknown = [name for name in names or () if name not in study.pit]
     if unknown:
@@ -420,14 +401,12 @@ def plot_replicates(
 
     Parameters
     ----------
-    estimate : BootstrapEstimate
-        An estimate made by `ldpbayes.parametric_bootstrap`.
-    name : str
-        The parameter: one of ``estimate.names``. Raises ValueError for another name.
-    reference : float, optional
-        Another estimate to compare with, such as the estimate from original records, shown as a grey line.
-    level, ax : float and matplotlib.axes.Axes, optional
-        Coverage of the confidence interval, strictly between 0 and 1. Default: 0.95, and the current axes.
+    estimate, name : BootstrapEstimate and str
+        An estimate made by `ldpbayes.parametric_bootstrap`, and one of ``estimate.names``. Raises ValueError for
+        another name.
+    reference, level, ax
+        Another estimate, such as that from original records, shown as a grey line, the coverage of the interval, and
+        the axes.
     """
     if name not in estimate.names:
         raise ValueError(f"name must be one of {', '.join(estimate.names)}, got {name!r}")
@@ -470,7 +449,6 @@ def _draws_first(draws: Any) -> Any:
 
 
 def _draws(name: str, draws: Any, size: int, what: str) -> np.ndarray:
-    """Draws (draws, size) of some numbers, which must be along the last axis."""
     draws = np.asarray(_draws_first(draws))
     if draws.shape[-1:] != (size,):
         raise ValueError(f"{name} must have {what} along the last axis, got shape {draws.shape}")
@@ -483,7 +461,6 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def _axes(ax: "Axes | None", *without: str) -> "Axes":
-    """Axes to draw on, without spines at some sides."""
     if ax is None:
         require("demo", "matplotlib")
         from matplotlib import pyplot

@@ -1,9 +1,9 @@
 """Functions that return NumPyro models for common kinds of releases (model factories).
 
-A factory takes priors, which are NumPyro distributions, and returns a model for `ldpbayes.fit`. The argument of the
-model is a release or a sketch. The model raises TypeError if the release is of another kind, such as numbers instead of
-categories. The docstrings list the sites (named variables) of each model. You can write such models yourself with
-`ldpbayes.observe`. If [KJKH] states families of priors, the default priors are of these families.
+A factory takes priors, which are NumPyro distributions, and returns a model of a release or a sketch, for
+`ldpbayes.fit`. The model raises TypeError if the release is of another kind, such as numbers instead of categories. The
+docstrings list the sites (named variables) of each model; ``z`` has the released values. You can write such models
+yourself with `ldpbayes.observe`. If [KJKH] states families of priors, the default priors are of these families.
 """
 
 from ldpbayes.models._formula import regression

@@ -56,9 +56,7 @@ class AlongAxes(_LinearMap):
 
 
 class _Coordinates(constraints.greater_than):
-    """The real line in the coordinates (x − center)/scale, or the positive numbers in (log x − center)/scale; or
-    vectors, to which a linear map is applied before. NumPyro lets "greater than −∞" depend on other sites.
-    """
+    """(x − center)/scale or, for positive x, (log x − center)/scale, after a linear map of vectors."""
 
     def __init__(self, center: Any, scale: Any, positive: bool = False, linear: _LinearMap | None = None) -> None:
         super().__init__(jnp.full(jnp.shape(center), 0.0 if positive else -jnp.inf))
@@ -114,10 +112,8 @@ def located(law: dist.Distribution, center: Any, scale: Any) -> dist.Distributio
 
 
 def pooled(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
-    """A normal law in coordinates that are nearly standard normal a posteriori ([PRS]). Given an estimate `center` ±
-    error, precision = 1/error² (0 for none), the posterior is Normal(w center + (1 − w) loc, w error²), with w = scale²
-    / (scale² + error²), and the coordinate is the value less that mean, over that standard deviation: the centred form
-    where the estimate is sharp, the non-centred one where there is none.
+    """A normal law in coordinates that are nearly standard normal a posteriori ([PRS]): centred where an estimate
+    `center` ± error is sharp (precision = 1/error²), non-centred where it is not.
     """
     informed = jnp.square(scale) * jnp.asarray(precision)
     weight = informed / (1 + informed)
@@ -126,10 +122,7 @@ def pooled(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: Array
 
 
 def pooled_relative(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
-    """Vectors of independent normal numbers in the coordinates of `pooled`, where the estimates (..., k) are known but
-    for a number that is added to all k, such as the level of logits. Given the law, this number is normal, too: the
-    coordinates are longer in the direction in which it moves the vector.
-    """
+    """Normal numbers in the coordinates of `pooled`, with estimates (..., k) up to a number that is added to all k."""
     loc, scale, center, precision = jnp.broadcast_arrays(loc, scale, center, jnp.asarray(precision, float))
     informed = jnp.square(scale) * precision
     sharpness = precision / (1 + informed)  # of loc − center, which is this number and an error
@@ -145,9 +138,7 @@ def pooled_relative(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precisi
 
 
 def pooled_gamma(loc: ArrayLike, concentration: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:
-    """The law of loc + log g for g ~ Gamma(concentration, concentration), of mean 1: counts whose rates have it are
-    negative binomial. The coordinates are those of `pooled`, with a prior precision of `concentration`.
-    """
+    """The law of loc + log g for g ~ Gamma(concentration, concentration), in coordinates as of `pooled`."""
     gamma = dist.Gamma(concentration, concentration, validate_args=False)
     parts = [transforms.ExpTransform().inv, transforms.AffineTransform(loc, 1.0)]
     total = concentration + jnp.asarray(precision)

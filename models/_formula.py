@@ -63,24 +63,22 @@ class regression(Model):
     Parameters
     ----------
     formula : str
-        Formula in the syntax of the package formulaic, which must be installed (extra ``formula``). Example: ``"income
-        ~ age + C(education) + (1 | region)"``, where the last term is a random intercept for each region. Terms such as
-        ``offset(log(days))`` are added with the coefficient 1. The data frame need not have a column with the answer.
+        Formula in the syntax of the package formulaic (extra ``formula``), such as ``"income ~ age + C(education) + (1
+        | region)"``, where the last term is a random intercept for each region. Terms such as ``offset(log(days))``
+        have the coefficient 1. The data frame need not have a column with the answer.
     family : {"normal", "student_t", "poisson", "bernoulli"}
-        The law of an original answer. The linear predictor is the mean for "normal" (default), the location for
-        "student_t", the log of the mean for "poisson", and the logit of the probability for "bernoulli".
+        The law of an original answer. The linear predictor is the mean for "normal", the location for "student_t", the
+        log of the mean for "poisson", and the logit of the probability for "bernoulli".
     priors : dict of str to numpyro.distributions.Distribution, optional
-        Priors by name. The defaults are similar to the defaults of the package bambi. In the defaults, m and s are the
-        two numbers of ``answer``. For "poisson" and "bernoulli", m is 0 and s is 1.
+        Priors by name. The defaults, similar to those of the package bambi, follow from the two numbers m and s of
+        ``answer``. For "poisson" and "bernoulli", m is 0 and s is 1.
 
-        - ``"intercept"`` is the prior of ``at_means``. Default: Normal(m, 2.5 s).
-        - The name of a column of the design matrix, such as ``"age"``, is the prior of the coefficient of this column.
-          Default: Normal(0, 2.5 s / d), where d is the standard deviation of the column.
-        - ``"tau"`` is the prior of the standard deviation of the effects of regions or other groups. Default:
-          half-normal with scale 2.5 s.
-        - ``"sigma"`` is the prior of the scale of a "normal" or "student_t" answer. Default: half-Student's t with 4
-          degrees of freedom and scale s.
-        - ``"nu"`` is the prior of the degrees of freedom of "student_t". Default: Gamma(2, 0.1).
+        - ``"intercept"``: of ``at_means``. Default: Normal(m, 2.5 s).
+        - The name of a column of the design matrix, such as ``"age"``: of its coefficient. Default: Normal(0, 2.5 s /
+          d), where d is the standard deviation of the column.
+        - ``"tau"``: of the standard deviation of the effects of groups. Default: half-normal with scale 2.5 s.
+        - ``"sigma"`` and ``"nu"``: of the scale and the degrees of freedom of an answer. Default: half-Student's t with
+          4 degrees of freedom and scale s, and Gamma(2, 0.1).
     answer : pair of float, optional
         Rough guesses of the mean and the standard deviation of the original answers, in their unit. Default: the middle
         between the clipping bounds, and a quarter of the distance between the bounds.
@@ -113,14 +111,13 @@ class regression(Model):
     def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
         frame, release = (self.__signature__.bind(*args, **kwargs).arguments.get(key) for key in ("frame", "release"))
         if isinstance(frame, Release) or (attrs is None and not isinstance(release, Release) and release is not None):
-            raise TypeError(
-                f"the model takes a data frame and a Release with one answer for each row, got {type(release).__name__}"
-            )
+            takes = "the model takes a data frame and a Release with one answer for each row"
+            raise TypeError(f"{takes}, got {type(release).__name__}")
         if attrs is not None:
             design = self.formula.design(frame, attrs.get("design", "{}"))
-            return (design, release), {}, {"design": design.learned}
-        design = self._design_of_fit(frame, release)
-        self.learned = design.learned
+        else:
+            design = self._design_of_fit(frame, release)
+            self.learned = design.learned
         return (design, release), {}, {"design": design.learned}
 
     def _design_of_fit(self, frame: Any, release: Release | None) -> DesignMatrix:
@@ -148,10 +145,8 @@ class regression(Model):
         if names:
             law: dist.Distribution = dist.Normal(0.0, wide / design.unit)
             if self.priors.keys() & {*names}:
-                by_default = [dist.Normal(0.0, scale) for scale in law.scale]
-                law = _Stacked(
-                    [self.priors.get(name, default) for name, default in zip(names, by_default, strict=True)]
-                )
+                scales = zip(names, law.scale, strict=True)
+                law = _Stacked([self.priors.get(name, dist.Normal(0.0, scale)) for name, scale in scales])
             with numpyro.plate("coefficient", len(names)):
                 slopes = numpyro.sample("coefficients", Located(law, 0 * design.unit, rough / design.unit))
             eta = eta + design.columns @ (slopes * design.unit)

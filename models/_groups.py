@@ -24,9 +24,7 @@ ROUGH_SCALES = 3.0, 0.7  # standard deviations of the mean logits and of those o
 
 
 def rough_means(releases: Sequence[Release | Sketch], spread: ArrayLike) -> tuple[Any, Any]:
-    """Mean of each group's records before clipping, and its precision given their standard deviation `spread`: 0 for
-    groups without values, with a budget a record, or under a mechanism whose values cannot be made unbiased.
-    """
+    """Group means before clipping, and their precisions given the standard deviation `spread`, 0 where unknown."""
     # Concrete releases are averaged outside the trace, and a kind of mechanism is handled at once: the trace is small.
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(releases))
     with contextlib.nullcontext() if traced else jax.ensure_compile_time_eval():
@@ -68,19 +66,13 @@ def hierarchical(
 ) -> None:
     """Model of numbers in several groups: normal in each group, with group means that are normal around a common mean.
 
-    Returns ``model(releases)`` with sites ``mu`` (the common mean), ``theta`` (the mean of each group), ``tau`` (the
-    standard deviation of the group means), ``sigma`` (the standard deviation within each group) and ``z`` (the released
-    values). The argument ``releases`` is a sequence with a release or a sketch for each group. If the mechanisms of the
-    groups have different classes, ``z`` becomes several sites ``z_0``, ``z_1``, ... (see `observe`).
-
-    The axis of ``theta`` in the results is called ``group``. To label the groups, use ``release.sketch(by=names)`` as
-    data, or the option ``coords={"group": names}`` of `fit`.
-
-    Parameters
-    ----------
-    mu, tau, sigma : numpyro.distributions.Distribution
-        Priors in the unit of the data. Default: normal with mean 0 and standard deviation 5 for ``mu``, half-normal
-        with scale 2 for ``tau``, gamma with shape 2 and rate 1 for ``sigma``.
+    Returns ``model(releases)`` of a sequence with a release or a sketch for each group. Sites: ``mu`` (the common
+    mean), ``theta`` (the mean of each group), ``tau`` (the standard deviation of the group means), ``sigma`` (the
+    standard deviation within each group) and ``z``, or several sites ``z_0``, ``z_1``, ... if mechanisms have different
+    classes (see `observe`). The axis of ``theta`` is called ``group``. To label it, use ``release.sketch(by=names)`` as
+    data, or the option ``coords={"group": names}`` of `fit`. Default priors, in the unit of the data: normal with mean
+    0 and standard deviation 5 for ``mu``, half-normal with scale 2 for ``tau``, and gamma with shape 2 and rate 1 for
+    ``sigma``.
     """
     population_mean, spread = numpyro.sample("mu", mu), numpyro.sample("tau", tau)
     within = numpyro.sample("sigma", sigma)
@@ -111,9 +103,7 @@ def _rough_logits(regions: Any, **_: Any) -> tuple[Any, Any]:
 
 
 def _rough(masses: np.ndarray, weights: np.ndarray, mean: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Most probable logits (categories,) by Fisher scoring from probabilities (n, categories) of weighted values, given
-    their prior mean and scale, and the numbers of answers without noise that would tell as much.
-    """
+    """Most probable logits (categories,) by Fisher scoring, and the numbers of noiseless answers that tell as much."""
     logits = mean
     for _ in range(30):
         shares = special.softmax(logits)
@@ -137,19 +127,12 @@ def regional_histograms(
 ) -> None:
     """Model of categories in several regions, where the shares of the regions vary around common shares.
 
-    The shares of a region are softmax(l), where l is a vector of logits, one for each category. The logits of the
-    regions are normal, with mean ``mu`` and standard deviation ``tau``.
-
-    Returns ``model(regions)`` with sites ``mu``, ``tau``, ``theta`` (a row of shares for each region) and ``z`` (the
-    released values, or several sites as in `hierarchical`). The argument ``regions`` is ``release.sketch(by=region)``,
-    or a sequence with a release or a sketch for each region. Raises TypeError if the releases have different numbers of
-    categories.
-
-    Parameters
-    ----------
-    mu, tau : numpyro.distributions.Distribution
-        Priors of the mean and of the standard deviation of the logit of each category over regions. Default: normal
-        with mean 0 and standard deviation 2, and half-normal with scale 1.
+    The shares of a region are softmax(l), where the logits l, one for each category, are normal over regions, with mean
+    ``mu`` and standard deviation ``tau``. Returns ``model(regions)`` with sites ``mu``, ``tau``, ``theta`` (a row of
+    shares for each region) and ``z`` (or several, as in `hierarchical`). The argument ``regions`` is
+    ``release.sketch(by=region)``, or a sequence with a release or a sketch for each region. Raises TypeError if these
+    have different numbers of categories. Default priors: normal with mean 0 and standard deviation 2, and half-normal
+    with scale 1.
     """
     grouped = isinstance(regions, Sketch)
     categories = sorted({release.mechanism.categories for release in ([regions] if grouped else regions)})

@@ -14,16 +14,9 @@ from ldpbayes.inference import factory
 def clipped_gaussian(
     release: Release | Sketch, mu: dist.Distribution = dist.Normal(0, 5), sigma: dist.Distribution = dist.Gamma(2, 1)
 ) -> None:
-    """Model of normal numbers that were clipped and released with noise ([KJKH] sec. 3.2.1 and Figure 8).
-
-    Returns ``model(release)`` with sites ``mu`` and ``sigma`` (the mean and the standard deviation of the original
-    numbers), and ``z`` (the released values).
-
-    Parameters
-    ----------
-    mu, sigma : numpyro.distributions.Distribution
-        Priors of the mean and of the standard deviation of the original numbers, in the unit of the data. Default:
-        normal with mean 0 and standard deviation 5, and gamma with shape 2 and rate 1.
+    """Model of normal numbers that were clipped and released with noise ([KJKH] sec. 3.2.1 and Figure 8). Sites: ``mu``
+    and ``sigma``, the mean and the standard deviation of the original numbers, in their unit. Default priors: normal
+    with mean 0 and standard deviation 5, and gamma with shape 2 and rate 1.
     """
     observe("z", dist.Normal(numpyro.sample("mu", mu), numpyro.sample("sigma", sigma)), release)
 
@@ -31,15 +24,8 @@ def clipped_gaussian(
 @factory("numbers")
 def clipped_exponential(release: Release | Sketch, rate: dist.Distribution = dist.Gamma(2, 1)) -> None:
     """Model of exponential numbers, such as waiting times, that were clipped and released with noise ([KJKH] sec. 3.2.1
-    and Figure 8).
-
-    Returns ``model(release)`` with sites ``rate`` (one divided by the mean of the original numbers) and ``z`` (the
-    released values).
-
-    Parameters
-    ----------
-    rate : numpyro.distributions.Distribution
-        Prior of the rate. Default: gamma with shape 2 and rate 1.
+    and Figure 8). Site: ``rate``, one divided by the mean of the original numbers. Default prior: gamma with shape 2
+    and rate 1.
     """
     observe("z", dist.Exponential(numpyro.sample("rate", rate)), release)
 
@@ -51,15 +37,8 @@ def clipped_counts(
     concentration: dist.Distribution = dist.LogNormal(0, 1),
 ) -> None:
     """Model of counts that were clipped and released with noise. The original counts have a negative binomial law with
-    the variance mean + mean²/concentration.
-
-    Returns ``model(release)`` with sites ``mean``, ``concentration`` and ``z`` (the released values).
-
-    Parameters
-    ----------
-    mean, concentration : numpyro.distributions.Distribution
-        Priors of the mean and the concentration of the original counts. Default: their logarithms are normal with mean
-        0, and standard deviations 2 and 1.
+    the variance mean + mean²/concentration. Sites: ``mean`` and ``concentration``. Default priors: their logarithms are
+    normal with mean 0, and standard deviations 2 and 1.
     """
     law = dist.NegativeBinomial2(numpyro.sample("mean", mean), numpyro.sample("concentration", concentration))
     observe("z", law, release)
@@ -67,32 +46,17 @@ def clipped_counts(
 
 @factory("yes-or-no answers")
 def warner(release: Release | Sketch, theta: dist.Distribution = dist.Beta(1, 1)) -> None:
-    """Model of yes-or-no answers: the share of true "yes" answers ([Warner]).
-
-    Returns ``model(release)`` with sites ``theta`` (the share of true "yes" answers in the population) and ``z`` (the
-    released answers). The mechanism of the release is ``RandomizedResponse(epsilon)``, or another mechanism of two
-    categories.
-
-    Parameters
-    ----------
-    theta : numpyro.distributions.Distribution
-        Prior of the share of true "yes" answers. Default: uniform on [0, 1].
+    """Model of yes-or-no answers ([Warner]), under `RandomizedResponse` or another mechanism of two categories. Site:
+    ``theta``, the share of true "yes" answers in the population. Default prior: uniform on [0, 1].
     """
     observe("z", dist.Bernoulli(numpyro.sample("theta", theta)), release)
 
 
 @factory("categories", theta="Dirichlet([1, ..., 1])")
 def oue_histogram(release: Release | Sketch, theta: dist.Distribution | None = None) -> None:
-    """Model of categories: the share of each category in the population ([KJKH] sec. 3.2.2).
-
-    Returns ``model(release)`` with sites ``theta`` (the share of each category) and ``z`` (the released values). The
-    mechanism of the release is ``OptimalUnaryEncoding(epsilon, categories)``, or another mechanism of categories.
-
-    Parameters
-    ----------
-    theta : numpyro.distributions.Distribution, optional
-        Prior of the vector of shares, whose sum is one. Default: uniform, a Dirichlet law with all concentrations 1
-        ([KJKH] Figure 8).
+    """Model of categories ([KJKH] sec. 3.2.2), under `OptimalUnaryEncoding` or another mechanism of categories. Site:
+    ``theta``, the share of each category in the population. Default prior: uniform, a Dirichlet law with all
+    concentrations 1 ([KJKH] Figure 8).
     """
     protocol: Any = release.mechanism
     prior = dist.Dirichlet(jnp.ones(protocol.categories)) if theta is None else theta

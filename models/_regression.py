@@ -39,23 +39,20 @@ def multivariate_normal(
     scale: dist.Distribution = dist.HalfNormal(1),
     concentration: float | None = 2.0,
 ) -> None:
-    """Model of rows with a multivariate normal law: means, standard deviations and correlations of the columns.
+    """Model of rows with a multivariate normal law, whose columns were released with or without noise.
 
     Returns ``model(release)`` with sites ``mean`` and ``scale`` (the means and standard deviations of the original
-    columns), ``root`` (the Cholesky factor of their correlation matrix, for two columns or more) and ``z`` (the
-    released rows). Each column can be released with or without noise.
-
-    Use this model for a linear regression on covariates with noise: the coefficients follow from the covariance matrix
-    of the columns. The model ignores clipping. Therefore choose clipping bounds that contain nearly all records.
+    columns), ``root`` (the Cholesky factor of their correlation matrix, for two columns or more) and ``z``. The
+    coefficients of a linear regression on covariates with noise follow from the covariance matrix of the columns. The
+    model ignores clipping, so choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
     mean, scale : numpyro.distributions.Distribution
-        Priors of the mean and the standard deviation of each column, in the unit of the column. Default: standard
-        normal, and half-normal with scale 1.
+        Priors of each column, in its unit. Default: standard normal, and half-normal with scale 1.
     concentration : float or None
-        Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix of the columns. With 1,
-        this prior is uniform. With None, the columns are independent. Default: 2.
+        Concentration of the LKJ (Lewandowski-Kurowicka-Joe) prior of the correlation matrix, which is uniform with 1.
+        With None, the columns are independent. Default: 2.
     """
     observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
@@ -72,22 +69,18 @@ def perturbed_covariates(
 ) -> None:
     """Model of a regression in which the covariates are released with noise, and the response without noise.
 
-    Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``z``, and ``mean``, ``scale`` and ``root`` of the
-    covariates, as in `multivariate_normal`. The records are rows. Exactly one column has no noise: the response.
-
-    If some rows are released without noise, call `fit` with ``init_strategy=init_to_median``. Otherwise, chains may
-    stay in a wrong mode, in which a covariate does not vary.
+    Returns ``model(release)`` of rows, in which exactly one column, the response, has no noise. Sites: ``slopes``,
+    ``intercept``, ``z``, and ``mean``, ``scale`` and ``root`` of the covariates, as in `multivariate_normal`. If some
+    rows are released without noise, call `fit` with ``init_strategy=init_to_median``. Otherwise, chains may stay in a
+    wrong mode, in which a covariate does not vary.
 
     Parameters
     ----------
-    slope, intercept : numpyro.distributions.Distribution
-        Priors of each slope and of the intercept. Default: normal with mean 0 and standard deviation 2.
-        ``intercept=None`` means that there is no intercept.
-    mean, scale, concentration
-        Priors of the covariates, as in `multivariate_normal`.
+    slope, intercept, mean, scale, concentration
+        Priors of each slope and of the intercept (None for no intercept), by default normal with mean 0 and standard
+        deviation 2, and of the covariates, as in `multivariate_normal`.
     response : callable
-        A function that returns the law of the response, given the linear predictor. Default: ``dist.BernoulliLogits``,
-        for a logistic regression.
+        A function from the linear predictor to the law of the response, by default that of a logistic regression.
     """
     mechanism: Any = release.mechanism
     d = mechanism.dimension
@@ -109,36 +102,28 @@ def linear_regression(
     count: Any = None,
     exact: bool = False,
 ) -> None:
-    """Model of a linear regression of y on normal covariates x, from released rows (x, y) or sums of statistics of
-    rows.
+    """Model of a linear regression of y on normal covariates x, from released rows (x, y) or sums of statistics of rows
+    ([KJKH] sec. 3.1.1 and 3.2.3; priors of Figure 8).
 
     Returns ``model(release)`` with sites ``slopes``, ``intercept``, ``sigma`` (the standard deviation of y given x),
-    ``z``, and ``mean``, ``scale`` and ``root`` of the covariates, as in `multivariate_normal`. The release has one of
-    these forms:
-
-    - rows whose last column is y, under ``LinearRecordsMechanism`` or other Gaussian noise. A sketch of the rows
-      (``release.sketch()``) is faster;
-    - sums of products such as Σ x y, under ``LinearStatisticsMechanism``. Raises ValueError if the number of records in
-      the sum is not known.
-
-    The model is from [KJKH] sec. 3.1.1 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
-    Therefore choose clipping bounds that contain nearly all records.
+    ``z``, and ``mean``, ``scale`` and ``root`` of the covariates, as in `multivariate_normal`. The release has rows
+    whose last column is y, under ``LinearRecordsMechanism`` or other Gaussian noise (a sketch of the rows is faster),
+    or sums of products such as Σ x y, under ``LinearStatisticsMechanism``. Raises ValueError if the number of records
+    in a sum is not known. The model ignores clipping, so choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
-    slope, sigma : numpyro.distributions.Distribution
-        Priors of each slope and of ``sigma``. Default: normal with mean 0 and variance 5, and half-normal with scale 1.
-    intercept, mean : numpyro.distributions.Distribution or None
-        Priors of the intercept and of the mean of each covariate. Default: None, for 0.
-    scale, concentration
-        Priors of the covariates, as in `multivariate_normal`. Default: half-normal with scale √2.5, and 2.
+    slope, sigma, intercept, mean, scale, concentration
+        Priors of each slope, of ``sigma``, of the intercept and the mean of each covariate (None for 0), and of the
+        scales and correlations of the covariates, as in `multivariate_normal`. Default: normal with mean 0 and variance
+        5, half-normal with scale 1, None, None, half-normal with scale √2.5, and 2.
     count : float or Release, optional
-        Only for a sum of statistics, if the mechanism does not state the number of records: this number. Or a release
-        of the number with noise. The posterior then has a site ``count`` for the true number.
+        Only for a sum of statistics whose mechanism does not state the number of records: this number, or a release of
+        it with noise. The posterior then has a site ``count`` for the true number.
     exact : bool
-        Only for a sum of statistics: True if the model uses the exact law of the sum before noise, which is a Wishart
-        law. This needs ``mean=None`` and ``intercept=None``, and adds a site ``bartlett``. Default: False, for a normal
-        law, which is nearly exact for many records.
+        Only for a sum of statistics: True for the exact law of the sum before noise, a Wishart law. This needs
+        ``mean=None`` and ``intercept=None``, and adds a site ``bartlett``. False for a normal law, which is nearly
+        exact for many records.
     """
     if exact and not (mean is None and intercept is None):
         raise ValueError("exact=True needs means of 0 (Wishart sums): leave out mean and intercept")
@@ -172,25 +157,20 @@ def logistic_regression(
     expansion: Any = None,
 ) -> None:
     """Model of a logistic regression of y on normal covariates x, from released rows (x, y) or sums of statistics of
-    rows.
+    rows ([KJKH] sec. 3.1.2 and 3.2.3; priors of Figure 8).
 
-    Returns ``model(release)`` with the sites of `linear_regression` except ``sigma``. The release has one of these
-    forms:
-
-    - rows whose last column is the label y (0 or 1), under ``LogisticRecordsMechanism``, or with noise only in x;
-    - sums of statistics of the rows, under ``LogisticStatisticsMechanism``. Raises ValueError if the number of records
-      in the sum is not known.
-
-    The model is from [KJKH] sec. 3.1.2 and 3.2.3, and the default priors are from Figure 8. The model ignores clipping.
-    Therefore choose clipping bounds that contain nearly all records.
+    Returns ``model(release)`` with the sites of `linear_regression` except ``sigma``. The release has rows whose last
+    column is the label y (0 or 1), under ``LogisticRecordsMechanism``, or with noise only in x, or sums of statistics,
+    under ``LogisticStatisticsMechanism``. Raises ValueError if the number of records in a sum is not known. The model
+    ignores clipping, so choose clipping bounds that contain nearly all records.
 
     Parameters
     ----------
     slope, intercept, mean, scale, concentration, count
         Priors, and the number of records in a sum, as in `linear_regression`.
     expansion : ldpbayes.likelihood.ChebyshevExpansion, optional
-        Only for rows: a polynomial that replaces the sigmoid function, as in [KJKH]. Default: no polynomial, for an
-        accuracy of 1e-8.
+        Only for rows: a polynomial that replaces the sigmoid function, as in [KJKH]. Default: none, for an accuracy of
+        1e-8.
     """
     mechanism: Any = release.mechanism
     statistics = isinstance(mechanism, LogisticStatisticsMechanism)
@@ -214,27 +194,24 @@ def label_regression(
     sigma: dist.Distribution | None = dist.HalfNormal(5),
     response: Callable[..., dist.Distribution] = dist.Normal,
 ) -> None:
-    """Model of a regression of private labels on public features ([LH]).
+    """Model of a regression of private labels, which are numbers or categories, on public features. Unlike [LH], the
+    model includes the noise of the labels.
 
-    Returns ``model(release)`` with sites ``intercept``, ``slopes``, ``sigma`` and ``z`` (the released labels). Labels
-    are numbers or categories. Raises TypeError for a sketch, because each label has its own features. Raises ValueError
-    if the numbers of labels and of rows of ``features`` differ. Unlike [LH], the model includes the noise of the
-    labels.
+    Returns ``model(release)`` with sites ``intercept``, ``slopes``, ``sigma`` and ``z``. Raises TypeError for a sketch,
+    because each label has its own features, and ValueError if the numbers of labels and of rows of ``features`` differ.
 
     Parameters
     ----------
     features : array (N, d)
         The d features of each of N labels, in the order of the release. Standardise the features, because all slopes
         have the same prior.
-    slope, intercept : numpyro.distributions.Distribution
-        Priors of each slope and of the intercept, in the unit of the linear predictor. Default: standard normal, and
-        normal with mean 0 and standard deviation 10.
-    sigma : numpyro.distributions.Distribution or None
-        Prior of the second argument of ``response``, such as a standard deviation. None means that ``response`` has no
-        second argument. Default: half-normal with scale 5.
+    slope, intercept, sigma
+        Priors of each slope and of the intercept, in the unit of the linear predictor, and of the second argument of
+        ``response``, such as a standard deviation (None if it has none). Default: standard normal, normal with mean 0
+        and standard deviation 10, and half-normal with scale 5.
     response : callable
-        A function that returns the law of the labels, given the linear predictor (N,) and ``sigma``. Examples are
-        ``dist.Normal`` (default), ``dist.Laplace``, ``dist.LogNormal``, or your own function.
+        A function from the linear predictor (N,) and ``sigma`` to the law of the labels, such as ``dist.Normal``,
+        ``dist.Laplace`` or ``dist.LogNormal``.
     """
     features = jnp.asarray(features)
     if len(release) != len(features):
@@ -246,9 +223,7 @@ def label_regression(
 
 
 def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
-    """A release or sketch of statistics as one of a single sum, and the number of records in it. A `count` that was
-    released with noise has a flat prior, and sites ``count`` and ``count_error``, the noise in scales.
-    """
+    """A single sum of statistics, and the number of its records: a site with a flat prior if the number is noisy."""
     mechanism: StatisticsMechanism = release.mechanism
     if isinstance(release, Release) and mechanism.trust_model == "local" and mechanism.count is None:
         total, values = mechanism.total, release.values

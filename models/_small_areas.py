@@ -35,8 +35,7 @@ def small_areas(
     - ``intercept`` and, if there are covariates, ``slopes``;
     - ``effect_state``: the mean log rate of each state, and similarly for every key except the last;
     - ``spread_state``: the standard deviation of the states around the overall mean. ``spread_county``: the standard
-      deviation of the counties within a state. For a negative binomial response, ``concentration`` replaces the last
-      spread;
+      deviation of the counties within a state, or ``concentration`` for a negative binomial response;
     - ``effect``, ``rate`` and ``total``: for each cell, the log rate, the rate, and the expected count;
     - ``z``: the released counts.
 
@@ -49,22 +48,17 @@ def small_areas(
         The expected count of a cell is exposure × rate. Usually, the exposure is the number of people in the cell. For
         a binomial response, it is the number of trials. If the exposure was released with noise, give this release,
         with one value for each cell (a table of equal cells may have them in any order). The true exposure is then a
-        site ``exposure`` with a flat prior. Default: 1.
+        site ``exposure`` with a flat prior.
     covariates : array (cells, d), optional
-        The d covariates of each cell. Standardise the covariates, because all slopes have the same prior. Default:
-        none.
+        The d covariates of each cell. Standardise the covariates, because all slopes have the same prior.
     response : {"poisson", "negative_binomial", "binomial"}
-        The law of a count before noise, and the law of the rates of the cells within a larger area.
-
-        - "poisson" (default): Poisson counts with mean exposure × rate. The rates are log-normal.
-        - "negative_binomial": Poisson counts with mean exposure × rate. The rates have a gamma law.
-        - "binomial": binomial counts, where the rate is a probability. The logits of the rates are normal.
-    intercept, spread, slope : numpyro.distributions.Distribution
-        Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, and of each
-        slope. Default: normal with mean 0 and standard deviation 5, half-normal with scale 1, and standard normal.
-    concentration : numpyro.distributions.Distribution
-        Only for a negative binomial response: prior of the concentration. Default: gamma with shape 2 and rate 0.1
-        (mean 20).
+        The law of a count before noise. "poisson" and "negative_binomial" are Poisson counts with mean exposure × rate,
+        whose rates within a larger area have a log-normal or a gamma law. For "binomial", the rate is a probability,
+        whose logits are normal.
+    intercept, spread, slope, concentration : numpyro.distributions.Distribution
+        Priors of the overall log rate or logit, of each standard deviation of areas within a larger area, of each
+        slope, and of the concentration of a negative binomial response. Default: normal with mean 0 and standard
+        deviation 5, half-normal with scale 1, standard normal, and gamma with shape 2 and rate 0.1 (mean 20).
     """
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
@@ -91,9 +85,8 @@ def small_areas(
         estimate = rough_mean - np.reshape(rough_columns, (-1, len(total))).T @ slopes
         between = numpyro.sample(f"spread_{key}", located(spread, ROUGH_SPREAD, 1 / np.sqrt(2 * len(total))))
         with numpyro.plate(key, len(total)):
-            mean = numpyro.sample(
-                f"effect_{key}", pooled(mean[above] if jnp.ndim(mean) else mean, between, estimate, total)
-            )
+            larger = mean[above] if jnp.ndim(mean) else mean
+            mean = numpyro.sample(f"effect_{key}", pooled(larger, between, estimate, total))
     mean = (mean[cells] if jnp.ndim(mean) else mean) + matrix @ slopes
     # Within an area rates are log-normal, or gamma with a variance of 1/concentration.
     error = 1 / np.sqrt(2 * max(exact_cells, 1.0))
@@ -141,9 +134,8 @@ def _exposures(exposure: Any, count: int, binomial: bool) -> tuple[Any, np.ndarr
 
 def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np.ndarray, np.ndarray]:
     """Log rates or logits (cells,) by the released counts, drawn to the overall one, and the precisions of these."""
-    if table.values is None or isinstance(
-        table.values, jax.core.Tracer
-    ):  # many tables at once have coordinates in common
+    # Many tables at once have coordinates in common.
+    if table.values is None or isinstance(table.values, jax.core.Tracer):
         return np.zeros(len(table)), np.zeros(len(table))
     values = np.asarray(table.values, float)
     reported, exposure = np.isfinite(values), np.broadcast_to(exposure, values.shape)
@@ -160,7 +152,6 @@ def _rough_effects(table: Any, exposure: np.ndarray, binomial: bool) -> tuple[np
 
 
 def _matrix(covariates: Any, count: int) -> np.ndarray:
-    """Covariates (cells, d), of which there may be none."""
     matrix = np.empty((count, 0)) if covariates is None else np.asarray(covariates, float)
     if matrix.ndim != 2 or len(matrix) != count or not np.isfinite(matrix).all():
         allowed = f"finite numbers (cells, d), here of {count} cells"

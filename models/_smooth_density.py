@@ -18,8 +18,8 @@ ODDS_DEVIATION = 1.5  # prior standard deviation of the log odds of an end in th
 
 
 class RoughPosterior(NamedTuple):
-    """Where the coefficients c of a basis and the log odds a of atoms are likely, by a normal likelihood: c with the
-    information Q diag(λ) Qᵀ and the score Q pull at 0; a given c with mean centre − gain c and covariance P diag(μ) Pᵀ.
+    """A normal likelihood of coefficients c of a basis and log odds a of atoms: c with the information Q diag(λ) Qᵀ; a
+    given c with mean centre − gain c and covariance P diag(μ) Pᵀ.
     """
 
     axes: Any  # Q
@@ -29,9 +29,8 @@ class RoughPosterior(NamedTuple):
 
     def located_coefficients(self, prior: dist.Distribution, roughness: Any) -> dist.Distribution:
         precisions = self.sizes + 1 / roughness**2
-        return Located(
-            prior, self.axes @ (self.pull / precisions), 1.0, False, AlongAxes(self.axes, 1 / jnp.sqrt(precisions))
-        )
+        axes = AlongAxes(self.axes, 1 / jnp.sqrt(precisions))
+        return Located(prior, self.axes @ (self.pull / precisions), 1.0, linear=axes)
 
     def located_odds(self, prior: dist.Distribution, coefficients: Any) -> dist.Distribution:
         if self.of_atoms is None:
@@ -43,7 +42,6 @@ class RoughPosterior(NamedTuple):
 def _rough_posterior(
     release: Any, lower: float | None, upper: float | None, knots: int, outside: Any, **_: Any
 ) -> RoughPosterior:
-    """The normal likelihood near the penalised estimate."""
     with contextlib.suppress(ValueError):  # more budgets than a sketch holds
         release = release.sketch(keep_records=False) if isinstance(release, Release) else release
     family = SmoothFamily.of(release.mechanism, lower, upper, knots)
@@ -80,27 +78,26 @@ def smooth_density(
     walk of second order, as for smoothing splines. The law is a `SmoothDensity`, or a `SmoothMass` if the mechanism
     takes whole numbers. Use `predict` with `ldpbayes.functionals` to compute quantiles, shares or the Gini coefficient.
 
-    Returns ``model(release)`` with sites ``roughness`` (the scale τ of the random walk prior), ``log_density`` (the log
-    density at the knots), and ``z`` (the released values). ``log_density`` is computed from the site ``coefficients``
-    (knots − 1,). With the option ``outside``, there are two more sites: ``outside`` (2,) has the probabilities of the
-    two ends of the interval, and ``odds`` (2,) their log odds.
+    Returns ``model(release)`` with sites ``roughness`` (the scale τ of the random walk prior), ``coefficients`` (knots
+    − 1,), from which ``log_density`` (the log density at the knots) is computed, and ``z``. With the option
+    ``outside``, the site ``outside`` (2,) has the probabilities of the two ends of the interval, and ``odds`` (2,)
+    their log odds.
 
     Parameters
     ----------
     lower, upper : float, optional
-        Ends of the interval of the law, in the unit of the data. Raises ValueError if the interval does not include the
-        clipping bounds of the mechanism. Default: the clipping bounds.
+        Ends of the interval of the law, in the unit of the data, at or beyond the clipping bounds. Default: the
+        clipping bounds.
     knots : int
-        Number of knots of the log density, at least 4. For whole numbers, the model uses at most as many knots as there
-        are whole numbers in the interval. Default: 41.
+        Number of knots of the log density, at least 4. For whole numbers, at most as many are used as there are whole
+        numbers in the interval.
     roughness : numpyro.distributions.Distribution
-        Prior of the roughness τ. About τ is the standard deviation of the log density over the interval. With τ = 0,
-        the law is uniform. Default: half-normal with scale 2.
+        Prior of τ, about the standard deviation of the log density over the interval (0 for a uniform law). Default:
+        half-normal with scale 2.
     outside : numpyro.distributions.Distribution, optional
-        Give this prior if original records may lie outside the interval from ``lower`` to ``upper``. They count as
-        records at the nearest end of the interval, which then has a positive probability. The prior is for the log odds
-        of this probability, compared with the probability inside the interval. An example is ``dist.Normal(-3, 1.5)``.
-        Default: no records lie outside.
+        Only if original records may lie outside the interval: they count as records at the nearest end, which then has
+        a positive probability. This prior is for the log odds of this probability, compared with the probability
+        inside, such as ``dist.Normal(-3, 1.5)``.
     """
     family = SmoothFamily.of(release.mechanism, lower, upper, knots)
     size = family.knots - 1

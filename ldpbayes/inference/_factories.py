@@ -36,21 +36,21 @@ def factory(
 ) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, "FactoryModel"]]:
     """Decorator that makes a factory of models from a function of data and options, such as priors.
 
-    The factory takes the options, and checks that priors (options whose annotation is ``numpyro.distributions.
-    Distribution``, perhaps ``| None``) are distributions. It returns a `Model` of the data. The model raises TypeError
-    for releases of another kind, and shows the call that made it.
+    The factory checks that priors (options whose annotation is ``numpyro.distributions.Distribution``, perhaps ``|
+    None``) are distributions. Its result is a `Model` of the data, which raises TypeError for releases of another kind,
+    and shows the call that made it.
 
     Parameters
     ----------
     kind : str
-        The kind of release, or of sketch, that the model takes: "numbers", "categories", "yes-or-no answers",
-        "labels", "rows", "rows or linear statistics" or "rows or logistic statistics".
+        The kind of release, or of sketch, that the model takes: "numbers", "categories", "yes-or-no answers", "labels",
+        "rows", "rows or linear statistics" or "rows or logistic statistics".
     groups : bool
         True if the model takes a sequence of releases, one for each group, or a sketch with groups. Default: False.
     coordinates : callable, optional
-        A function of the data and the options. `fit` calls the function, and gives its result to the argument
-        ``coordinates`` of the model, which is not an option of the factory. Such coordinates make a posterior easier to
-        sample, and must not change the model. Default: none.
+        A function of the data and the options. `fit` gives its result to the argument ``coordinates`` of the model,
+        which is not an option of the factory. Coordinates make a posterior easier to sample, and must not change the
+        model.
     **defaults : str
         For options whose default is None: the text that describes this default in the shown call.
 

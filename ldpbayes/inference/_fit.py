@@ -49,41 +49,39 @@ def fit(
     different_people: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Sample the posterior of a NumPyro model, in most cases of released values.
+    """Sample the posterior of a NumPyro model, in most cases of released values, in double precision.
 
-    If the model has at most three unconstrained parameters, `fit` integrates the posterior on adaptive cells. The draws
-    are then independent, and no chains are run. Otherwise, `fit` samples with chains of NUTS (no-U-turn sampler). `fit`
-    computes in double precision. Later calls with data of the same shapes use the model that the first call compiled.
+    With at most three unconstrained parameters, `fit` integrates the posterior on adaptive cells, and the draws are
+    independent. Otherwise, `fit` samples with chains of NUTS (no-U-turn sampler). Later calls with data of the same
+    shapes use the model that the first call compiled. Equal calls with the same versions of the libraries give equal
+    results.
 
     Parameters
     ----------
     model, *args, **kwargs
         NumPyro model and its arguments, such as releases and sketches. Arguments can be data frames. Inside the model,
         ``frame["age"]`` is then an array (rows,), and ``frame[["age", "income"]]`` a matrix (rows, columns).
-    seed : int
-        Random seed. Default: 0. Equal calls with the same versions of the libraries give equal results.
-    sampler : Sampler, optional
-        How the posterior is sampled. Each field of `Sampler` (``kernel``, ``num_warmup``, ``num_samples``,
-        ``num_chains``, ``chain_method``, ``init_strategy``, ``target_accept_prob``, ``max_tree_depth``, ``dense_mass``
-        and ``progress_bar``) can also be given here by its name, such as ``num_samples=500``.
+    seed, sampler : int, and Sampler, optional
+        Random seed, and how the posterior is sampled. Each field of `Sampler` (``kernel``, ``num_warmup``,
+        ``num_samples``, ``num_chains``, ``chain_method``, ``init_strategy``, ``target_accept_prob``,
+        ``max_tree_depth``, ``dense_mass`` and ``progress_bar``) can also be given here by its name, such as
+        ``num_samples=500``.
     expand : bool or Expansion, optional
         Whether a polynomial replaces the sum of the log-likelihoods of the records: True if possible, False never.
         Default: if this saves time. An `Expansion`, made by `expand`, replaces all records, of which the arguments of
-        the model can then have any part. `fit` checks the polynomial at posterior draws. If it is not exact enough,
-        `fit` reweights the draws, or samples again with the exact log-likelihood.
-    dims : dict, optional
-        For each site (named variable), the names of its axes in the result, such as ``{"slopes": ["region"]}``.
-        Default: the names of the NumPyro plates around the site.
-    coords : dict, optional
-        For each axis, the labels of its entries in the result, such as ``{"region": ["north", "south"]}``. Default: the
-        labels in the data, such as the keys of a `NoisyTable` or the names of groups.
+        the model can then have any part. If the polynomial is not exact enough at posterior draws, `fit` reweights the
+        draws, or samples again with the exact log-likelihood.
+    dims, coords : dict, optional
+        For each site (named variable), the names of its axes in the result, such as ``{"slopes": ["region"]}``, by
+        default those of the NumPyro plates around the site. For each axis, the labels of its entries, such as
+        ``{"region": ["north", "south"]}``, by default those in the data, such as the keys of a `NoisyTable`.
     posterior_predictive : bool
         True if `fit` also simulates, for each posterior draw, new released values of as many records as in the data.
-        Default: False. Raises ValueError for a sketch that has groups, or a separate budget for each record.
+        Raises ValueError for a sketch that has groups, or a separate budget for each record.
     log_likelihood : bool or Release
         True if `fit` also computes the log-likelihood of each released value at each posterior draw, in nats, for
-        example for ``arviz.loo``. Default: False. If the data are a sketch, give here the release from which the sketch
-        was made, because a sketch does not contain the single released values.
+        example for ``arviz.loo``. If the data are a sketch, which does not contain the single values, give the release
+        from which it was made.
     same_people, different_people : bool
         True if all releases are about the same people, or if nobody is in two releases. The attribute ``privacy`` of
         the result begins with the guarantee for all releases together: as `ldpbayes.privacy.compose` computes it for
@@ -92,23 +90,20 @@ def fit(
     Returns
     -------
     arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
-        The posterior and further groups of arrays:
+        The groups ``posterior`` and ``sample_stats`` have the draws, and statistics of the sampler, or only the log
+        density ``lp``; ``observed_data`` and ``constant_data`` the released values (with ``posterior_predictive=True``,
+        also of a sketch that kept them), or the nodes of a sketch and their weights; ``posterior_predictive`` and
+        ``log_likelihood`` what was requested, for some of the draws, evenly spaced, if all would need more than 256
+        MiB.
 
-        - ``posterior`` and ``sample_stats``: the draws, and statistics of the sampler, or only the log density ``lp``;
-        - ``observed_data``: the released values, or the nodes of a sketch (weighted values that replace the released
-          values);
-        - ``constant_data``: the weights of the nodes;
-        - ``posterior_predictive`` and ``log_likelihood``, if the arguments with these names ask for them. A group that
-          would need more than 256 MiB has only some of the draws, evenly spaced. With ``posterior_predictive=True``,
-          ``observed_data`` has the released values that a sketch kept, instead of nodes.
-
-        The attribute ``privacy`` of the result states the privacy guarantees in words. If the posterior was integrated,
-        ``log_evidence`` is the log marginal likelihood of the data, in nats, and ``log_evidence_error`` its numerical
-        error. (They are missing if a prior is improper.) Further attributes are JSON texts:
+        The attribute ``privacy`` states the privacy guarantees in words. If the posterior was integrated, and all
+        priors are proper, ``log_evidence`` is the log marginal likelihood of the data, in nats, and
+        ``log_evidence_error`` its numerical error. For a `NoisyTable`, ``uncertainty`` says if the posterior describes
+        the table before noise, or a population from which the people in the table are a sample. Further attributes are
+        JSON texts:
 
         - ``integral``: ``"ran"`` is ``"integral"`` or ``"chains"``. For an integral, ``"total_variation"`` estimates
-          the largest error of a probability, and ``"evaluations"`` counts how often the density was computed. For
-          chains, ``"why"`` says why the posterior was not integrated;
+          the largest error of a probability. For chains, ``"why"`` says why the posterior was not integrated;
         - ``mechanisms``: the mechanisms of the releases, but for those with sampled parameters;
         - ``certificates``: for sketches of numbers (`PanelSketch`), the largest error of the log-likelihood at
           posterior draws, in nats, and the numbers of panels;
@@ -116,9 +111,6 @@ def fit(
           nats, or null;
         - ``narrow_share``: the share of posterior draws that a `LikelihoodWarning` is about;
         - ``release_warnings`` and ``convergence_warnings``: the texts of the warnings that `fit` issued.
-
-        For a `NoisyTable`, the attribute ``uncertainty`` says if the posterior describes the table before noise, or a
-        population from which the people in the table are a sample.
 
     Raises
     ------
@@ -128,19 +120,16 @@ def fit(
 
     Warns
     -----
-    ReleaseWarning
-        The released values are nearly impossible under the stated mechanism, whatever the original records are.
-    RepeatedAnswersWarning
-        Several values of a release may be about one person, but the model treats them as independent.
+    ReleaseWarning, RepeatedAnswersWarning
+        The released values are nearly impossible under the stated mechanism, whatever the original records are. Several
+        values of a release may be about one person, but the model treats them as independent.
     ConvergenceWarning
         There are divergences, or a parameter has an R-hat above 1.01, a bulk or tail effective sample size below 100
         times the number of chains, or one below 125 times this number at its 1% or 99% quantile.
-    ExpansionWarning
-        A polynomial was not exact enough, or `fit` could check an `Expansion` only with a part of the records.
-    LikelihoodWarning
-        Many records share a law that is narrow beside the clipping bounds.
-    SketchWarning
-        The log-likelihood of a sketch had an error above 1e-3 nats.
+    ExpansionWarning, SketchWarning, LikelihoodWarning
+        A polynomial was not exact enough, or `fit` could check an `Expansion` only with a part of the records. The
+        log-likelihood of a sketch had an error above 1e-3 nats. Many records share a law that is narrow beside the
+        clipping bounds.
 
     Examples
     --------
@@ -193,14 +182,10 @@ def fit(
     return result
 
 
-def _with_fields_of_sampler(signature: inspect.Signature) -> inspect.Signature:
-    """A signature of `fit` that shows the options of the sampler, which `fit` takes by keyword, too."""
-    *parameters, named = signature.parameters.values()
-    fields = inspect.signature(Sampler).parameters.values()
-    return signature.replace(parameters=[*parameters, *fields, named])
-
-
-fit.__signature__ = _with_fields_of_sampler(inspect.signature(fit))  # type: ignore[attr-defined]
+# The signature shows the options of the sampler, which `fit` takes by keyword, too.
+*_of_fit, _of_model = inspect.signature(fit).parameters.values()
+_parameters = [*_of_fit, *inspect.signature(Sampler).parameters.values(), _of_model]
+fit.__signature__ = inspect.signature(fit).replace(parameters=_parameters)  # type: ignore[attr-defined]
 
 
 def _facts(draws: Draws) -> Params:

@@ -29,9 +29,7 @@ Generate: TypeAlias = Callable[[Key, Params], Params]
 
 
 def generator(name: str, function: Generate, example: Params) -> Callable[[Key, Params], tuple[Params, np.ndarray]]:
-    """``function``, of values as in the example, at samples (chains, draws, ...), and at which draws: evenly spaced, if
-    all exceed `MAX_BYTES_OF_A_GROUP`.
-    """
+    """``function`` at samples (chains, draws, ...), or at evenly spaced ones if all exceed `MAX_BYTES_OF_A_GROUP`."""
     shapes = jax.eval_shape(function, jax.random.key(0), example)
     if not shapes:
         raise ValueError(f"{name} needs observed data, but the model has none")
@@ -114,9 +112,7 @@ def log_likelihoods(density: Density, release: bool | Release = True) -> Generat
 
 def released(density: Density) -> Density | None:
     """A density with released values, in any order, in the places of sketches; None if one has not kept its records."""
-    if any(_release(data) is None for data in density.data):
-        return None
-    return density.replace_data(_release)
+    return None if any(_release(data) is None for data in density.data) else density.replace_data(_release)
 
 
 def _release(data: Release | Sketch) -> Release | None:

@@ -1,6 +1,4 @@
-"""How releases come into a model: `observe` makes a site of one, `privatize` puts mechanisms on an ordinary model, and
-`sharded` lays their records over devices.
-"""
+"""How releases come into a model: `observe` makes a site of one, `privatize` changes a model of records."""
 
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
@@ -46,8 +44,10 @@ def observe(
 ) -> Array | list[Array]:
     """Add released data to a NumPyro model, in which the original records have the law ``base_dist``.
 
-    If the original records were known, you would write ``numpyro.sample(name, base_dist, obs=records)``. Instead,
-    `observe` adds the log-likelihood of the released values, which is an integral over the unknown records.
+    With known original records, you would write ``numpyro.sample(name, base_dist, obs=records)``. `observe` adds the
+    log-likelihood of the released values, which is an integral over the unknown records. It returns the observed value
+    of the site: the released values of a release, the nodes of a sketch, or the number of records of an
+    `ExpandedSketch`.
 
     Parameters
     ----------
@@ -55,26 +55,15 @@ def observe(
         Name of the site (the named variable of the model).
     base_dist : numpyro.distributions.Distribution
         Law (probability distribution) of an original record. Plates and masks of NumPyro are allowed. The batch shape
-        of the law must be one of these:
-
-        - () if all records have the same law;
-        - (N,) if each of N records has its own law, as in a regression on public covariates;
-        - (G,) if the data have G groups, and each group has its own law.
-
-        If NumPyro enumerates discrete latent variables, the shape has further axes on the left.
+        is () if all records have the same law, (N,) if each of N records has its own law, as in a regression on public
+        covariates, or (G,) if the data have G groups with a law each. If NumPyro enumerates discrete latent variables,
+        the shape has further axes on the left.
     data : Release or Sketch, or sequence of them, or None
         The released data. A sequence has one release or sketch for each group of records. The groups can have different
         budgets and clipping bounds. If a release has no values, the site samples released values. If ``data`` is None,
         the site samples original records.
     **options
         Options of `Privatized` for the computation of the log-likelihood: ``method`` and ``panels``.
-
-    Returns
-    -------
-    Array or list of Array
-        The observed value of the site: the released values of a release (or of all groups), the nodes of a sketch, or
-        the number of records of an `ExpandedSketch`. If groups become several sites (see Notes), a list with the value
-        of each site.
 
     Raises
     ------
@@ -84,9 +73,9 @@ def observe(
 
     Notes
     -----
-    All groups of a sequence usually become one site of the model. They become several sites ``name_0``, ``name_1``, ...
-    if some are releases and others are sketches, if their mechanisms have different classes, or if they have different
-    clipping bounds and either the records are rows, or the mechanism releases some records without noise.
+    Groups become several sites ``name_0``, ``name_1``, ..., with a list of values, if some are releases and others are
+    sketches, if their mechanisms have different classes, or if they have different clipping bounds and either the
+    records are rows, or the mechanism releases some records without noise. Otherwise, they become one site.
 
     Examples
     --------
@@ -160,9 +149,8 @@ def _observe_sketch(name: str, base_dist: dist.Distribution, sketch: Any, option
     scale.scale = sketch.weights  # set here, since weights may be negative, which the handler's own check refuses
     with scale:
         # A node of weight 0 may lie where no record can be, and 0 · log 0 is not a number: such nodes are masked.
-        return numpyro.sample(
-            name, _MaskedInPlace(law, keep & (sketch.weights != 0)), obs=nodes, infer={"released": True}
-        )
+        masked = _MaskedInPlace(law, keep & (sketch.weights != 0))
+        return numpyro.sample(name, masked, obs=nodes, infer={"released": True})
 
 
 def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, options: dict) -> Array | list[Array]:
@@ -196,10 +184,8 @@ def _observe_groups(name: str, base_dist: dist.Distribution, data: Sequence, opt
 def kind_of(data: Any) -> Hashable:
     """A key that is equal for the data of groups which can be one site."""
     mechanism = data.mechanism
-    structure = (
-        type(data),
-        jax.tree.structure((mechanism, data.polynomial if isinstance(data, ExpandedSketch) else None)),
-    )
+    polynomial = data.polynomial if isinstance(data, ExpandedSketch) else None
+    structure = type(data), jax.tree.structure((mechanism, polynomial))
     if not isinstance(mechanism, Additive) or not (mechanism.columns or mechanism.omits_noise):
         return structure
     # Bounds of these mechanisms are shared by all records, so that groups with different bounds cannot be one site.
@@ -242,33 +228,29 @@ def check_site(name: str, distribution: dist.Distribution, value: Array) -> tupl
 class privatize(Messenger):
     """Turn a NumPyro model of original records into a model of released values.
 
-    In the new model, the observed values of a site (named variable) with a mechanism are released values: an array, or
-    a `Release` that the mechanism made. A site without observed values simulates them. `Predictive`, SVI and all
-    kernels of NumPyro can be used with the new model.
+    In the new model, the observed values of a site with a mechanism are released values: an array, or a `Release` that
+    the mechanism made. A site without observed values simulates them. `Predictive`, SVI and all kernels of NumPyro can
+    be used with the new model.
 
     Parameters
     ----------
     model : callable
         A NumPyro model of original records.
     mechanisms : dict of str to Mechanism
-        The mechanism of each site whose values are released, such as ``{"y": LaplaceMechanism(epsilon=1.0, lower=0,
-        upper=10)}``.
+        The mechanism of each site whose values are released.
     **options
         Options of `Privatized` for the computation of the log-likelihood: ``method`` and ``panels``.
 
     Raises
     ------
-    TypeError
-        A site observes a sketch, or a release without a mechanism in ``mechanisms``. Errors are raised when the model
-        runs.
-    ValueError
-        The model has no site of a name in ``mechanisms``, or a released value is impossible under the mechanism of its
-        site, or a release has another mechanism.
+    TypeError, ValueError
+        When the model runs: a site observes a sketch, or a release without a mechanism in ``mechanisms`` or with
+        another mechanism. A name in ``mechanisms`` is of no site. A released value is impossible.
 
     Warns
     -----
     ReleaseWarning
-        The released values of a site are nearly impossible under the mechanism of the site. Each site warns once.
+        The released values of a site are nearly impossible under its mechanism. Each site warns once.
 
     Examples
     --------
@@ -306,7 +288,6 @@ class privatize(Messenger):
         return value
 
     def process_message(self, msg: Message) -> None:
-        """Replace the law of a site by the law of its released values, and an observed release by its values."""
         if msg["type"] != "sample":
             return
         name, value, kind = msg["name"], msg["value"], type(msg["value"]).__name__
@@ -325,7 +306,6 @@ class privatize(Messenger):
             msg["fn"] = privatized_law(msg["fn"], stated, **self.options)
 
     def postprocess_message(self, msg: Message) -> None:
-        """Check that the observed values of a site are possible, after all NumPyro handlers have changed the site."""
         name = msg["name"]
         if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
             return
@@ -344,27 +324,18 @@ def sharded(data: PyTree, mesh: Mesh) -> PyTree:
 
     In a compiled function of JAX that takes the result as an argument, each device computes the log-likelihood of its
     own records, and JAX adds the parts. If several processes work together (``jax.distributed.initialize``), each
-    passes the same number of records. The resulting release has the records of all processes.
+    passes the same number of records, and the resulting release has the records of all processes. The result has arrays
+    of JAX in double precision.
 
     Parameters
     ----------
     data : pytree
-        Arguments of a model: one or several releases, and arrays such as covariates. All arrays with one row for each
-        record are distributed, also arrays of budgets. Other arrays are not changed.
+        Arguments of a model: releases of equally many records, but no `NoisyTable`, and arrays such as covariates. All
+        arrays with one row for each record are distributed, also arrays of budgets. Other arrays are not changed.
+        Raises ValueError if the number of records is not a multiple of the number of devices of this process. Then put
+        the remaining records into another release, on one device or in a sketch.
     mesh : jax.sharding.Mesh
         A mesh of the devices of all processes. The records are divided among all devices.
-
-    Returns
-    -------
-    pytree
-        The same arguments, in which arrays of JAX in double precision replace the arrays.
-
-    Raises
-    ------
-    ValueError
-        There is no release, one of the releases is a `NoisyTable`, or the releases have different numbers of records.
-        Or the number of records is not a multiple of the number of devices of this process. Then put the remaining
-        records into another release, on one device or in a sketch.
     """
     leaves, structure = jax.tree.flatten(data, is_leaf=lambda leaf: isinstance(leaf, Release))
     releases = [leaf for leaf in leaves if isinstance(leaf, Release)]

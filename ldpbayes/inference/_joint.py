@@ -22,11 +22,13 @@ from ldpbayes.numerics.special import log_or_nothing
 
 
 def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> dict[str, Any]:
-    """Add several releases about the same people to a NumPyro model. All releases list the people in the same order.
+    """Add several releases about the same people, in the same order, to a NumPyro model.
 
     Each person belongs to one of C unknown (latent) classes. Given the class, the records of a person are independent.
-    The likelihood is an exact sum over the classes. Each release becomes one site (named variable) of the model, whose
-    likelihood is conditional on the released values of the sites before it.
+    The likelihood is an exact sum over the classes. Each release becomes one site of the model, whose likelihood is
+    conditional on the released values of the sites before it. The result is a dict of the values that `observe`
+    returns, by site. Raises TypeError or ValueError if arguments have another form, for example different numbers of
+    people in two releases.
 
     Parameters
     ----------
@@ -42,16 +44,6 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
         - For many people: exactly two parts, with sketches instead of releases. The first part has a `CountSketch` of
           released codes 0, ..., K − 1. The second part has a sequence of K sketches, where sketch k has the people
           whose released code in the first part is k.
-
-    Returns
-    -------
-    dict of str to Array
-        For each site, the value that `observe` returns, such as the released values.
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``classes`` or ``parts`` have another form, for example different numbers of people in two releases.
 
     Examples
     --------
@@ -168,10 +160,8 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
             raise ValueError(f"site {name!r}: {hint}; got {data!r}")
         return Release(None, joined.mechanism, whole.count)
     xp: Any = np if is_concrete(whole, joined) else jnp
-    order, is_personal = (
-        xp.argsort(xp.lexsort((codes,))),
-        joined.mechanism._is_personal,
-    )  # people by code in their is_personal order
+    order = xp.argsort(xp.lexsort((codes,)))  # from people by code, as they are joined, to their own order
+    is_personal = joined.mechanism._is_personal
     return jax.tree_util.tree_map_with_path(
         lambda at, leaf: xp.asarray(leaf)[order] if is_personal(at, leaf) else leaf, joined
     )

@@ -48,31 +48,25 @@ def predict(
     kind : {"original", "mean", "released"}, callable, or mapping of str to callable
         The quantity to predict:
 
-        - "original" (default): original answers, simulated for each posterior draw of the parameters;
+        - "original": original answers, simulated for each posterior draw of the parameters;
         - "mean": the expectation of an original answer, given the parameters. For a category, the probability of each
           category;
         - "released": simulated released values, under the mechanism of the fit;
-        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`. The law of the original
-          numbers of an observed site, before clipping, has batch shape (*batch), and the result (*batch, ...);
-        - a dict with several such functions, by name.
-    interval : float, optional
-        The probability of equal-tailed credible intervals. Means, standard deviations and intervals are then returned
-        instead of draws.
-    seed : int
-        Random seed of the simulated answers. Default: 0.
+        - a function of a law (probability distribution), such as `ldpbayes.functionals.mean`, or a dict of several, by
+          name. The law of the original numbers of an observed site, before clipping, has batch shape (*batch), and the
+          result (*batch, ...).
+    interval, seed : float, optional, and int
+        The probability of equal-tailed credible intervals, which, with means and standard deviations, are then returned
+        instead of draws. And the random seed of the simulated answers.
 
     Returns
     -------
     xarray.Dataset
-        The predictions for each site (named variable) of the model that is not a parameter in ``posterior``.
-
-        - Without ``interval``, the dimensions are (chain, draw, ...). Predictions that would need more than 256 MiB are
-          computed only for some draws, evenly spaced.
-        - With ``interval``, the dimensions are (..., summary). The labels of the last dimension are mean, sd, lower and
-          upper.
-        - If ``kind`` is a dict, each variable has the name of its function in the dict. If there are several sites, the
-          name begins with the site: ``site_name``.
-        - A functional for several points, such as several quantiles, adds an axis with a label for each point.
+        The predictions for each site of the model that is not a parameter in ``posterior``, with dimensions (chain,
+        draw, ...). If they would need more than 256 MiB, they are of some draws, evenly spaced. With ``interval``, the
+        dimensions are (..., summary), where the labels of the last one are mean, sd, lower and upper. If ``kind`` is a
+        dict, its names are those of the variables, after the name of the site if there are several (``site_name``). A
+        functional for several points, such as several quantiles, adds an axis with a label for each point.
 
     Raises
     ------
@@ -131,11 +125,8 @@ def predict(
             }
             predictions = {name: predictions[source] for name, source in sources.items()}
             sites = {name: sites[site] for name, (site, _) in sources.items()}
-        groups = {
-            len(value)
-            for value in (*args, *kwargs.values())
-            if isinstance(value, (list, tuple, Groups)) and releases_in(value)
-        }
+        sequences = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple, Groups))]
+        groups = {len(value) for value in sequences if releases_in(value)}
         axes = labels(*_names(fitted, sites, predictions, groups), sites, (args, kwargs))
         for name, (site, _) in sources.items():
             named = axes[0].get(name, [])

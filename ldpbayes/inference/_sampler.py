@@ -16,45 +16,33 @@ from ldpbayes.inference.problem import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """How `fit` samples a posterior. Each of these options can also be given to `fit` itself.
+    """How `fit` samples a posterior. Each of these options can also be given to `fit` itself. Raises ValueError for a
+    wrong value, or an option of a kernel class beside a finished kernel.
 
     Parameters
     ----------
     kernel : callable or numpyro.infer.mcmc.MCMCKernel
-        An MCMC kernel of NumPyro, or a function of the model that returns a kernel, such as ``numpyro.infer.NUTS``. A
-        kernel, or any of the options `chain_method`, `init_strategy`, `target_accept_prob`, `max_tree_depth` and
-        `dense_mass`, gives chains. Default: an integral for at most three unconstrained parameters, otherwise
-        ``numpyro.infer.NUTS``.
-    num_warmup, num_samples : int
-        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. Default: 1000
-        and 1000. An integral has no warm-up.
-    num_chains : int
-        Number of chains. Default: 4. The draws of an integral have this axis, too.
+        An MCMC kernel of NumPyro, or a function of the model that returns a kernel. A kernel, or any of the options
+        `chain_method`, `init_strategy`, `target_accept_prob`, `max_tree_depth` and `dense_mass`, gives chains. Default:
+        an integral for at most three unconstrained parameters, otherwise ``numpyro.infer.NUTS``.
+    num_warmup, num_samples, num_chains : int
+        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. And the number
+        of chains. An integral has no warm-up, but its draws have the axis of chains.
     chain_method : {"threads", "vectorized"}, optional
-        How several chains of HMC or NUTS run at the same time: each chain in its own thread (default on a CPU), or all
-        chains in one vectorized program (default on an accelerator). Both methods give the same draws, up to rounding
-        errors.
+        How several chains of HMC or NUTS run at the same time: each in its own thread (default on a CPU), or all in one
+        vectorized program (default on an accelerator). Both give the same draws, up to rounding errors.
     init_strategy : callable, optional
         A function of NumPyro that chooses the starting point of each chain. Default: ``numpyro.infer.init_to_uniform``.
     target_accept_prob : float, optional
         The acceptance probability for which the warm-up adapts the step size of HMC or NUTS. Default: 0.8.
     max_tree_depth : int or pair of int, optional
-        Only for NUTS: the largest number of doublings of a trajectory. A pair has one number for the warm-up, and one
-        for the draws after it. Default: 10.
+        Only for NUTS: the largest number of doublings of a trajectory, or a pair for the warm-up and the draws after
+        it. Default: 10.
     dense_mass : bool or list of tuple of str, optional
-        The form of the mass matrix of HMC or NUTS.
-
-        - False (default): a diagonal matrix.
-        - True: a full matrix.
-        - A list of tuples, such as ``[("mu", "sigma")]``: correlations only between sites (named variables) in the same
-          tuple.
+        The mass matrix of HMC or NUTS: diagonal (False, the default), full (True), or with correlations only between
+        sites in the same tuple, as in ``[("mu", "sigma")]``.
     progress_bar : bool
-        True (default) if `fit` shows its progress: by a bar, or by lines of text if stderr is redirected to a file.
-
-    Raises
-    ------
-    ValueError
-        An option has a wrong value, or an option of a kernel class is given together with a finished kernel.
+        Whether `fit` shows its progress: by a bar, or by lines of text if stderr is redirected to a file.
 
     Examples
     --------
@@ -92,7 +80,6 @@ class Sampler:
 
     @property
     def _options(self) -> dict[str, Any]:
-        """The options that are passed on to the kernel."""
         names = "init_strategy", "target_accept_prob", "max_tree_depth", "dense_mass"
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 

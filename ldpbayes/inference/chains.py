@@ -97,10 +97,7 @@ MAX_STARTS = 100  # points at which a chain may try to start
 
 
 class Positions:
-    """A density, or several of one structure, as functions of unconstrained positions: ``density`` gives the `Density`
-    of an entry of ``data``, of which there is one for all chains, or one for each. `example` has zeros for a position.
-    `constrained` is compiled for ``num_samples`` draws a chain.
-    """
+    """Densities as functions of positions: ``density`` of entries of ``data``, one for all chains or for each."""
 
     measure = staticmethod(Density.potential)  # of positions
     forward = False  # whether gradients are computed forwards
@@ -155,9 +152,7 @@ class Positions:
 
 
 class Chains(Positions):
-    """Chains of an HMC or NUTS kernel, which `run` continues. Draws are a function of the keys (chains,), not of how
-    the chains run: by default in threads on a CPU, and vectorised over all devices on accelerators.
-    """
+    """Chains of an HMC or NUTS kernel, which `run` continues. Draws depend on the keys (chains,), not on the method."""
 
     def __init__(
         self,
@@ -278,7 +273,6 @@ class Chains(Positions):
         return {name: values[:, self._warmup // 2 :] for name, values in positions.items()}
 
     def _run_chain(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
-        """Iterations of one chain, or of all chains if they are vectorised."""
         with jax.enable_x64(True):
             keys, arrays = self._inputs(index)
             if self._states[index] is None:
@@ -305,9 +299,7 @@ class Chains(Positions):
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
     def _descended(self, state: Any, arrays: PyTree) -> Any:
-        """First state of one chain, or of all, moved downhill until a step gains little: with very many records a chain
-        that starts thousands of standard deviations away can use up its warm-up on the way.
-        """
+        """States moved downhill until a step gains little: from far away, a chain would need its whole warm-up."""
         if not self._vectorized:
             return state._replace(**self._downhill(state.z, float(state.potential_energy), arrays))
         shared, lowered = len(self._arrays) == 1, []
@@ -359,10 +351,9 @@ class NumpyroChains:
         sampling, density = self.sampling, self.density
         kernel, model, args, kwargs = sampling.outside, density.model, density.args, density.kwargs
         parts, structure = jax.tree.flatten((args, kwargs))
-        ours = {id(leaf) for data in density.data for leaf in jax.tree.leaves(data)}
-        large = [
-            i for i, leaf in enumerate(parts) if id(leaf) in ours and getattr(leaf, "nbytes", 0) > MAX_CONSTANT_BYTES
-        ]
+        arrays = [leaf for data in density.data for leaf in jax.tree.leaves(data)]
+        ours = {id(leaf) for leaf in arrays if getattr(leaf, "nbytes", 0) > MAX_CONSTANT_BYTES}
+        large = [i for i, leaf in enumerate(parts) if id(leaf) in ours]
         if large and callable(kernel):
             # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
             def model_of_arrays(arrays: dict[int, Array]) -> Any:
@@ -408,9 +399,7 @@ class Sampling:
     improper: bool = False  # whether a prior is
     seed: int = 0  # of integrals, beside the key of chains
 
-    @property
-    def iterations(self) -> int:
-        return self.num_chains * (self.num_warmup + self.num_samples)
+    iterations = property(lambda self: self.num_chains * (self.num_warmup + self.num_samples))
 
     def chains(self, density: Density) -> Chains | NumpyroChains:
         if self.outside is not None:

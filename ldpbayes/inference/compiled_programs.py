@@ -123,9 +123,7 @@ class Traced:
     _jaxpr: Any
     _tree: Any
 
-    @property
-    def work(self) -> int:
-        return sum(map(_work, self._jaxpr.eqns))
+    work = property(lambda self: sum(map(_work, self._jaxpr.eqns)))
 
     def program(self, name: str, function: Callable, *examples: PyTree) -> "Program":
         """A function that calls this one, compiled for arguments like the examples and kept under a name."""
@@ -138,9 +136,7 @@ class Traced:
 
 
 def trace(function: Callable, *examples: PyTree, data: Sequence[PyTree] = ((),)) -> tuple[Traced, list[tuple]]:
-    """Trace ``function(data, *examples)``, and compute what depends on the data, or arrays that it closes over, alone.
-    Returns the function of arrays and arguments, and its arrays for each entry of ``data``, on the default device.
-    """
+    """The traced ``function(data, *examples)``, and its arrays for each entry of ``data``."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(data[0], *examples)
     jaxpr, count = closed.jaxpr, len(jax.tree.leaves(data[0]))
     varying, inputs = jaxpr.invars[:count], jaxpr.invars[count:]

@@ -69,7 +69,6 @@ def given(model: Model, values: Params, unconstrained: Container[str] = ()) -> M
 
 
 def sample_sites(trace: dict[str, Message], observed: bool) -> dict[str, Message]:
-    """The observed or the latent sites of a trace."""
     return {name: site for name, site in trace.items() if site["type"] == "sample" and site["is_observed"] == observed}
 
 
@@ -83,10 +82,8 @@ class Density:
     # the density of all records, if equal ones count once in this one
     whole: "Density | None" = field(default=None, kw_only=True)
 
-    @property
-    def data(self) -> list[Any]:
-        """The releases and sketches among the arguments, in their order there."""
-        return [leaf for leaf in leaves((self.args, self.kwargs)) if _is_data(leaf)]
+    # The releases and sketches among the arguments, in their order there.
+    data = property(lambda self: [leaf for leaf in leaves((self.args, self.kwargs)) if _is_data(leaf)])
 
     def replace_data(self, function: Callable[[Any], Any]) -> "Density":
         """The density with ``function(data)`` in the place of each release and sketch."""
@@ -117,9 +114,7 @@ class Density:
         return values
 
     def spread(self) -> tuple[Params, Params]:
-        """Means and standard deviations of the priors of the latent sites, unconstrained and to first order; NaN where
-        a law does not know its own. Sites that depend on others are given the others' means.
-        """
+        """Prior means and standard deviations of latent sites, unconstrained, to first order; NaN if unknown."""
         deviations = {}
 
         def mean(site: Message) -> Array | None:
@@ -263,7 +258,6 @@ def log_likelihood_shape(site: Message) -> tuple[int, ...]:
 
 
 def _record_count(site: Message, shape: tuple[int, ...]) -> int:
-    """Number of records observed at a site."""
     weights = site["scale"]
     if weights is None or not is_concrete(weights):
         return math.prod(shape)

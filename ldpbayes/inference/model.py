@@ -21,17 +21,16 @@ Arguments: TypeAlias = tuple[tuple, dict[str, Any], dict[str, str]]
 class Model:
     """A NumPyro model that says which data it takes, and how `fit` reads and samples it.
 
-    A plain function is a model, too. Derive from this class only if a model prepares its arguments, or if its
-    posterior is sampled better in coordinates that depend on the data. `factory` makes models of this class.
+    A plain function is a model, too. Derive from this class only if a model prepares its arguments, or if its posterior
+    is sampled better in coordinates that depend on the data. `factory` makes models of this class.
 
     Attributes
     ----------
     name : str or None
-        Name of the factory that made the model. Default: None.
-    kind : str
-        The kind of releases that the model takes, such as ``"numbers"`` (default) or ``"categories"``.
-    groups : bool
-        True if the model takes a sequence of releases, one for each group. Default: False.
+        Name of the factory that made the model.
+    kind, groups : str and bool
+        The kind of releases that the model takes, such as ``"numbers"`` (default) or ``"categories"``, and whether it
+        takes a sequence of them, one for each group.
     """
 
     name: str | None = None
@@ -43,17 +42,11 @@ class Model:
         raise NotImplementedError
 
     def prepare(self, args: tuple, kwargs: dict[str, Any], attrs: Mapping[str, Any] | None = None) -> Arguments:
-        """Return the arguments of a fit as the model reads them, and entries for the attributes of the result.
-
-        For predictions, `attrs` are the attributes of the result of the fit. By default, data frames become arrays.
-        """
+        """Return arguments as the model reads them, and entries for the attributes of the result (in `attrs` later)."""
         return arrays_in(self, args, kwargs, attrs)
 
     def tuned(self, *args: Any, **kwargs: Any) -> NumpyroModel:
-        """Return an equal model in coordinates in which the posterior given these arguments is easy to sample.
-
-        Default: the model itself.
-        """
+        """Return an equal model in coordinates in which the posterior given these arguments is easy to sample."""
         return self
 
 
@@ -111,7 +104,6 @@ def plans_of(model: NumpyroModel, args: tuple, kwargs: dict[str, Any]) -> dict[s
 
 def with_plans(model: NumpyroModel, args: tuple, kwargs: dict[str, Any], fitted: dict[str, Any], kind: str) -> Any:
     """Arguments with plans in the place of releases, also of those of the fit (`plans_of`) that are left out.
-
     Positional arguments without a release among them are the model's other parameters, in their order.
     """
     signature = signature_of(model)

@@ -42,29 +42,11 @@ class Problem:
     attrs: Params = field(default_factory=dict)  # of the result: the promises, and what predictions need
     fewer: Params = field(default_factory=dict)  # what stands in place of all records, if their rows are fewer here
 
-    @property
-    def improper(self) -> bool:
-        """Whether a prior is no probability."""
-        return any(site.improper for site in self.sites.values())
-
-    @property
-    def plain(self) -> bool:
-        """Whether a sampler of unconstrained parameters takes all sites as they are."""
-        return all(site.plain for site in self.sites.values())
-
-    @property
-    def kinked(self) -> bool:
-        """Whether a density has kinks in panels, which therefore cannot be coarser."""
-        return any(site.kinked for site in self.sites.values())
-
-    @property
-    def on_whole_numbers(self) -> bool:
-        """Whether records of a privatized site are whole numbers."""
-        return any(site.discrete_base for site in self.sites.values())
-
-    @property
-    def sampled(self) -> set[str]:
-        return {name for name, site in self.sites.items() if site.latent}
+    improper = property(lambda self: any(site.improper for site in self.sites.values()))
+    plain = property(lambda self: all(site.plain for site in self.sites.values()))
+    kinked = property(lambda self: any(site.kinked for site in self.sites.values()))  # panels cannot be coarser then
+    on_whole_numbers = property(lambda self: any(site.discrete_base for site in self.sites.values()))
+    sampled = property(lambda self: {name for name, site in self.sites.items() if site.latent})
 
 
 def problem_of(
@@ -78,9 +60,7 @@ def problem_of(
     same_people: bool = False,
     different_people: bool = False,
 ) -> Problem:
-    """The problem of a model with a user's arguments. Warns of doubts about releases. ValueError if there is nothing to
-    sample.
-    """
+    """The problem of a model with a user's arguments. Warns of doubts about releases."""
     args, kwargs, entries = model_of(model).prepare(args, kwargs)
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     model = model_of(model).tuned(*args, **kwargs)
@@ -123,9 +103,8 @@ def data_of(model: Model, data: PyTree) -> list[Any]:
 def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
     """Mechanisms of releases and sketches, and of a model's sites without one."""
     of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    return [
-        promise.mechanism for promise in counted_once(promise for part in data for promise in part.promises)
-    ] + of_sites
+    promised = counted_once(promise for part in data for promise in part.promises)
+    return [*(promise.mechanism for promise in promised), *of_sites]
 
 
 def _of_sampled(name: str, site: Site) -> str:

@@ -38,14 +38,12 @@ UNCERTAINTY = {
 
 
 class ConvergenceWarning(LdpBayesWarning):
-    """Warning that the chains of `fit` have not converged well enough. The message names the parameters concerned.
+    """Warning that the chains of `fit` have not converged well enough, with the names of the parameters concerned.
 
     Parameters
     ----------
-    problem : str
-        What is wrong, by the names of the parameters.
-    options : dict of str to str, optional
-        Options of `fit` that may help, each with a remark (or an empty text). Default: none.
+    problem, options : str, and dict of str to str
+        What is wrong, and options of `fit` that may help, each with a remark or an empty text.
     """
 
     def __init__(self, problem: str, options: Mapping[str, str] | None = None) -> None:
@@ -59,9 +57,7 @@ def labels(
     sites: Mapping[str, Site],
     arguments: PyTree = (),
 ) -> tuple[dict[str, list[str]], dict[str, np.ndarray], dict[str, tuple[str, np.ndarray]]]:
-    """Names of axes by site, by default of plates and tables; labels by axis, by default the `coords` of arguments,
-    dicts, where they fit; keys of tables along axes of cells.
-    """
+    """Names of axes by site, by default of plates and tables; labels by axis, by default of the data."""
     plates = {axis for site in sites.values() for axis in site.dims}
     shapes = {name: site.shape for name, site in sites.items() if name not in plates}
     names = {name: list(sites[name].dims) for name in shapes if sites[name].dims}
@@ -143,7 +139,6 @@ def inference_data(
 
 
 def assign_coords(result: Any, group: str, coords: Mapping[str, Any]) -> None:
-    """Give a group coordinates, in place."""
     if callable(result.groups):  # in ArviZ 0.23
         result.assign_coords(coords, groups=group, inplace=True)
     else:
@@ -284,7 +279,6 @@ def data_by_group(groups: Mapping[str, Params]) -> Any:
 
 
 def dataset(group: Any) -> Any:
-    """A group as an xarray.Dataset."""
     return group.to_dataset() if hasattr(group, "to_dataset") else group
 
 

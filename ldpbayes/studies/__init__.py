@@ -1,8 +1,4 @@
-"""Simulation studies: plans of surveys, and checks of calibration.
-
-`design` computes how precise the results of a survey will be. `sbc` fits a model to many simulated releases, and counts
-how often posterior intervals contain the true parameters.
-"""
+"""Simulation studies: plans of surveys (`design`), and checks of calibration on many simulated releases (`sbc`)."""
 
 from ldpbayes.studies._checkpoint import Checkpoint
 from ldpbayes.studies._design import SurveyDesign, design

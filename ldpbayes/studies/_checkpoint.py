@@ -29,23 +29,22 @@ class Checkpoint(dict):
     """A dict of arrays that is saved in a file, so that an interrupted simulation study can continue later.
 
     Use the class as a context manager: ``with Checkpoint(...) as results:``. If the file exists, ``results`` then has
-    the arrays of the file. Only one study at a time can use a file.
+    its arrays. Only one study at a time can use a file.
 
     Parameters
     ----------
     path : path or None
-        Path of the ``.npz`` file. None means that nothing is written.
+        Path of the ``.npz`` file. None means that nothing is written. Raises FileNotFoundError if there is no such
+        folder.
     settings : dict
         All settings that determine the results, as objects that JSON can store. The versions of the libraries and the
         kind of device (such as "cpu") are added.
     model : tuple (model, plan), optional
         A NumPyro model, and a plan (a release without values) or a tuple of plans, whose fingerprint (hash) is stored
-        in the file. Default: none.
+        in the file.
 
     Raises
     ------
-    FileNotFoundError
-        The folder of the file does not exist.
     ValueError
         The file is damaged or not a checkpoint, another running study uses the file, or the file belongs to a study
         with other settings or another model. The file is not changed.
@@ -86,10 +85,7 @@ class Checkpoint(dict):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Return a context manager for the loop of a study. If the loop is interrupted, the error says what is saved.
-
-        This holds for a KeyboardInterrupt, and for the error of an executor whose workers died.
-        """
+        """Return a context in which a KeyboardInterrupt, or the error of workers that died, says what is saved."""
         try:
             yield
         except KeyboardInterrupt:
@@ -146,9 +142,7 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: 
 
 
 def model_fingerprint(model: Model, plan: Any) -> str:
-    """Digest of the programs of a model's simulation and of its log density given data, constants included; the plan is
-    a release without values, or a tuple of them.
-    """
+    """Digest of the programs of a model's simulation and log density, given a release without values, or several."""
     plans = plan if isinstance(plan, tuple) else (plan,)
 
     def simulate(key: jax.Array) -> dict[str, Array]:

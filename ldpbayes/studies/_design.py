@@ -34,9 +34,7 @@ LEAST_EIGENVALUE = 1e-10  # of the correlations of the scores: below it, paramet
 
 
 class Outcomes(NamedTuple):
-    """The values that a mechanism may release for a record, so that integrals over them are sums. Beyond cells at both
-    ends, the density repeats that of the cell, each time smaller by the factor that the values at two places show.
-    """
+    """Values that a mechanism may release, so that integrals are sums; beyond end cells, densities fall by a factor."""
 
     values: np.ndarray  # (n, *event)
     volume: np.ndarray  # (n,), 1 where values have probabilities
@@ -55,9 +53,7 @@ class Outcomes(NamedTuple):
 
 
 def outcomes(mechanism: Mechanism, law: Any, narrow: bool = False) -> Outcomes:
-    """All values that a mechanism may release of records with a law; ValueError where they are too many, or rows. They
-    lie denser where the density of released values follows a law that is narrow.
-    """
+    """All values that a mechanism may release, denser for a narrow law; ValueError if they are rows, or too many."""
     if isinstance(mechanism, NumericMechanism) and mechanism.released_range is not None:
         return _numbers(mechanism, law.support.is_discrete, law if narrow else None)
     values = mechanism.possible_values(MAX_VALUES)
@@ -68,9 +64,7 @@ def outcomes(mechanism: Mechanism, law: Any, narrow: bool = False) -> Outcomes:
 
 
 def _numbers(mechanism: Any, counts: bool, narrow: Any) -> Outcomes:
-    """Nodes on panels, or all whole numbers; and cells at both ends of linear tails. Records are perhaps counts, or
-    have a narrow law.
-    """
+    """Nodes on panels, or all whole numbers, with cells at both ends of linear tails, of counts or for a narrow law."""
     edges, _ = panel_edges(mechanism)
     low, high = float(edges[0]), float(edges[-1])
     whole, period = mechanism.support.is_discrete, mechanism.period
@@ -118,8 +112,8 @@ class SurveyDesign:
     - ``names``: the names of the parameters, and of the functionals (quantities that depend on the parameters);
     - ``values`` (names,): the guesses of the parameters, and the functionals at these guesses;
     - ``mechanisms``: the mechanisms, by name;
-    - ``variances`` (mechanisms, names): for large N, the variance of an estimate from N released values, times N;
-    - ``record_variances`` (names,): for large N, the variance of an estimate from N original records, times N.
+    - ``variances`` (mechanisms, names) and ``record_variances`` (names,): for large N, the variances of estimates from
+      N released values, and from N original records, times N.
     """
 
     names: list[str]
@@ -130,9 +124,7 @@ class SurveyDesign:
 
     @property
     def efficiency(self) -> dict[str, np.ndarray]:
-        """For each mechanism, the efficiency of estimates of each parameter, as an array (names,): 0.1 if an estimate
-        needs ten times as many released values as original records.
-        """
+        """For each mechanism, the efficiency (names,): 0.1 if an estimate needs ten times as many values as records."""
         return {name: self.record_variances / row for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def standard_errors(self, count: int) -> dict[str, np.ndarray]:
@@ -141,17 +133,15 @@ class SurveyDesign:
         return {name: np.sqrt(row) / root for name, row in zip(self.mechanisms, self.variances, strict=True)}
 
     def counts(self, width: float, level: float = 0.95) -> dict[str, np.ndarray]:
-        """Return, for each mechanism, how many released values (names,) are needed for confidence intervals with the
-        coverage `level` and a `width` (the distance between the ends) in the unit of the parameter.
-        """
+        """Return the numbers (names,) of values, by mechanism, for intervals of this width and coverage `level`."""
         width = checked("width", width, *ONE_POSITIVE)
         needed = np.ceil((2 * _reach(level) / width) ** 2 * self.variances)
         return {name: row.astype(np.int64) for name, row in zip(self.mechanisms, needed, strict=True)}
 
     def table(self, count: int, level: float = 0.95) -> list[dict[str, Any]]:
-        """Return the precision of estimates from `count` released values, as a list with a dict for each mechanism and
-        name. Its entries are ``mechanism``, ``name``, ``value`` (the guess), ``standard_error``, ``width`` (of the
-        confidence interval with the coverage `level`), and ``efficiency``.
+        """Return the precision of estimates from `count` released values, as a list of dicts with the entries
+        ``mechanism``, ``name``, ``value`` (the guess), ``standard_error``, ``width`` (of the confidence interval with
+        the coverage `level`), and ``efficiency``.
         """
         errors, kept = self.standard_errors(count), self.efficiency
         return [
@@ -168,9 +158,7 @@ class SurveyDesign:
         ]
 
     def summary(self, count: int, level: float = 0.95) -> str:
-        """Return the content of `table` as text, with one row for each mechanism, and one column for each name: the
-        width of the confidence interval, and the efficiency in %.
-        """
+        """Return the widths and efficiencies (in %) of `table` as text, with a row for each mechanism."""
         rows = self.table(count, level)
         columns = {
             name: [f"{row['width']:.4g} ({row['efficiency']:.1%})" for row in rows[j :: len(self.names)]]
@@ -194,34 +182,27 @@ def design(
 ) -> SurveyDesign:
     """Plan a survey: compute how precisely parameters can be estimated from released values, for several mechanisms.
 
-    For each mechanism, the covariance matrix of estimates from N released values is the inverse of the Fisher
-    information of one released value, divided by N. This holds approximately for large N, for maximum-likelihood
-    estimates and for posterior means under weak priors.
+    The covariance matrix of estimates from N released values is the inverse of the Fisher information of one value,
+    divided by N. This holds approximately for large N, for maximum-likelihood estimates and for posterior means under
+    weak priors.
 
     Parameters
     ----------
     law : callable
-        A function that returns the NumPyro law (distribution) of an original answer. Its arguments are the parameters,
-        by name. With ``columns``, its arguments are also the covariates of one person, by name.
+        A function that returns the NumPyro law (distribution) of an original answer, a number or a category. Its
+        arguments are the parameters, by name, and with ``columns`` also the covariates of one person.
     at : dict
         Guesses of the parameters, by name: numbers or arrays. The result holds for these values. The parameters must be
         free of each other. For example, use k − 1 parameters for k shares with sum one.
     mechanisms : Mechanism or dict of str to Mechanism
-        The mechanisms to compare, for numbers, counts or categories. Each mechanism has one budget for all records.
+        The mechanisms to compare, for numbers, counts or categories, each with one budget for all records. Raises
+        ValueError if the released values are rows, or too many for a sum, or do not determine the parameters.
     columns : dict of array_like (rows, ...), optional
-        Public covariates, one row for each person, of people who are similar to the people in the survey. If there are
-        more than 1,024 rows, 1,024 evenly spaced rows are used. Default: the answers of all people have the same law.
+        Public covariates, one row for each person, of people who are similar to the people in the survey. Of more than
+        1,024 rows, 1,024 evenly spaced ones are used. Default: all answers have the same law.
     functionals : dict of str to callable, optional
-        Further quantities to plan for, by name: functions of the law, such as the functions of `ldpbayes.functionals`.
-        Only without ``columns``. Default: none.
-
-    Raises
-    ------
-    TypeError
-        The law is not a NumPyro law of a number or a category.
-    ValueError
-        The released values are rows, a mechanism has too many possible released values for a sum, or the released
-        values do not determine the parameters.
+        Further quantities to plan for, by name: functions of the law, such as those of `ldpbayes.functionals`. Only
+        without ``columns``.
     """
     if not at:
         raise ValueError("at must have a guess of at least one parameter of the law, got none")
@@ -320,9 +301,7 @@ def _information(weigh: list[Callable[[np.ndarray], np.ndarray]], log_prob: Arra
 
 
 def _records(law_at: Callable, theta: Array, count: int) -> tuple[Array, Callable[[np.ndarray], np.ndarray]]:
-    """Original values (rows, n), and their probabilities from log densities (n,): all values of a category or count
-    but those that hardly occur, or quantiles.
-    """
+    """Original values (rows, n), and their probabilities: all of a category or count that are likely, or quantiles."""
     first = law_at(theta, 0)
     if not first.support.is_discrete:
         t = np.linspace(-2.9, 2.9, 117)

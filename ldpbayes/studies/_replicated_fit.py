@@ -26,21 +26,18 @@ class ReplicatedFit:
     For ``fit = ReplicatedFit(model)``, call ``fit(key, data)`` with a random key and a sequence of data sets. A data
     set is a release, a sketch of rows, or a tuple of these if the model takes a tuple. At most three unconstrained
     parameters are integrated as in `ldpbayes.fit`, with 30 times its tolerance. Otherwise, each data set has one chain
-    of NUTS. The result has the draws of each site (named variable), as an array (data sets, num_samples, ...).
+    of NUTS. The result has the draws of each site, as an array (data sets, num_samples, ...).
 
     Parameters
     ----------
     model : callable
         NumPyro model with one argument, the data set.
-    num_warmup, num_samples : int
-        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. Default: 500 and
-        500.
+    num_warmup, num_samples, **options
+        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. And options of
+        ``numpyro.infer.NUTS``, such as ``target_accept_prob``, with which chains sample all posteriors.
     sketched : bool
-        True (default) if all records of a release have the same law, so that a sketch can replace the release. Use
-        False for regressions, where the law of a record depends on its covariates.
-    **options
-        Options of ``numpyro.infer.NUTS``, such as ``target_accept_prob``. With any option, chains sample all
-        posteriors.
+        Whether all records of a release have the same law, so that a sketch can replace the release, unlike in
+        regressions, where the law of a record depends on its covariates.
     """
 
     def __init__(
@@ -159,9 +156,7 @@ def _argument(parts: Sequence[Any]) -> tuple:
 
 
 def _at_common_nodes(sketches: Sequence[CountSketch]) -> list[CountSketch]:
-    """Sketches with their weights at the nodes of all, the last one repeated up to a power of two: so many nodes are
-    those of nearly all calls, which share a compiled chain.
-    """
+    """Sketches at the nodes of all, repeated up to a power of two, so that nearly all calls share a program."""
     total: Any = sum(sketches)
     n = len(total.nodes)
     rows = np.minimum(np.arange(1 << (n - 1).bit_length()), n - 1)

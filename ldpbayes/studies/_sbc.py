@@ -47,9 +47,9 @@ class CalibrationStudy:
         true value, in each replicate. If posteriors are calibrated, the PIT values are uniform on [0, 1]. Entries of
         arrays that are constant in the model are left out.
     draws : int, optional
-        Number of posterior draws of each replicate. A PIT value is (rank + u) / (draws + 1), where the rank is the
-        number of draws below the true value, and u is uniform on [0, 1]. If some draws equal the true value, the rank
-        is chosen at random. Default: None, if the PIT values were computed from posterior cdfs instead of draws.
+        Number of posterior draws of each replicate, if PIT values are not from posterior cdfs. A PIT value is (rank +
+        u) / (draws + 1), where the rank is the number of draws below the true value (of draws that equal it, a random
+        number), and u is uniform on [0, 1].
     """
 
     pit: dict[str, np.ndarray]
@@ -59,32 +59,25 @@ class CalibrationStudy:
         names = ", ".join(self.pit) if len(self.pit) <= MOST_SHOWN_ENTRIES else f"{len(self.pit)} parameters"
         return f"{type(self).__name__}({self.replicates} replicates of {names})"
 
-    @property
-    def replicates(self) -> int:
-        return len(next(iter(self.pit.values()), ()))
+    replicates = property(lambda self: len(next(iter(self.pit.values()), ())))
 
     @property
     def ranks(self) -> dict[str, np.ndarray]:
-        """The number of posterior draws below the true value, as an array (replicates,) for each parameter; ValueError
-        without ``draws``.
-        """
+        """The numbers (replicates,) of draws below the true value, by parameter; ValueError without ``draws``."""
         if self.draws is None:
             raise ValueError("ranks need posterior draws, but these PIT values were computed from cdfs")
         return {name: (values * (self.draws + 1)).astype(int) for name, values in self.pit.items()}
 
     @property
     def data(self) -> Any:
-        """The PIT values and the ranks as ArviZ data, in the groups ``prior_sbc`` and ``ranks``, for plots such as
-        ``arviz_plots.plot_ecdf_pit``. The axis ``draw`` has the replicates.
-        """
+        """PIT values and ranks as ArviZ data (``prior_sbc`` and ``ranks``), with replicates along the axis ``draw``."""
         groups = {"prior_sbc": self.pit} | ({"ranks": self.ranks} if self.draws is not None else {})
         return data_by_group({k: {name: values[None] for name, values in group.items()} for k, group in groups.items()})
 
     @functools.cached_property
     def p_values(self) -> dict[str, float]:
-        """For each parameter, the exact p-value of the hypothesis that its PIT values (see ``pit``) are uniform ([SBV]
-        sec. 2). The test statistic is the smallest tail probability of the binomial numbers of PIT values below the
-        points 0.01, ..., 0.99.
+        """By parameter, the exact p-value of uniform PIT values, from the narrowest band that holds them ([SBV] sec.
+        2).
         """
         n, p_values = self.replicates, {}
         for name, values in self.pit.items():
@@ -95,17 +88,15 @@ class CalibrationStudy:
         return p_values
 
     def covered(self, level: float) -> dict[str, int]:
-        """Return, for each parameter, the number of replicates whose equal-tailed credible interval, of the posterior
-        probability `level`, contains the true value.
-        """
+        """Return how many replicates have the true value in the interval (see `table`), by parameter."""
         return {name: int(np.sum(np.abs(q - 0.5) <= level / 2)) for name, q in self.pit.items()}
 
     def table(self, levels: Sequence[float] = SHOWN_LEVELS, confidence: float = 0.99) -> list[dict[str, Any]]:
         """Return how often equal-tailed credible intervals of posterior probabilities `levels` contain the true value.
 
-        The result is a list with a dict for each level and parameter. Its entries are ``parameter``; ``level``;
-        ``covered``, the share of replicates whose interval contains the true value; ``low`` and ``high``, between which
-        this share lies with probability `confidence` if posteriors are calibrated; and ``inside``, True if it does.
+        The result is a list of dicts with the entries ``parameter``; ``level``; ``covered``, the share of replicates
+        whose interval contains the true value; ``low`` and ``high``, between which this share lies with probability
+        `confidence` if posteriors are calibrated; and ``inside``, True if it does.
         """
         n, rows = self.replicates, []
         for level in levels:
@@ -116,10 +107,7 @@ class CalibrationStudy:
         return rows
 
     def summary(self, levels: Sequence[float] = SHOWN_LEVELS, confidence: float = 0.99) -> str:
-        """Return the content of `table` and `p_values` as text, with one row for each parameter.
-
-        A star marks a share that is not ``inside``, and a p-value below 1 − `confidence`.
-        """
+        """Return `table` and `p_values` as text, with stars where not ``inside`` or below 1 − `confidence`."""
         columns: dict[str, list[str]] = {}
         for level in levels:
             low, high = np.divide(scipy.stats.binom.interval(confidence, self.replicates, level), self.replicates)
@@ -134,11 +122,9 @@ class CalibrationStudy:
         return table(title, ["band", *self.pit], columns)
 
     def band(self, confidence: float = 0.99) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a band for the empirical cdf of the PIT values of a parameter: points, lower and upper ends ([SBV]
-        sec. 2).
-
-        The points are 0.01, ..., 0.99. If posteriors are calibrated, the empirical cdf lies in the band at all points,
-        with at least the probability `confidence` (default: 0.99).
+        """Return points 0.01, ..., 0.99, and lower and upper ends there, between which the empirical cdf of the PIT
+        values of a parameter lies with at least the probability `confidence`, if posteriors are calibrated ([SBV] sec.
+        2).
         """
         least, most = np.log(1e-12), 0.0
         for _ in range(40):
@@ -159,9 +145,7 @@ def _ends(n: int, tails: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _probability_inside(n: int, tails: float) -> float:
-    """Probability that numbers of n uniform values are within `_ends` at all points: numbers in cells are independent
-    Poisson variables, given that they sum to n.
-    """
+    """Probability of being within `_ends` at all points: cells have Poisson numbers, given that they sum to n."""
     cell, first = scipy.stats.poisson.pmf(np.arange(n + 1), n / CDF_CELLS), 0
     cell = cell[: np.flatnonzero(cell)[-1] + 1]
     mass = np.ones(1)  # of the numbers first, first + 1, ... so far
@@ -200,28 +184,25 @@ def sbc(
     model, *args : callable and its arguments
         NumPyro model and its arguments, as for `fit`. In place of each release, give a plan without values:
         ``Release(None, mechanism, count)``. If records are numbers, the plan can have at most 64 different budgets.
-        Raises ValueError if a plan is not observed by exactly one site (named variable) of the model. The entries of
-        array parameters are studied separately, with names such as ``theta[0]``.
-    replicates, batch : int
-        Number of replicates (simulated data sets), and how many run together, and are saved together. If the study is
-        interrupted, only the replicates of the current batch are lost.
-    seed : int
-        Random seed. Calls with equal arguments and versions of the libraries give the same result.
+        Raises ValueError if a plan is not observed by exactly one site of the model. The entries of array parameters
+        are studied separately, with names such as ``theta[0]``.
+    replicates, batch, seed : int
+        Number of replicates (simulated data sets), and how many run, and are saved, together. If the study is
+        interrupted, only the current batch is lost. Calls with an equal random seed and versions of the libraries give
+        the same result.
     num_warmup, num_samples, thin : int
         For each replicate: the number of warm-up iterations, which are discarded, and the number of posterior draws.
         The ranks are computed from every ``thin``-th draw, because they need nearly independent draws.
     simulator : callable, optional
-        Another NumPyro model with the same arguments, which simulates the parameters and releases. Use it to study the
-        effects of wrong assumptions in ``model``. Default: ``model``.
+        Another NumPyro model with the same arguments, which simulates the parameters and releases, to study the effects
+        of wrong assumptions. Default: ``model``.
     executor : concurrent.futures.Executor, optional
         An executor whose workers run the batches at the same time, such as ``client.get_executor()`` of Dask, an
         ``MPIPoolExecutor``, or a ``ProcessPoolExecutor`` that spawns processes. Default: this process runs all batches.
         Raises ValueError for an executor that forks processes, because JAX could hang.
-    checkpoint : path, optional
-        Path of a file in which the finished batches are saved (see `Checkpoint`). If the study is interrupted, a later
-        call with equal arguments continues the study. Default: nothing is saved.
-    progress_bar : bool
-        True (default) if a progress bar is shown on stderr.
+    checkpoint, progress_bar : path, optional, and bool
+        Path of a file in which the finished batches are saved (see `Checkpoint`), so that a later call with equal
+        arguments continues an interrupted study. And whether a progress bar is shown on stderr.
     """
     at_least(0, "num_warmup", num_warmup)
     for argument, number in (("replicates", replicates), ("batch", batch), ("num_samples", num_samples)):

@@ -1,7 +1,4 @@
-"""Published tables with noise: draws or estimates of the cells before noise was added.
-
-Several tables can be combined, for example a table by state and a table by county.
-"""
+"""Published tables with noise, one or several: draws or estimates of the cells before noise was added."""
 
 from ldpbayes.data import NoisyTable
 from ldpbayes.data.readers.census import read_measurements

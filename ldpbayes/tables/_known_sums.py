@@ -16,9 +16,7 @@ WHOLE_NUMBER = "a whole number", lambda a: a == np.round(a)
 
 
 def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Rows and sum of disjoint cells, of nested sums the outer without the inner; these limit `most` in place.
-    ValueError, by key and label, for sums that contradict one another or the bounds, or overlap and are not nested.
-    """
+    """Rows and sum of disjoint cells, of nested sums the outer without the inner; these limit `most` in place."""
     stated: list[tuple[str, np.ndarray, int]] = []
     if isinstance(names := getattr(getattr(total, "index", None), "names", None), Sequence):  # a series of pandas
         total = {names[0] if len(names) == 1 else (*names,): total}

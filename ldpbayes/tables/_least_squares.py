@@ -30,11 +30,10 @@ def estimate_table(tables: Any, queries: Any = None) -> "TableEstimate":
     squares.
 
     The released values are A x plus noise of known variance, where x are the cells before noise, and each row of A says
-    which cells are summed. Standard errors include only the noise, and not sampling from a population.
-
-    The result is the best linear unbiased estimate of the cells before noise. If the noise is Gaussian, it is also the
-    posterior mean under a flat prior, and the posterior is normal. For other noise, intervals are approximate.
-    Estimates can be negative. `true_table` can exclude negative cells.
+    which cells are summed. Standard errors include only the noise, and not sampling from a population. The result is
+    the best linear unbiased estimate of x. If the noise is Gaussian, the posterior under a flat prior is normal, with
+    this mean. For other noise, intervals are approximate. Estimates can be negative. `true_table` can exclude negative
+    cells.
 
     Parameters
     ----------
@@ -86,11 +85,7 @@ def by_name(tables: Any) -> dict[str, Any]:
 
 
 class Workload:
-    """Releases by name, each of a matrix times the cells of one table; and this table, if it is one of them.
-
-    ``matrix`` and ``values`` are of all reported values, over the standard deviation of their noise, ``precision`` is
-    of the cells. TypeError or ValueError for arguments of `estimate_table` that do not fit together.
-    """
+    """Releases of matrices times the cells of one table, with ``matrix`` and ``values`` over the noise's deviations."""
 
     def __init__(self, tables: Any, queries: Any) -> None:
         self.tables = by_name(tables)

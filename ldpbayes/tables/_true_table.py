@@ -53,45 +53,39 @@ def true_table(
     """Draw the true table (the cells before noise was added) from its posterior, given the released table.
 
     The draws include only the uncertainty from the noise. They do not describe a population from which the people in
-    the table are a sample. Compute sums and ratios of cells from the draws in the group ``posterior`` of the result,
-    for example ``posterior["n"].groupby("state").sum()``.
+    the table are a sample. Compute sums and ratios of cells from the draws, for example
+    ``posterior["n"].groupby("state").sum()``.
 
     Parameters
     ----------
     tables : NoisyTable, or dict of them by name
-        One or several released tables with independent noise. Each of the next five arguments (``prior`` to ``zeros``)
-        is for all tables, or is a dict with one value for each name of a table.
+        One or several released tables with independent noise. Each of the arguments ``prior`` to
+        ``total`` below is for all tables, or is a dict with one value for each name of a table.
     prior : numpyro distribution, optional
-        Prior of a cell before noise: a distribution with a single mode. Its batch shape is () for all cells, or (N,)
-        for N cells. Default: a flat prior.
-    whole : bool, optional
-        True if the cells before noise are whole numbers. Default: True if the noise or the prior is discrete.
-    nonnegative : bool, optional
-        True if the cells before noise are at least 0. Default: True if the cells are whole numbers.
+        Prior of a cell before noise, with a single mode. Its batch shape is () for all cells, or (N,) for N cells.
+        Default: a flat prior.
+    whole, nonnegative, zeros : bool, and array of bool (N,), optional
+        Whether the cells before noise are whole numbers (by default if the noise or the prior is discrete), whether
+        they are at least 0 (by default if they are whole), and which cells are known to be 0.
     total : int, dict or series of pandas, optional
         Only for cells that are whole numbers: sums that are known exactly. An integer is the sum of all cells. A dict
         has sums by keys and labels. For example, with ``{None: 90, "state": {"A": 51}}`` the sum of all cells is 90,
         and the sum of state A is 51. A series has sums by the labels of its index, which has the name of the key.
-        Default: no sum is known. Raises ValueError if sums contradict each other, or if two sums overlap and neither
-        contains the other.
-    zeros : array of bool (N,), optional
-        True for cells that are known to be 0. Default: none is known.
+        Raises ValueError if sums contradict each other, or if two sums overlap and neither contains the other.
     queries : "keys", or matrices, optional
         Only if the released values are sums of cells of one table: "keys" if the sums follow from the keys, or matrices
-        as in `estimate_table`. The cells are then real numbers. The draws come from chains. Exception: with
-        ``nonnegative=False`` and (discrete) Gaussian noise, they come from a normal law. Default: the released values
-        are cells.
-    num_samples, seed : int
-        Number of draws (if they come from chains, for each chain), and random seed.
-    **options
-        Only if the draws come from chains (see ``queries``): options of `fit`.
+        as in `estimate_table`. The cells are then real numbers, and the draws come from chains, or from a normal law
+        with ``nonnegative=False`` and (discrete) Gaussian noise.
+    num_samples, seed, **options
+        Number of draws (if they come from chains, for each chain), random seed, and, only if the draws come from
+        chains, options of `fit`.
 
     Returns
     -------
     arviz.InferenceData (ArviZ 0.23) or xarray.DataTree (ArviZ ≥ 1.0)
-        The draws. The group ``posterior`` has one variable for each table, named as in the dict ``tables``. The
-        variable is named "cells" if ``tables`` is not a dict, or if ``queries`` is given. The keys of the table are
-        coordinates of the variable. Attributes state the privacy guarantees and the mechanisms.
+        The draws, in the group ``posterior``: a variable for each name in ``tables``, or "cells" for a single table and
+        with ``queries``. The keys of the table are coordinates of the variable. Attributes state the privacy guarantees
+        and the mechanisms.
     """
     num_samples, seed = at_least(1, "num_samples", num_samples), at_least(0, "seed", seed)
     about = {"prior": prior, "whole": whole, "total": total, "zeros": zeros, "nonnegative": nonnegative}
@@ -157,7 +151,6 @@ class _TablePosterior:
         self.sums = [] if total is None else known_sums(table, total, self.least, self.most)
 
     def sample(self, seed: list[int], count: int, pool: ThreadPoolExecutor) -> np.ndarray:
-        """Draws (count, N)."""
         n = len(self.z)
         plain = self.mechanism is self.mechanism.innermost and self.prior is None and not self.whole
         if plain and np.isinf(self.least).all():  # noise is symmetric about 0
@@ -188,9 +181,7 @@ class _TablePosterior:
         return result.T
 
     def window(self, rows: np.ndarray, total: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Edges (n, blocks + 1) of blocks, and their log probabilities (n, blocks), which are negligible at both ends;
-        with a known sum tilted to its mean, which changes no law given the sum: nothing underflows then.
-        """
+        """Edges (n, blocks + 1) and log probabilities of blocks, tilted to a known sum so that nothing underflows."""
         least, most, whole, z = self.least[rows], self.most[rows], self.whole, self.z[rows]
         room = FEW_CELL_ROWS if len(rows) <= FEW_CELL_ROWS else CELL_ROWS
         padded = np.resize(rows, -(-len(rows) // room) * room)  # so that few functions are compiled
@@ -262,9 +253,7 @@ class _TablePosterior:
 
 @partial(jax.jit, static_argnums=0)
 def _log_masses(whole: bool, mechanism: Any, prior: Any, z: Array, least: Array, most: Array, edges: Array) -> Array:
-    """Log probabilities (n, blocks) of blocks by the density at their middles; next to an end of the prior, where it
-    may be infinite, by the power of the distance that the density follows.
-    """
+    """Log probabilities (n, blocks) by densities at middles, and next to an end by the power that these follow."""
     length = jnp.diff(edges)
     middle = edges[:, :-1] + (jnp.maximum(length - 1, 0) // 2 if whole else length / 2)
     log_p = mechanism.log_prob(z, middle.T).T
@@ -291,9 +280,7 @@ def _nearer(xp: ArrayModule, edges: Array, ends: Any, whole: bool) -> tuple[Arra
 
 @partial(jax.jit, static_argnums=0)
 def _needs(whole: bool, edges: Array, log_p: Array, ends: Any, hidden: list) -> tuple[Array, Array]:
-    """Bounds (n,) on errors of distribution functions, and how densely blocks (n, blocks) should lie, to make it less;
-    hidden are points, and lengths, that middles of longer blocks may not show.
-    """
+    """Bounds (n,) on errors of distribution functions, and how densely blocks (n, blocks) should lie to lower them."""
     length, p = jnp.diff(edges), jax.nn.softmax(log_p, axis=1)
     slope = jnp.abs(jnp.diff(log_p - jnp.log(length)) / jnp.diff(edges[:, :-1] + length / 2))
     slope = jnp.pad(jnp.where(jnp.isfinite(slope), slope, 0.0), ((0, 0), (1, 1)))

@@ -1,7 +1,5 @@
 """Ways to compute a posterior, one in each file, with `propose`: from a problem and a sampling to a surrogate or None.
-
-`panels` keeps the data as they are, and serves every problem. A new way is a file with a `Surrogate` and `propose`, and
-a place in `WAYS`.
+A new way is a file with a `Surrogate` and `propose`, and a place in `WAYS`; `panels` serves every problem.
 """
 
 from ldpbayes.inference.approximations import _equal_rows, _expanded, _tables, panels, polynomial

@@ -43,7 +43,6 @@ class Cut:
         return (total,) if self.groups is None else (self.groups, total // self.groups)
 
     def rest(self, parameters: Params) -> Array:
-        """The potential of unconstrained parameters without the likelihood below the cut."""
         above = numpyro.handlers.block(self.density.model, hide=list(self.observed))
         return dataclasses.replace(self.density, model=above).potential(parameters)
 
@@ -53,7 +52,6 @@ class Cut:
         return jnp.concatenate([jnp.reshape(values[name], (*lead, -1)) for name in self.names], axis=-1)
 
     def likelihood(self, x: Array) -> Array:
-        """Log-likelihood of all records at coordinates."""
         sizes = [math.prod(shape) // (self.groups or 1) for shape in self.shapes]
         parts = jnp.split(jnp.asarray(x), np.cumsum(sizes)[:-1], axis=-1)
         values = {name: jnp.reshape(p, s) for name, p, s in zip(self.names, parts, self.shapes, strict=True)}

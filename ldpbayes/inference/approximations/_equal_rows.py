@@ -37,9 +37,7 @@ MAX_ROUNDING_ERROR = 1e-9
 
 
 def reduced(problem: Problem, sampling: Sampling) -> Problem:
-    """The problem with fewer rows, or itself where there are none, or where it needs all: points of a given expansion
-    are of all records, and NumPyro's own `MCMC` compiles data into its program.
-    """
+    """The problem with fewer rows, or itself if rows differ, or if an expansion or NumPyro's `MCMC` needs all."""
     if sampling.outside is not None or problem.expansion is not None:
         return problem
     sketched = sketched_releases(problem) if problem.expand is None else None
@@ -47,9 +45,7 @@ def reduced(problem: Problem, sampling: Sampling) -> Problem:
 
 
 def equal_rows_once(problem: Problem, strategy: Callable, key: Key) -> Problem | None:
-    """The problem with equal rows of its arguments counted once. None where few rows are equal, or where the model uses
-    its data otherwise than row by row, say for a mean.
-    """
+    """The problem with equal rows counted once; None if few are equal, or if the model uses its data not row by row."""
     density, sites = problem.density, problem.sites
     sizes = {size for site in sites.values() for size in site.batch_shape if size >= MIN_COMPARED_RECORDS}
     # Sketches have counted their records, and cells of a table differ by their keys.
@@ -69,9 +65,7 @@ def equal_rows_once(problem: Problem, strategy: Callable, key: Key) -> Problem |
 
 
 def sketched_releases(problem: Problem) -> Problem | None:
-    """The problem with sketches in the places of releases of numbers. None where sketches are hardly shorter, or where
-    the model uses a release otherwise than under one law.
-    """
+    """The problem with sketches of its releases of numbers; None if they are hardly shorter, or laws differ."""
 
     def sketched(data: Any) -> Any:
         numbers = type(data) is Release and isinstance(data.mechanism, NumericMechanism)
@@ -133,9 +127,7 @@ def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Dens
 
 
 def distinct_rows(columns: list[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Positions (m,) of rows of arrays (count, ...), how many equal rows each stands for, and the number of different
-    rows; ValueError if these are too many. Some are there twice: few m then occur, each of which is compiled once.
-    """
+    """Positions (m,) of rows, how many rows each stands for, the number of different rows; few m occur."""
     tables = [np.ascontiguousarray(column.reshape(count, -1)).view(np.uint8) for column in columns]
     words = [word for table in tables for word in np.pad(table, ((0, 0), (0, -table.shape[1] % 8))).view(np.uint64).T]
     marks = np.zeros(count, np.uint64)
@@ -178,9 +170,7 @@ class _Weighted(Messenger):
 
 
 def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bool:
-    """Whether the log densities of all sites are equal up to rounding at some random parameters. These are near the
-    starts of chains: what a model does with its rows only far from there is not seen.
-    """
+    """Whether the log densities of all sites are equal up to rounding near the starts of chains."""
     example = whole.start(key, strategy)
     programs = [program_of("terms", functools.partial(_terms, part), example) for part in (counted, whole)]
     agreed = list[bool]()

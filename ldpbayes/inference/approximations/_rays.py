@@ -32,9 +32,9 @@ class Rays(NamedTuple):
 
 
 def tail_errors(farthest: np.ndarray, log_density: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
-    """Largest relative error of a variance along a ray, from `RAY_START` and from the farthest draw, by log densities
-    and errors (less their mean at the draws) at the draws' mean, then outwards, ray by ray. If other coordinates spread
-    alike at every t, it is ∫ (1 + t²) |p(t) − q(t)| dt for the posterior p and the surrogate q, normalised as a normal.
+    """Largest relative error of a variance along a ray, from `RAY_START` and from the farthest draw: ∫ (1 + t²) |p(t) −
+    q(t)| dt for the posterior p and the surrogate q, normalised as a normal, if other coordinates spread alike at every
+    t. Log densities and errors (less their mean at the draws) are at the draws' mean, then outwards, ray by ray.
     """
     finite = np.isfinite(log_density)  # elsewhere there is no mass
     height = np.where(finite, log_density, -np.inf)

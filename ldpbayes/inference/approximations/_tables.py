@@ -1,6 +1,4 @@
-"""Tabulated likelihoods: where a released value sees the parameters through one number, such as the rate of its area,
-its log-likelihood is computed once as a function of that number, and looked up ever after.
-"""
+"""Tables of log-likelihoods that depend on one number, such as a rate: computed once and then looked up."""
 
 import contextlib
 import dataclasses
@@ -111,6 +109,8 @@ class Tables:
     coefficients: Array  # (all pieces, TABLE_DEGREE + 1), of powers of a place from −1 to 1 on a piece, upwards
     others: Array  # records without a table, whose likelihood is computed; 0 stands for it
 
+    ends = property(lambda self: (self.low, self.low + self.width * self.pieces))
+
     def __call__(self, x: Array) -> jax.Array:
         """Log-likelihoods (records,) at numbers (records,)."""
         inside = jnp.clip(x, *self.ends)
@@ -121,11 +121,6 @@ class Tables:
         for power in range(TABLE_DEGREE - 1, -1, -1):
             value = value * t + coefficients[:, power]
         return value + jnp.where(x < self.low, self.below, self.above) * (x - inside)
-
-    @property
-    def ends(self) -> tuple[Array, Array]:
-        """Lowest and highest number (records,) of each record's table."""
-        return self.low, self.low + self.width * self.pieces
 
 
 class LookedUp(dist.Distribution):
@@ -231,11 +226,9 @@ class TabulatedSite:
         return jnp.clip(number, -1e30, 1e30)  # finite, since it is multiplied by slopes that may be 0
 
     def parameters(self, message: Message) -> jax.Array:
-        """The parameter (records,) in a run of the model."""
         return jnp.broadcast_to(getattr(_law(message), self.parameter), self.values.shape)
 
     def law_at(self, parameter: Array, owners: np.ndarray) -> Privatized:
-        """The law of the values of some records at parameters."""
         parameters = {name: getattr(self.base, name)[owners] for name in self.base.arg_constraints}
         parameters[self.parameter] = parameter
         base = type(self.base)(**parameters, validate_args=False)
@@ -316,14 +309,11 @@ _looked_up = jax.jit(jax.vmap(Tables.__call__, (None, 0)))
 
 
 def _law(message: Message) -> Any:
-    """The law of the records of a privatized site."""
     return unexpanded(unwrapped(message["fn"])[0].base_dist)
 
 
 def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers (kinds,) beyond which log-likelihoods are lower by `DEPTH_NATS` than at their largest, if they ever are;
-    and whether values have a density at any.
-    """
+    """Numbers (kinds,) beyond which log-likelihoods are `DEPTH_NATS` below their largest; whether any are finite."""
     grid = site.scale.place(site.scale.sizes[:, None], site.variances[records])
     grid, every = np.broadcast_to(grid, (len(grid), len(records))), np.arange(len(records))
     for _ in range(MAX_SEARCHES_FOR_ENDS):  # on a finer grid between the neighbours of those that are not lower

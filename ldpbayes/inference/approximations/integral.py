@@ -93,8 +93,8 @@ class Integrated(Positions):
         return -np.concatenate(blocks)[:count]
 
     def _starts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Points (m, n) where the prior has its mass, near 0, and, where it is unknown, at all scales; spreads (n,) of
-        the prior; and how far from the first point its mass may be.
+        """Points (m, n), where the prior has its mass, near 0, or, if it is unknown, at all scales; spreads (n,) of the
+        prior; and how far from the first point its mass may be.
         """
         centre, scale = (flat_rows(part, self.example)[0] for part in self._spread())
         centre, scale = np.where(np.isfinite(centre), centre, 0.0), np.abs(scale)
@@ -111,7 +111,6 @@ class Integrated(Positions):
         return points, scale, np.where(stated, PRIOR_BULK_SDS * scale, np.inf)
 
     def warm_up(self, bar: Bar | None = None) -> Params:
-        """Positions of the draws, for which nothing needs to be warmed up."""
         return self.run(self._num_samples, bar)[0]
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:

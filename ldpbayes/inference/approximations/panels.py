@@ -76,10 +76,8 @@ class DataAsTheyAre(Surrogate):
                 return None
             density = finer
             # The margin is there because draws from the refined posterior will lie elsewhere.
-            if (
-                Certificate(density, density, chains.example, chains.measure).error(positions)
-                <= 0.1 * SKETCH_ERROR_NATS
-            ):
+            certificate = Certificate(density, density, chains.example, chains.measure)
+            if certificate.error(positions) <= 0.1 * SKETCH_ERROR_NATS:
                 break
         return density
 
@@ -108,10 +106,7 @@ def faster(density: Density) -> str:
 
 
 class Certificate:
-    """Largest difference in log density between the sketches of ``density`` and the references of those in ``exact``,
-    which have more nodes for the same moments; if all keep probes, also between the sketch of these alone and the
-    probes themselves. ``measure`` is a method of `Density` of parameters like the example.
-    """
+    """The largest difference of sketches to their references, or to probes, in log density by a method of `Density`."""
 
     def __init__(
         self, density: Density, exact: Density, example: Params, measure: Callable = Density.potential

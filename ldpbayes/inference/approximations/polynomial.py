@@ -52,17 +52,14 @@ class Expansion:
     Expansions of different records can be added if they have the same points (argument ``at`` of `expand`): ``first +
     second``, or ``sum(expansions)``. The attributes are:
 
-    - ``names``: the sites (named variables) of the model that are the variables of the polynomial;
-    - ``order``: the order of the polynomial: 2, 3 or 4;
-    - ``count``: the number of records;
-    - ``frame``: a linear transformation of the variables, after which their posterior covariance matrix is the
-      identity;
-    - ``points``: values of the variables, to which the polynomial is fitted. They are approximate posterior draws;
-    - ``values`` and ``slopes``: the log-likelihood at each of the points, in nats, and its gradient;
-    - ``rays``: m further points in the tails of the posterior, at which `fit` checks the polynomial;
-    - ``outwards`` (m,): the log-likelihood at each point of ``rays``, in nats;
-    - ``promises`` and ``doubts``: the guarantees of the releases of all records, and the texts of warnings about these
-      releases.
+    - ``names``: the sites of the model that are the variables of the polynomial; ``order``: 2, 3 or 4;
+    - ``count``: the number of records; ``promises`` and ``doubts``: the guarantees of their releases, and texts of
+      warnings;
+    - ``frame``: a linear transformation, after which the posterior covariance matrix of the variables is the identity;
+    - ``points``, ``values`` and ``slopes``: approximate posterior draws of the variables, to which the polynomial is
+      fitted, with the log-likelihoods there, in nats, and their gradients;
+    - ``rays`` and ``outwards``: m points in the tails of the posterior, at which `fit` checks the polynomial, and the
+      log-likelihoods there (m,).
     """
 
     names: tuple[str, ...]  # sites of the model that the records depend on, in the order of the coordinates
@@ -102,7 +99,7 @@ class Expansion:
 
     def errors(self) -> np.ndarray:
         """Return errors in nats at one quarter of the points: exact log-likelihoods less a polynomial that is fitted to
-        the other points, minus the mean of these differences. (A constant does not change the posterior.)
+        the other points, minus their mean, because a constant does not change the posterior.
         """
         test = np.arange(len(self.points)) % HELD_OUT_EVERY == 0
         errors = self.values[test] - self._fitted(~test).values(self.points[test])
@@ -112,7 +109,8 @@ class Expansion:
 def expand(
     model: Model, *args: Any, at: Any = None, order: int | None = None, seed: int = 0, **kwargs: Any
 ) -> Expansion:
-    """Compute a polynomial (an expansion) that `fit` can use in place of the log-likelihood of all records.
+    """Compute a polynomial that `fit` can use in place of the log-likelihood of all records, with exact values to check
+    it.
 
     Use this function if the data do not fit on one machine, and each machine holds a part of the records (a shard):
 
@@ -128,22 +126,12 @@ def expand(
         NumPyro model and its arguments, with all records or with one shard. Raises ValueError if no polynomial can
         replace the log-likelihood, for example because the model has too many parameters.
     at : Expansion or posterior, optional
-        The points (values of the parameters) to which the polynomial is fitted.
-
-        - An expansion: the points of this expansion. The two expansions can then be added.
-        - A result of `fit`: its posterior draws.
-        - Default: points around the posterior mode of the records in the arguments. Raises ValueError if there are
-          several modes.
-    order : int, optional
-        Order of the polynomial: 2, 3 or 4. Default: the order of ``at``, if ``at`` is an expansion. Otherwise, the
-        function chooses an order. A higher order is more exact, but needs more points.
-    seed : int
-        Random seed for the choice of the points. Default: 0.
-
-    Returns
-    -------
-    Expansion
-        The polynomial, together with exact log-likelihoods, with which `fit` checks the polynomial.
+        The points (values of the parameters) to which the polynomial is fitted: those of an expansion, to which the new
+        one can then be added, or the posterior draws of a result of `fit`. Default: points around the posterior mode of
+        the records in the arguments. Raises ValueError if there are several modes.
+    order, seed : int
+        Order of the polynomial: 2, 3 or 4 (by default that of ``at``, or chosen). A higher order is more exact, but
+        needs more points. And the random seed for the choice of the points.
 
     Examples
     --------
@@ -194,9 +182,7 @@ class _PolynomialDensity(Density):
 
 
 class SplitModel:
-    """A model that is cut, with passes over the records below its cut, and what is above, once `compile` was called.
-    Parameters are flat, (m, n), in the order of names; coordinates are (m, *cut.shape). Raises `NoExpansion`.
-    """
+    """A model that is cut, with passes over its records; parameters are flat (m, n), coordinates (m, *cut.shape)."""
 
     def __init__(self, density: Density, sites: dict[str, Site], strategy: Callable, key: Key, least: int) -> None:
         self._density, self._strategy, self.key = density, strategy, key
@@ -268,7 +254,6 @@ class SplitModel:
         return mode.at + noise @ mode.root.T
 
     def posterior_draws(self, posterior: Any) -> np.ndarray:
-        """Parameters at draws of a posterior."""
         names = sorted(self.cut.parameters)
         try:
             values = {name: np.asarray(posterior["posterior"][name]) for name in names}
@@ -317,9 +302,7 @@ class ExpandedRecords(Expanded):
         self.density = _PolynomialDensity(**vars(cut.density), cut=cut, polynomial=polynomial, mode=mode)
         self._may_repeat = self.number < MAX_EXPANSIONS - 1 and self.split.passes < self.sampling.iterations
 
-    @property
-    def key(self) -> Key:
-        return jax.random.fold_in(self.sampling.key, 2)
+    key = property(lambda self: jax.random.fold_in(self.sampling.key, 2))
 
     def give_up(self, why: str, report: Report) -> Surrogate:
         # One by the user may be around another place, or of other records: then one around the mode is tried.
@@ -352,9 +335,8 @@ class ExpandedRecords(Expanded):
             order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
             # Reweighting takes a pass a draw, but no slopes and no other chains.
             passes, reweighting = 3 * passes_for(frame, order), self.sampling.num_samples * self.sampling.num_chains
-            tolerable = (
-                MODERATE_SD_NATS if order == self.expansion.order or passes > reweighting else NEGLIGIBLE_SD_NATS
-            )
+            costly = order == self.expansion.order or passes > reweighting
+            tolerable = MODERATE_SD_NATS if costly else NEGLIGIBLE_SD_NATS
             # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
             if sd <= tolerable or (self.given and not sd <= HOPELESS_SD_NATS):
                 return None

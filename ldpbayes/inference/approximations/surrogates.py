@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ldpbayes._core.checks import LdpBayesWarning, warn
-from ldpbayes._core.types import Key, Params
+from ldpbayes._core.types import Params
 from ldpbayes.inference.approximations.integral import Integrated
 from ldpbayes.inference.chains import Bar, Sampling
 from ldpbayes.inference.density import Density
@@ -23,21 +23,19 @@ MAX_SHARE_AT_THE_END = 0.01  # share of such draws
 
 
 class ExpansionWarning(LdpBayesWarning):
-    """Warning that an expansion (a polynomial that replaces the log-likelihood of many records) was not exact enough,
-    or that `fit` could not check it. The message gives the reason, and says if the records were used instead.
+    """Warning that a polynomial in place of the records was not exact enough, or that `fit` could not check it. The
+    message gives the reason, and says if the records were used instead.
     """
 
 
 class LikelihoodWarning(LdpBayesWarning):
-    """Warning that a law of many records is too narrow, at some posterior draws, for the panels (intervals) in which
-    its likelihood integrates over the records. The message says at how many draws, and what is exact there.
+    """Warning that a law of many records is too narrow, at some posterior draws, for the panels of its likelihood. The
+    message says at how many draws, and what is exact there.
     """
 
 
 class SketchWarning(LdpBayesWarning):
-    """Warning that the log-likelihood of a sketch was not exact enough. The message gives the error, and says if `fit`
-    made a more exact sketch and sampled again.
-    """
+    """Warning that the log-likelihood of a sketch was not exact enough, by how much, and what `fit` then did."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +101,8 @@ class Surrogate:
     def __post_init__(self) -> None:
         self.density = self.problem.density
 
-    @property
-    def key(self) -> Key:
-        """For resampling: chains have the numbers below that of chains."""
-        return jax.random.fold_in(self.sampling.key, self.sampling.num_chains)
+    # For resampling: chains have the numbers below that of chains.
+    key = property(lambda self: jax.random.fold_in(self.sampling.key, self.sampling.num_chains))
 
     def positions(self, integrated: bool) -> Any:
         """What draws: an integral, or chains."""
@@ -139,9 +135,7 @@ class Surrogate:
 
 
 def sample(surrogate: Surrogate) -> Draws:
-    """Draws of a surrogate, or of what it is refined to, that its reference has been compared with: by an integral of
-    few parameters, otherwise by chains.
-    """
+    """Draws of a surrogate, by an integral or by chains, that were compared with its reference."""
     verdict: Surrogate | Report = surrogate
     sampling = surrogate.sampling
     why = sampling.chains_because
