@@ -20,7 +20,7 @@ class GivenUp(Exception):
 
 
 def given_up(problem, sampling, why, report=None):
-    """In the place of `instead_of_expansion`."""
+    """In the place of `records_instead`."""
     raise GivenUp(why, report)
 
 
@@ -29,5 +29,5 @@ def outcome(propose, kernel, problem, **numbers):
     sampling = Sampling(kernel, jax.random.key(0), **numbers)
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
         for module in (_expanded, polynomial):
-            patch.setattr(module, "instead_of_expansion", given_up)
+            patch.setattr(module, "records_instead", given_up)
         return sample(propose(problem, sampling))

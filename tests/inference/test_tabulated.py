@@ -267,7 +267,7 @@ def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables(monkeypatch)
         }
         example = {name: each[0, 0] for name, each in positions.items()}
         surrogate.prepare(types.SimpleNamespace(example=example))
-        monkeypatch.setattr(_tabulated, "instead_of_expansion", given_up)
+        monkeypatch.setattr(_tabulated, "records_instead", given_up)
         with pytest.raises(GivenUp) as up:
             surrogate.judge(positions)
         why, report = up.value.args

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from ldpbayes._core.types import Array, Params
 from ldpbayes.data import ExpandedSketch
 from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, follow_rays, tail_errors
-from ldpbayes.inference.approximations.panels import instead_of_expansion
+from ldpbayes.inference.approximations.panels import records_instead
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, flat_rows
 from ldpbayes.inference.compiled_programs import program_of
@@ -53,7 +53,7 @@ class Expanded(Surrogate):
         raise NotImplementedError
 
     def give_up(self, why: str, report: Report) -> Surrogate:
-        return instead_of_expansion(self.problem, self.sampling, why, report)
+        return records_instead(self.problem, self.sampling, why, report)
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
         rows = flat_rows(positions, self.chains.example)

@@ -20,7 +20,7 @@ from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Params, PyTree
 from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
-from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
+from ldpbayes.inference.approximations.panels import records_instead, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, some_draws
 from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, trace
@@ -368,7 +368,7 @@ class TabulatedRecords(Surrogate):
         if error <= 10 * TABLES_ERROR_NATS:
             return report
         why = f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws"
-        return instead_of_expansion(self.problem, self.sampling, why, report)
+        return records_instead(self.problem, self.sampling, why, report)
 
 
 def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:

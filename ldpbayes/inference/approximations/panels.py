@@ -89,9 +89,9 @@ def propose(problem: Problem, sampling: Sampling, *reports: Report) -> DataAsThe
     return DataAsTheyAre(problem, sampling, exact, sampling.outside is None and not problem.kinked, reports=reports)
 
 
-def instead_of_expansion(problem: Problem, sampling: Sampling, why: str, report: Report | None = None) -> DataAsTheyAre:
+def records_instead(problem: Problem, sampling: Sampling, why: str, report: Report | None = None) -> DataAsTheyAre:
     """The data as they are, with a warning of why, and a report of, what was not exact enough."""
-    result = "no polynomial was accurate enough, so the likelihood of all records is used (exact, but slow)"
+    result = "no approximation was accurate enough, so the likelihood of all records is used (exact, but slow)"
     warn(f"{result}: {why}", ExpansionWarning)
     return propose(problem, sampling, dataclasses.replace(report or Report(), ran="records", why=why))
 

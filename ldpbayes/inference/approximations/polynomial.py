@@ -20,7 +20,7 @@ from ldpbayes.inference.approximations._expanded import HOPELESS_SD_NATS, MODERA
 from ldpbayes.inference.approximations._mode import PosteriorMode, find_mode
 from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
 from ldpbayes.inference.approximations.integral import ITERATIONS_AS_LONG
-from ldpbayes.inference.approximations.panels import instead_of_expansion, panel_sketches
+from ldpbayes.inference.approximations.panels import records_instead, panel_sketches
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, flat_rows, some_draws
 from ldpbayes.inference.compiled_programs import in_threads, program_of, trace
@@ -384,7 +384,7 @@ def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
     except NoExpansion as reason:
         if expansion is not None:
             raise ValueError(f"expand is an Expansion, but this model cannot be expanded: {reason}") from None
-        return instead_of_expansion(problem, sampling, str(reason)) if expand else None
+        return records_instead(problem, sampling, str(reason)) if expand else None
     if expansion is not None:
         split.check("expand", expansion)
     cut = split.cut
@@ -410,7 +410,7 @@ def _begun(problem: Problem, sampling: Sampling, split: SplitModel, expansion: E
         # A given one may be around another place, or of other records.
         if expansion is not None:
             return _begun(problem, sampling, split)
-        return instead_of_expansion(problem, sampling, str(reason), split.report())
+        return records_instead(problem, sampling, str(reason), split.report())
     if expansion is None:
         around_mode = split.expansion(split.coordinates(split.normal_draws(mode)))
         return ExpandedRecords(problem, sampling, split, around_mode, mode)
