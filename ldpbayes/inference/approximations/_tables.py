@@ -20,7 +20,7 @@ from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Params, PyTree
 from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
-from ldpbayes.inference.approximations.panels import records_instead, panel_sketches
+from ldpbayes.inference.approximations.panels import panel_sketches, records_instead
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, some_draws
 from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, trace

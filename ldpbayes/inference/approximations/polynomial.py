@@ -20,7 +20,7 @@ from ldpbayes.inference.approximations._expanded import HOPELESS_SD_NATS, MODERA
 from ldpbayes.inference.approximations._mode import PosteriorMode, find_mode
 from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
 from ldpbayes.inference.approximations.integral import ITERATIONS_AS_LONG
-from ldpbayes.inference.approximations.panels import records_instead, panel_sketches
+from ldpbayes.inference.approximations.panels import panel_sketches, records_instead
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, flat_rows, some_draws
 from ldpbayes.inference.compiled_programs import in_threads, program_of, trace
