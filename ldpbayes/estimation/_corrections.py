@@ -161,9 +161,7 @@ class Corrected:
         """Scores (N, p): gradients of the corrected losses in the parameters `theta`."""
         return jax.jacfwd(lambda at: self.values(loss, at, index))(theta)
 
-    @property
-    def count(self) -> int:
-        return self.terms[0].rows.shape[1]
+    count = property(lambda self: self.terms[0].rows.shape[1])
 
 
 @pytree_dataclass

@@ -54,9 +54,9 @@ def frequencies(
         - ``mle``: maximum likelihood, by EM (expectation maximisation) steps, accelerated by SQUAREM ([VR]) and, for up
           to 4096 categories, by Newton steps ([KCSA]).
     alpha : float
-        Only for ``base_cut``: a bound, below the number d of categories, for the expected number of categories with
-        true share 0 that are not set to 0. Default: 0.02. The threshold is Φ⁻¹(1 − alpha/d) σ, where σ is the standard
-        deviation of the unbiased estimate of a share 0.
+        Only for ``base_cut``: a bound, positive and below the number d of categories, for the expected number of
+        categories with true share 0 that are not set to 0. Default: 0.02. The threshold is Φ⁻¹(1 − alpha/d) σ, where σ
+        is the standard deviation of the unbiased estimate of a share 0.
     tolerance : float
         Only for ``mle``: nats below the maximum, by a bound of [Lindsay], at which iterations stop. Default: 1e-6.
     max_iterations : int

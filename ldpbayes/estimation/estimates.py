@@ -124,11 +124,8 @@ class Estimate:
         errors = np.full(len(self.params), np.nan) if self.standard_error is None else self.standard_error
         numbers = zip(self.names[few], self.params[few], errors[few], strict=True)
         parts = [f"{name}: {value:.4g}" + ("" if np.isnan(e) else f" ± {e:.3g}") for name, value, e in numbers]
-        more = (
-            [f"{len(self.params) - NUMBERS_IN_A_LINE:,} more in summary()"]
-            if len(self.params) > NUMBERS_IN_A_LINE
-            else []
-        )
+        rest = len(self.params) - NUMBERS_IN_A_LINE
+        more = [f"{rest:,} more in summary()"] if rest > 0 else []
         return f"<{', '.join([self._title, *parts, *more])}>"
 
     def _repr_html_(self) -> str:

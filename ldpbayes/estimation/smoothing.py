@@ -302,7 +302,7 @@ def estimate_density(
     Parameters
     ----------
     data : Release or Sketch
-        Released numbers. For many records, a sketch is faster.
+        Released numbers, with one budget for all or one for each. For many records, a sketch is faster.
     lower, upper : float, optional
         Ends of the law's interval, in the unit of the data. It must include the clipping bounds, the default.
     knots : int
