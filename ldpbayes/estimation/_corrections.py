@@ -87,7 +87,7 @@ class Correction(abc.ABC):
         return 0
 
     def settled(self, mechanism: Additive) -> "Correction":
-        """Return a copy for a `mechanism`, such as with numbers for the support "bounds"; ValueError if it is unfit."""
+        """Return a copy for a `mechanism`, with numbers for the support "bounds"; ValueError if it is unfit."""
         return self
 
     def exact(self, mechanism: Additive) -> Array:

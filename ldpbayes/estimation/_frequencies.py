@@ -70,12 +70,11 @@ def frequencies(
     records have the same budget, the weights w_i are equal. Otherwise, w_i is the inverse variance of term i, computed
     for equal shares of all categories.
 
-    Under a transition matrix P, the unbiased estimate is h P⁺, where h is the vector of shares of the released values.
-    Among all matrices with P P⁺ = 1, P⁺ gives the smallest variance if all categories have equal shares.
+    Under a transition matrix P, it is h P⁺ for shares h of the released values, where P⁺ gives the smallest variance of
+    all matrices with P P⁺ = 1 if all categories have equal shares.
 
-    Standard errors include the uncertainty from sampling and from the mechanism. Those of ``mle`` come from the
-    observed information about the shares whose estimate is positive. If the estimate of a share is 0, its standard
-    error is NaN, because normal theory fails. Use ``unbiased`` for an interval of such a share.
+    Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
+    positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
 
     Examples
     --------

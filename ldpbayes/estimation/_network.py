@@ -37,7 +37,7 @@ class Network:
     Parameters
     ----------
     widths : tuple of int
-        Widths of the hidden layers. Default: (128, 64), as in [LH]. A layer with one output follows, the prediction.
+        Widths of the hidden layers. Default: (128, 64), as in [LH].
     activation : callable
         Activation function of the hidden layers. Default: ``jax.nn.relu``.
     epochs, batch : int

@@ -177,8 +177,7 @@ class RegressionLoss(Loss):
         The unit of that width: the standard deviation of the residuals of least squares ("response", default), or 1
         ("margin").
     value_of_normal : float, optional
-        Only for kernels with kinks whose mean loss is proportional to the scale of y: the mean loss for standard normal
-        y and the best constant η, for more precise standard errors.
+        Only for kernels with kinks that scale with y: the mean loss for standard normal y and the best constant η.
     admits : (str, callable), optional
         The allowed responses: a description in words, and a function that returns True for each entry of an array that
         is allowed. Default: all responses are allowed.
@@ -325,7 +324,7 @@ def _squared(eta: jax.Array, y: jax.Array) -> jax.Array:
 def logistic(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a logistic regression, log(1 + exp(η)) − y η, for a response y in {0, 1}.
 
-    The linear predictor η and `response`, `features` and `intercept` are those of `squared`.
+    `response`, `features` and `intercept` are as in `squared`.
     """
     return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
 
@@ -368,7 +367,7 @@ def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
 def absolute(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a median regression, |y − η|, for a response y.
 
-    The linear predictor η and `response`, `features` and `intercept` are those of `squared`.
+    `response`, `features` and `intercept` are as in `squared`.
     """
     mean = float(np.sqrt(2 / np.pi))
     return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
@@ -385,7 +384,7 @@ def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
 def hinge(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a support vector classifier, max(0, 1 − y η), for a response y in {−1, 1}.
 
-    The linear predictor η and `response`, `features` and `intercept` are those of `squared`.
+    `response`, `features` and `intercept` are as in `squared`.
     """
     return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
 

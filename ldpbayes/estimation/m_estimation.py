@@ -51,8 +51,8 @@ def m_estimate(
     Parameters
     ----------
     loss : Loss or callable
-        A loss of `ldpbayes.estimation.losses`. Or a JAX function ``loss(x, theta)``, where the record ``x`` is a number
-        or a row with all columns of the release, and ``theta`` is the parameter.
+        A loss of `ldpbayes.estimation.losses`, or a JAX function ``loss(x, theta)`` of a record (a number, or a row
+        with all columns of the release) and a parameter.
     release : Release
         The released records. For the method ``oracle``, an array or a data frame of original records, whose columns
         have the order of the release if the loss is a function: ``frame[list(mechanism.columns)]``.
@@ -63,8 +63,7 @@ def m_estimate(
         - ``dr``, `DoublyRandom`: for zero-inflated symmetric Laplace noise, and any loss;
         - ``sdr``, `SmoothedDoublyRandom`: for zero-inflated symmetric Laplace noise, and a smooth loss;
         - ``combined`` (default), `Combined`: an optimal combination of ``dr`` and ``sdr``;
-        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise (in one column, also Laplace noise), and a
-          smooth loss;
+        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise (in one column, also Laplace), smooth loss;
         - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise, and a smooth loss;
         - ``naive``, `Naive`: no correction. The estimate is biased;
         - ``oracle``, `Oracle`: the loss of original records, for comparisons.
@@ -78,7 +77,7 @@ def m_estimate(
     starts : int
         Number of starts (default 1), after ``start`` random points of the space. The lowest minimum is the estimate.
     seed : int
-        Random seed of the random starts, and of the further noise that the method draws. Default: 0.
+        Random seed of the starts, and of the further noise that the method draws. Default: 0.
 
     Warns
     -----
@@ -94,12 +93,9 @@ def m_estimate(
 
     Notes
     -----
-    A smooth loss can be differentiated twice with respect to the columns with noise, and then twice with respect to the
-    parameters. Only the last derivative may jump. ``independent`` needs two derivatives with respect to each column
-    with noise.
-
-    Standard errors come from the sandwich formula ([Huber67]; [LCQ] Theorem 5.3), with the second derivatives of a
-    smooth approximation of a loss with kinks. `MEstimationResult.bootstrap` computes bootstrap standard errors.
+    A smooth loss has two derivatives in the columns with noise (for ``independent``, in each), and then two in the
+    parameters, of which only the last may jump. Standard errors come from the sandwich formula ([Huber67]; [LCQ]
+    Theorem 5.3), for a loss with kinks from a smooth approximation, or from `MEstimationResult.bootstrap`.
 
     Examples
     --------

@@ -308,8 +308,7 @@ def estimate_density(
     knots : int
         Number of knots, at least 4, and at most one for each whole number if the mechanism takes these. Default: 41.
     outside : bool
-        True if original records may lie outside the interval. They count as records at the nearest end, which then has
-        a positive probability (an atom). Default: False.
+        True if original records may lie outside the interval. Its ends then have atoms. Default: False.
     functionals : dict of str to callable, optional
         As in `DensityEstimate.of`, for the law of the records after clipping to the interval. Default: the mean, the
         standard deviation (``sd``) and, except for whole numbers, the 5, 25, 50, 75 and 95 % quantiles.
@@ -317,7 +316,7 @@ def estimate_density(
     Raises
     ------
     TypeError, ValueError
-        The data are not numbers, have no values, or have groups. Or the interval does not contain the clipping bounds.
+        Data without numbers, values, or with groups; an interval that does not contain the clipping bounds.
 
     Warns
     -----
