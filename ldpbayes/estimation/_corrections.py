@@ -42,8 +42,8 @@ BOUNDS = _Word("bounds")
 class Correction(abc.ABC):
     """Base class of corrections of a loss: functions of a released record with the mean of the original record's loss.
 
-    Your own correction is a frozen dataclass that defines `takes`, and either `terms` or `evidence`. Declare fields
-    that are neither numbers nor arrays with ``dataclasses.field(metadata={"static": True})``.
+    Your own is a frozen dataclass that defines `takes`, and `terms` or `evidence`. Fields that are neither numbers nor
+    arrays have ``metadata={"static": True}``.
     """
 
     name: ClassVar[str]  # in tables and messages; by default the name of the class

@@ -41,14 +41,13 @@ def frequencies(
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
-        Released categories, under a pure protocol (`ldpbayes.mechanisms.PureProtocol`) or a `TransitionMatrix` whose
-        rows are linearly independent. An `ExpandedSketch` must have kept its released values.
+        Released categories, under a `ldpbayes.mechanisms.PureProtocol` or a `TransitionMatrix` with linearly
+        independent rows. An `ExpandedSketch` must have kept its released values.
     method : str
         The method of estimation. Only the first and the last have standard errors.
 
         - ``unbiased`` (default): an estimate without bias, which is linear in the counts of the released values.
-        - ``base_cut``: the unbiased estimate, in which shares below a threshold are set to 0 ([WLLSL]). Only for pure
-          protocols.
+        - ``base_cut``: the unbiased estimate with shares below a threshold set to 0 ([WLLSL]). Only for pure protocols.
         - ``projection``: the non-negative shares with sum 1 that are closest to the unbiased estimate ([HRMS]; [WC]).
           ``norm_sub`` ([WLLSL]) is another name of this method.
         - ``mle``: maximum likelihood, by EM (expectation maximisation) steps, accelerated by SQUAREM ([VR]) and, for up

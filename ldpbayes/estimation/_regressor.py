@@ -91,8 +91,8 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return the expected original labels (m,) for features X (m, d), with the columns of the fit.
 
-        If `return_std` is True, also return the standard deviations (m,) of new labels. Raises ValueError if the model
-        is not linear, or if the objective is not a likelihood.
+        With `return_std`, also the standard deviations (m,) of new labels; ValueError for a network, or an objective
+        that is not a likelihood.
         """
         check_is_fitted(self)
         X = np.asarray(validate_data(self, X, reset=False), float)

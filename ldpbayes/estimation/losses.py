@@ -35,8 +35,8 @@ class Loss(abc.ABC):
     Records are rows of an array (*shape, columns), with one column if a record is a number. Your own loss must define
     `values`. It must be hashable, for example a frozen dataclass.
 
-    The attribute ``smooth`` is True if the corrections for smooth losses may be used (see the notes of `m_estimate`).
-    It is False if the loss has kinks. If ``smooth`` is None (default), `m_estimate` looks for kinks numerically.
+    ``smooth`` is True if the corrections for smooth losses may be used (see the notes of `m_estimate`), and False if
+    the loss has kinks. If it is None (default), `m_estimate` looks for kinks numerically.
     """
 
     smooth: bool | None = None
