@@ -42,8 +42,8 @@ BOUNDS = _Word("bounds")
 class Correction(abc.ABC):
     """Base class of corrections of a loss: functions of a released record with the mean of the original record's loss.
 
-    Your own correction is a frozen dataclass that defines `takes`, and either `terms` or `evidence`. Declare fields
-    that are neither numbers nor arrays with ``dataclasses.field(metadata={"static": True})``.
+    Your own is a frozen dataclass that defines `takes`, and `terms` or `evidence`. Fields that are neither numbers nor
+    arrays have ``metadata={"static": True}``.
     """
 
     name: ClassVar[str]  # in tables and messages; by default the name of the class
@@ -76,10 +76,9 @@ class Correction(abc.ABC):
     def evidence(
         self, loss: Loss, mechanism: Additive, rows: jax.Array, key: Key, *, everywhere: bool = True
     ) -> "EvidenceCorrection":
-        """Return corrected losses and functions of mean zero, all that is computed from the rows and key of `terms`.
+        """Return corrected losses and functions of mean zero, computed from the rows and key of `terms`.
 
-        `everywhere` is True if the loss is finite for all rows, also outside `support`. JAX must be able to trace this
-        method.
+        `everywhere` is True if the loss is finite for all rows, also outside `support`. JAX must be able to trace this.
         """
         return EvidenceCorrection.of(self.terms(mechanism, rows, key))
 
@@ -88,7 +87,7 @@ class Correction(abc.ABC):
         return 0
 
     def settled(self, mechanism: Additive) -> "Correction":
-        """Return a copy for a `mechanism`, such as with numbers for the support "bounds"; ValueError if it is unfit."""
+        """Return a copy for a `mechanism`, with numbers for the support "bounds"; ValueError if it is unfit."""
         return self
 
     def exact(self, mechanism: Additive) -> Array:
@@ -104,9 +103,7 @@ class Correction(abc.ABC):
 
 @pytree_dataclass
 class Points:
-    """A term of a corrected loss: for each of N records, a weighted sum of the values of the loss at m points.
-
-    A point is a row, such as the released record plus further noise.
+    """A term of a corrected loss: for each of N records, a weighted sum of its values at m points, which are rows.
 
     Parameters
     ----------
@@ -164,25 +161,20 @@ class Corrected:
         """Scores (N, p): gradients of the corrected losses in the parameters `theta`."""
         return jax.jacfwd(lambda at: self.values(loss, at, index))(theta)
 
-    @property
-    def count(self) -> int:
-        return self.terms[0].rows.shape[1]
+    count = property(lambda self: self.terms[0].rows.shape[1])
 
 
 @pytree_dataclass
 class EvidenceCorrection:
-    """What a correction computes from N released records: corrected losses, and functions of mean zero.
-
-    Make it by `EvidenceCorrection.of`.
+    """Corrected losses of N released records and functions of mean zero; made by `EvidenceCorrection.of`.
 
     Parameters
     ----------
     criteria : tuple
-        One or several corrected losses with the same expectation. `m_estimate` minimises the mean of the first. The
-        differences between their scores (gradients) have mean zero, and make the estimate more precise.
+        Corrected losses with the same expectation. `m_estimate` minimises the mean of the first; differences between
+        their scores (gradients) have mean zero, and make the estimate more precise.
     controls : array (N, q)
-        Values of q functions of a released record that have mean zero for all parameters. They also make the estimate
-        more precise.
+        Values of q functions of a released record that have mean zero for all parameters, for more precision.
     """
 
     criteria: tuple[Corrected, ...]
@@ -209,10 +201,7 @@ class EvidenceCorrection:
 
 @pytree_dataclass(eq=False)
 class Naive(Correction):
-    """No correction: the loss of the released records, as if they were original records.
-
-    The estimate is biased, because the noise acts like a measurement error. Use this method only for comparisons.
-    """
+    """No correction: released records as if they were original ones. The estimate is biased; only for comparisons."""
 
     name: ClassVar[str] = "naive"
 
@@ -228,7 +217,7 @@ class Naive(Correction):
 
 @pytree_dataclass(eq=False)
 class Oracle(Naive):
-    """The loss of the original records. The estimate is not private. Use this method only for comparisons."""
+    """The loss of the original records. The estimate is not private; only for comparisons."""
 
     name: ClassVar[str] = "oracle"
     original: ClassVar[bool] = True
@@ -256,8 +245,8 @@ class AveragedCorrection(Correction):
         return self
 
     def noisier_points(self, mechanism: Additive, rows: jax.Array, key: Key, support: Bounds = None) -> Points:
-        """X⁽¹⁾ + S for released records X⁽¹⁾, as points with weights 1/draws, or less if S leads out of the support. S
-        is the analyst's own noise: symmetric Laplace noise with standard deviation √δ λ.
+        """X⁽¹⁾ + S for released X⁽¹⁾ and symmetric Laplace S of standard deviation √δ λ, as points with weights
+        1/draws, or less if S leads out of the support.
         """
         index = mechanism.index
         delta, deviation = chance_and_deviation(mechanism, rows)
@@ -275,22 +264,20 @@ class DoublyRandom(AveragedCorrection):
     """Correction for zero-inflated symmetric Laplace noise, for losses with or without kinks ([LCQ] Theorem 5.1).
 
     The corrected loss of a released record z is ℓ(z)/δ + (1 − 1/δ) ℓ(z + S), where ℓ is the loss, and δ the probability
-    that a record gets no noise. S is further noise, which the method draws: symmetric Laplace noise with standard
-    deviation √δ λ, where λ is the standard deviation of the noise of the mechanism. Outside a known ``support``, the
-    method sets ℓ to 0. The estimator of [LCQ] has ``draws=1`` and ``support=None``.
+    that a record gets no noise. The method draws S: symmetric Laplace noise with standard deviation √δ λ, where λ is
+    that of the noise of the mechanism. Outside a known ``support``, ℓ is set to 0. The estimator of [LCQ] has
+    ``draws=1`` and ``support=None``.
 
     Parameters
     ----------
     draws : int or "exact"
-        Number of draws of S for each record, over which the corrected loss is averaged. Default: 16. "exact" computes
-        the expectation over S by numerical integration. It needs exactly one column with noise.
+        Number of draws of S for each record. Default: 16. "exact" integrates over S numerically, and needs exactly one
+        column with noise.
     support : "bounds", (lower, upper) or None
         A region that contains all original values in the columns with noise: the clipping bounds of the mechanism
-        ("bounds", default), two numbers for all columns with noise, or two arrays with one number for each of them.
-        None: no region is known.
+        ("bounds", default), or two numbers, or two arrays with one number for each of these columns. None: unknown.
     cuts : sequence of float
-        Only for ``draws="exact"``: values of the column with noise at which the loss has kinks, in the unit of the
-        column. The integrals are split there. Default: none.
+        Only for ``draws="exact"``: values of the column with noise at which the loss has kinks.
     """
 
     draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
@@ -324,16 +311,14 @@ class DoublyRandom(AveragedCorrection):
 
 @pytree_dataclass(eq=False)
 class Combined(DoublyRandom):
-    """Correction for zero-inflated symmetric Laplace noise that combines several corrections in an optimal way.
+    """Correction for zero-inflated symmetric Laplace noise: the optimal combination of several corrections.
 
-    Asymptotically, no other linear combination of the following functions gives smaller standard errors ([Hansen],
-    generalised method of moments). A score is the gradient of a corrected loss with respect to the parameters.
+    Asymptotically, no other linear combination of these functions gives smaller standard errors ([Hansen], generalised
+    method of moments). A score is the gradient of a corrected loss with respect to the parameters.
 
     - the scores of `DoublyRandom`, with the option ``support`` and with ``support=None``;
     - the score of `SmoothedDoublyRandom`, if the loss is smooth;
     - functions of a released record that have mean zero, because no original record lies outside the support.
-
-    `DoublyRandom` describes the parameters ``draws``, ``support`` and ``cuts``.
     """
 
     name: ClassVar[str] = "combined"
@@ -360,14 +345,11 @@ class Combined(DoublyRandom):
 
 @pytree_dataclass(eq=False)
 class SymmetricLaplaceCorrection(AveragedCorrection):
-    """Correction for symmetric Laplace noise and a smooth loss ([LCQ] eq. 6.1).
+    """Correction for symmetric Laplace noise (in one column, also Laplace noise) and a smooth loss ([LCQ] eq. 6.1).
 
-    If only one column has noise, this noise can also be Laplace noise.
-
-    The corrected loss of a released record z is ℓ(z + S) − ½ λ² Δℓ(z + S), where ℓ is the loss, and λ the standard
-    deviation of the noise in a column. Δℓ is the sum of the second derivatives of ℓ with respect to the columns with
-    noise. Usually, S is 0. If the noise is zero-inflated, S is further noise. `DoublyRandom` describes S and the
-    parameters ``draws`` and ``cuts``.
+    The corrected loss of a released record z is ℓ(z + S) − ½ λ² Δℓ(z + S), where ℓ is the loss, λ the standard
+    deviation of the noise in a column, and Δℓ the sum of the second derivatives of ℓ in the columns with noise. S is 0
+    unless the noise is zero-inflated. `DoublyRandom` describes S and the parameters ``draws`` and ``cuts``.
     """
 
     draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
@@ -534,8 +516,8 @@ def is_inside(part: jax.Array, support: Bounds) -> jax.Array:
 
 
 def support_controls(mechanism: Additive, rows: Array, support: tuple[Array, Array]) -> jax.Array:
-    """Functions (N, 2 × perturbed columns) of released records with mean zero, since no record is outside the support:
-    doubly random corrections of the indicators of lying beyond a bound, the mean over S a Laplace tail.
+    """Doubly random corrections (N, 2 × perturbed columns) of the indicators of lying beyond a bound, which have mean
+    zero; their mean over S is a Laplace tail.
     """
     part = jnp.asarray(rows)[:, mechanism.index]
     delta, deviation = (number.T for number in chance_and_deviation(mechanism, part))
@@ -588,8 +570,8 @@ def _random_points(
 def _quadrature_points(
     z: jax.Array, deviation: jax.Array, support: Bounds, cuts: tuple[float, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """Nodes (nodes, N, 1) and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, exact for f smooth between the cuts, and
-    cut around z too: the noise may be so narrow that its decay needs more than one Gauss rule.
+    """Nodes (nodes, N, 1) and weights (nodes, N) of ∫ f(u) Laplace(u − z) du, for f smooth between the cuts. Integrals
+    are cut around z too: the noise may be so narrow that its decay needs more than one Gauss rule.
     """
     scale = deviation / math.sqrt(2)
     safe = jnp.where(scale > 0, scale, 1.0)

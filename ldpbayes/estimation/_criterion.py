@@ -83,8 +83,8 @@ def _loss_sums(theta: Array, rows: Rows, objective: Objective, spec: str | None)
 
 @dataclasses.dataclass(frozen=True)
 class Criterion:
-    """Sum of losses and a ridge penalty on the coefficients of standardised features, (features - centre) / unit. The
-    parameters are the intercept, if any, the coefficients, and the logarithm of the scale, if any.
+    """Sum of losses and a ridge penalty on the coefficients of (features - centre) / unit. The parameters are the
+    intercept, if any, the coefficients, and the logarithm of the scale, if any.
     """
 
     objective: Objective
@@ -97,9 +97,7 @@ class Criterion:
     spec: str | None = None  # JSON of the mechanism, if it has to be a constant of the compiled function
     penalty: float = 0.0  # precision of the coefficients' normal prior
 
-    @property
-    def coefficients(self) -> slice:
-        return slice(int(self.intercept), int(self.intercept) + len(self.unit))
+    coefficients = property(lambda self: slice(int(self.intercept), int(self.intercept) + len(self.unit)))
 
     def packed(self, intercept: float, coefficients: np.ndarray, scale: float) -> np.ndarray:
         """Numbers of the parameters as an array (p,), without those of parameters that there are not."""
@@ -159,10 +157,7 @@ def step_of_scales(criterion: Criterion, covariance: np.ndarray) -> float | None
 
 
 class Penalty(abc.ABC):
-    """Base of rules that choose the penalty of `linear_fit` from the released labels.
-
-    The penalty is the prior precision of the coefficients of the standardised features.
-    """
+    """Base of rules that choose the penalty of `linear_fit`, a prior precision, from the released labels."""
 
     grid: tuple[float, ...]
 
@@ -188,9 +183,7 @@ class Penalty(abc.ABC):
 
 
 def _best(penalties: list[float], score: Callable[[float], float], depth: float = 0.0) -> float:
-    """The smallest score's penalty, from fits without coefficients on to those that overfit; or 0. The search ends when
-    scores are larger by `depth` than the smallest one.
-    """
+    """The penalty of the smallest score, or 0; the search, from large penalties, ends at scores larger by `depth`."""
     scores: dict[float, float] = {}
     for penalty in penalties:
         scores[penalty] = score(penalty)
@@ -207,7 +200,7 @@ class CrossValidation(Penalty):
     Parameters
     ----------
     folds : int
-        Number of random parts into which the labels are divided. Each part is held out once. Default: 5.
+        Number of random parts of the labels, each of which is held out once. Default: 5.
     grid : sequence of float
         Penalties to choose from, 0 or more, as multiples of the information in the labels about one coefficient (a mean
         over the standardised features). Default: 13 numbers from 0.001 to 1000.
@@ -255,10 +248,10 @@ class Node(NamedTuple):
 class Evidence(Penalty):
     """Rule that weighs penalties, and scales, by how probable the released labels are under them ([MacKay]).
 
-    The penalty is the prior precision of the coefficients. The probability is averaged over this prior, by Laplace's
-    approximation for each scale. `linear_fit` then takes the posterior mean over all penalties and scales. With more
-    than 32,768 labels it takes the most probable penalty only. The loss must be a negative log-likelihood. If the
-    labels tell hardly anything about a coefficient, its interval is too short: sample `label_regression` instead.
+    The probability is averaged over the prior of the coefficients, by Laplace's approximation for each scale.
+    `linear_fit` takes the posterior mean over all penalties and scales; above 32,768 labels, the most probable penalty.
+    The loss must be a negative log-likelihood. If the labels tell hardly anything about a coefficient, its interval is
+    too short: sample `label_regression` instead.
 
     Parameters
     ----------
@@ -309,9 +302,7 @@ def _nodes(
     near: Sequence[Node] = (),
     free: Criterion | None = None,
 ) -> list[Node]:
-    """Nodes of the penalties that count, from those of a scale nearby, if any; the criterion in which the scale is free
-    has its prior.
-    """
+    """Nodes of the penalties that count, from those of a scale nearby, if any; `free` has the prior of a free scale."""
     nodes: list[Node] = []
     starts = {node.penalty: node.mean for node in near}
 

@@ -36,34 +36,30 @@ def frequencies(
 ) -> "FrequencyEstimate":
     """Estimate the share of each category in the population, from released categories.
 
-    If several released values may be about one person, a `RepeatedAnswersWarning` is issued.
+    Issues a `RepeatedAnswersWarning` if several released values may be about one person.
 
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
-        Released categories, under a pure protocol (`ldpbayes.mechanisms.PureProtocol`) with one budget for all records,
-        or one for each record. Or under a `TransitionMatrix` whose rows are linearly independent. An `ExpandedSketch`
-        must have kept its released values.
+        Released categories, under a `ldpbayes.mechanisms.PureProtocol` or a `TransitionMatrix` with linearly
+        independent rows. An `ExpandedSketch` must have kept its released values.
     method : str
         The method of estimation. Only the first and the last have standard errors.
 
         - ``unbiased`` (default): an estimate without bias, which is linear in the counts of the released values.
-        - ``base_cut``: the unbiased estimate, in which shares below a threshold are set to 0 ([WLLSL]). Only for pure
-          protocols.
+        - ``base_cut``: the unbiased estimate with shares below a threshold set to 0 ([WLLSL]). Only for pure protocols.
         - ``projection``: the non-negative shares with sum 1 that are closest to the unbiased estimate ([HRMS]; [WC]).
           ``norm_sub`` ([WLLSL]) is another name of this method.
         - ``mle``: maximum likelihood, by EM (expectation maximisation) steps, accelerated by SQUAREM ([VR]) and, for up
           to 4096 categories, by Newton steps ([KCSA]).
     alpha : float
-        Only for ``base_cut``: a bound for the expected number of wrong categories, whose true share is 0, but whose
-        estimate is not set to 0. The bound is positive, and smaller than the number d of categories. Default: 0.02. The
-        threshold is Φ⁻¹(1 − alpha/d) σ, where σ is the standard deviation of the unbiased estimate of a share 0.
+        Only for ``base_cut``: a bound, positive and below the number d of categories, for the expected number of
+        categories with true share 0 that are not set to 0. Default: 0.02. The threshold is Φ⁻¹(1 − alpha/d) σ, where σ
+        is the standard deviation of the unbiased estimate of a share 0.
     tolerance : float
-        Only for ``mle``: the iterations stop as soon as the log-likelihood is at most ``tolerance`` nats below its
-        maximum, by a bound of [Lindsay]. Default: 1e-6.
+        Only for ``mle``: nats below the maximum, by a bound of [Lindsay], at which iterations stop. Default: 1e-6.
     max_iterations : int
-        Only for ``mle``: the largest number of iterations. If more are needed, a RuntimeWarning is issued. Default:
-        1000.
+        Only for ``mle``: the largest number of iterations, beyond which a RuntimeWarning is issued. Default: 1000.
 
     Notes
     -----
@@ -73,12 +69,11 @@ def frequencies(
     records have the same budget, the weights w_i are equal. Otherwise, w_i is the inverse variance of term i, computed
     for equal shares of all categories.
 
-    Under a transition matrix P, the unbiased estimate is h P⁺, where h is the vector of shares of the released values.
-    Among all matrices with P P⁺ = 1, P⁺ gives the smallest variance if all categories have equal shares.
+    Under a transition matrix P, it is h P⁺ for shares h of the released values, where P⁺ gives the smallest variance of
+    all matrices with P P⁺ = 1 if all categories have equal shares.
 
-    Standard errors include the uncertainty from sampling and from the mechanism. Those of ``mle`` come from the
-    observed information about the shares whose estimate is positive. If the estimate of a share is 0, its standard
-    error is NaN, because normal theory fails. Use ``unbiased`` for an interval of such a share.
+    Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
+    positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
 
     Examples
     --------
@@ -162,9 +157,8 @@ class Linear:
         return np.where(above > 1, above, np.where(below < 0, below, end))
 
     def terms(self) -> tuple[CountSketch, np.ndarray, np.ndarray, np.ndarray]:
-        """Terms slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of the estimate, extra_i 1[k ∈ S(z_i)] + low_i @ basis,
-        times the square root of the number of records with the value. They are independent with mean zero, so that the
-        sum of their products estimates the covariance.
+        """Terms slope_i (1[k ∈ S(z_i)] − q_i − (p_i − q_i) θ_k) of the estimate, times the square root of the number of
+        records, as extra_i 1[k ∈ S(z_i)] + low_i @ basis. The sum of their products estimates the covariance.
         """
         p, q = self.sketch.mechanism.support_probabilities
         extra = self.slope * np.sqrt(np.asarray(self.sketch.weights))
@@ -177,23 +171,20 @@ class FrequencyEstimate(Estimate):
     """Estimated shares of the categories in the population: an `Estimate` with further attributes.
 
     - ``method``: the name of the method, such as ``unbiased`` or ``mle`` (maximum likelihood);
-    - ``converged``: False if ``mle`` stopped before it reached ``tolerance``, otherwise True;
-    - ``gap``: for ``mle``, an upper bound of the distance between the log-likelihood and its maximum, in nats. None for
-      other methods;
-    - ``iterations``: the number of iterations of ``mle``, and 0 for other methods.
+    - ``converged``, ``iterations``: False if ``mle`` stopped before ``tolerance``, and the number of its iterations;
+    - ``gap``: for ``mle``, a bound of the nats between the log-likelihood and its maximum, otherwise None.
 
     Notes
     -----
     The intervals of ``unbiased`` under a pure protocol are score intervals ([Wilson]): a 95 % interval contains all
-    shares θ from which the estimate differs by at most 1.96 of the standard deviations under θ. Score intervals are
-    also valid for rare categories. They may extend below 0 or above 1.
+    shares θ from which the estimate differs by at most 1.96 of the standard deviations under θ. They are also valid for
+    rare categories, and may extend below 0 or above 1.
 
-    The intervals of ``mle``, of ``unbiased`` under a transition matrix, and of contrasts (weighted sums of shares) are
-    the estimate ± a multiple of the standard error. The interval of a contrast is too short if hardly any released
-    value supports one of the categories in the sum.
+    Other intervals, and those of contrasts (weighted sums of shares), are the estimate ± a multiple of the standard
+    error. That of a contrast is too short if hardly any released value supports one of the categories in the sum.
 
-    After ``base_cut`` or ``projection``, and for ``mle`` with more than 4096 categories, ``standard_error`` is None.
-    The methods `interval` and `contrast` then raise ValueError.
+    After ``base_cut`` or ``projection``, and for ``mle`` with more than 4096 categories, ``standard_error`` is None,
+    and the methods `interval` and `contrast` raise ValueError.
     """
 
     method: str
@@ -214,8 +205,8 @@ class FrequencyEstimate(Estimate):
     def covariance(self) -> np.ndarray | None:
         """Covariance matrix (d, d) of d shares, None for more than 4096 categories and without standard errors.
 
-        For ``unbiased``, its diagonal can differ a little from the squared standard errors, if records have different
-        budgets, or if an estimate lies below 0 or above 1.
+        For ``unbiased``, its diagonal differs a little from the squared standard errors if budgets differ, or if an
+        estimate lies outside [0, 1].
         """
         if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
@@ -356,8 +347,8 @@ def _maximum_likelihood(sketch: CountSketch, tolerance: float, max_iterations: i
 
 
 def _errors(theta: np.ndarray, count: float, information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standard errors and covariance: (count × information)⁻¹ − θθᵀ/count on the positive frequencies, the inverse on
-    the tangent space Σ δ = 0 since information @ θ = 1 at the maximum; NaN elsewhere.
+    """Standard errors and covariance (count × information)⁻¹ − θθᵀ/count on the positive frequencies, NaN elsewhere:
+    the inverse on the tangent space Σ δ = 0, since information @ θ = 1 at the maximum.
     """
     positive = theta > 0
     values, vectors = np.linalg.eigh(information[np.ix_(positive, positive)])

@@ -27,12 +27,9 @@ PRIOR_SHARE = 0.9  # probability, under an estimated prior, of the interval in w
 class LabelRelease:
     """Released labels, with the prior that determined how they were released. All parts may be published.
 
-    The attributes are:
-
     - ``release``: the labels that `RPWithPrior` released. A predictor learns from these labels;
     - ``prior``: a histogram of the labels, which determined the parameters of `RPWithPrior`;
-    - ``prior_release``: the labels under Laplace noise from which the prior was estimated, with a part of the budget.
-      It is None if no prior was estimated. Then the prior is uniform.
+    - ``prior_release``: the labels under Laplace noise from which the prior was estimated. None for a uniform prior.
     """
 
     release: Release
@@ -56,9 +53,8 @@ class LabelRelease:
         if self.prior_release is None:
             return statement
         of_prior, of_label = (f"{epsilon:.4g}" for epsilon in self._budgets)
-        return (
-            f"{statement} Of this epsilon, {of_prior} went into the prior of the labels and {of_label} into each label."
-        )
+        parts = f"{of_prior} went into the prior of the labels and {of_label} into each label"
+        return f"{statement} Of this epsilon, {parts}."
 
 
 def release_labels(
@@ -72,32 +68,26 @@ def release_labels(
     interval: tuple[float, float] | None = None,
     seed: int = 0,
 ) -> LabelRelease:
-    """Release labels under `RPWithPrior`, for studies only. The result is a `LabelRelease`.
+    """Release labels under `RPWithPrior`, for studies only: real labels need a cryptographically secure sampler.
 
-    To publish real labels, use a cryptographically secure sampler instead.
-
-    The budget has two parts ([LH], Algorithm 4). With the part ``prior_epsilon``, all labels are released under Laplace
-    noise. From this release, `label_prior` estimates a histogram, the prior of the labels. With the rest, the labels
-    are released under `RPWithPrior`. If ``prior_epsilon`` is 0, the prior is uniform between the bounds.
-
-    An estimated prior is useful if the bounds are several times wider than the range of the labels. For n labels, a
-    ``prior_epsilon`` of about 12/√n is enough to distinguish the law of the labels from a uniform law.
+    With the part ``prior_epsilon`` of the budget, labels are released under Laplace noise, from which `label_prior`
+    estimates their prior; with the rest, under `RPWithPrior` ([LH], Algorithm 4). If ``prior_epsilon`` is 0, the prior
+    is uniform. An estimated prior is useful if the bounds are several times wider than the range of the labels. For n
+    labels, about 12/√n is enough to distinguish their law from a uniform law.
 
     Parameters
     ----------
     labels : array_like (n,)
-        Original labels, which are numbers without missing values. Labels outside the bounds are moved to the bounds.
+        Original labels, without missing values, which are clipped to the bounds.
     epsilon, prior_epsilon : float
-        The whole privacy budget ε of each label in nats, positive and finite. And the part of it for the prior, 0
-        (default) or more.
+        The whole budget ε of each label in nats, positive and finite, and its part for the prior, 0 (default) or more.
     lower, upper : float
         Bounds in the unit of the labels, finite, lower < upper. Choose them without looking at the labels.
     half_width : float, optional
-        Distance ζ of `RPWithPrior`, positive and finite, in the unit of the labels. Default: the result of
-        `ldpbayes.mechanisms.optimal_half_width` for the prior.
+        Distance ζ of `RPWithPrior`, in the unit of the labels. Default: by `ldpbayes.mechanisms.optimal_half_width`.
     interval : pair of float, optional
-        Interval of `RPWithPrior`, in the unit of the labels. Default: if the prior is uniform, the bounds. If the prior
-        was estimated, the interval of highest density with 90 % of the prior.
+        Interval of `RPWithPrior`, in the unit of the labels. Default: the bounds, or the interval of highest density
+        with 90 % of an estimated prior.
     seed : int
         Random seed. Default: 0.
     """
@@ -109,9 +99,8 @@ def release_labels(
     prior_epsilon = checked("prior_epsilon", prior_epsilon, allowed, lambda a: (a >= 0) & (a < epsilon))
     label_epsilon = epsilon - prior_epsilon
     whole = (lower, upper)
-    RPWithPrior(
-        label_epsilon, whole if interval is None else interval, upper - lower if half_width is None else half_width
-    )
+    width = upper - lower if half_width is None else half_width
+    RPWithPrior(label_epsilon, whole if interval is None else interval, width)
 
     prior_key, label_key = jax.random.split(jax.random.key(seed))
     if prior_epsilon > 0:
@@ -128,9 +117,7 @@ def release_labels(
 
 
 def label_prior(release: Release, *, deconvolved: bool = True, width: float | None = None) -> Histogram:
-    """Estimate the law (probability distribution) of labels from released labels, as a `Histogram`.
-
-    It uses only released labels, and therefore needs no further privacy budget.
+    """Estimate the law (probability distribution) of labels from released labels, without further privacy budget.
 
     Parameters
     ----------
@@ -138,12 +125,11 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
         The released labels, which are numbers. With ``deconvolved=True``, their mechanism must have clipping bounds,
         and very many labels must all have the same budget. Otherwise a ValueError is raised.
     deconvolved : bool
-        True (default): the histogram describes the original labels. `estimate_density` computes it, with 64 bins
-        between the clipping bounds. Labels outside the bounds belong to the first or the last bin. False: the histogram
-        describes the released labels, including their noise ([LH], Algorithm 3).
+        True (default): a histogram of the original labels by `estimate_density`, with 64 bins between the bounds.
+        False: a histogram of the released labels, including their noise ([LH], Algorithm 3).
     width : float, optional
-        Only for ``deconvolved=False``: the width of the bins, in the unit of the labels. The first and the last bin are
-        narrower. Default: the standard deviation of the released labels.
+        Only for ``deconvolved=False``: the width of the bins but the first and the last, in the unit of the labels.
+        Default: the standard deviation of the released labels.
     """
     if not isinstance(release, Release):
         raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")
@@ -222,9 +208,8 @@ def checked_features(
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"features must be a matrix with one row for each label, got an array of shape {matrix.shape}")
     if count is not None and len(matrix) != count:
-        raise ValueError(
-            f"features must have one row for each label: got {len(matrix)} rows, and {count} released labels"
-        )
+        counts = f"{len(matrix)} rows, and {count} released labels"
+        raise ValueError(f"features must have one row for each label: got {counts}")
     width = matrix.shape[1]
     if fit_names is not None and width != len(fit_names):
         raise ValueError(f"features must have {len(fit_names)} columns, as in the fit, got {width}")

@@ -47,15 +47,14 @@ PROFILE_FLAT_STEP = 0.01  # nats: after two smaller steps downwards the likeliho
 class LinearPredictor(Estimate):
     """A linear predictor of labels, with the standard errors of its parameters.
 
-    Confidence intervals of coefficients are normal. The interval of the scale contains all scales that a likelihood
-    ratio test accepts, where the likelihood does not include the prior of the scale. The interval begins at 0 if the
-    labels do not distinguish a small scale from 0.
-
     The parameters are the intercept (if any), the coefficients, and the scale (if any), in the units of features and
-    labels. For `MarginalLikelihood` and a given penalty, their covariance is the inverse of the observed information
-    together with that of the prior; with `Evidence`, the covariance of the posterior over all penalties and scales; for
-    squared errors, it is from the sandwich formula. It is NaN if the labels do not identify the parameters. `Estimate`
-    describes the attributes and methods that all estimates have. Further attributes are:
+    labels. For `MarginalLikelihood` and a given penalty, their covariance is the inverse of the information with that
+    of the prior; with `Evidence`, that of the posterior over all penalties and scales; for squared errors, from the
+    sandwich formula. It is NaN if the labels do not identify the parameters. Intervals of coefficients are normal. That
+    of the scale has all scales that a likelihood ratio test without the prior accepts, from 0 if the labels do not
+    exclude 0.
+
+    Further attributes than those of `Estimate` are:
 
     - ``count``: the number of released labels;
     - ``objective``, ``loss``: the objective, and the sum of its losses without the penalty;
@@ -86,28 +85,23 @@ class LinearPredictor(Estimate):
         """Coefficients (d,): the change of the linear predictor for each unit of a feature."""
         return self.params[self._features]
 
-    @property
-    def _features(self) -> slice:
-        return slice(int(self._intercept), len(self.params) - self.objective.scaled)
+    _features = property(lambda self: slice(int(self._intercept), len(self.params) - self.objective.scaled))
 
     @property
     def scale(self) -> float | None:
         """Scale parameter of the law of labels, or None if this law has no scale."""
         return float(self.params[-1]) if self.objective.scaled else None
 
-    @functools.cached_property
-    def estimate(self) -> dict[str, float]:
-        return dict(zip(self.names, self.params.tolist(), strict=True))
+    estimate = functools.cached_property(lambda self: dict(zip(self.names, self.params.tolist(), strict=True)))
 
     def predict(
         self, features: Array, *, bounds: tuple[float, float] | None = None, interval: float | None = None
     ) -> np.ndarray | Prediction:
         """Return the expected original labels (m,) for `features` (m, d), with the columns in the order of the fit.
 
-        If ``bounds`` are given, labels are clipped to these bounds, which are usually the bounds of the mechanism.
-
-        If ``interval`` is a probability, such as 0.95, the result is a `Prediction` with intervals of this probability.
-        The interval of a label is NaN if its law has no cdf. Raises ValueError if the objective has no law of labels.
+        Labels are clipped to ``bounds``, if given, usually those of the mechanism. With a probability ``interval``,
+        such as 0.95, the result is a `Prediction` with such intervals: NaN for a label if its law has no cdf,
+        ValueError if the objective has no law of labels.
         """
         matrix, _ = labels.checked_features(features, fit_names=self.names[self._features])
         prediction, ends = self.intercept + matrix @ self.coefficients, labels.checked_bounds(bounds)
@@ -153,14 +147,13 @@ def linear_fit(
 ) -> LinearPredictor:
     """Fit a linear predictor to released labels, by its posterior or by least squares with a ridge penalty.
 
-    The result is a `LinearPredictor`. By default, its parameters are the posterior mean, averaged over penalties and
-    scales (`Evidence`). With a given penalty, the function minimises the sum of losses plus penalty/2 times the sum of
-    squared coefficients, which gives the posterior mode. The coefficients are for standardised features (mean 0,
-    standard deviation 1). For a likelihood, the penalty is the precision of their normal prior. ``Ridge(alpha)`` of
-    scikit-learn on standardised features is ``SquaredError()`` with the penalty 2·alpha.
+    By default, parameters are the posterior mean, averaged over penalties and scales (`Evidence`). A given penalty
+    gives the posterior mode, the minimum of the sum of losses plus penalty/2 times the sum of squared coefficients of
+    standardised features (mean 0, standard deviation 1). For a likelihood, the penalty is the precision of their normal
+    prior. ``Ridge(alpha)`` of scikit-learn on them is ``SquaredError()`` with the penalty 2·alpha.
 
-    An EstimationWarning is issued if the minimisation has not converged, or if the labels do not identify the
-    parameters, and a RepeatedAnswersWarning if several labels may be about one person.
+    Issues an EstimationWarning if the minimisation has not converged, or if the labels do not identify the parameters,
+    and a RepeatedAnswersWarning if several labels may be about one person.
 
     Parameters
     ----------
@@ -172,8 +165,7 @@ def linear_fit(
         The loss. Default: ``MarginalLikelihood()``, for normal labels.
     penalty : float or Penalty, optional
         The penalty, 0 or more, or a rule that chooses it from the released labels. Default: `Evidence` for a
-        likelihood, and `CrossValidation` for squared errors. The scale has no penalty, but the prior that
-        `MarginalLikelihood` describes.
+        likelihood, and `CrossValidation` for squared errors.
     intercept : bool
         True (default) if the model has an intercept, which is not penalised.
     """
@@ -260,9 +252,8 @@ def _criteria(
 
 
 def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
-    """The best of some constant predictions, before any link, and a ridge on plausible labels around one of them. With
-    strong noise, labels that all lie at a bound are a low maximum of the likelihood. Newton's steps only decrease the
-    criterion, so from a good constant they do not end there.
+    """The best of some constant predictions, before any link, and a ridge on plausible labels around one of them. From
+    a good constant, Newton's steps do not end where all labels lie at a bound, a low maximum under strong noise.
     """
     (rows,) = criterion.chunks
     plausible = np.asarray(plausible_labels(np.asarray(rows.values, float), rows.mechanism), float)
@@ -287,8 +278,8 @@ def _starts(criterion: Criterion) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scale_profile(criterion: Criterion, minimum: Minimum) -> tuple[np.ndarray, np.ndarray] | None:
-    """Signed roots (m,) of the deviances of some scales, ascending, and the logarithms (m,) of these scales, around a
-    minimum of positive definite information. A root is linear in the logarithm if that is normal; None if it is.
+    """Signed roots (m,) of the deviances of some scales, ascending, and the logarithms (m,) of these scales; None if
+    the logarithm is normal, so that a root is linear in it.
     """
     step, start = step_of_scales(criterion, np.linalg.inv(minimum.at.hessian)), minimum.theta[-1]
     if step is None:

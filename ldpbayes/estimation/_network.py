@@ -37,7 +37,7 @@ class Network:
     Parameters
     ----------
     widths : tuple of int
-        Widths of the hidden layers. Default: (128, 64), as in [LH]. A layer with one output follows, the prediction.
+        Widths of the hidden layers. Default: (128, 64), as in [LH].
     activation : callable
         Activation function of the hidden layers. Default: ``jax.nn.relu``.
     epochs, batch : int
@@ -45,12 +45,10 @@ class Network:
     optimiser : optax.GradientTransformation, optional
         The optimiser. Default: Adam with the learning rate 0.001, and 0.0001 in the second half of the epochs.
     weight_decay : float
-        Factor, 0 or more. This factor times the weights and biases is added to their gradient, as in PyTorch's Adam.
-        Default: 1e-4.
+        This factor, 0 or more, times weights and biases adds to their gradient, as in PyTorch's Adam. Default: 1e-4.
     standardise : bool
-        True (default) to standardise features and predictions. The network then predicts the distance of a label from
-        the mean released label. The unit of this distance is a sixth of the range between the bounds of the mechanism.
-        If False, features and predictions are not transformed, as in [LH].
+        True (default) to standardise features and predictions. The network then predicts the distance from the mean
+        released label, in sixths of the range between the bounds of the mechanism. [LH] has False.
     """
 
     widths: tuple[int, ...] = static(default=(128, 64))
@@ -86,8 +84,8 @@ class Network:
         return TrainedNetwork(tuple(layers), *(jnp.asarray(number, dtype) for number in numbers))
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:
-        """Return the predictions (n,), before any inverse link, for `features` (n, d), standardised as in the training,
-        and the scale of the law of labels.
+        """Return the predictions (n,), before any inverse link, for `features` (n, d), and the scale of the law of
+        labels.
         """
         hidden, (*inner, (last, constant)) = features, trained.layers
         for weights, bias in inner:
@@ -100,8 +98,8 @@ def train_network(
 ) -> tuple[TrainedNetwork, jax.Array]:
     """Train one network on released labels: the pure function that `network_fit` compiles.
 
-    It can be compiled by `jax.jit` with a static objective, and mapped by `jax.vmap` over everything else, the weight
-    decay of the network included: many networks are then trained together.
+    It can be compiled by `jax.jit` with a static objective, and mapped by `jax.vmap` over everything else. The result
+    is the `trained` network for `Network.predictor`, and the mean loss of each epoch (epochs,).
 
     Parameters
     ----------
@@ -113,11 +111,6 @@ def train_network(
         Features, whose dtype is that of the computation.
     values, mechanism : array (n,), Mechanism
         Released labels and their mechanism, whose parameters are numbers, or have one entry for each label.
-
-    Returns
-    -------
-    tuple
-        Weights and scale for `network.predictor(trained, features)`, and the mean loss of each epoch (epochs,).
     """
     require("learning", "optax")
     import optax
@@ -170,8 +163,6 @@ _predict_compiled = jax.jit(Network.predictor)
 class NetworkPredictor:
     """A trained network that predicts labels.
 
-    The attributes are:
-
     - ``network``, ``objective``: the layers with the options of the training, and the objective;
     - ``trained``, ``losses`` (epochs,): the weights, biases and scale, and the mean loss of the labels in each epoch;
     - ``count``, ``names``, ``privacy``: the number of labels, the names of the features, the guarantee of the labels.
@@ -212,18 +203,17 @@ def network_fit(
 ) -> NetworkPredictor:
     """Train a fully connected network on released labels, in single precision.
 
-    The result is a `NetworkPredictor`. If the law of labels has a scale, the scale is learned with the network. An
-    EstimationWarning is issued if the loss is not finite at the end. The function needs optax (the extra ``learning``).
+    The scale of a law of labels is learned, too. Issues an EstimationWarning if the loss is not finite at the end.
+    Needs optax (the extra ``learning``).
 
     Parameters
     ----------
     features, release, objective
-        Public features with one row for each label, released labels, and the loss, as in `linear_fit`.
+        As in `linear_fit`.
     seed : int
         Random seed for the first weights of the network and for the order of the labels. Default: 0.
     network, **options
-        A `Network` with the layers and the options of the training. Or, instead, parameters of `Network`, such as
-        ``epochs=20``.
+        A `Network`, or parameters of `Network`, such as ``epochs=20``.
     """
     objective, matrix, names = labels.checked_data(features, release, objective)
     if network is not None and options:

@@ -56,9 +56,8 @@ def label_spread(values: Array, mechanism: Mechanism) -> Array:
 class Objective(abc.ABC):
     """Base of losses that compare a predicted label with the released value of the label.
 
-    If `likelihood` is True, the loss is a negative log-likelihood, and the standard errors of a fit come from the
-    observed information. Otherwise, they come from the sandwich formula ([Huber67]). A subclass must be a frozen
-    dataclass, because JAX compares and hashes objectives.
+    If `likelihood` is True, the loss is a negative log-likelihood, and standard errors come from the observed
+    information; otherwise from the sandwich formula ([Huber67]). A subclass must be a frozen dataclass.
     """
 
     likelihood: ClassVar[bool] = False
@@ -93,7 +92,7 @@ class Objective(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class SquaredError(Objective):
-    """Squared error (z − prediction)², in which the released label z takes the place of the original label ([LH]).
+    """Squared error (z − prediction)² of released labels z ([LH]).
 
     The predictor is biased if the mechanism clips labels, or if the expected noise depends on the label.
     """
@@ -104,10 +103,10 @@ class SquaredError(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class UnbiasedLabels(Objective):
-    """Squared error (u(z) − prediction)², where u(z) is an unbiased estimate of the label from its released value z.
+    """Squared error (u(z) − prediction)², where `Mechanism.unbiased` computes an estimate u(z) of the label from z.
 
-    `Mechanism.unbiased` computes u(z). The predictor is consistent if all labels are between the bounds of the
-    mechanism. Raises ValueError if the mechanism has no such estimate.
+    The predictor is consistent if all labels are between the bounds of the mechanism. Raises ValueError if the
+    mechanism has no such estimate.
     """
 
     def loss(self, prediction: Array, scale: Array, values: Array, mechanism: Mechanism) -> jax.Array:
@@ -124,24 +123,20 @@ class MarginalLikelihood(Objective):
     ----------
     law : callable
         Law of the original label: a class of NumPyro, or your own function from a prediction and a scale to a NumPyro
-        distribution. A function of the prediction alone means a law without a scale. Default: ``dist.Normal``. The
-        classes are:
+        distribution, or of the prediction alone for a law without a scale. Default: ``dist.Normal``. The classes are:
 
         - ``dist.Normal``, ``dist.Laplace``, ``dist.Cauchy``, ``dist.Logistic``: the prediction is the location, in the
           unit of the label;
-        - ``dist.LogNormal``: the prediction and the scale are the mean and the standard deviation of the logarithm of a
-          positive label;
+        - ``dist.LogNormal``: the mean and the standard deviation of the logarithm of a positive label;
         - ``dist.Poisson``, for counts: the prediction is the logarithm of the mean (log link);
         - ``dist.BernoulliLogits``, for labels 0 and 1 under a mechanism for categories: the prediction is the log-odds.
     scale : float, optional
-        A plausible scale, which is the median of the log-normal prior of the scale. Default: a sixth of the range
-        between the bounds of the mechanism (for ``dist.LogNormal``: 1/2, because the scale has no unit). With much
-        noise, a fit needs this prior. Without it, the likelihood may be largest at the scale 0, or may hardly decrease
-        towards 0.
+        A plausible scale, the median of its log-normal prior. Default: a sixth of the range between the bounds of the
+        mechanism (for ``dist.LogNormal``: 1/2). With much noise, a fit needs this prior: the likelihood may be largest
+        at the scale 0.
     deviation : float
-        Standard deviation of the logarithm of the scale in this prior. Infinite means no prior. Default: 1.5. With the
-        default scale, the prior has 95 % of its probability between 1/114 of the range between the bounds and 3.2 times
-        this range. With an even larger scale, nearly all labels are at a bound.
+        Standard deviation of the logarithm of the scale in this prior; infinite for no prior. Default: 1.5, so that the
+        default prior has 95 % of its probability between 1/114 and 3.2 times the range between the bounds.
     """
 
     likelihood: ClassVar[bool] = True
@@ -224,7 +219,7 @@ BISECTIONS = 60  # of an interval that is at most twice as far from 0 as its end
 class Prediction(NamedTuple):
     """Predictions of m labels: arrays (m,), in the unit of the labels.
 
-    ``mean`` is the expected label, with the confidence interval from ``mean_lower`` to ``mean_upper``. ``label_lower``,
+    ``mean`` is the expected label, with the confidence interval ``mean_lower`` to ``mean_upper``. ``label_lower``,
     ``label_upper`` and ``label_sd`` are the prediction interval and the standard deviation of a new original label.
     """
 
@@ -239,8 +234,8 @@ class Prediction(NamedTuple):
 def predicted(
     objective: MarginalLikelihood, inputs: Array, covariance: Array, bounds: Bounds | None, level: float
 ) -> Prediction:
-    """Predictions from the inputs (m, 2) of the labels' law, the prediction and the logarithm of the scale, of these
-    normal errors (m, 2, 2). The parameters of a new label are integrated out, by Gauss-Hermite quadrature.
+    """Predictions from inputs (m, 2), prediction and log scale, with normal errors (m, 2, 2), which Gauss-Hermite
+    quadrature integrates out for new labels.
     """
     inputs, covariance = np.asarray(inputs), np.asarray(covariance)
     fixed = bounds if objective.counts else None  # bounds of counts are constants of a compiled function

@@ -107,7 +107,7 @@ def _on_support(rows: np.ndarray, mechanism: Additive, support: Bounds) -> np.nd
 @functools.partial(quick_jit, static_argnames="loss")
 def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
     """For each parameter (p,) the shortest move upwards over which a linear approximation of the losses fails by half;
-    if none does, as above all kinks, the shortest downwards; if none of these, one plus the parameter's size.
+    else downwards; else one plus the parameter's size.
     """
 
     def size(values: jax.Array) -> jax.Array:
@@ -125,9 +125,8 @@ def natural_units(loss: Loss, rows: Array, theta: Array) -> jax.Array:
         bent = ~(share < BENT_SHARE)  # also where the loss is not defined
         first = jnp.argmax(bent)
         low, high = share[first - 1], share[first]
-        between = jnp.log(BENT_SHARE / low) / jnp.log(
-            high / low
-        )  # log-linear, so that the lengths' grid does not matter
+        # log-linear, so that the lengths' grid does not matter
+        between = jnp.log(BENT_SHARE / low) / jnp.log(high / low)
         length = lengths[first] * 2.0 ** jnp.where(jnp.isfinite(between), between - 1, 0.0)
         fails = jnp.any(bent) & (first > 0) & (size(slope) > 0)
         return jnp.where(fails, length, jnp.inf)
@@ -258,8 +257,8 @@ def _values(loss: Loss, rows: Array, theta: Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnames=("loss", "order"))
 def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
     """Whether the loss or a derivative below the `order`-th jumps between rows[0], thetas[0] and rows[1], thetas[1].
-    Each line is searched by zooming in, in double precision, always to the panel where most of a change is not the
-    derivative's integral. At a jump that part stays, while a curve, however steep, straightens; so units do not matter.
+    Each line is zoomed in, always to the panel where most of a change is not the derivative's integral: at a jump that
+    part stays, while a curve, however steep, straightens; so units do not matter.
     """
     t, w = np.polynomial.legendre.leggauss(PANEL_NODES)
     edges = np.arange(LINE_PANELS + 1) / LINE_PANELS
@@ -292,7 +291,5 @@ def has_kinks(loss: Loss, rows: Array, thetas: Array, order: int) -> jax.Array:
 
     edge = jnp.arange(2)
     missing, change, sizes = jax.vmap(along, (1, 1))(rows, thetas)
-    return jnp.any(
-        missing
-        > UNEXPLAINED_RATIO * change + ROUNDING_ON_A_LINE * sizes + ROUNDING_ON_ANY_LINE * jnp.max(sizes, axis=0)
-    )
+    rounding = ROUNDING_ON_A_LINE * sizes + ROUNDING_ON_ANY_LINE * jnp.max(sizes, axis=0)
+    return jnp.any(missing > UNEXPLAINED_RATIO * change + rounding)

@@ -27,24 +27,22 @@ SMOOTHING_SHARE = 0.3  # share of a mean's standard error: noise that gives a ki
 class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Regression on public features and released labels, as an estimator of scikit-learn.
 
-    ``fit(X, z, mechanism)`` takes released labels z. `predict` predicts original labels. Give `score` original labels,
-    too: the noise of released labels makes R² far smaller. The attribute ``fit_`` is the `LinearPredictor` or the
-    `NetworkPredictor`.
+    `predict` predicts original labels. Give `score` original labels, too: the noise of released labels makes R² far
+    smaller. The attribute ``fit_`` is the `LinearPredictor` or the `NetworkPredictor`.
 
     Parameters
     ----------
     mechanism : Mechanism, optional
-        The mechanism that released the labels. It is used if `fit` gets no mechanism. Without any mechanism, the labels
-        are treated as original labels.
+        The mechanism of the labels, if `fit` gets none. Without any, the labels are treated as original labels.
     network : Network, optional
         The network, which `network_fit` trains. Default: none, but the linear predictor of `linear_fit`.
     objective : Objective, optional
         The loss. Default: ``MarginalLikelihood()``. For original labels, the fit smooths a density with a kink, such as
-        the density of ``dist.Laplace``. This changes estimates by less than half of a standard error.
+        that of ``dist.Laplace``, which changes estimates by less than half of a standard error.
     penalty, intercept
         Options of `linear_fit`. A network does not use them.
     bounds : (float, float), optional
-        Bounds of the predictions, in the unit of the labels, as in `LinearPredictor.predict`. Default: no bounds.
+        As in `LinearPredictor.predict`. Default: no bounds.
     random_state : int
         Random seed for the training of a network. Default: 0.
     """
@@ -64,10 +62,7 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         self.penalty, self.intercept, self.bounds, self.random_state = penalty, intercept, bounds, random_state
 
     def fit(self, X: Array, y: Array, mechanism: Mechanism | None = None) -> "LabelPrivateRegressor":
-        """Fit the model to features X (n, d) and labels y (n,) that a mechanism released.
-
-        If `mechanism` is None, the labels were released by the mechanism that was given to the constructor.
-        """
+        """Fit to features X (n, d) and labels y (n,) that `mechanism` released, by default that of the constructor."""
         if column_names(X) is not None:  # scikit-learn refuses text without advice
             checked_features(X)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2)
@@ -96,8 +91,8 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
     def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return the expected original labels (m,) for features X (m, d), with the columns of the fit.
 
-        If `return_std` is True, also return the standard deviations (m,) of new labels. Raises ValueError if the model
-        is not linear, or if the objective is not a likelihood.
+        With `return_std`, also the standard deviations (m,) of new labels; ValueError for a network, or an objective
+        that is not a likelihood.
         """
         check_is_fitted(self)
         X = np.asarray(validate_data(self, X, reset=False), float)

@@ -22,10 +22,7 @@ class EstimationWarning(LdpBayesWarning):
 
 
 class Contrast(NamedTuple):
-    """A weighted sum of estimates, with its standard error and normal confidence interval.
-
-    For m sums, each of these is an array (m,).
-    """
+    """A weighted sum of estimates, its standard error and normal confidence interval; arrays (m,) for m sums."""
 
     estimate: Array
     standard_error: Array
@@ -76,9 +73,8 @@ class Estimate:
     def interval(self, level: float = 0.95, *, side: str = "both") -> tuple[np.ndarray, np.ndarray]:
         """Return the lower ends (p,) and the upper ends (p,) of the confidence intervals of the parameters.
 
-        `level` is the coverage, strictly between 0 and 1. Default: 0.95. `side` is "both" (default) for two-sided
-        intervals, "lower" for one-sided intervals with upper end ∞, and "upper" for one-sided intervals with lower end
-        −∞. If the standard error of a parameter is NaN, the ends of the interval of this parameter are NaN.
+        `level` is the coverage, strictly between 0 and 1. Default: 0.95. `side` is "both" (default), or for one-sided
+        intervals "lower" (upper end ∞) or "upper" (lower end −∞). Ends are NaN where the standard error is NaN.
         """
         below, above = tail_probabilities(level, side)
         low = self._quantile(below) if below > 0 else np.full(len(self.params), -math.inf)
@@ -87,10 +83,8 @@ class Estimate:
     def contrast(self, weights: ArrayLike | Mapping[object, float], level: float = 0.95) -> Contrast:
         """Return a weighted sum of parameters, such as a difference, with its standard error and confidence interval.
 
-        The sum is Σ w_j θ_j for parameters θ_j. `weights` are the numbers w_j: an array (p,) for one sum, or an array
-        (m, p) for m sums. For one sum, they can also be a dict from names of parameters to weights, such as ``{"age":
-        1, "income": -1}``. `level` is the coverage of the interval, which assumes that the sum is normal. Default:
-        0.95.
+        `weights` of the sum are an array (p,), an array (m, p) for m sums, or a dict by name, such as ``{"age": 1,
+        "income": -1}``. `level` (0.95) is the coverage of the interval, which assumes that the sum is normal.
         """
         tails = tail_probabilities(level, "both")
         names, p = self.names, len(self.params)
@@ -111,10 +105,7 @@ class Estimate:
         return Contrast(total, error, (low, high))
 
     def summary(self, level: float = 0.95) -> str:
-        """Return a table of the estimated parameters as text, with standard errors and confidence intervals.
-
-        `level` is the coverage of the intervals, strictly between 0 and 1. Default: 0.95.
-        """
+        """Return a table as text: the estimates, their errors, and confidence intervals of coverage `level` (0.95)."""
         return table(self._title, self.names, self._columns(level))
 
     def _columns(self, level: float) -> dict[str, list[str]]:
@@ -133,11 +124,8 @@ class Estimate:
         errors = np.full(len(self.params), np.nan) if self.standard_error is None else self.standard_error
         numbers = zip(self.names[few], self.params[few], errors[few], strict=True)
         parts = [f"{name}: {value:.4g}" + ("" if np.isnan(e) else f" ± {e:.3g}") for name, value, e in numbers]
-        more = (
-            [f"{len(self.params) - NUMBERS_IN_A_LINE:,} more in summary()"]
-            if len(self.params) > NUMBERS_IN_A_LINE
-            else []
-        )
+        rest = len(self.params) - NUMBERS_IN_A_LINE
+        more = [f"{rest:,} more in summary()"] if rest > 0 else []
         return f"<{', '.join([self._title, *parts, *more])}>"
 
     def _repr_html_(self) -> str:

@@ -1,7 +1,6 @@
 """Losses of records, for `ldpbayes.m_estimate`.
 
-Most of these losses are for regressions. They are functions of the response y and the linear predictor η of a record.
-`m_estimate` also accepts any JAX function of a record and a parameter.
+Most are for regressions: functions of the response y and the linear predictor η of a record.
 """
 
 import abc
@@ -36,8 +35,8 @@ class Loss(abc.ABC):
     Records are rows of an array (*shape, columns), with one column if a record is a number. Your own loss must define
     `values`. It must be hashable, for example a frozen dataclass.
 
-    The attribute ``smooth`` is True if the corrections for smooth losses may be used (see the notes of `m_estimate`).
-    It is False if the loss has kinks. If ``smooth`` is None (default), `m_estimate` looks for kinks numerically.
+    ``smooth`` is True if the corrections for smooth losses may be used (see the notes of `m_estimate`), and False if
+    the loss has kinks. If it is None (default), `m_estimate` looks for kinks numerically.
     """
 
     smooth: bool | None = None
@@ -67,10 +66,7 @@ class Loss(abc.ABC):
         return value_gradient_hessian(lambda at: jnp.sum(weights * self.laplacians(rows, at, index)), theta)
 
     def smoothed(self, width: Array) -> "Loss":
-        """Return a smooth loss that is closer to this loss for a smaller `width` (in the unit of the residuals).
-
-        If the loss has no kinks, the method returns the loss itself.
-        """
+        """Return a loss without kinks, closer to this one for a smaller `width` (in the unit of the residuals)."""
         return self
 
     def width(self, rows: jax.Array) -> Array:
@@ -88,7 +84,7 @@ class Loss(abc.ABC):
     def check(self, rows: np.ndarray, index: tuple[int, ...]) -> None:
         """Raise ValueError if a value in `rows` (N, columns) is not allowed, such as a response 2 of `logistic`.
 
-        The columns with noise, at the positions `index`, are not checked.
+        Columns with noise, at the positions `index`, are not checked.
         """
         return None
 
@@ -101,7 +97,7 @@ def as_loss(loss: Loss | Callable, *, scalar: bool = False) -> Loss:
     loss : Loss or callable
         A loss, or a function ``loss(x, theta)`` of one row x and parameters theta.
     scalar : bool
-        True if the argument x of the function is a number instead of a row. Default: False.
+        True if x is a number instead of a row. Default: False.
     """
     if isinstance(loss, Loss):
         return loss
@@ -132,9 +128,7 @@ class FunctionLoss(Loss):
 
 @dataclasses.dataclass(frozen=True)
 class _BlurredLoss(Loss):
-    """E f(θ + h u) over normal u, a fixed low-discrepancy set and its mirror image, so that it is smooth. Its Hessian
-    is E ∇f(θ + h u) uᵀ/h (Stein's identity).
-    """
+    """E f(θ + h u) over a fixed set of normal u and −u; its Hessian is E ∇f(θ + h u) uᵀ/h (Stein's identity)."""
 
     loss: Loss
     widths: Array
@@ -163,31 +157,27 @@ class _BlurredLoss(Loss):
 class RegressionLoss(Loss):
     """Loss of a regression: a function of a response y and a linear predictor η = θ_0 + Σ_j θ_j x_j.
 
-    The features x_j are columns of a record, and θ are the parameters.
-
     Parameters
     ----------
     kernel : callable
         The loss as a function of η and y, elementwise for arrays.
     response : int or str
-        The column of the response: its position or its name. Negative positions count from the end. Default: the last
-        column.
+        The column of the response: its position, negative to count from the end, or its name. Default: the last column.
     features : sequence of int or str, optional
         The features x_j: positions or names of columns, in the order of the parameters. Default: all columns except the
         response. ``()`` means no features, for example to estimate a mean.
     intercept : bool
-        True (default) if the linear predictor has an intercept θ_0, which is then the first parameter.
+        True (default) if the first parameter is an intercept θ_0.
     smooth_kernel : callable, optional
         Only if ``kernel`` has kinks: a function of η, y and a width that can be differentiated twice, and that is close
-        to the kernel for a small width. Default: none.
+        to the kernel for a small width.
     smooth : bool, optional
         True if the kernel is smooth, so that the corrections for smooth losses are valid. Default: unknown.
     unit : {"response", "margin"}
-        The unit of the width of ``smooth_kernel``. With "response" (default), the unit is the standard deviation of the
-        residuals of a least-squares fit. With "margin", the unit is 1.
+        The unit of that width: the standard deviation of the residuals of least squares ("response", default), or 1
+        ("margin").
     value_of_normal : float, optional
-        Only for kernels with kinks whose mean loss is proportional to the scale of y: the mean loss for standard normal
-        y and the best constant η, for more precise standard errors. Default: none.
+        Only for kernels with kinks that scale with y: the mean loss for standard normal y and the best constant η.
     admits : (str, callable), optional
         The allowed responses: a description in words, and a function that returns True for each entry of an array that
         is allowed. Default: all responses are allowed.
@@ -321,8 +311,8 @@ _SIGNS = ("-1 and 1", lambda y: np.abs(y) == 1)
 def squared(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of least squares, ½ (y − η)², which estimates the mean of a response y.
 
-    η = θ_0 + Σ_j θ_j x_j is the linear predictor, for features x_j and parameters θ. `RegressionLoss` describes the
-    parameters `response`, `features` and `intercept`: by default, y is the last column, and all others are features.
+    `RegressionLoss` describes η and the parameters `response`, `features` and `intercept`: by default, y is the last
+    column, and all others are features.
     """
     return RegressionLoss(_squared, response, features, intercept, smooth=True)
 
@@ -334,7 +324,7 @@ def _squared(eta: jax.Array, y: jax.Array) -> jax.Array:
 def logistic(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a logistic regression, log(1 + exp(η)) − y η, for a response y in {0, 1}.
 
-    The linear predictor η and the parameters `response`, `features` and `intercept` are those of `squared`.
+    `response`, `features` and `intercept` are as in `squared`.
     """
     return RegressionLoss(_logistic, response, features, intercept, smooth=True, admits=_PROPORTIONS)
 
@@ -348,13 +338,14 @@ def pinball(
 ) -> RegressionLoss:
     """Return the loss of a quantile regression, (y − η) (τ − 1[y < η]), also called check loss ([KB]).
 
-    The linear predictor η and the parameters `response`, `features` and `intercept` are those of `squared`.
     `m_estimate` smooths the loss by convolution with a narrow logistic density.
 
     Parameters
     ----------
     tau : float
         The probability τ of the quantile, strictly between 0 and 1.
+    response, features, intercept
+        As in `squared`.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
     kernel, smooth = _pinball_kernels(tau)
@@ -376,7 +367,7 @@ def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
 def absolute(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a median regression, |y − η|, for a response y.
 
-    The linear predictor η and the parameters `response`, `features` and `intercept` are those of `squared`.
+    `response`, `features` and `intercept` are as in `squared`.
     """
     mean = float(np.sqrt(2 / np.pi))
     return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
@@ -393,7 +384,7 @@ def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
 def hinge(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
     """Return the loss of a support vector classifier, max(0, 1 − y η), for a response y in {−1, 1}.
 
-    The linear predictor η and the parameters `response`, `features` and `intercept` are those of `squared`.
+    `response`, `features` and `intercept` are as in `squared`.
     """
     return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
 
@@ -409,16 +400,16 @@ def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
 def huber(
     threshold: float, response: int | str = -1, *, features: Columns | None = None, intercept: bool = True
 ) -> RegressionLoss:
-    """Return the Huber loss of the residual r = y − η, for a response y and a linear predictor η ([Huber64]).
+    """Return the Huber loss of the residual r = y − η: ½ r² if |r| ≤ threshold, else threshold (|r| − ½ threshold).
 
-    The loss is ½ r² if |r| ≤ threshold, and threshold (|r| − ½ threshold) otherwise. Its second derivative jumps.
-    Therefore use `DoublyRandom` or `Combined`, and not the corrections for smooth losses. The linear predictor η and
-    the parameters `response`, `features` and `intercept` are those of `squared`.
+    See [Huber64]. Its second derivative jumps: use `DoublyRandom` or `Combined`, not the corrections for smooth losses.
 
     Parameters
     ----------
     threshold : float
-        The absolute residual beyond which the loss is linear, positive and finite, in the unit of the response.
+        Positive and finite, in the unit of the response.
+    response, features, intercept
+        As in `squared`.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)

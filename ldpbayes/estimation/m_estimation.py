@@ -45,14 +45,14 @@ def m_estimate(
 ) -> "MEstimationResult":
     """Estimate the parameter that minimises the mean loss of the original records, if only released records are known.
 
-    The function minimises the mean of a corrected loss: a function of a released record that has the expectation of
-    the original record's loss. The result is an `MEstimationResult`.
+    It minimises the mean of a corrected loss: a function of a released record that has the expectation of the original
+    record's loss.
 
     Parameters
     ----------
     loss : Loss or callable
-        A loss of `ldpbayes.estimation.losses`. Or a JAX function ``loss(x, theta)``, where the record ``x`` is a number
-        or a row with all columns of the release, and ``theta`` is the parameter.
+        A loss of `ldpbayes.estimation.losses`, or a JAX function ``loss(x, theta)`` of a record (a number, or a row
+        with all columns of the release) and a parameter.
     release : Release
         The released records. For the method ``oracle``, an array or a data frame of original records, whose columns
         have the order of the release if the loss is a function: ``frame[list(mechanism.columns)]``.
@@ -63,47 +63,39 @@ def m_estimate(
         - ``dr``, `DoublyRandom`: for zero-inflated symmetric Laplace noise, and any loss;
         - ``sdr``, `SmoothedDoublyRandom`: for zero-inflated symmetric Laplace noise, and a smooth loss;
         - ``combined`` (default), `Combined`: an optimal combination of ``dr`` and ``sdr``;
-        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise (in one column, also Laplace noise), and a
-          smooth loss;
+        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise (in one column, also Laplace), smooth loss;
         - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise, and a smooth loss;
         - ``naive``, `Naive`: no correction. The estimate is biased;
         - ``oracle``, `Oracle`: the loss of original records, for comparisons.
     start : array or pytree, optional
-        The value of ``theta`` at which the minimisation starts. Needed if the loss is a function, to show the form of
-        ``theta``. If this function has kinks, the search for the naive estimate starts here. Default for losses of
-        regressions: the naive estimate, which minimises the loss without correction.
+        Where the minimisation starts, or for a function with kinks the search for the naive estimate. Needed if the
+        loss is a function, to show the form of ``theta``. Default for regressions: the naive estimate.
     space : Box or Ball, optional
         The set of parameters in which the minimum is searched. Default: a wide box around the naive estimate.
     support, draws, cuts
         Options of a method that is given by its name. `DoublyRandom` describes them.
     starts : int
-        Number of points at which a minimisation starts. The first is ``start``, and the others are random points of the
-        space. The lowest minimum is the estimate. Default: 1.
+        Number of starts (default 1), after ``start`` random points of the space. The lowest minimum is the estimate.
     seed : int
-        Random seed of the random starts, and of the further noise that the method draws. Default: 0.
+        Random seed of the starts, and of the further noise that the method draws. Default: 0.
 
     Warns
     -----
     EstimationWarning
-        The minimisation has not converged, the estimate lies on the boundary of ``space``, or several minima were
-        found.
+        Not converged, an estimate on the boundary of ``space``, or several minima.
     RepeatedAnswersWarning
         Several records may be about one person, but the estimate treats them as independent.
 
     Raises
     ------
     TypeError, ValueError
-        Two arguments do not fit each other, such as the method and the noise. Or the loss is not finite at the start,
-        or there are too few records.
+        Arguments do not fit each other, such as method and noise; a loss not finite at the start; too few records.
 
     Notes
     -----
-    A smooth loss can be differentiated twice with respect to the columns with noise, and then twice with respect to the
-    parameters. Only the last derivative may jump. ``independent`` needs two derivatives with respect to each column
-    with noise.
-
-    Standard errors come from the sandwich formula ([Huber67]; [LCQ] Theorem 5.3), with the second derivatives of a
-    smooth approximation of a loss with kinks. `MEstimationResult.bootstrap` computes bootstrap standard errors.
+    A smooth loss has two derivatives in the columns with noise (for ``independent``, in each), and then two in the
+    parameters, of which only the last may jump. Standard errors come from the sandwich formula ([Huber67]; [LCQ]
+    Theorem 5.3), for a loss with kinks from a smooth approximation, or from `MEstimationResult.bootstrap`.
 
     Examples
     --------
@@ -132,12 +124,11 @@ class MEstimationResult(Estimate):
 
     It is an `Estimate` with further attributes:
 
-    - ``method``: the name of the correction;
-    - ``count``: the number of records;
+    - ``method``, ``count``: the name of the correction, and the number of records;
     - ``space``: the set of parameters in which the minimum was searched;
     - ``boundary`` (p,): True for parameters on the boundary of the space, whose covariances are NaN;
-    - ``minima``: the different local minima that were found, the lowest first, as pairs (parameters, mean corrected
-      loss). The first is the estimate or, for the method ``combined``, the start of a last step;
+    - ``minima``: the local minima, the lowest first, as pairs (parameters, mean corrected loss). The first is the
+      estimate or, for the method ``combined``, the start of a last step;
     - ``converged``, ``iterations``: True if the minimisation converged, and the number of its iterations.
     """
 
@@ -167,10 +158,10 @@ class MEstimationResult(Estimate):
         return super()._columns(level) | {"": [" on the boundary" if edge else "" for edge in self.boundary]}
 
     def update(self, release: Release, *, seed: int = 1) -> "MEstimationResult":
-        """Return a new estimate from the records of this estimate together with the records of one more release.
+        """Return a new estimate from the records of this estimate together with those of one more release.
 
-        The new release can have another budget and other clipping bounds, but a mechanism of another class or with
-        other columns raises ValueError. `seed` (default 1) is for the noise that the method draws for the new records.
+        The release can have another budget and other bounds; a mechanism of another class or with other columns raises
+        ValueError. `seed` (default 1) is for the noise that the method draws for the new records.
         """
         before, method = self._solver.estimator, self._solver.method
         with jax.enable_x64(True):
@@ -192,9 +183,8 @@ class MEstimationResult(Estimate):
     def bootstrap(self, draws: int = 200, *, seed: int = 0, batch: int = 8) -> "MEstimationResult":
         """Return the same estimate, with a covariance matrix from a bootstrap of the records ([Rubin]; [CB]).
 
-        In each of `draws` replicates (at least 2, default 200), the records get random weights with an exponential law,
-        and the weighted corrected loss is minimised. `batch` (default 8) replicates are computed at a time. `seed`
-        (default 0) is the random seed of the weights.
+        In each of `draws` replicates (at least 2, default 200), the weighted corrected loss is minimised, with
+        exponential random weights from `seed` (default 0). `batch` (default 8) replicates are computed at a time.
         """
         draws = at_least(2, "draws", draws)
         with jax.enable_x64(True):
@@ -215,22 +205,19 @@ class Solution(NamedTuple):
 class Estimator:
     """An M-estimator as a function that JAX can compile: from a key, released records and a start to an estimate.
 
-    Use it for simulations with many estimates. It is a pytree, so that a compiled function also works for other numbers
-    in ``mechanism`` and ``space``. Raises ValueError if there are too few records for the parameters, or
-    if the method is not valid for the noise of the mechanism.
+    Use it for simulations. It is a pytree: a compiled function also works for other numbers in ``mechanism`` and
+    ``space``. Raises ValueError for too few records, or a method that is not valid for the noise.
 
     Parameters
     ----------
     loss : Loss
         A loss whose parameter is a vector (p,), and whose columns are given by their positions.
     mechanism, method, space : AdditiveMechanism, Correction, Box or Ball
-        The mechanism of the records, the correction of the loss for its noise, such as ``DoublyRandom(draws=4)``, and
-        the set of parameters in which the minimum is searched.
+        The mechanism of the records, the correction, such as ``DoublyRandom(draws=4)``, and the set of parameters.
     everywhere : bool
         True (default) if the loss is also finite outside the support (the region that contains all original records).
     units : array (p,), optional
-        Only for a loss that is a function with kinks: for each parameter, a length over which the loss is smoothed at
-        first. Default: none.
+        Only for a function with kinks: for each parameter, a length over which the loss is smoothed at first.
     """
 
     loss: Loss = static()
@@ -260,9 +247,7 @@ class Estimator:
         return self.finish(evidence, self.minimum(evidence, jnp.asarray(start)))
 
     def minimum(self, evidence: EvidenceCorrection, start: Array) -> Minimum:
-        """Return a minimum of the first corrected loss in `evidence`, from a start (p,). A loss with kinks is replaced
-        by a smooth loss, which approximates it better and better during the search.
-        """
+        """Return a minimum of the first corrected loss in `evidence` from a start (p,), through ever less smoothing."""
         unit = self._unit(evidence)
         if unit is None:
             return self._minimise(evidence, self.loss, start)
@@ -299,8 +284,8 @@ class Estimator:
         return Solution(theta, covariance, minimum.converged, minimum.iterations, boundary)
 
     def _combine(self, evidence: EvidenceCorrection, minimum: Minimum) -> tuple[Minimum, jax.Array]:
-        """Two-step GMM: the first criterion's score less its projection on all functions that have mean zero, among
-        them differences of scores. At an estimate that is a constant: the criterion, tilted by it, is minimised twice.
+        """Two-step GMM: the score less its projection on functions of mean zero is at an estimate the score tilted by a
+        constant, so the tilted criterion is minimised twice.
         """
         base, *others = evidence.criteria
         index, unit, width = self.mechanism.index, self._unit(evidence), _final_width(base.count)
@@ -362,8 +347,8 @@ def _final_width(count: int) -> float:
 
 
 def sandwich(curvature: Array, scores: Array, free: Array, *, spent: int) -> jax.Array:
-    """Covariance (p, p) of an M-estimate ([Huber67]; [LCQ] Theorem 5.3); NaN for parameters on the boundary. The
-    `curvature` is the derivative of the mean of the `scores` (N, p); `spent` are the degrees of freedom, at least p.
+    """Covariance (p, p) of an M-estimate ([Huber67]; [LCQ] Theorem 5.3); NaN on the boundary. The `curvature` is the
+    derivative of the mean of the `scores` (N, p); `spent` are the degrees of freedom, at least p.
     """
     count, p = scores.shape
     centred = scores - jnp.mean(scores, axis=0)
@@ -375,9 +360,7 @@ def sandwich(curvature: Array, scores: Array, free: Array, *, spent: int) -> jax
 
 
 def project_out(scores: Array, nuisance: Array) -> jax.Array:
-    """Coefficients Γ (q, p) for which scores (N, p) − nuisance (N, q) @ Γ has the least variance. Directions in which
-    the functions do not vary, such as those of a repeated function, are left out.
-    """
+    """Coefficients Γ (q, p) for which scores (N, p) − nuisance (N, q) @ Γ has the least variance, whatever the rank."""
     centred = nuisance - jnp.mean(nuisance, axis=0)
     size = jnp.sqrt(jnp.mean(centred**2, axis=0))
     safe = jnp.where(size > 0, size, 1.0)
@@ -387,9 +370,7 @@ def project_out(scores: Array, nuisance: Array) -> jax.Array:
 
 
 def _fixed_point(first: jax.Array, second: jax.Array, third: jax.Array, metric: jax.Array) -> jax.Array:
-    """Fixed point of a nearly linear map from the first point to the second and on to the third, if it overshoots, as
-    where few records lie in the support (Anderson's mixing of depth one). Else the third point is as good.
-    """
+    """Fixed point of a nearly linear map through three points, if it overshoots (Anderson's mixing of depth one)."""
     step = third - second
     turn = step - (second - first)
     size = jnp.sum(metric * turn**2)
@@ -413,9 +394,7 @@ def _bootstrap_estimates(
 def _place(
     problem: PosedLoss, space: Box | Ball | None, original_start: PyTree
 ) -> tuple[np.ndarray, Box | Ball, np.ndarray | None]:
-    """A start, its space, and units (p,) to round off kinks over; by default they follow from the naive estimate, where
-    a function with kinks always starts: rounded off, it shows its minimum only from nearby.
-    """
+    """A start, its space, and units (p,) to round off kinks over; with kinks the start is the naive estimate."""
     start = problem.start
     if space is not None and space.shape not in ((), (1,), (len(start),)):
         raise ValueError(f"space is for {space.shape[0]} parameters, but this loss has {len(start)}")

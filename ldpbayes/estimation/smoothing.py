@@ -39,11 +39,10 @@ END_PROBABILITY = 0.95  # probability of the first or the last piece, with its a
 
 @functools.lru_cache
 def smooth_basis(knots: int) -> np.ndarray:
-    """A basis (knots, knots − 1) of log densities at equally spaced knots, without their constant.
+    """A basis (knots, knots − 1) of log densities at equally spaced knots, from smooth to rough, without their
+    constant.
 
-    With independent normal coefficients of standard deviation τ, the roughness, the second differences of the log
-    density are independent, and its straight line and its bends vary by about τ each: as τ falls to 0 the law becomes
-    uniform. Columns go from smooth to rough.
+    `SmoothFamily.law` says what their coefficients mean. As τ falls to 0 the law becomes uniform.
     """
     line = np.sqrt(3) * np.linspace(-1, 1, at_least(4, "knots", knots))
     differences = np.diff(np.eye(knots), n=2, axis=0)
@@ -53,8 +52,8 @@ def smooth_basis(knots: int) -> np.ndarray:
 
 
 class Penalised(NamedTuple):
-    """Coefficients θ of a law, those of `smooth_basis` and then the log odds of two atoms, if any, at the maximum of
-    log-likelihood and log prior; the roughness τ; and the information F (p, p) of the released values about θ.
+    """Coefficients of `smooth_basis`, then the log odds of two atoms, if any, at the posterior mode; the roughness τ;
+    and the information (p, p) of the released values about them.
     """
 
     coefficients: np.ndarray
@@ -68,7 +67,7 @@ class Penalised(NamedTuple):
 class SmoothFamily(NamedTuple):
     """The laws on an interval whose log density is linear between equally spaced points (knots).
 
-    `ldpbayes.models.smooth_density` and `estimate_density` use these laws. `of` makes the family for a mechanism.
+    `of` makes the family for a mechanism.
 
     Parameters
     ----------
@@ -91,8 +90,8 @@ class SmoothFamily(NamedTuple):
     ) -> "SmoothFamily":
         """Return the family of laws of the records of a mechanism, on its clipping bounds or a wider interval.
 
-        For whole numbers, there are at most as many knots as numbers in the interval. Raises ValueError for a mechanism
-        of categories or without clipping bounds, and for an interval that does not include the bounds.
+        Whole numbers have at most one knot each. Raises ValueError for categories, for a mechanism without clipping
+        bounds, and for an interval that does not include the bounds.
         """
         if isinstance(mechanism, Categories):
             raise ValueError(f"a density needs numbers, but {mechanism!r} takes categories: see estimation.frequencies")
@@ -122,9 +121,8 @@ class SmoothFamily(NamedTuple):
     def fit(self, data: Release | Sketch, outside: bool = False) -> tuple["Penalised", PreparedLikelihood]:
         """Return the posterior mode of the coefficients and of the roughness, and the likelihood of the data.
 
-        The mode has the ``coefficients``, the ``roughness`` τ and the ``covariance`` of the coefficients. With
-        ``outside=True``, the last two coefficients are log odds of atoms at the ends. Errors and warnings are those of
-        `estimate_density`.
+        The mode has the ``coefficients``, the ``roughness`` τ and the ``covariance`` of the coefficients. `outside`,
+        errors and warnings are those of `estimate_density`.
         """
         if isinstance(data, Release) and data.values is None:
             raise ValueError("a density needs released values; this release has none")
@@ -155,8 +153,8 @@ def prior_of(roughness: float, knots: int, outside: bool) -> tuple[np.ndarray, n
 
 
 def _roughness_at(coefficients: np.ndarray, covariance: np.ndarray, square: float) -> tuple[float, float]:
-    """Slope of the log density of log τ by log τ at τ², which Laplace's method approximates, and minus its derivative
-    by log τ², or more, at the mode of the coefficients (knots − 1,) of the basis and their covariance.
+    """Slope by log τ of the (Laplace) log density of log τ at τ², and minus its derivative by log τ², or more, at the
+    mode of the coefficients (knots − 1,) and their covariance.
     """
     errors, prior = covariance / square, square / ROUGHNESS**2
     size = coefficients @ coefficients / square
@@ -170,9 +168,7 @@ def _roughness_at(coefficients: np.ndarray, covariance: np.ndarray, square: floa
 def log_likelihood_at(
     theta: Array, likelihood: PreparedLikelihood, family: SmoothFamily
 ) -> tuple[Array, Array, Array, Array]:
-    """Log-likelihood of coefficients θ (p,), its slope (p,), the information (p, p) of the released values, and the
-    probabilities (2,) of the first and the last piece of the law.
-    """
+    """Log-likelihood of θ (p,), its slope (p,), the information (p, p), and probabilities (2,) of both end pieces."""
 
     def log_prob(theta: Array) -> Array:
         return likelihood.log_prob(family.law(theta))
@@ -191,8 +187,8 @@ def log_likelihood_at(
 
 
 def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamily) -> Penalised:
-    """The coefficients' posterior mode, by Newton steps with the information in place of the second derivative, and
-    between them log τ by a step to the mode of its marginal posterior, which Laplace's method approximates.
+    """The posterior mode: Newton steps of the coefficients with the information as curvature, and between them a step
+    of log τ to the mode of its marginal posterior by Laplace's method.
     """
 
     def at(theta: np.ndarray) -> list[np.ndarray]:
@@ -235,18 +231,17 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
 class DensityEstimate(Estimate):
     """Result of `estimate_density`: an estimated law (probability distribution) without a parametric family.
 
-    It is an `Estimate` of functionals of the law, such as its mean and its quantiles; `of` estimates others. Further
-    attributes are:
+    It is an `Estimate` of functionals of the law, such as its mean and its quantiles; `of` estimates others.
 
     - ``law``: the estimated law, a `SmoothDensity`;
     - ``roughness``: the estimated roughness τ of the log density, 0 for a uniform law. A larger τ allows more bends.
 
     Notes
     -----
-    Standard errors are posterior standard deviations, from a normal approximation at the posterior mode and the delta
-    method, with the bias of the penalty. For quantiles in a tail and for small shares, they are often too small. If the
-    law is narrow beside the bounds and the noise is strong, the estimated law is too wide, and the standard errors of
-    the Gini coefficient and of quantiles are far too small.
+    Standard errors are posterior standard deviations, from a normal approximation at the mode and the delta method,
+    with the bias of the penalty. For quantiles in a tail and for small shares, they are often too small. If the law is
+    narrow beside the bounds and the noise is strong, the estimated law is too wide, and the standard errors of the Gini
+    coefficient and of quantiles are far too small.
     """
 
     law: SmoothDensity
@@ -262,10 +257,10 @@ class DensityEstimate(Estimate):
     _title = property(lambda self: f"Smooth density on [{self.law.lower:g}, {self.law.upper:g}]")
 
     def of(self, functionals: Mapping[str, Callable[[Any], Any]]) -> "DensityEstimate":
-        """Return an estimate whose parameters are other functionals of the estimated law, such as ``{"gini": gini}``.
+        """Return an estimate of other functionals of the estimated law, such as ``{"gini": gini}``.
 
-        `functionals` is a dict of functions of a law, by name: functions of `ldpbayes.functionals`, or your own. A
-        function that returns an array of k numbers gives k parameters. Raises ValueError if the dict is empty.
+        `functionals` is a dict of functions of a law, by name: functions of `ldpbayes.functionals`, or your own. An
+        array of k numbers gives k parameters. Raises ValueError if the dict is empty.
         """
         if not functionals:
             raise ValueError(f"functionals must be one or more functions by name, got {functionals!r}")
@@ -300,39 +295,33 @@ def estimate_density(
 ) -> DensityEstimate:
     """Estimate the law (probability distribution) of original numbers without a parametric family ([Efron]).
 
-    The logarithm of the density is linear between equally spaced points (knots). If the mechanism takes whole numbers,
-    probabilities of the whole numbers replace the density. A penalty keeps the second differences of the log density at
-    the knots small. The roughness is the scale of these differences. The result is a `DensityEstimate`: the posterior
-    mode of the model `ldpbayes.models.smooth_density`, with the roughness at its own (approximate) posterior mode. If
-    the release has no information, it is nearly a uniform law.
+    The logarithm of the density (of the probabilities of whole numbers) is linear between equally spaced knots. A
+    penalty keeps its second differences, whose scale is the roughness, small. The result is the posterior mode of the
+    model `ldpbayes.models.smooth_density`, nearly a uniform law if the release has no information.
 
     Parameters
     ----------
     data : Release or Sketch
-        Released numbers, with one budget for all records, or one for each record. For many records, a sketch is faster.
+        Released numbers, with one budget for all or one for each. For many records, a sketch is faster.
     lower, upper : float, optional
-        Ends of the interval on which the law is estimated, in the unit of the data. The interval must include the
-        clipping bounds of the mechanism. Default: the clipping bounds.
+        Ends of the law's interval, in the unit of the data. It must include the clipping bounds, the default.
     knots : int
         Number of knots, at least 4, and at most one for each whole number if the mechanism takes these. Default: 41.
     outside : bool
-        True if original records may lie outside the interval. They count as records at the nearest end, which then has
-        a positive probability (an atom). Default: False.
+        True if original records may lie outside the interval. Its ends then have atoms. Default: False.
     functionals : dict of str to callable, optional
-        Functions of a law, by name, such as the functions of `ldpbayes.functionals`. They are computed for the law of
-        the records after clipping to the interval. Default: the mean, the standard deviation (``sd``) and, except for
-        whole numbers, the 5, 25, 50, 75 and 95 % quantiles.
+        As in `DensityEstimate.of`, for the law of the records after clipping to the interval. Default: the mean, the
+        standard deviation (``sd``) and, except for whole numbers, the 5, 25, 50, 75 and 95 % quantiles.
 
     Raises
     ------
     TypeError, ValueError
-        The data are not numbers, have no values, or have groups. Or the interval does not contain the clipping bounds.
+        Data without numbers, values, or with groups; an interval that does not contain the clipping bounds.
 
     Warns
     -----
     EstimationWarning
-        Nearly all records are at one end of the interval, so that little is known about the law inside. Or the search
-        for the posterior mode did not converge.
+        Nearly all records are at one end of the interval, or the search for the mode did not converge.
     RepeatedAnswersWarning
         Several released numbers may be about one person, but the estimate treats them as independent.
     """
