@@ -84,6 +84,8 @@ class regression(Model):
         between the clipping bounds, and a quarter of the distance between the bounds.
     """
 
+    summary = "Generalised linear model from a formula (--formula): the answer is released, the rest is public."
+
     def __init__(
         self,
         formula: str,

@@ -57,7 +57,7 @@ def _sum_and_size(data: Release | Sketch) -> tuple[jax.Array, jax.Array]:
     return jnp.sum(jnp.asarray(data.values, float)), jnp.asarray(data.count, float)
 
 
-@factory("numbers", groups=True)
+@factory("numbers", summary="Model of numbers in several groups: normal in each, with normal group means.", groups=True)
 def hierarchical(
     releases: Sequence[Release | Sketch],
     mu: dist.Distribution = dist.Normal(0, 5),
@@ -118,7 +118,12 @@ def _rough(masses: np.ndarray, weights: np.ndarray, mean: np.ndarray, scale: flo
     return logits, precision**2 / (precision + HALF_WEIGHT_PRECISION)
 
 
-@factory("categories", groups=True, coordinates=_rough_logits)
+@factory(
+    "categories",
+    summary="Model of categories in several regions, whose shares vary around common shares.",
+    groups=True,
+    coordinates=_rough_logits,
+)
 def regional_histograms(
     regions: Any,
     mu: dist.Distribution = dist.Normal(0, 2),

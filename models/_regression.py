@@ -32,7 +32,7 @@ def _normal_rows(
     return dist.MultivariateNormal(m, scale_tril=s[:, None] * root)
 
 
-@factory("rows")
+@factory("rows", summary="Model of normal rows: means, standard deviations and correlations of the columns.")
 def multivariate_normal(
     release: Release | Sketch,
     mean: dist.Distribution = dist.Normal(0, 1),
@@ -57,7 +57,7 @@ def multivariate_normal(
     observe("z", _normal_rows(release.mechanism.record_shape[0], mean, scale, concentration), release)
 
 
-@factory("rows")
+@factory("rows", summary="Model of a regression whose covariates are released with noise, and the response without.")
 def perturbed_covariates(
     release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 2),
@@ -90,7 +90,10 @@ def perturbed_covariates(
     observe("z", RegressionRows(covariates, response, slopes, alpha, place=place), release)
 
 
-@factory("rows or linear statistics")
+@factory(
+    "rows or linear statistics",
+    summary="Model of a linear regression of y on normal covariates x, of rows (x, y) or sums.",
+)
 def linear_regression(
     release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
@@ -145,7 +148,10 @@ def linear_regression(
     observe("z", law, release)
 
 
-@factory("rows or logistic statistics")
+@factory(
+    "rows or logistic statistics",
+    summary="Model of a logistic regression of y on normal covariates x, of rows (x, y) or sums.",
+)
 def logistic_regression(
     release: Release | Sketch,
     slope: dist.Distribution = dist.Normal(0, 5**0.5),
@@ -185,7 +191,7 @@ def logistic_regression(
     observe("z", law, release)
 
 
-@factory("labels")
+@factory("labels", summary="Model of a regression of private labels on public features (--features).")
 def label_regression(
     release: Release,
     features: ArrayLike,

@@ -15,7 +15,9 @@ from ldpbayes.models._coordinates import FlatPositive, located, pooled, pooled_g
 ROUGH_SPREAD = 0.5  # of cells within an area, for the coordinates in which areas are sampled
 
 
-@factory("numbers")
+@factory(
+    "numbers", summary="Model of the rates of areas, such as counties in states, whose counts were released with noise."
+)
 def small_areas(
     table: NoisyTable | Release,
     exposure: Any = 1.0,

@@ -61,7 +61,11 @@ def _rough_posterior(
     return RoughPosterior(axes, sizes, (sizes + 1 / fit.roughness**2) * (c @ axes), of_atoms)
 
 
-@factory("numbers", coordinates=_rough_posterior)
+@factory(
+    "numbers",
+    summary="Model of numbers or counts whose law has no parametric family: a smooth density.",
+    coordinates=_rough_posterior,
+)
 def smooth_density(
     release: Release | Sketch,
     lower: float | None = None,

@@ -26,7 +26,7 @@ from ldpbayes._core.checks import guess, is_integer, require
 from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._inputs import BadInput, naming
-from ldpbayes.cli._parser import FAMILY_OPTIONS, LABEL_LAWS, MECHANISMS, MODELS, command, parser
+from ldpbayes.cli._parser import FAMILY_OPTIONS, LABEL_LAWS, command, parser
 from ldpbayes.data import sketch_from
 from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
@@ -37,7 +37,7 @@ from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import mechanism_names
-from ldpbayes.mechanisms.registry import mechanism_class
+from ldpbayes.mechanisms.registry import mechanism_class, summary_of
 from ldpbayes.plots import plot_calibration, plot_density, plot_design
 from ldpbayes.tables import true_table
 
@@ -484,7 +484,7 @@ def _mechanisms(args: argparse.Namespace) -> int:
             for p in inspect.signature(cls).parameters.values()
         ]
         row = {"name": name, "class": f"{cls.__module__}.{cls.__qualname__}", "parameters": parameters}
-        rows.append(row | {"description": MECHANISMS.get(name, "")})
+        rows.append(row | {"description": summary_of(name)})
         signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in parameters]
         texts.append(f"{name}({', '.join(signature)})\n    {rows[-1]['description']}")
     display(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
@@ -507,7 +507,7 @@ def _models(args: argparse.Namespace) -> int:
         model = factory(*("y ~ x" if parameter == "formula" else np.zeros((1, 1)) for parameter in needed))
         priors = ", ".join(f"{name}={text}" for name, text in model.shown.items() if name not in needed)
         takes = f"Takes {'one release for each group, of' if model.groups else 'a release of'} {model.kind}."
-        rows.append({"name": name, "priors": priors, "description": MODELS[name], "takes": takes})
+        rows.append({"name": name, "priors": priors, "description": model.summary, "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     display(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
     return OK

@@ -32,53 +32,6 @@ FAMILY_OPTIONS |= {
     for name, family in FAMILIES.items()
     for field, text in family.option_help.items()
 }
-MECHANISMS = {  # as `ldpbayes mechanisms` describes them; it lists those of other packages without a description
-    "additive": "Noise of any law on a clipped number, on columns of a row, or on a statistic of many records.",
-    "discrete_gaussian": "Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)).",
-    "discrete_laplace": "Discrete Laplace (geometric) noise on a whole number: P(noise = k) ∝ exp(−|k|/scale).",
-    "floored": "Print max(z, floor): a released number z below the floor is printed as the floor.",
-    "gaussian": "Gaussian noise for a privacy target, on a number, on columns of a row, or on a statistic.",
-    "hadamard_response": "Hadamard response: release the number of a column of a Hadamard matrix.",
-    "incomplete": "Some released numbers are missing, for reasons that are unrelated to the numbers.",
-    "independent_laplace": "Independent Laplace noise on a number, or in every perturbed column of a row.",
-    "laplace": "Laplace noise for a privacy budget, on a clipped number, on columns of a row, or on a statistic.",
-    "linear_records": "Gaussian noise on covariates in a ball and on a bounded response.",
-    "linear_statistics": "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records.",
-    "local_hashing": "Hash the category to 0, ..., g − 1 with a random seed, then release seed and perturbed hash.",
-    "logistic_records": "Gaussian noise on covariates in a ball, and randomized response on a label.",
-    "logistic_statistics": "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum.",
-    "optimal_unary_encoding": "Optimal unary encoding (OUE): release one perturbed bit for each category.",
-    "randomized_response": "Release the true category with probability p, each other category with probability q.",
-    "rounded": "Print the multiple of a unit that is nearest to the released number.",
-    "rp_with_prior": "Release a value near the label, or else a value anywhere in an interval.",
-    "rr_on_bins": "Randomized response over bins of labels, each of which is released as one number.",
-    "square_wave": "Square wave: release a number near the clipped record, or else a number anywhere.",
-    "staircase": "Staircase noise for a privacy budget, on a clipped number.",
-    "subset_selection": "Subset selection: release a random set of categories.",
-    "symmetric_laplace": "Symmetric multivariate Laplace noise on a clipped number or on clipped columns of a row.",
-    "symmetric_unary_encoding": "Symmetric unary encoding (SUE): release one randomly flipped bit for each category.",
-    "transition_matrix": "Any mechanism for categories, given by its matrix of probabilities p(z | x).",
-    "unbiased_randomizer": "Unbiased mechanism for labels, with finitely many outputs.",
-    "withheld": "Print nothing instead of each released number below a threshold.",
-    "zero_inflated_laplace": "Symmetric Laplace noise that is omitted for some records at random.",
-}
-MODELS = {  # as `ldpbayes models` describes them
-    "clipped_counts": "Model of counts that were clipped and released with noise: negative binomial.",
-    "clipped_exponential": "Model of exponential numbers, such as waiting times, that were clipped.",
-    "clipped_gaussian": "Model of normal numbers that were clipped.",
-    "hierarchical": "Model of numbers in several groups: normal in each, with normal group means.",
-    "label_regression": "Model of a regression of private labels on public features (--features).",
-    "linear_regression": "Model of a linear regression of y on normal covariates x, of rows (x, y) or sums.",
-    "logistic_regression": "Model of a logistic regression of y on normal covariates x, of rows (x, y) or sums.",
-    "multivariate_normal": "Model of normal rows: means, standard deviations and correlations of the columns.",
-    "oue_histogram": "Model of categories: the share of each category in the population.",
-    "perturbed_covariates": "Model of a regression whose covariates are released with noise, and the response without.",
-    "regional_histograms": "Model of categories in several regions, whose shares vary around common shares.",
-    "regression": "Generalised linear model from a formula (--formula): the answer is released, the rest is public.",
-    "small_areas": "Model of the rates of areas, such as counties in states, whose counts were released with noise.",
-    "smooth_density": "Model of numbers or counts whose law has no parametric family: a smooth density.",
-    "warner": "Model of yes-or-no answers: the share of true answers yes.",
-}
 # laws of a label, classes of NumPyro, by their names on the command line
 LABEL_LAWS = {"bernoulli": "BernoulliLogits", "laplace": "Laplace", "log_normal": "LogNormal"}
 LABEL_LAWS |= {"normal": "Normal", "poisson": "Poisson"}

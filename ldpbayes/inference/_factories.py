@@ -32,7 +32,11 @@ P = ParamSpec("P")
 
 
 def factory(
-    kind: str, groups: bool = False, coordinates: Callable[..., Any] | None = None, **defaults: str
+    kind: str,
+    groups: bool = False,
+    coordinates: Callable[..., Any] | None = None,
+    summary: str = "",
+    **defaults: str,
 ) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, "FactoryModel"]]:
     """Decorator that makes a factory of models from a function of data and options, such as priors.
 
@@ -51,6 +55,8 @@ def factory(
         A function of the data and the options. `fit` gives its result to the argument ``coordinates`` of the model,
         which is not an option of the factory. Coordinates make a posterior easier to sample, and must not change the
         model.
+    summary : str
+        A sentence about the model, which ``ldpbayes models`` prints.
     **defaults : str
         For options whose default is None: the text that describes this default in the shown call.
 
@@ -82,7 +88,9 @@ def factory(
                 for p in options
                 if p.name in defaults or values[p.name] is not p.default or p.default not in (None, False)
             }
-            return FactoryModel(functools.partial(function, **values), data, kind, groups, texts, coordinates)
+            model = FactoryModel(functools.partial(function, **values), data, kind, groups, texts, coordinates)
+            model.summary = summary
+            return model
 
         # `help` would show the addresses of the default priors in memory
         make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -28,12 +28,15 @@ class Model:
     ----------
     name : str or None
         Name of the factory that made the model.
+    summary : str
+        A sentence about the model, for lists of models.
     kind, groups : str and bool
         The kind of releases that the model takes, such as ``"numbers"`` (default) or ``"categories"``, and whether it
         takes a sequence of them, one for each group.
     """
 
     name: str | None = None
+    summary: str = ""
     kind: str = "numbers"
     groups: bool = False
 

@@ -210,7 +210,9 @@ def row_sums(z: Array) -> Array:
     return rows(z.reshape(-1, width)).reshape(z.shape[:-1])
 
 
-@registered_dataclass("randomized_response")
+@registered_dataclass(
+    "randomized_response", "Release the true category with probability p, each other category with probability q."
+)
 class RandomizedResponse(_EvenProtocol):
     """Randomized response: release the true category with probability p, and each other category with probability q.
 
@@ -293,7 +295,9 @@ class _UnaryEncoding(BitVectorProtocol):
         return p, q
 
 
-@registered_dataclass("optimal_unary_encoding")
+@registered_dataclass(
+    "optimal_unary_encoding", "Optimal unary encoding (OUE): release one perturbed bit for each category."
+)
 class OptimalUnaryEncoding(_UnaryEncoding):
     """Optimal unary encoding (OUE): release one perturbed bit for each category ([WBLJ] sec. 4.2).
 
@@ -309,7 +313,9 @@ class OptimalUnaryEncoding(_UnaryEncoding):
     _logits = staticmethod(lambda budget, xp: (xp.where(xp.isinf(budget), xp.inf, 0.0), -budget))
 
 
-@registered_dataclass("symmetric_unary_encoding")
+@registered_dataclass(
+    "symmetric_unary_encoding", "Symmetric unary encoding (SUE): release one randomly flipped bit for each category."
+)
 class SymmetricUnaryEncoding(_UnaryEncoding):
     """Symmetric unary encoding (SUE): release one bit for each category, after random flips ([WBLJ] sec. 4.2).
 
@@ -325,7 +331,7 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     _logits = staticmethod(lambda budget, xp: (budget / 2, -budget / 2))
 
 
-@registered_dataclass("subset_selection")
+@registered_dataclass("subset_selection", "Subset selection: release a random set of categories.")
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """Subset selection: release a random set of w categories ([YB]; [WHNWXY]).
 
@@ -403,7 +409,7 @@ class _SizedSubset(constraints.multinomial):
         return jnp.broadcast_to(ones, prototype.shape).astype(prototype.dtype)
 
 
-@registered_dataclass("hadamard_response")
+@registered_dataclass("hadamard_response", "Hadamard response: release the number of a column of a Hadamard matrix.")
 class HadamardResponse(_EvenProtocol):
     """Hadamard response: release the number of a column of a Hadamard matrix ([ASZ] Algorithm 1).
 
@@ -458,7 +464,9 @@ MOST_HASHED_CATEGORIES = 10**7  # codes of at most seven digits
 LARGEST_HASH_RANGE = 1 << 31
 
 
-@registered_dataclass("local_hashing")
+@registered_dataclass(
+    "local_hashing", "Hash the category to 0, ..., g − 1 with a random seed, then release seed and perturbed hash."
+)
 class LocalHashing(_EvenProtocol):
     """Hash the category to 0, ..., g − 1 with a random seed, then release the seed and a perturbed hash.
 
@@ -577,7 +585,9 @@ def _rotate(bits: jax.Array, by: int) -> jax.Array:
     return (bits << by) | (bits >> (32 - by))
 
 
-@registered_dataclass("transition_matrix")
+@registered_dataclass(
+    "transition_matrix", "Any mechanism for categories, given by its matrix of probabilities p(z | x)."
+)
 class TransitionMatrix(Categories):
     """Any mechanism for categories, given by its matrix of probabilities p(z | x).
 

@@ -28,7 +28,7 @@ MOST_PRIOR_CELLS = 512  # of a prior: the optimum takes less than a second
 LEAST_PRIOR_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 
-@registered_dataclass("rr_on_bins")
+@registered_dataclass("rr_on_bins", "Randomized response over bins of labels, each of which is released as one number.")
 class RROnBins(FiniteOutputs, PiecewiseConstant):
     """Randomized response over d ≥ 2 bins of labels. Each bin is released as one number ([GKKLMVZ] Algorithm 1).
 
@@ -229,7 +229,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return super()._validated(snapped(values, self._ends) if is_concrete(self) else values)
 
 
-@registered_dataclass("rp_with_prior")
+@registered_dataclass("rp_with_prior", "Release a value near the label, or else a value anywhere in an interval.")
 class RPWithPrior(NearOrAnywhere):
     """Release a value within a distance ζ of the label, or else a value anywhere in an interval ([LH] eqs. 3.4-3.17).
 
@@ -272,7 +272,9 @@ ONE_FINITE_NUMBER = "a finite number", lambda a: (a.ndim == 0) & np.isfinite(a)
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
-@registered_dataclass("square_wave")
+@registered_dataclass(
+    "square_wave", "Square wave: release a number near the clipped record, or else a number anywhere."
+)
 class SquareWaveMechanism(NearOrAnywhere):
     """Release a number near the clipped record, or else a number anywhere: the square wave mechanism ([LWLSL] sec. 5).
 
@@ -317,7 +319,7 @@ DEFAULT_NODES = 25  # labels with a row of their own: a second's work
 MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 
 
-@registered_dataclass("unbiased_randomizer")
+@registered_dataclass("unbiased_randomizer", "Unbiased mechanism for labels, with finitely many outputs.")
 class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     """Unbiased mechanism for labels with finitely many outputs ([BGKKLMVZ]): E[z | x] = x between the outer nodes.
 

@@ -79,7 +79,7 @@ class _Regression(Columnwise):
         return x, y
 
 
-@registered_dataclass("linear_records")
+@registered_dataclass("linear_records", "Gaussian noise on covariates in a ball and on a bounded response.")
 class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a bounded response y ([KJKH] sec. 3.2.3 and 12.1).
 
@@ -160,7 +160,7 @@ class LinearRecordsMechanism(_Regression, Additive):
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
 
-@registered_dataclass("logistic_records")
+@registered_dataclass("logistic_records", "Gaussian noise on covariates in a ball, and randomized response on a label.")
 class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, and randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
@@ -376,7 +376,9 @@ class StatisticsMechanism(_Regression, Additive):
         return sentences
 
 
-@registered_dataclass("linear_statistics")
+@registered_dataclass(
+    "linear_statistics", "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records."
+)
 class LinearStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records ([KJKH] sec. 3.1.1).
 
@@ -403,7 +405,9 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     """
 
 
-@registered_dataclass("logistic_statistics")
+@registered_dataclass(
+    "logistic_statistics", "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum."
+)
 class LogisticStatisticsMechanism(StatisticsMechanism):
     """Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum ([KJKH] sec. 3.1.2).
 

@@ -404,7 +404,9 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return implausible_numbers(values.T[list(self.index)], laws, noisy, self.noise.depth, names)
 
 
-@registered_dataclass("additive")
+@registered_dataclass(
+    "additive", "Noise of any law on a clipped number, on columns of a row, or on a statistic of many records."
+)
 class AdditiveMechanism(Additive):
     """Noise of any law, added to a clipped number, to columns of a row, or to a statistic of many records.
 

@@ -12,15 +12,17 @@ from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMe
 ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
 
 _registry: dict[str, type[Mechanism]] = {}
+_summaries: dict[str, str] = {}
 _M = TypeVar("_M", bound=type["Mechanism"])
 
 
-def register(name: str) -> Callable[[_M], _M]:
+def register(name: str, summary: str = "") -> Callable[[_M], _M]:
     """Class decorator that registers your own mechanism under a `name`, and makes the class a JAX pytree.
 
     The name stands for the class in `Mechanism.spec`, in release files and on the command line. The class must be a
     frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`, else a TypeError is raised, which also says
-    what these bases ask for and is missing. Raises ValueError if the name belongs to another mechanism.
+    what these bases ask for and is missing. Raises ValueError if the name belongs to another mechanism. The command
+    ``ldpbayes mechanisms`` prints the `summary`, a sentence.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
@@ -45,16 +47,16 @@ def register(name: str) -> Callable[[_M], _M]:
             raise ValueError(f"mechanism name {name!r} is taken by {namesake!r}; register {cls!r} under another name")
         cls.name = name
         pytree(cls)
-        _registry[name] = cls
+        _registry[name], _summaries[name] = cls, summary
         return cls
 
     return decorate
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, optional, ruled))
-def registered_dataclass(name: str) -> Callable[[Any], Any]:
+def registered_dataclass(name: str, summary: str) -> Callable[[Any], Any]:
     """Class decorator: a frozen dataclass that is a mechanism of this name, by `register`."""
-    return lambda cls: register(name)(dataclasses.dataclass(frozen=True)(cls))
+    return lambda cls: register(name, summary)(dataclasses.dataclass(frozen=True)(cls))
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
@@ -64,6 +66,11 @@ def mechanism_class(name: str) -> type[Mechanism]:
     if name not in _registry:
         raise ValueError(f"mechanism must be one of {', '.join(sorted(_registry))}, got {name!r}")
     return _registry[name]
+
+
+def summary_of(name: str) -> str:
+    """A sentence about a registered mechanism, as its class states it."""
+    return _summaries[name]
 
 
 def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:

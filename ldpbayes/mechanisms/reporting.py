@@ -142,7 +142,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return super().spec() | {"mechanism": self.name, "of": self.mechanism.spec()}
 
 
-@registered_dataclass("floored")
+@registered_dataclass("floored", "Print max(z, floor): a released number z below the floor is printed as the floor.")
 class Floored(Reported):
     """Print max(z, floor): many statistical offices print negative noisy counts z as 0.
 
@@ -164,7 +164,7 @@ class Floored(Reported):
         return jnp.maximum(z, jnp.asarray(self.floor, z.dtype))
 
 
-@registered_dataclass("withheld")
+@registered_dataclass("withheld", "Print nothing instead of each released number below a threshold.")
 class Withheld(Reported):
     """Print NaN instead of each released number z below a `threshold`, in the unit of the data: one number, or one for
     each value. Data must keep NaN for the withheld cells. `Floored` describes `mechanism`.
@@ -181,7 +181,7 @@ class Withheld(Reported):
         return jnp.where(z + _slack(z) < self.threshold, jnp.nan, z)
 
 
-@registered_dataclass("rounded")
+@registered_dataclass("rounded", "Print the multiple of a unit that is nearest to the released number.")
 class Rounded(Reported):
     """Print unit·⌊z/unit + ½⌋, the multiple of a positive `unit` that is nearest to the released number z, in the unit
     of the data: one number, or one for each value. `Floored` describes `mechanism`.
@@ -200,7 +200,7 @@ class Rounded(Reported):
         return unit * jnp.floor(quotient + 0.5 + _slack(quotient)).astype(z.dtype)
 
 
-@registered_dataclass("incomplete")
+@registered_dataclass("incomplete", "Some released numbers are missing, for reasons that are unrelated to the numbers.")
 class Incomplete(Reported):
     """Some released numbers are missing and printed as NaN, for unrelated reasons: this does not change the likelihood,
     and is not simulated. The inner `mechanism`, as in `Floored`, must not print NaN.

@@ -114,7 +114,7 @@ def test_models_are_listed_with_the_priors_that_the_documentation_states(capsys)
     assert cli.main(["models", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["name"]: row["priors"] for row in rows} == models_table()
-    assert [row["name"] for row in rows] == ldp.models.__all__
+    assert [row["name"] for row in rows] == ldp.models.__all__ and all(row["description"] for row in rows)
     assert cli.main(["models"]) == 0
     out = capsys.readouterr().out
     assert "clipped_counts(mean=LogNormal(0, 2), concentration=LogNormal(0, 1))\n    Model of counts that were" in out

@@ -17,6 +17,7 @@ import pytest
 from scipy import integrate, stats
 
 import ldpbayes as ldp
+from ldpbayes.cli import main as cli
 from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.likelihood import registry as _dispatch
 from ldpbayes.mechanisms import registry as _registry
@@ -46,6 +47,11 @@ def release(mechanism):
 
 def test_it_takes_forty_lines():
     assert len([line for line in SOURCE.read_text().splitlines() if line.strip()]) <= 40
+
+
+def test_the_command_line_describes_it_by_the_sentence_with_which_it_is_registered(mechanism, capsys):
+    assert cli(["mechanisms"]) == 0
+    assert "test_logistic(scale, lower, upper)\n    Logistic noise on a clipped number." in capsys.readouterr().out
 
 
 def test_a_mechanism_that_forgets_a_trait_is_not_registered_and_is_told_which(mechanism):

@@ -11,7 +11,7 @@ from numpyro.distributions import constraints
 import ldpbayes as ldp
 
 
-@ldp.mechanisms.register("test_logistic")
+@ldp.mechanisms.register("test_logistic", "Logistic noise on a clipped number.")
 @dataclasses.dataclass(frozen=True)
 class LogisticMechanism(ldp.mechanisms.NumericMechanism):
     """z = clip(x) + scale·logistic noise: log density −t − 2 log(1 + exp(−t)) − log(scale) at t = |noise|/scale."""
