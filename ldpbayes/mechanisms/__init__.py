@@ -37,7 +37,7 @@ from ldpbayes.mechanisms._regression import (
     StatisticsMechanism,
 )
 from ldpbayes.mechanisms.additive import AdditiveMechanism
-from ldpbayes.mechanisms.design import Histogram, optimal_half_width, optimal_interval
+from ldpbayes.mechanisms.design import Histogram, explained_variance, optimal_half_width, optimal_interval
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
 from ldpbayes.mechanisms.registry import mechanism_from_spec, mechanism_names, register
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
@@ -78,6 +78,7 @@ __all__ = [
     "UnbiasedRandomizer",
     "Withheld",
     "ZeroInflatedLaplaceMechanism",
+    "explained_variance",
     "mechanism_from_spec",
     "mechanism_names",
     "optimal_half_width",

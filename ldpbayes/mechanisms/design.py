@@ -128,11 +128,24 @@ def _merged(prior: Histogram) -> Histogram:
     return Histogram(nodes, np.diff(np.interp(nodes, prior.nodes, mass)) / np.diff(nodes))
 
 
-def explained_variance(prior: Histogram, epsilon: float, interval: Interval, half_width: float) -> float:
-    """Share of the variance of a label Y that its value Z under `RPWithPrior` explains, Var E[Y | Z] / Var Y, by
-    Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps.
+def explained_variance(histogram: HistogramLike, epsilon: float, interval: Interval, half_width: float) -> float:
+    """Return the share of the variance of a label Y that its released value Z under `RPWithPrior` explains.
+
+    It is Var E[Y | Z] / Var Y.
+
+    Parameters
+    ----------
+    histogram : pair of array_like
+        Nodes (k + 1,) and densities (k,) of the prior of a label. More than 256 bins are merged into 256 bins.
+    epsilon, interval, half_width
+        Budget in nats, interval, and distance ζ, as in `RPWithPrior` with ``outside="projection"``.
     """
-    prior = _merged(prior)
+    epsilon, half_width = checked("epsilon", epsilon, *ONE_POSITIVE), checked("half_width", half_width, *ONE_POSITIVE)
+    return _explained(_merged(checked_histogram(histogram)), epsilon, checked_interval(interval), half_width)
+
+
+def _explained(prior: Histogram, epsilon: float, interval: Interval, half_width: float) -> float:
+    """`explained_variance`, by Gauss-Legendre quadrature between the points where P(Z = z) or its slopes have steps."""
     (nodes, densities), (lower, upper) = prior, interval
     mass, mean = prior.cumulative, prior.mean
     moment = np.concatenate([[0.0], np.cumsum(densities * np.diff((nodes - mean) ** 2) / 2)])
@@ -200,7 +213,7 @@ def optimal_half_width(
     def design(log_half_width: float) -> HalfWidthDesign:
         half_width = float(np.exp(log_half_width))
         choice = interval(prior, epsilon, half_width) if callable(interval) else ends
-        return HalfWidthDesign(half_width, choice, explained_variance(merged, epsilon, choice, half_width))
+        return HalfWidthDesign(half_width, choice, _explained(merged, epsilon, choice, half_width))
 
     widest = np.log(ends[1] - ends[0])
     # squared error grows like ζ² by the uniform noise and like exp(−ε)/ζ by labels released anywhere

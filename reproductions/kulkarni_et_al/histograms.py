@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 9 of [KJKH]: histograms. Figure 10 is `ldpbayes.studies.coverage` of `oue_histogram()`.
+"""Figures 2, 3 and 9 of [KJKH]: histograms. Figure 10 is `ldpbayes.studies.sbc` of `oue_histogram()`.
 
 Models are NumPyro models of one release with a site ``theta``, such as `ldpbayes.models.oue_histogram()`.
 """

@@ -230,8 +230,8 @@ def test_merging_the_bins_of_a_fine_prior_hardly_changes_what_is_explained():
     fine = Histogram(nodes, np.exp(-3 * nodes[1:]))
     coarse = Histogram(nodes[::20], np.exp(-3 * nodes[1:]).reshape(-1, 20).mean(axis=1))
     # a bin of 256 hides the squares of labels' distances within it: 1/256² of the whole, and a little more in the tail
-    assert explained_variance(checked_histogram(fine), 1.0, (0, 1), 0.2) == pytest.approx(
-        explained_variance(checked_histogram(coarse), 1.0, (0, 1), 0.2), rel=1e-3
+    assert explained_variance(fine, 1.0, (0, 1), 0.2) == pytest.approx(
+        explained_variance(coarse, 1.0, (0, 1), 0.2), rel=1e-3
     )
 
 

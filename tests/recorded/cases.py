@@ -878,9 +878,7 @@ def _designs():
         "half width, interval chosen": lambda: _half_width(
             mechanisms.optimal_half_width(prior, 1.5, interval=mechanisms.optimal_interval)
         ),
-        "explained variance": lambda: {
-            "share": design.explained_variance(design.checked_histogram(prior), 1.5, (0.5, 3.0), 0.3)
-        },
+        "explained variance": lambda: {"share": design.explained_variance(prior, 1.5, (0.5, 3.0), 0.3)},
         "RR on bins": lambda: _fields(mechanisms.RROnBins.optimal(prior, 2.0), "edges", "outputs"),
         "unbiased randomizer": lambda: _fields(
             mechanisms.UnbiasedRandomizer.optimal(prior, 1.3, nodes=nodes), "nodes", "outputs", "matrix"
