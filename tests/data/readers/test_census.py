@@ -74,7 +74,8 @@ def test_other_rows_are_not_kept_in_memory(tmp_path):
     pq.write_table(pa.table(columns), path, row_group_size=100)
     del columns
     table = read_measurements(path, "total_dpq")
-    assert table.count == 2 and pa.total_allocated_bytes() - before < 1e6  # of 16 MB
+    # Of 16 MB; Arrow's threads may still hold a few groups of rows (.8 MB each) that they read ahead.
+    assert table.count == 2 and pa.total_allocated_bytes() - before < 4e6
 
 
 def test_variances_may_differ_between_answers(tmp_path):
