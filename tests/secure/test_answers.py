@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.secure import _release as answers
+from ldpbayes import secure as answers
 from tests.programs import call
 
 LEVEL = 1e-7
@@ -47,7 +47,7 @@ def outputs(mechanism):
 
 def exact_law(mechanism, epsilon, z, x):
     """P(z | x) of what is run, from the integers that are compared; of local hashing given the seed."""
-    first, second = (Fraction(t, WHOLE) for t in answers.thresholds(mechanism, epsilon))
+    first, second = (Fraction(t, WHOLE) for t in answers.ANSWERS[type(mechanism)][1](mechanism, epsilon))
     d = mechanism.categories
     match mechanism:
         case ldp.RandomizedResponse():

@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
+from ldpbayes import secure as noise
 from ldpbayes.mechanisms import AdditiveMechanism
-from ldpbayes.secure import _release as noise
 from tests.programs import call, constant
 
 pytest.importorskip("opendp")

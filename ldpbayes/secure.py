@@ -1,6 +1,7 @@
-"""The function `release`: answers and noise that hide real data also in a computer. Randomized answers compare random
-64-bit words with whole-number thresholds. Additive noise is OpenDP's: records are whole numbers of steps of a public
-grid, and all that is private is exact.
+"""Safe release of real data: cryptographic randomness, exact arithmetic, and error messages that show no data.
+
+Randomized answers compare random 64-bit words with whole-number thresholds. Additive noise is OpenDP's: records are
+whole numbers of steps of a public grid, and all that is private is exact.
 """
 
 import decimal
@@ -33,6 +34,8 @@ from ldpbayes.mechanisms import (
     SymmetricUnaryEncoding,
 )
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
+
+__all__ = ["release"]
 
 
 def release(
@@ -79,8 +82,8 @@ def release(
         raise ValueError(f"{type(mechanism).__name__} cannot be released: {problem}")
     draw = answers if type(mechanism) in ANSWERS else noisy
     values, sampler = draw(mechanism, _read(mechanism, data, clip))
-    stated = {**(about or {}), "sampler": sampler}
-    return Release(values.reshape(-1, *mechanism.event_shape), mechanism, times=times, about=stated)
+    about = {**(about or {}), "sampler": sampler}
+    return Release(values.reshape(-1, *mechanism.event_shape), mechanism, times=times, about=about)
 
 
 def _unsafe(mechanism: Any) -> str | None:
@@ -169,7 +172,7 @@ def uniform(number: int, size: int) -> np.ndarray:
     return (words % np.uint64(number)).astype(np.int64)
 
 
-def flip_threshold(odds: Fraction, epsilon: float) -> int:
+def flip_threshold(odds: Fraction | int, epsilon: float) -> int:
     """The probability t, in parts of 2^64, of an answer that does not support the record: the least with odds·(2^64 −
     t)/t ≤ e^epsilon, for `odds` times as many such answers as others. ValueError if the ratio is below 1.
     """
@@ -181,18 +184,12 @@ def flip_threshold(odds: Fraction, epsilon: float) -> int:
     return t
 
 
-def thresholds(mechanism: Any, epsilon: float) -> tuple[int, int]:
-    """In parts of 2^64, the probability that an answer does not support the record (for unary encodings, that its own
-    bit is 0), and for unary encodings that another bit is 1.
-    """
-    return ANSWERS[type(mechanism)][1](mechanism, epsilon)
-
-
 def answers(mechanism: Any, x: np.ndarray) -> tuple[np.ndarray, str]:
     """Answers to codes (n,), and who drew them."""
     budgets, budget_of = np.unique(np.broadcast_to(mechanism.epsilon, len(x)), return_inverse=True)
+    draw, thresholds = ANSWERS[type(mechanism)]
     pairs = np.array([thresholds(mechanism, float(epsilon)) for epsilon in budgets], np.uint64)[budget_of]
-    draw, size = ANSWERS[type(mechanism)][0], max(1, WORDS_AT_ONCE // math.prod(mechanism.event_shape))
+    size = max(1, WORDS_AT_ONCE // math.prod(mechanism.event_shape))
     chunks = (slice(start, start + size) for start in range(0, len(x), size))
     parts = [draw(mechanism, x[rows], *pairs[rows].T) for rows in chunks]
     return np.concatenate(parts), "Python's secrets, probabilities in parts of 2^64"
@@ -233,18 +230,20 @@ def _seed_and_hash(mechanism: LocalHashing, x: np.ndarray, flip: np.ndarray, _: 
 
 
 def _by_odds(odds: Callable[[Any], Any]) -> Callable[[Any, float], tuple[int, int]]:
-    return lambda mechanism, epsilon: (flip_threshold(Fraction(odds(mechanism)), epsilon), 0)
+    return lambda mechanism, epsilon: (flip_threshold(odds(mechanism), epsilon), 0)
 
 
-# How each class is drawn, and its thresholds; not those of others derived from these classes.
+# How each class is drawn, and not others derived from it; and from a mechanism and epsilon, in parts of 2^64, the
+# probability that an answer does not support the record (for unary encodings, that its own bit is 0), and for unary
+# encodings that another bit is 1.
 ANSWERS: dict[type, tuple[Callable, Callable]] = {
     HadamardResponse: (_column, _by_odds(lambda m: 1)),
     LocalHashing: (_seed_and_hash, _by_odds(lambda m: m.hash_range - 1)),
-    OptimalUnaryEncoding: (_bits, lambda m, epsilon: (PROBABILITY_PARTS // 2, flip_threshold(Fraction(1), epsilon))),
+    OptimalUnaryEncoding: (_bits, lambda m, epsilon: (PROBABILITY_PARTS // 2, flip_threshold(1, epsilon))),
     RandomizedResponse: (lambda m, x, flip, _: _flipped(x, flip, m.categories), _by_odds(lambda m: m.categories - 1)),
     SubsetSelection: (_subset, _by_odds(lambda m: Fraction(m.categories - m.subset_size, m.subset_size))),
     # two codes differ in two bits, which tell them apart alike
-    SymmetricUnaryEncoding: (_bits, lambda m, epsilon: (flip_threshold(Fraction(1), epsilon / 2),) * 2),
+    SymmetricUnaryEncoding: (_bits, lambda m, epsilon: (flip_threshold(1, epsilon / 2),) * 2),
 }
 
 
