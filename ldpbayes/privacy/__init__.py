@@ -4,7 +4,6 @@ A `Guarantee` is a trade-off curve, which describes the best test between two in
 it protects and the people who must be trusted. This folder needs only NumPy and SciPy.
 """
 
-from ldpbayes.privacy._composition import compose, shuffled
 from ldpbayes.privacy.calibration import (
     gaussian_scale,
     linear_sensitivity,
@@ -13,7 +12,7 @@ from ldpbayes.privacy.calibration import (
     zil_parameters,
 )
 from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
-from ldpbayes.privacy.guarantee import Guarantee
+from ldpbayes.privacy.guarantee import Guarantee, compose, shuffled
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
 from ldpbayes.privacy.tradeoffs import (
     FiniteTradeoff,

@@ -90,7 +90,7 @@ class LogTradeoff(ParametricTradeoff):
     """A curve with a formula for log delta, to nearly full relative precision; its epsilon is solved for."""
 
     _log_delta: ClassVar[Callable[..., np.ndarray]]
-    _too_large: ClassVar[Callable[..., np.ndarray]]  # of log delta: an epsilon that is not below the one sought
+    _too_large: ClassVar[Callable[..., np.ndarray]]  # of log delta: an epsilon not below the one sought, at −∞ this one
 
     def log_delta(self, epsilon: ArrayLike) -> Array:
         """Return the natural logarithm of `delta`, also if delta itself underflows."""
@@ -100,13 +100,13 @@ class LogTradeoff(ParametricTradeoff):
         return np.exp(self._log_delta(epsilon, *parameters))
 
     def _epsilon(self, delta: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
-        inside = (delta > 0) & (delta < 1)
-        target = np.log(np.where(inside, delta, 0.5))
+        target = np.log(np.where(delta < 1, delta, 0.5))
         high = self._too_large(target, *parameters)
-        finite = np.isfinite(high)
-        root = find_root(self._log_delta, target, (np.zeros_like(target), np.where(finite, high, 1.0)), *parameters)
-        enough = (delta == 1) | (inside & (target >= self._log_delta(np.zeros_like(target), *parameters)))
-        return np.where(enough, 0.0, np.where((delta > 0) & finite, root.x, np.inf))
+        sought = (delta > 0) & np.isfinite(high)
+        zero, target = np.zeros_like(target), np.where(sought, target, -1.0)
+        root = find_root(self._log_delta, target, (zero, np.where(sought, high, 1.0)), *parameters)
+        enough = (delta == 1) | (sought & (target >= self._log_delta(zero, *parameters)))
+        return np.where(enough, 0.0, np.where(sought, root.x, high))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -350,31 +350,30 @@ GOLDEN_SECTION = (math.sqrt(5) - 1) / 2
 GOLDEN_STEPS = 80  # of the golden section: a range of log slopes of 1,400 becomes one of 3e-14
 
 
-class SymmetricTradeoff(Tradeoff):
+class SymmetricTradeoff(ParametricTradeoff):
     """A curve that is its own inverse, known by its delta: the convex curve is the highest of its tangents."""
 
     def _at_most(self, alpha: np.ndarray) -> np.ndarray:
         """An upper bound on the curve."""
         return 1 - alpha
 
-    def __call__(self, alpha: ArrayLike) -> Array:
-        smallest = self._at_most(np.asarray(checked("alpha", alpha, *PROBABILITY)))
+    def _type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
+        smallest = self._at_most(alpha)
         alpha = np.broadcast_to(alpha, smallest.shape)
 
         def tangent(t: np.ndarray) -> np.ndarray:
             # the curve is symmetric: at the log slope −t < 0 the tangent is exp(−t) (1 − δ(t) − α)
-            delta = self.delta(np.abs(t))
+            delta = self._delta(np.abs(t))
             return np.where(t < 0, np.exp(np.minimum(t, 0.0)) * (1 - delta - alpha), 1 - delta - np.exp(t) * alpha)
 
-        with np.errstate(divide="ignore"):
-            low, high = np.full(alpha.shape, -LARGEST_LOG_SLOPE), np.clip(-np.log(alpha), 0.0, LARGEST_LOG_SLOPE)
+        low, high = np.full(alpha.shape, -LARGEST_LOG_SLOPE), np.clip(-np.log(alpha), 0.0, LARGEST_LOG_SLOPE)
         # tangents are concave in their slope: the golden section approaches the highest from below
         for _ in range(GOLDEN_STEPS):
             one, other = high - GOLDEN_SECTION * (high - low), low + GOLDEN_SECTION * (high - low)
             left = tangent(one) >= tangent(other)
             low, high = np.where(left, low, one), np.where(left, other, high)
         highest = np.clip(tangent((low + high) / 2), 0.0, smallest)
-        return np.where((alpha == 0) | (alpha == 1), smallest, highest)[()]
+        return np.where((alpha == 0) | (alpha == 1), smallest, highest)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -387,12 +386,12 @@ class WorstTradeoff(SymmetricTradeoff):
     def _at_most(self, alpha: np.ndarray) -> np.ndarray:
         return -_largest(-np.asarray(curve(alpha)) for curve in self.tradeoffs)
 
-    def delta(self, epsilon: ArrayLike) -> Array:
+    def _delta(self, epsilon: np.ndarray) -> np.ndarray:
         return _largest(curve.delta(epsilon) for curve in self.tradeoffs)
 
-    def epsilon(self, delta: ArrayLike) -> Array:
+    def _epsilon(self, delta: np.ndarray) -> np.ndarray:
         return _largest(curve.epsilon(delta) for curve in self.tradeoffs)
 
 
-def _largest(values: Iterable[Array]) -> Array:
+def _largest(values: Iterable[Array]) -> np.ndarray:
     return functools.reduce(np.maximum, values)
