@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import at_least
@@ -68,12 +69,7 @@ class FamilyEstimator(PrivateEstimator):
     def release(self, data: Array, *, seed: int) -> Release | np.ndarray:
         """Compute released values from records `data` (n, *event), only for simulations: the noise is not secure."""
         with jax.enable_x64(True):
-            return np.asarray(_randomized(self, jax.random.key(seed), self.family.checked(data)))
-
-
-@jax.jit
-def _randomized(estimator: FamilyEstimator, key: Key, data: Array) -> jax.Array:
-    return estimator.randomize(key, data)
+            return np.asarray(jax.jit(FamilyEstimator.randomize)(self, jax.random.key(seed), self.family.checked(data)))
 
 
 @pytree_dataclass
@@ -228,101 +224,77 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         return jnp.broadcast_to(jnp.sqrt(self.mechanism.noise.variance) / self.count, len(self.family.columns))
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
-        d, n, half = self.regressors, self.count, self.family.half
+        d, half = self.regressors, self.family.half
         first, second = self.family.split(mean)
         within = jnp.clip(first, -1.0, 1.0)
-        central = second - jnp.outer(within, within)
-        mean = within + self.origin
+        central, mean = second - jnp.outer(within, within), within + self.origin
         least = jnp.maximum(self.deviations[d + 1], LEAST_VARIANCE)  # the first of the squares
         covariance, raised = with_least_eigenvalue(central[:d, :d], least if self.intercept else LEAST_VARIANCE)
-        gram, right, square = covariance, central[:d, d], central[d, d]
         if not self.intercept:
-            square_of_mean = jnp.outer(mean, mean)
-            gram, gram_raised = with_least_eigenvalue(covariance + square_of_mean[:d, :d], least)
-            covariance, raised = gram - square_of_mean[:d, :d], raised | gram_raised
-            right, square = right + square_of_mean[:d, d], square + square_of_mean[d, d]
-        slope = jnp.linalg.solve(gram, right)
-        variance = (square - slope @ right) * n / (n - d - self.intercept)
+            square_of_mean = jnp.outer(mean[:d], mean[:d])
+            gram, gram_raised = with_least_eigenvalue(covariance + square_of_mean, least)
+            covariance, raised = gram - square_of_mean, raised | gram_raised
+        line, variance = self._line(mean, central.at[:d, :d].set(covariance))
         raised_variance = jnp.maximum(variance, LEAST_VARIANCE)
-        params = {
-            "coef": slope * half[d] / half[:d],
+        params = line | {
             "scale": half[d] * jnp.sqrt(raised_variance),
             "loc_x": half[:d] * mean[:d],
             "covariance_x": covariance * jnp.outer(half[:d], half[:d]),
         }
-        if self.intercept:
-            params["intercept"] = half[d] * (mean[d] - slope @ mean[:d])
         return params, raised | jnp.any(within != first) | (raised_variance != variance)
 
+    def _line(self, mean: Array, central: Array) -> tuple[Params, jax.Array]:
+        """Coefficients from the mean and the covariance of scaled rows, and the error variance of these."""
+        d, n, half = self.regressors, self.count, self.family.half
+        moments = central if self.intercept else central + jnp.outer(mean, mean)
+        slope = jnp.linalg.solve(moments[:d, :d], moments[:d, d])
+        variance = (moments[d, d] - slope @ moments[:d, d]) * n / (n - d - self.intercept)
+        intercept = {"intercept": half[d] * (mean[d] - slope @ mean[:d])} if self.intercept else {}
+        return {"coef": slope * half[d] / half[:d]} | intercept, variance
+
+    def _moments(self, params: Params, errors: Array, square: Array) -> jax.Array:
+        """Mean statistics of rows with errors e, from the means of e and of e times whitened x (``errors``), and of e²
+        (``square``), in standard deviations of e.
+        """
+        d, half, origin = self.regressors, self.family.half, self.origin
+        loc, slope, scale = params["loc_x"] / half[:d], params["coef"] * half[:d] / half[d], params["scale"] / half[d]
+        root = jnp.linalg.cholesky(params["covariance_x"] / jnp.outer(half[:d], half[:d]))
+        covariance, x = root @ root.T, loc - origin[:d]
+        alone, along = scale * errors[0], scale * root @ errors[1:]
+        explained = (params["intercept"] / half[d] if self.intercept else 0.0) + slope @ loc - origin[d]
+        y = explained + alone
+        with_x = covariance @ slope + along + x * y
+        of_line = explained**2 + slope @ covariance @ slope + 2 * (explained * alone + slope @ along)
+        corner = (of_line + scale**2 * square)[None, None]
+        second = jnp.block([[covariance + jnp.outer(x, x), with_x[:, None]], [with_x[None], corner]])
+        return jnp.concatenate([x, y[None], packed(second, "scaled")])
+
     def covariance(self, params: Params, *, noise: bool) -> jax.Array:
-        """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``: σ² (XᵀX)⁻¹, σ²/2(n − p) for the scale, and
-        that of the noise in Xᵀ(y − Xβ) and the residual sum of squares, which are linear in the statistics.
+        """Asymptotic covariance of ``coef``, ``intercept`` and ``scale``, by the delta method. Given x, means of e and
+        of e times whitened x have variance 1/n, and the mean of e² after a fit of p coefficients 2 (n − p)/n².
         """
         d, n = self.regressors, self.count
-        p = d + self.intercept
-        mean, root, slope, intercept, deviation = self._standardised(params)
-        origin, half = self.origin, self.family.half
-        second = root @ root.T
-        # rows of the design in terms of (1, u): (1, u − mean) with an intercept, else x itself; and their moments
-        if self.intercept:
-            design = jnp.eye(d + 1).at[1:, 0].set(origin[:d] - mean)
-            gram = jnp.eye(d + 1).at[1:, 1:].set(second)
-        else:
-            design = jnp.eye(d + 1)[1:].at[:, 0].set(origin[:d])
-            gram = second + jnp.outer(mean, mean)
-        design = jnp.pad(design, ((0, 0), (0, 1)))
-        residual = jnp.concatenate([(origin[d] - intercept - slope @ origin[:d])[None], -slope, jnp.ones(1)])
+        free = n - d - self.intercept
+        deviations = jnp.concatenate([jnp.full(d + 1, n**-0.5), jnp.array([(2 * free) ** 0.5 / n]), self.deviations])
 
-        def equations(statistics: jax.Array) -> jax.Array:
-            one, two = self.family.split(statistics)
-            moments = jnp.block([[jnp.zeros((1, 1)), one[None]], [one[:, None], two]])
-            return jnp.append(design @ moments @ residual, residual @ moments @ residual * n / (n - p))
+        def fit(away: jax.Array) -> jax.Array:
+            errors, square, noises = jnp.split(deviations * away, [d + 1, d + 2])
+            first, second = self.family.split(self._moments(params, errors, free / n + square[0]) + noises)
+            line, variance = self._line(first + self.origin, second - jnp.outer(first, first))
+            return ravel_pytree(line | {"scale": self.family.half[d] * jnp.sqrt(variance)})[0]
 
-        spread = jnp.zeros((p + 1, p + 1)).at[p, p].set(2 * deviation**4 / (n - p))
-        spread = spread.at[:p, :p].set(deviation**2 / n * gram)
-        if noise:
-            linear = jax.jacfwd(equations)(jnp.zeros(len(self.family.columns))) * self.deviations
-            spread = spread + linear @ linear.T
-        # from the solution of the normal equations to the target
-        turn = jnp.zeros((p + 1, p + 1)).at[p, p].set(half[d] / (2 * deviation))
-        if self.intercept:
-            turn = turn.at[:d, 1:p].set(jnp.diag(half[d] / half[:d]))
-            turn = turn.at[d, 0].set(half[d]).at[d, 1:p].set(-half[d] * mean)
-        else:
-            turn = turn.at[:d, :d].set(jnp.diag(half[d] / half[:d]))
-        solve = turn @ jnp.linalg.inv(jnp.eye(p + 1).at[:p, :p].set(gram))
-        return solve @ spread @ solve.T
-
-    def _standardised(self, params: Params) -> tuple[jax.Array, ...]:
-        """Means of x, root of their covariance, slopes, intercept, error deviation; in half distances of the bounds."""
-        d, half = self.regressors, self.family.half
-        root = jnp.linalg.cholesky(params["covariance_x"] / jnp.outer(half[:d], half[:d]))
-        intercept = params["intercept"] / half[d] if self.intercept else jnp.zeros(())
-        slope = params["coef"] * half[:d] / half[d]
-        return params["loc_x"] / half[:d], root, slope, intercept, params["scale"] / half[d]
+        response = jax.jacfwd(fit)(jnp.zeros(len(deviations)))[:, : None if noise else d + 2]
+        return response @ response.T
 
     def simulate_release(self, key: Key, params: Params) -> jax.Array:
         """The hybrid bootstrap: moments of x are kept; Xᵀe, of covariance nσ²Q, and eᵀe, which X explains in part, the
         rest σ² χ², are drawn. That rows are clamped is not replicated.
         """
-        d, n, origin = self.regressors, self.count, self.origin
-        mean, root, slope, intercept, deviation = self._standardised(params)
+        d, n, dtype = self.regressors, self.count, jnp.result_type(params["scale"], float)
         keys = jax.random.split(key, 3)
-        z = jax.random.normal(keys[0], (d + 1,), deviation.dtype)
-        # means of e, (x − mean) e and e²
-        alone = deviation * z[0] / n**0.5
-        along = deviation * root @ z[1:] / n**0.5
-        rest = 2 * jax.random.gamma(keys[1], (n - d - 1) / 2, dtype=deviation.dtype)
-        squares = deviation**2 * (z @ z + rest) / n
-        x, covariance = mean - origin[:d], root @ root.T
-        at_mean = intercept + slope @ mean - origin[d]  # v at the mean of x
-        v = at_mean + alone
-        with_x = covariance @ slope + along + x * v
-        explained = at_mean**2 + slope @ covariance @ slope + 2 * at_mean * alone + 2 * slope @ along
-        corner = (explained + squares)[None, None]
-        second = jnp.block([[covariance + jnp.outer(x, x), with_x[:, None]], [with_x[None], corner]])
-        total = n * jnp.concatenate([x, v[None], packed(second, "scaled")])
-        return self.perturbed(keys[2], total)
+        z = jax.random.normal(keys[0], (d + 1,), dtype)
+        rest = 2 * jax.random.gamma(keys[1], (n - d - 1) / 2, dtype=dtype)
+        return self.perturbed(keys[2], n * self._moments(params, z / n**0.5, (z @ z + rest) / n))
 
     def target(self, params: Params) -> Params:
         return {name: params[name] for name in ("coef", "intercept", "scale") if name in params}
