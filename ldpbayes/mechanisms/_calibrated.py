@@ -16,7 +16,8 @@ from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
 from ldpbayes.mechanisms.protocol import PiecewiseConstant
 from ldpbayes.mechanisms.registry import registered_dataclass
-from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
+from ldpbayes.privacy import Guarantee, gaussian_scale
+from ldpbayes.privacy.tradeoffs import LaplaceTradeoff
 
 
 @registered_dataclass(

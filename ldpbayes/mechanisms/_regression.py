@@ -22,9 +22,9 @@ from ldpbayes.mechanisms.protocol import NumericMechanism
 from ldpbayes.mechanisms.registry import registered_dataclass
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs, packed, unpacked
-from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear_sensitivity, logistic_sensitivity
+from ldpbayes.privacy import Guarantee, gaussian_scale, linear_sensitivity, logistic_sensitivity
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
-from ldpbayes.privacy.tradeoffs import WorstTradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, WorstTradeoff
 
 RECORD_COUNT = "a whole number of records, at least 1", lambda a: (a >= 1) & (a == np.round(a))
 RADIUS_ROUNDING = 1e-6  # relative: rows scaled to the radius in single precision may lie this far beyond it

@@ -18,8 +18,9 @@ from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.radial_law import log_density
 from ldpbayes.numerics.special import log_ndtr
-from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, Tradeoff, ZeroInflatedTradeoff
+from ldpbayes.privacy import Tradeoff, ZeroInflatedTradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff
 
 DEVIATIONS_OF_PUBLIC = 1e200  # a distance at which no epsilon is finite, as of records without noise
 

@@ -16,8 +16,8 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.special import SQRT_HALF, erfcx, log1mexp, log_theta, theta_variance
-from ldpbayes.privacy import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff, Tradeoff, approximate_tradeoff
-from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, gaussian_log_tail
+from ldpbayes.privacy import DiscreteLaplaceTradeoff, Tradeoff, approximate_tradeoff
+from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, DiscreteGaussianTradeoff, gaussian_log_tail
 
 # Half of a rule of 16 nodes for the standard normal law, as its integrand is even.
 _HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(16)

@@ -13,7 +13,8 @@ from ldpbayes._core.pytrees import pytree_dataclass, ruled
 from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.noise._noise import Noise
-from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
+from ldpbayes.privacy import Tradeoff
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 
 
 @pytree_dataclass

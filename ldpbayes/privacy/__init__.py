@@ -11,27 +11,15 @@ from ldpbayes.privacy.calibration import (
     logistic_sensitivity,
     zil_parameters,
 )
-from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
+from ldpbayes.privacy.discrete import DiscreteLaplaceTradeoff
 from ldpbayes.privacy.guarantee import Guarantee, compose, shuffled
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import (
-    FiniteTradeoff,
-    GaussianTradeoff,
-    LaplaceTradeoff,
-    PureProtocolTradeoff,
-    Tradeoff,
-    ZeroInflatedTradeoff,
-    approximate_tradeoff,
-)
+from ldpbayes.privacy.tradeoffs import FiniteTradeoff, Tradeoff, ZeroInflatedTradeoff, approximate_tradeoff
 
 __all__ = [
-    "DiscreteGaussianTradeoff",
     "DiscreteLaplaceTradeoff",
     "FiniteTradeoff",
-    "GaussianTradeoff",
     "Guarantee",
-    "LaplaceTradeoff",
-    "PureProtocolTradeoff",
     "SymmetricLaplaceTradeoff",
     "Tradeoff",
     "ZeroInflatedTradeoff",

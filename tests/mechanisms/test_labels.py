@@ -16,6 +16,7 @@ import ldpbayes as ldp
 from ldpbayes.mechanisms import RROnBins, UnbiasedRandomizer
 from ldpbayes.mechanisms.design import optimal_bins, optimal_unbiased
 from ldpbayes.privacy import FiniteTradeoff
+from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
 from tests.programs import call, constant, evaluate, log_prob, randomize
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -421,7 +422,7 @@ def test_no_pair_of_labels_is_told_apart_better_than_stated_and_the_worst_as_wel
 
 def test_the_curve_of_randomized_response_is_a_special_case():
     laws = np.where(np.eye(3, dtype=bool), np.e, 1) / (np.e + 2)
-    mine, known = FiniteTradeoff(laws), ldp.privacy.PureProtocolTradeoff(1.0, np.e / (np.e + 2))
+    mine, known = FiniteTradeoff(laws), PureProtocolTradeoff(1.0, np.e / (np.e + 2))
     at = np.linspace(0, 1, 31)
     np.testing.assert_allclose(mine(at), known(at), atol=1e-15)
     np.testing.assert_allclose(mine.delta(at), known.delta(at), atol=1e-15)

@@ -12,9 +12,8 @@ from scipy import stats
 
 from ldpbayes.mechanisms import AdditiveMechanism, DiscreteGaussianMechanism
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace
-from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff
 from ldpbayes.privacy.discrete import DiscreteGaussianRowsTradeoff, DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff
 
 pytestmark = pytest.mark.usefixtures("x64")
 LAWS = [pytest.param(DiscreteLaplace, id="laplace"), pytest.param(DiscreteGaussian, id="gaussian")]

@@ -21,7 +21,7 @@ import ldpbayes as ldp
 from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.mechanisms import AdditiveMechanism
 from ldpbayes.noise import FromDensity
-from ldpbayes.privacy import GaussianTradeoff, LaplaceTradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LaplaceTradeoff
 from tests.programs import call, evaluate, log_prob, randomize
 
 pytestmark = pytest.mark.usefixtures("x64")

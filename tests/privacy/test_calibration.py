@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from ldpbayes.privacy import GaussianTradeoff, approximate_tradeoff, gaussian_scale, zil_parameters
+from ldpbayes.privacy import approximate_tradeoff, gaussian_scale, zil_parameters
 from ldpbayes.privacy.calibration import GaussianWithResponseTradeoff, gaussian_beside_response
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, PureProtocolTradeoff
 
 EPSILONS = [1e-4, 0.01, 1.0, 5.0, 50.0, 700.0]
 DELTAS = [1e-300, 1e-12, 1e-5, 0.1, 0.5, 0.999999]

@@ -11,16 +11,13 @@ from ldpbayes.data.release import promises
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.privacy import (
     FiniteTradeoff,
-    GaussianTradeoff,
     Guarantee,
-    LaplaceTradeoff,
-    PureProtocolTradeoff,
     SymmetricLaplaceTradeoff,
     ZeroInflatedTradeoff,
     compose,
     shuffled,
 )
-from ldpbayes.privacy.tradeoffs import composed_tradeoff
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LaplaceTradeoff, PureProtocolTradeoff, composed_tradeoff
 from tests.recorded import cases
 
 RESPONSE = ldp.RandomizedResponse(1.0)

@@ -8,9 +8,9 @@ import pytest
 from scipy import optimize, special
 
 import ldpbayes as ldp
-from ldpbayes.privacy import LaplaceTradeoff, approximate_tradeoff, zil_parameters
+from ldpbayes.privacy import approximate_tradeoff, zil_parameters
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff, _tests
-from ldpbayes.privacy.tradeoffs import ZeroInflatedTradeoff
+from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ZeroInflatedTradeoff
 
 ALPHA = np.concatenate([[0], np.geomspace(1e-6, 0.5, 30), 1 - np.geomspace(0.5, 1e-6, 30), [1]])
 GRID = np.linspace(0, 1, 201)

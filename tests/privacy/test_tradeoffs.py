@@ -9,10 +9,17 @@ import pytest
 from scipy import stats
 
 import ldpbayes as ldp
-from ldpbayes.privacy import GaussianTradeoff, Guarantee, LaplaceTradeoff, approximate_tradeoff
+from ldpbayes.privacy import Guarantee, approximate_tradeoff
 from ldpbayes.privacy.discrete import DiscreteGaussianTradeoff
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import FiniteTradeoff, PureProtocolTradeoff, ZeroInflatedTradeoff, composed_tradeoff
+from ldpbayes.privacy.tradeoffs import (
+    FiniteTradeoff,
+    GaussianTradeoff,
+    LaplaceTradeoff,
+    PureProtocolTradeoff,
+    ZeroInflatedTradeoff,
+    composed_tradeoff,
+)
 
 ALPHA = np.concatenate([[0], np.geomspace(1e-6, 0.5, 30), 1 - np.geomspace(0.5, 1e-6, 30), [1]])
 GRID = np.linspace(0, 1, 201)
