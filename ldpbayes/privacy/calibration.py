@@ -15,7 +15,14 @@ from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, Tradeoff, ZeroInflatedTradeoff, gaussian_log_delta
+from ldpbayes.privacy.tradeoffs import (
+    GaussianTradeoff,
+    LogTradeoff,
+    ThresholdTradeoff,
+    Tradeoff,
+    ZeroInflatedTradeoff,
+    gaussian_log_delta,
+)
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
@@ -127,41 +134,28 @@ def zil_parameters(
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)
 
 
-def _log_level(threshold: Array, mu: Array, budget: Array, sign: Array) -> Array:
-    """Log of the level (sign −1: of its complement) at a log threshold; the level at minus it is the type II error."""
-    # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
-    favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
-    return np.logaddexp(
-        special.log_ndtr(-sign * favours) - np.logaddexp(0.0, budget),
-        special.log_ndtr(-sign * against) - np.logaddexp(0.0, -budget),
-    )
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class GaussianWithResponseTradeoff(LogTradeoff):
+class GaussianWithResponseTradeoff(ThresholdTradeoff, LogTradeoff):
     """Two unit normal laws `mu` apart, each beside a binary randomized response with the other answer: the product of
-    both curves ([DRS] Theorem 3.2). The best tests are thresholds of the log likelihood ratio.
+    both curves ([DRS] Theorem 3.2).
     """
 
     mu: Array = ruled(POSITIVE)
     response_epsilon: Array = ruled(POSITIVE)
 
-    def _type_ii_error(self, alpha: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
-        log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
-        # a large level is more precise as one less its complement (sign = −1 in `_log_level`)
-        large = alpha > 0.5
-        target, sign = np.where(large, log_rest, log_alpha), np.where(large, -1.0, 1.0)
+    def _log_level(self, threshold: Array, sign: Array, mu: Array, budget: Array) -> np.ndarray:
+        # the response favours the other input with probability 1/(1 + exp(budget)); then its log ratio is +budget
+        favours, against = ((threshold + side * budget) / mu + mu / 2 for side in (-1.0, 1.0))
+        return np.logaddexp(
+            special.log_ndtr(-sign * favours) - np.logaddexp(0.0, budget),
+            special.log_ndtr(-sign * against) - np.logaddexp(0.0, -budget),
+        )
+
+    def _thresholds(self, target: Array, sign: Array, mu: Array, budget: Array) -> tuple[np.ndarray, np.ndarray]:
         # given the response, the threshold is that of the normal laws, plus or minus the budget
         middle = -sign * mu * special.ndtri_exp(target) - mu**2 / 2
         margin = budget + 1e-9 * (budget + np.abs(middle) + mu)
-        inside = (alpha > 0) & (alpha < 1)
-        low, high = (np.where(inside, middle + side * margin, side) for side in (-1.0, 1.0))
-        threshold = find_root(_log_level, np.where(inside, target, -1.0), (low, high), mu, budget, sign).x
-        log_level = _log_level(threshold, mu, budget, sign)
-        # the tangent there is within rounding of the curve, also where the threshold has an error
-        correction = -sign * np.exp(threshold + log_level) * np.expm1(target - log_level)
-        value = np.exp(_log_level(-threshold, mu, budget, 1.0)) + correction
-        return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
+        return middle - margin, middle + margin
 
     @staticmethod
     def _log_delta(epsilon: Array, mu: Array, budget: Array) -> np.ndarray:

@@ -8,20 +8,24 @@ import functools
 import math
 
 import numpy as np
-import scipy
 
 from ldpbayes._core.checks import ABOVE_0, is_integer
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
 from ldpbayes.numerics.radial_law import DROP_NATS, LEAST_U, radial_law
-from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ParametricTradeoff, PureProtocolTradeoff, SeparateTradeoff
+from ldpbayes.privacy.tradeoffs import (
+    LaplaceTradeoff,
+    ParametricTradeoff,
+    PureProtocolTradeoff,
+    SeparateTradeoff,
+    ThresholdTradeoff,
+)
 
 UNDERFLOW_DISTANCE = 2000.0  # distance at which both errors underflow
 LEAST_TABLE_DISTANCE = 1e-9  # nearer centres, whose errors would be lost in rounding, are told no better
 LIMIT_DIMENSIONS = 10_000  # beyond which the limit stands for the curve: it is lower by 1/dimension of itself
 PUBLIC_RECORD_CURVE = PureProtocolTradeoff(math.inf, 1.0)  # of records that are released as they are
-LARGEST_LOG_ERROR = math.log(0.9)  # by which a threshold is sought: above it, 1 − error is more precise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,7 +68,7 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Tests(ParametricTradeoff):
+class _Tests(ThresholdTradeoff):
     """Level and power of the most powerful tests, as functions of the logarithm κ ≥ 0 of their threshold."""
 
     dimension: float
@@ -106,46 +110,17 @@ class _Tests(ParametricTradeoff):
         ends = radial_law(int(self.dimension)).log_density(np.array([LEAST_U, math.log(self.distance)]))
         return float(ends[0] - ends[1])
 
-    @functools.cached_property
-    def grid(self) -> tuple[np.ndarray, ...]:
-        """Log thresholds, denser where the curve bends, with the logarithms of the errors."""
-        bend = math.sqrt(2) * self.distance
-        apart = np.geomspace(1e-4 * min(bend, 1.0), bend, 64)
-        kappa = np.concatenate([bend - apart[::-1], bend + apart, np.geomspace(2.1, 1e4, 96) * bend])
-        kappa = kappa[kappa < self.most]
-        return kappa, *self.log_errors(kappa)
+    def _log_level(self, threshold: np.ndarray, sign: np.ndarray) -> np.ndarray:
+        level, power, miss = self.log_errors(np.abs(threshold))
+        above, below = np.where(threshold < 0, (miss, power), (level, _log_rest(level)))
+        return np.where(sign > 0, above, below)
 
-    def _type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
-        """The curve: Neyman and Pearson's test at level `alpha`, and by symmetry the inverse beyond the diagonal."""
-        log_alpha, log_rest = np.log(alpha), np.log1p(-alpha)
-        beyond, detected = log_alpha > self.grid[1][0], alpha > 0.5
-        # at the threshold the level is alpha, or beyond the diagonal the type II error is; above one half the power,
-        # 1 − alpha, stands for this error
-        target, kappa = np.where(detected, log_rest, log_alpha), np.empty_like(alpha)
-        for which, here in ((1, ~beyond), (2, detected), (3, beyond & ~detected)):
-            kappa[here] = self._threshold(which, target[here])
-        level, power, miss = self.log_errors(kappa)
-        # the threshold is nearly right: there the tangent is within rounding of the curve
-        short = np.where(detected, np.exp(log_rest) - np.exp(power), np.exp(miss) - alpha)
-        tangent = np.exp(miss) + np.exp(kappa + level) - np.exp(kappa + log_alpha)
-        value = np.where(beyond, np.exp(level) + np.exp(-kappa) * short, tangent)
-        return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.clip(value, 0.0, 1 - alpha)))
-
-    def _threshold(self, which: int, target: np.ndarray) -> np.ndarray:
-        """The log threshold at which a log error, a column of the grid, is `target`: interpolated, then two secants."""
-        kappa, column = self.grid[0], self.grid[which]
-        sign = 1 if which == 3 else -1  # type II errors grow with the threshold
-        usable = np.flatnonzero(np.isfinite(column) & (column < LARGEST_LOG_ERROR))
-        # large thresholds, at which the table of the radial law has no more precision, are left out
-        constant = np.flatnonzero(sign * np.diff(column[usable]) <= 0)
-        usable = usable[: constant[0] + 1 if len(constant) else None]
-        at, values = kappa[usable], column[usable]
-        target = np.clip(target, *sorted((values[0], values[-1])))
-        root = scipy.interpolate.PchipInterpolator(sign * values, at)(sign * target)
-        slope = np.maximum(sign * scipy.interpolate.PchipInterpolator(at, values)(root, 1), 1e-12)
-        for _ in range(2):
-            root = np.clip(root - sign * (self.log_errors(root)[which - 1] - target) / slope, at[0], at[-1])
-        return root
+    def _thresholds(self, target: np.ndarray, sign: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        # in the limit, one less the level is at most (1 + c)/a at the threshold −c a, a ≥ 1
+        rest = np.exp(np.where(sign < 0, target, np.log(0.5)))
+        reach = self.most if self.most < math.inf else self.distance * (1 + self.distance) / rest
+        # the level is at most exp(−threshold)
+        return np.zeros_like(target) - reach, np.where(sign < 0, 0.0, np.minimum(self.most, -target))
 
     def _delta(self, epsilon: np.ndarray) -> np.ndarray:
         if self.dimension == math.inf:

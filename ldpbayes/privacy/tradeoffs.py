@@ -109,6 +109,28 @@ class LogTradeoff(ParametricTradeoff):
         return np.where(enough, 0.0, np.where(sought, root.x, high))
 
 
+class ThresholdTradeoff(ParametricTradeoff):
+    """A symmetric curve from the law of the log likelihood ratio: tests reject where it exceeds a threshold."""
+
+    _log_level: ClassVar[Callable[..., np.ndarray]]
+    """From (threshold, sign, *parameters), the log of the level or, if the sign is −1, of one less the level."""
+    _thresholds: ClassVar[Callable[..., tuple[np.ndarray, np.ndarray]]]
+    """From (log level, sign, *parameters), two thresholds around that of this level."""
+
+    def _type_ii_error(self, alpha: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        inside, large = (alpha > 0) & (alpha < 1), alpha > 0.5
+        # a large level is more precise as one less its complement
+        target, sign = np.where(large, np.log1p(-alpha), np.log(alpha)), np.where(large, -1.0, 1.0)
+        target = np.where(inside, target, -1.0)
+        bracket = self._thresholds(target, sign, *parameters)
+        threshold = find_root(self._log_level, target, bracket, sign, *parameters).x
+        log_level = self._log_level(threshold, sign, *parameters)
+        # the tangent there is within rounding of the curve, also where the threshold has an error
+        correction = -sign * np.exp(threshold + log_level) * np.expm1(target - log_level)
+        missed = np.exp(self._log_level(-threshold, np.ones_like(sign), *parameters)) + correction
+        return np.where(inside, np.clip(missed, 0.0, 1 - alpha), 1 - alpha)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class LaplaceTradeoff(ParametricTradeoff):
     """Trade-off curve of Laplace noise: two Laplace laws of scale 1 whose centres differ by `budget` ([DMNS]; [DRS]).
