@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend import core
 from jax.flatten_util import ravel_pytree
 
-from ldpbayes._core.checks import ONE_ABOVE_0, at_least, checked, warn
+from ldpbayes._core.checks import at_least, warn
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, Interval, interval_kind
@@ -22,7 +22,10 @@ from ldpbayes.estimation.estimates import names_of
 
 BATCH_SIZE = 50  # replicates that run at once by default
 WARNED_OUTSIDE_SHARE = 0.1  # share of replicates outside the domain above which there is a warning
-MOST_STEP_DEVIATIONS = 100.0  # length of a step of `Matched`, in standard deviations of the replicates
+MATCHING_STEPS = 12  # of the search of `Matched`
+MATCHED_DEVIATIONS = 0.01  # difference of estimate and mean replicate, in standard deviations, at which it ends
+WARNED_DEVIATIONS = 0.1  # such a difference above which there is a warning
+MOST_STEP_DEVIATIONS = 100.0  # length of such a step, in standard deviations of the replicates
 FLAT_RESPONSE_SHARE = 1e-3  # of the largest move of replicates: no step in directions in which they move by less
 STEP_SHARES = (1.0, 0.5, 0.25, 0.125)  # shares of such a step that are tried until one leads closer
 Simulator = Callable[[Key, PyTree], PyTree]  # from a random key and parameters to data
@@ -214,22 +217,7 @@ class Matched:
     records are clamped, and the estimate depends little on the parameters, its intervals are wide enough, where those
     of `OneStep` and without correction are too short. If the estimator is your own function, a corrected parameter may
     be invalid, such as a negative scale.
-
-    Parameters
-    ----------
-    steps : int
-        Largest number of steps of the search. Default: 12.
-    tolerance : float
-        The search ends if the mean of the replicates differs from the estimate by at most this number of standard
-        deviations of the replicates, for each parameter. Default: 0.01.
     """
-
-    steps: int = 12
-    tolerance: float = 0.01
-
-    def __post_init__(self) -> None:
-        at_least(1, "steps", self.steps)
-        checked("tolerance", self.tolerance, *ONE_ABOVE_0)
 
     def corrected(self, replication: Replication, params: PyTree) -> tuple[np.ndarray, Replicates]:
         estimator = replication.estimator
@@ -255,8 +243,8 @@ class Matched:
             return np.linalg.pinv(slopes @ np.linalg.pinv(moved, rcond=1e-9), rcond=FLAT_RESPONSE_SHARE)
 
         gap = distance(replicates)
-        for _ in range(self.steps):
-            if np.abs(gap).max() <= self.tolerance:
+        for _ in range(MATCHING_STEPS):
+            if np.abs(gap).max() <= MATCHED_DEVIATIONS:
                 break
             step = np.clip(inverse_response(here) @ gap, -MOST_STEP_DEVIATIONS, MOST_STEP_DEVIATIONS)
             for share in STEP_SHARES:
@@ -266,12 +254,12 @@ class Matched:
                     break
             length = np.abs((ahead - here) / unit).max()
             here, replicates, gap = ahead, ahead_replicates, ahead_gap
-            if length <= self.tolerance:  # at an edge of the parameter space
+            if length <= MATCHED_DEVIATIONS:  # at an edge of the parameter space
                 break
-        if np.abs(gap).max() > max(self.tolerance, 0.1):
+        if np.abs(gap).max() > WARNED_DEVIATIONS:
             warn(
-                f"the bias correction has not converged: after up to {self.steps} steps the mean of the replicates is "
-                f"still {np.abs(gap).max():.2g} standard deviations from the estimate. At an edge, such as a "
+                f"the bias correction has not converged: after up to {MATCHING_STEPS} steps the mean of replicates "
+                f"is still {np.abs(gap).max():.2g} standard deviations from the estimate. At an edge, such as a "
                 "probability of 0, a smaller distance may be impossible. If most records are clamped, use wider bounds",
                 BootstrapWarning,
             )

@@ -257,7 +257,7 @@ def test_intervals_of_corrected_probabilities_cover(correction, x64):
 def test_a_correction_that_does_not_settle_says_so():
     estimator, _ = clamped()
     with pytest.warns(ldp.bootstrap.BootstrapWarning, match="has not converged"):
-        ldp.parametric_bootstrap(estimator, np.asarray(3.5e5), correction=bootstrap.Matched(steps=3), draws=400)
+        ldp.parametric_bootstrap(estimator, np.asarray(3.5e5), correction=bootstrap.Matched(), draws=400)
 
 
 # --- a user's own functions -----------------------------------------------------------------------------------------
