@@ -29,15 +29,6 @@ def quantile(draws: np.ndarray, probability: float) -> np.ndarray:
     return np.nanquantile(draws, probability, axis=0, method="weibull")
 
 
-def _percentile(result: "BootstrapEstimate", probability: float) -> np.ndarray:
-    return quantile(result.draws, probability)
-
-
-def _pivotal(result: "BootstrapEstimate", probability: float) -> np.ndarray:
-    """2τ̂ − q(1 − P), as if estimate minus truth had the law of replicate minus estimate; q are quantiles of these."""
-    return 2 * result.params - quantile(result.draws, 1 - probability)
-
-
 def _studentised(result: "BootstrapEstimate", probability: float) -> np.ndarray:
     """τ̂ − ŝ t(1 − P), where t are quantiles of (τ* − τ̂)/ŝ*, and ŝ and ŝ* the errors of estimate and replicate."""
     error, errors = result.formula_error, result.draws_error
@@ -78,8 +69,9 @@ class Transformed:
 
 
 INTERVALS: dict[str, Interval] = {
-    "percentile": _percentile,
-    "pivotal": _pivotal,
+    "percentile": lambda result, probability: quantile(result.draws, probability),
+    # as if estimate minus truth had the law of replicate minus estimate
+    "pivotal": lambda result, probability: 2 * result.params - quantile(result.draws, 1 - probability),
     "studentised": _studentised,
     "log": Transformed(),
 }

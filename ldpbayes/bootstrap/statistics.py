@@ -213,9 +213,9 @@ class LeastSquaresEstimator(SufficientStatisticsEstimator):
         if self.regressors < 1:
             raise ValueError("regression needs bounds of at least two columns, the response last; got one column")
         super().__post_init__()
-        at_least(self.regressors + 3, "count", self.count)
 
     regressors = property(lambda self: self.family.dimension - 1)
+    fewest = property(lambda self: self.regressors + 3)
     origin = property(lambda self: jnp.asarray(self.family.centre) / self.family.half)  # of scaled columns
 
     @property

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
@@ -14,7 +13,7 @@ from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITI
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
-from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
+from ldpbayes.privacy.symmetric_laplace import LEAST_TABLE_DISTANCE, UNDERFLOW_DISTANCE, SymmetricLaplaceTradeoff
 from ldpbayes.privacy.tradeoffs import (
     GaussianTradeoff,
     LogTradeoff,
@@ -119,17 +118,14 @@ def zil_parameters(
         raise ValueError(f"bounds must be numbers or arrays (d,), lower below upper, got {bounds!r}")
     diameter = np.linalg.norm(widths) if unit == "record" else np.max(widths)
     size = widths.size if exact else math.inf
-    target = (delta - zero_probability) / (1 - zero_probability)
+    target = np.asarray((delta - zero_probability) / (1 - zero_probability))
 
-    def excess(log_distance: float) -> float:
-        return float(SymmetricLaplaceTradeoff(math.exp(log_distance), size).delta(epsilon)) - target
+    def log_delta(epsilon: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.log(SymmetricLaplaceTradeoff(distance, size).delta(epsilon))
 
-    low = high = 0.0
-    while excess(low) > 0:
-        low -= 1.0
-    while excess(high) < 0:
-        high += 1.0
-    distance = math.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13) if low < high else low)
+    bracket = np.log(LEAST_TABLE_DISTANCE), np.log(UNDERFLOW_DISTANCE)
+    distance = float(np.exp(_largest_log_mu("scale", log_delta, bracket, np.asarray(epsilon), target)))
     tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)
 
