@@ -14,7 +14,14 @@ from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
 from ldpbayes.privacy import tradeoffs
-from ldpbayes.privacy.tradeoffs import GaussianTradeoff, ParametricTradeoff, Polygon, SeparateTradeoff, best_tests
+from ldpbayes.privacy.tradeoffs import (
+    GaussianTradeoff,
+    LogTradeoff,
+    ParametricTradeoff,
+    Polygon,
+    SeparateTradeoff,
+    best_tests,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +69,7 @@ class DiscreteLaplaceTradeoff(_IntegerTradeoff):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DiscreteGaussianTradeoff(_IntegerTradeoff):
+class DiscreteGaussianTradeoff(_IntegerTradeoff, LogTradeoff):
     """Trade-off curve of discrete Gaussian noise: laws P(k) ∝ exp(−k²/(2 scale²)) whose centres differ by an integer.
     It is linear between vertices, of tests that reject from an integer m on: of level T(m) = P(noise ≥ m) and type II
     error T(distance + 1 − m) ([CKS] Theorem 7). `scale` and `distance` are as in `DiscreteLaplaceTradeoff`.
@@ -82,27 +89,17 @@ class DiscreteGaussianTradeoff(_IntegerTradeoff):
         beta = np.exp(gaussian_log_tail(d + 2 - m, scale)) + kept * np.exp(_log_mass(m - 1 - d, scale))
         return np.where(alpha == 0, 1.0, np.where(alpha == 1, 0.0, np.minimum(beta, 1.0)))
 
-    def _delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
+    def _log_delta(self, epsilon: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
         # the real k at which the ratio is exp(epsilon)
         k = epsilon * (scale / d) * scale + d / 2
         smooth, apart = _is_smooth(k, scale), (d >= scale) & (scale >= SMOOTH_SCALE)
         ways = {_integral_delta: smooth & ~apart, _tails_delta: apart, _sum_delta: ~smooth & ~apart}
-        return np.exp(_where_called(ways, k, d, scale, epsilon))
+        return _where_called(ways, k, d, scale, epsilon)
 
-    def _epsilon(self, delta: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
-        def ratio(m: np.ndarray) -> np.ndarray:
-            return np.maximum(d * (2 * m - d) / (2 * scale**2), 0.0)
-
-        # the first m beyond the middle of the centres at whose ratio delta is small enough; between two neighbouring
-        # ratios delta is linear in exp(epsilon)
-        reach = d + np.ceil(UNDERFLOW_SCALES * scale) + 2
-        m = _first(lambda m: self._delta(ratio(m), scale, d) <= delta, np.floor(d / 2), reach)
-        above = ratio(m)
-        share = (delta - self._delta(above, scale, d)) * np.exp(-above - gaussian_log_tail(m, scale))
-        with np.errstate(divide="ignore"):  # where rounding of huge ratios leaves nothing of a share
-            epsilon = np.maximum(above + np.log1p(-np.clip(share, 0.0, 1.0)), ratio(m - 1))
-        enough = delta >= self._delta(np.zeros_like(delta), scale, d)
-        return np.where(enough, 0.0, np.where(delta > 0, epsilon, np.inf))
+    def _too_large(self, log_delta: np.ndarray, scale: np.ndarray, d: np.ndarray) -> np.ndarray:
+        # delta is at most the tail beyond k − distance, and a tail beyond m is at most exp(−m²/(2 scale²)) ([CKS])
+        mu = d / scale
+        return mu * (np.sqrt(-2 * log_delta) + mu / 2) * (1 + 1e-9)
 
 
 def _first(test: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:

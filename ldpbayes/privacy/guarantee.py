@@ -398,7 +398,7 @@ class ShuffledTradeoff(SymmetricTradeoff, LogTradeoff):
         clones = np.arange(low, high + 1)
         return clones, law.pmf(clones), float(law.cdf(low - 1) + law.sf(high))
 
-    def _delta(self, epsilon: np.ndarray) -> np.ndarray:
+    def _delta(self, epsilon: np.ndarray) -> np.ndarray:  # type: ignore[override]
         return np.reshape([self._delta_of(value) for value in epsilon.ravel().tolist()], epsilon.shape)
 
     def _delta_of(self, epsilon: float) -> float:

@@ -375,6 +375,8 @@ GOLDEN_STEPS = 80  # of the golden section: a range of log slopes of 1,400 becom
 class SymmetricTradeoff(ParametricTradeoff):
     """A curve that is its own inverse, known by its delta: the convex curve is the highest of its tangents."""
 
+    _delta: ClassVar[Callable[..., np.ndarray]]
+
     def _at_most(self, alpha: np.ndarray) -> np.ndarray:
         """An upper bound on the curve."""
         return 1 - alpha
