@@ -158,7 +158,7 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
         slope = jax.jacfwd(lambda vector: ravel_pytree(self.target(self.constrained(vector)))[0])(minimum.theta)
         inverse = jnp.linalg.inv(minimum.at.hessian)
         variance = jnp.einsum("ij,jk,ik->i", slope, inverse, slope)
-        error = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), jnp.nan)
+        error = jnp.sqrt(jnp.where(variance > 0, variance, jnp.nan))
         # near the end of the space the likelihood may be so flat that the search stops early: the error is as wide then
         variances, half = jnp.diagonal(inverse), (space.upper - space.lower) / 2
         settled = minimum.converged & jnp.all((variances > 0) & (variances < half**2))
@@ -207,8 +207,7 @@ def maximum_likelihood(
     if not isinstance(release, Release):
         reason = ": a sketch holds no values that could be replicated" if isinstance(release, Sketch) else ""
         raise TypeError(f"release must be a Release, got {type(release).__name__}{reason}")
-    if release.values is None:
-        raise ValueError("a release without values has nothing to estimate from")
+    values = values_released_by(release.mechanism, release)
     with jax.enable_x64(True):
         density = Density(model, (release,), {})
         sites = sites_of(density, init_to_median)
@@ -225,7 +224,7 @@ def maximum_likelihood(
         free = Density(seeded(model, jax.random.key(0)), (release,), {}).unconstrained(first)
         space = _search_space(free, first)
         estimator = MaximumLikelihoodEstimator(model, release.mechanism, first, space, release.count)
-        fit = estimated(estimator, estimator.release_values(release))
+        fit = estimated(estimator, jnp.asarray(values))
         # at the end of the space the likelihood is flat, and no place to start from
         return estimator if fit.outside else dataclasses.replace(estimator, start=fit.params)
 

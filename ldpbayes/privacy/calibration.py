@@ -13,15 +13,9 @@ from ldpbayes._core.checks import FINITE, INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITI
 from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
+from ldpbayes.privacy import tradeoffs
 from ldpbayes.privacy.symmetric_laplace import LEAST_TABLE_DISTANCE, UNDERFLOW_DISTANCE, SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import (
-    GaussianTradeoff,
-    LogTradeoff,
-    ThresholdTradeoff,
-    Tradeoff,
-    ZeroInflatedTradeoff,
-    gaussian_log_delta,
-)
+from ldpbayes.privacy.tradeoffs import LogTradeoff, ThresholdTradeoff, Tradeoff, gaussian_log_delta
 
 
 def gaussian_scale(epsilon: ArrayLike, delta: ArrayLike, sensitivity: ArrayLike = 1.0) -> Array:
@@ -126,7 +120,7 @@ def zil_parameters(
 
     bracket = np.log(LEAST_TABLE_DISTANCE), np.log(UNDERFLOW_DISTANCE)
     distance = float(np.exp(_largest_log_mu("scale", log_delta, bracket, np.asarray(epsilon), target)))
-    tradeoff = ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
+    tradeoff = tradeoffs.ZeroInflatedTradeoff(SymmetricLaplaceTradeoff(distance, size), zero_probability)
     return ZILParameters(zero_probability, float(diameter / distance), distance, tradeoff)
 
 
@@ -168,7 +162,7 @@ class GaussianWithResponseTradeoff(ThresholdTradeoff, LogTradeoff):
 
     def _too_large(self, log_delta: np.ndarray, mu: np.ndarray, budget: np.ndarray) -> np.ndarray:
         # by basic composition delta is at most that of the normal laws at the sum of both epsilons
-        return (np.asarray(GaussianTradeoff(mu).epsilon(np.exp(log_delta))) + budget) * (1 + 1e-9)
+        return (np.asarray(tradeoffs.GaussianTradeoff(mu).epsilon(np.exp(log_delta))) + budget) * (1 + 1e-9)
 
 
 def gaussian_beside_response(epsilon: ArrayLike, delta: ArrayLike, response_epsilon: ArrayLike) -> Array:

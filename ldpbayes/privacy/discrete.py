@@ -14,14 +14,7 @@ from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.special import log_theta
 from ldpbayes.privacy import tradeoffs
-from ldpbayes.privacy.tradeoffs import (
-    GaussianTradeoff,
-    LogTradeoff,
-    ParametricTradeoff,
-    Polygon,
-    SeparateTradeoff,
-    best_tests,
-)
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, ParametricTradeoff, SeparateTradeoff
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -239,7 +232,8 @@ class DiscreteGaussianRowsTradeoff(SeparateTradeoff):
 def _rows_curve(scale: float, squared: int, columns: int) -> ParametricTradeoff:
     """The curve of rows of integers at most a squared distance apart."""
     if scale <= EXACT_ROWS_SCALE and squared <= EXACT_ROWS_SQUARED_LENGTH:
-        return Polygon(best_tests(_tests(scale, vector) for vector in _longest_vectors((), squared, columns)))
+        tests = (_tests(scale, vector) for vector in _longest_vectors((), squared, columns))
+        return tradeoffs.Polygon(tradeoffs.best_tests(tests))
     return _normal_rows(scale, squared, columns) or tradeoffs.PureProtocolTradeoff(math.inf, 1.0)
 
 

@@ -16,15 +16,8 @@ from scipy import special, stats
 from ldpbayes._core.checks import ONE_INSIDE_0_1, PROBABILITY, at_least, checked, require
 from ldpbayes._core.pytrees import check_fields, optional
 from ldpbayes._core.types import Array
-from ldpbayes.privacy.tradeoffs import (
-    GaussianTradeoff,
-    LogTradeoff,
-    PureProtocolTradeoff,
-    SymmetricTradeoff,
-    Tradeoff,
-    composed_delta,
-    composed_tradeoff,
-)
+from ldpbayes.privacy import tradeoffs
+from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, SymmetricTradeoff, Tradeoff
 
 DEFAULT_STATED_DELTA = 1e-6  # quoted for a mechanism without a finite epsilon at delta = 0
 STEPS_OF_LEAST_EPSILON = 1000  # steps that the smallest epsilon has on the grid of privacy losses ...
@@ -100,9 +93,10 @@ class Guarantee:
             curve = exact
         elif times > 1:
             delta = np.max(self.stated_pair[1])
-            small = composed_delta(delta, 1 / times)  # of one report, for delta of all
+            small = tradeoffs.composed_delta(delta, 1 / times)  # of one report, for delta of all
             delta = small if np.all(np.isfinite(self.epsilon(small))) else delta
-            curve, delta = composed_tradeoff(np.max(self.epsilon(delta)), delta, times), composed_delta(delta, times)
+            curve = tradeoffs.composed_tradeoff(np.max(self.epsilon(delta)), delta, times)
+            delta = tradeoffs.composed_delta(delta, times)
         return dataclasses.replace(self, tradeoff=curve, stated_delta=delta, times=self.times * times)
 
     @property
@@ -239,7 +233,7 @@ def composed_curve(curves: Sequence[tuple[Tradeoff, int]]) -> Tradeoff:
     if len(curves) == 1 == curves[0][1]:
         return curves[0][0]
     if any(np.max(curve.delta(LARGEST_LOSS)) >= 1 for curve, _ in curves):
-        return PureProtocolTradeoff(math.inf, 1.0)  # one release gives everything away
+        return tradeoffs.PureProtocolTradeoff(math.inf, 1.0)  # one release gives everything away
     pairs = [(curve, times) for curve, times in curves if not isinstance(curve, GaussianTradeoff)]
     squares = [times * np.max(curve.mu) ** 2 for curve, times in curves if isinstance(curve, GaussianTradeoff)]
     normal = [(GaussianTradeoff(math.sqrt(sum(squares))), 1)] if squares else []

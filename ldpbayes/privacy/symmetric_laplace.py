@@ -14,18 +14,13 @@ from ldpbayes._core.pytrees import ruled
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import find_root
 from ldpbayes.numerics.radial_law import DROP_NATS, LEAST_U, radial_law
-from ldpbayes.privacy.tradeoffs import (
-    LaplaceTradeoff,
-    ParametricTradeoff,
-    PureProtocolTradeoff,
-    SeparateTradeoff,
-    ThresholdTradeoff,
-)
+from ldpbayes.privacy import tradeoffs
+from ldpbayes.privacy.tradeoffs import ParametricTradeoff, SeparateTradeoff, ThresholdTradeoff
 
 UNDERFLOW_DISTANCE = 2000.0  # distance at which both errors underflow
 LEAST_TABLE_DISTANCE = 1e-9  # nearer centres, whose errors would be lost in rounding, are told no better
 LIMIT_DIMENSIONS = 10_000  # beyond which the limit stands for the curve: it is lower by 1/dimension of itself
-PUBLIC_RECORD_CURVE = PureProtocolTradeoff(math.inf, 1.0)  # of records that are released as they are
+PUBLIC_RECORD_CURVE = tradeoffs.PureProtocolTradeoff(math.inf, 1.0)  # of records that are released as they are
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +52,7 @@ class SymmetricLaplaceTradeoff(SeparateTradeoff):
         # T_{1,c} is that of Laplace noise of scale λ/√2
         budget = math.sqrt(2) * np.asarray(self.distance)
         finite = np.isfinite(budget)
-        laplace = LaplaceTradeoff(np.where(finite, budget, 1.0))._at(formula, argument)
+        laplace = tradeoffs.LaplaceTradeoff(np.where(finite, budget, 1.0))._at(formula, argument)
         return np.where(finite, laplace, np.asarray(PUBLIC_RECORD_CURVE._at(formula, argument)))[()]
 
     def _curve(self, distance: float) -> ParametricTradeoff:
