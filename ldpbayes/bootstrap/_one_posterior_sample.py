@@ -38,13 +38,13 @@ class Conjugate:
     parameter: str
     allowed: Rule  # where the natural parameter is finite
     support: Constraint
+    # the natural parameter η(θ) of a family, whose log density is η(θ) x − A(θ) + log h(x)
     natural: Callable[[Array, Any], Array]
-    """The natural parameter η(θ) of a family, whose log density is η(θ) x − A(θ) + log h(x)."""
+    # the law after records with weighted log likelihoods, from (weight, sum, count, family); the prior is uniform
     posterior: Callable[[Array, Array, Array, Any], Pair]
-    """The law after records with weighted log likelihoods, from (weight, sum, count, family); the prior is uniform."""
     mode: Callable[[Pair], jax.Array]  # where the density of u is largest, possibly at infinity
+    # minus the log density of u = at + step, relative to that of u = at, from (pair, at, step)
     excess: Callable[[Pair, Array, Array], jax.Array]
-    """Minus the log density of u = at + step, relative to that of u = at, from (pair, at, step)."""
 
 
 def _log_ratio(pair: Pair) -> jax.Array:

@@ -112,10 +112,10 @@ class LogTradeoff(ParametricTradeoff):
 class ThresholdTradeoff(ParametricTradeoff):
     """A symmetric curve from the law of the log likelihood ratio: tests reject where it exceeds a threshold."""
 
+    # from (threshold, sign, *parameters): the log of the level or, if the sign is −1, of one less the level
     _log_level: ClassVar[Callable[..., np.ndarray]]
-    """From (threshold, sign, *parameters), the log of the level or, if the sign is −1, of one less the level."""
+    # from (such a log, sign, *parameters): a smaller and a larger threshold
     _thresholds: ClassVar[Callable[..., tuple[np.ndarray, np.ndarray]]]
-    """From (log level, sign, *parameters), two thresholds around that of this level."""
 
     def _type_ii_error(self, alpha: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         inside, large = (alpha > 0) & (alpha < 1), alpha > 0.5
