@@ -41,9 +41,9 @@ class Estimated(NamedTuple):
       when the noise has made a variance negative.
     """
 
-    params: PyTree  # of arrays: all that a simulator needs
-    standard_error: Array | None  # (p,) of the flat `PrivateEstimator.target`, by a formula; None where there is none
-    outside: Array  # (), whether the release was outside the estimator's domain, so that it did as it documents
+    params: PyTree
+    standard_error: Array | None
+    outside: Array  # ()
 
 
 class PrivateEstimator(abc.ABC):

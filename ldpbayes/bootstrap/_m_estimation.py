@@ -184,9 +184,7 @@ class MaximumLikelihoodEstimator(RecordsEstimator):
         return {name: values[name] for name in self.start}
 
 
-def maximum_likelihood(
-    model: Model, release: Release, start: Mapping[str, Array] | None = None
-) -> MaximumLikelihoodEstimator:
+def maximum_likelihood(model: Model, release: Release) -> MaximumLikelihoodEstimator:
     """Return a maximum-likelihood estimator, from a NumPyro model, which also simulates, for `parametric_bootstrap`.
 
     For intervals, call ``parametric_bootstrap(maximum_likelihood(model, release), release)``.
@@ -198,9 +196,10 @@ def maximum_likelihood(
         parameters) must be continuous. Only the supports of the priors are used, not their densities.
     release : Release
         The release, with its values.
-    start : dict of str to array, optional
-        Values of all latent sites at which the maximisation starts. Default: the medians of the priors. For a simulated
-        release, it starts at the estimate from the release.
+
+    Notes
+    -----
+    The maximisation starts at the medians of the priors, and for a simulated release at the estimate from the release.
     """
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model of a release, got {type(model).__name__}")
@@ -216,11 +215,8 @@ def maximum_likelihood(
         if not latent or odd:
             problem = f"site {odd[0]!r} is discrete or fixed" if odd else "it has no latent sites"
             raise ValueError(f"the likelihood of this model cannot be maximised: {problem}")
-        if start is None:
-            start = density.constrained(density.start(jax.random.key(0), init_to_median))
-        elif set(start) != set(latent):
-            raise ValueError(f"start must have a value for each of {', '.join(latent)}, got {', '.join(start)}")
-        first = {name: jnp.asarray(start[name], float) for name in latent}
+        medians = density.constrained(density.start(jax.random.key(0), init_to_median))
+        first = {name: jnp.asarray(medians[name], float) for name in latent}
         free = Density(seeded(model, jax.random.key(0)), (release,), {}).unconstrained(first)
         space = _search_space(free, first)
         estimator = MaximumLikelihoodEstimator(model, release.mechanism, first, space, release.count)

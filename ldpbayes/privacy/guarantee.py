@@ -252,8 +252,7 @@ class ComposedTradeoff(SymmetricTradeoff):
 
     @property
     def zero_probability(self) -> Array:
-        kept = [(1 - np.max(curve.zero_probability)) ** times for curve, times in self.parts]
-        return 1 - math.prod(kept) if min(kept) < 1 else 0.0
+        return 1 - math.prod((1 - np.max(curve.zero_probability)) ** times for curve, times in self.parts)
 
     @functools.cached_property
     def budget(self) -> float:

@@ -179,8 +179,6 @@ def test_what_does_not_fit_is_named(warner, location):
         maximum_likelihood(warner, release.sketch())
     with pytest.raises(ValueError, match="nothing to estimate from"):
         maximum_likelihood(warner, ldp.Release(None, RESPONSE, N))
-    with pytest.raises(ValueError, match="start must have a value for each of theta, got share"):
-        maximum_likelihood(warner, release, start={"share": 0.5})
 
     def discrete(release):
         kind = numpyro.sample("kind", dist.Bernoulli(0.5))
