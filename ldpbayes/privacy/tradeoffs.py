@@ -119,6 +119,8 @@ class ThresholdTradeoff(ParametricTradeoff):
 
     def _type_ii_error(self, alpha: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         inside, large = (alpha > 0) & (alpha < 1), alpha > 0.5
+        if not inside.any():
+            return 1 - alpha
         # a large level is more precise as one less its complement
         target, sign = np.where(large, np.log1p(-alpha), np.log(alpha)), np.where(large, -1.0, 1.0)
         target = np.where(inside, target, -1.0)
