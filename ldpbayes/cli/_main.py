@@ -48,7 +48,6 @@ ADVICE_ON_OPTIONS = {  # on options of `fit`, as the command line spells them
     "max_tree_depth": "raise --max-tree-depth",
     "dense_mass": "or try --dense-mass if parameters are correlated",
 }
-WRITER_PACKAGES = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
 LEAST_P_VALUE = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
 MOST_NOTES = 8  # of notes on releases that are printed
 
@@ -57,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """`ldpbayes.cli.main`, after the imports."""
     try:
         args = parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
-        return args.run(args)
+        with _plain_warnings() as messages:
+            code = args.run(args)
+        return (DOUBTFUL if messages else OK) if code is None else code
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
     except (BadInput, FileError) as error:
@@ -101,8 +102,7 @@ def _demo(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise BadInput(f"--out {args.out} is not a folder") from None
-    with _plain_warnings():
-        return _exit_code(run(args.out, **_sampler_options(args)))
+    return _exit_code(run(args.out, **_sampler_options(args)))
 
 
 @command(
@@ -125,8 +125,6 @@ def _demo(args: argparse.Namespace) -> int:
     """,
 )
 def _fit(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".nc", "draws are written as NetCDF")
-    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if (args.model is None) == (args.formula is None):
         raise BadInput("fit needs either --model or --formula")
     frame: tuple = ()
@@ -154,57 +152,56 @@ def _fit(args: argparse.Namespace) -> int:
             display(text, flush=True)
 
     notes: list[str] = []
-    with _plain_warnings():
-        releases = inputs.load_releases(args, sketches=True)
-        role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
-        say(f"{files} files, {role}") if files > 1 else None
-        say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
-        facts = [named.release.about or {} for named in releases]
-        stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
-        say(few(stated)) if stated else None
-        with naming("--add"):
-            added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
-        releases = [inputs.Named("--add", "", added)] if added else releases
-        mechanism, factory = releases[0].release.mechanism, model_of(model).name or ""
-        if args.plot is not None:
-            others = several or mechanism.record_shape or mechanism.of_categories
-            if others or model_of(model).kind != "numbers":
-                raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
-            with naming("--plot"):
-                bounds = SmoothFamily.of(mechanism)[:2]
-        with naming("--same-people"):
-            statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
-        say(few(f"  {line}" for line in statement.splitlines()))
-        whole = args.no_sketch or args.features or frame
-        data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
-        if notes:
-            say(notes[0])
-        words = tuple(release.word for release in releases)
-        words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
-        groups = ldp.data.Groups(data, {inputs.GROUP_PLATES.get(args.model, "group"): words})
-        _use_compilation_cache(args)
-        draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
-        say(f"sampling {draws} (at first, compiling for seconds) ...")
-        options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
-        options |= {"same_people": args.same_people, "different_people": args.different_people}
-        options["progress_bar"] = not (args.no_progress or args.quiet)
-        with inputs.blaming(args.model):
-            result = ldp.fit(model, *frame, groups if several else data[0], **options)
-        say("")
-        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER_SITES.get(factory, ())]
-        with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
-            display(summary_table(result, shown))
-            if factory == "smooth_density":
-                family = SmoothFamily.of(mechanism)
-                positive = args.model == factory and family.lower >= 0 and not family.whole
-                kinds = DEFAULTS | ({"gini": gini} if positive else {})
-                law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
-                display(f"\n{summary_table(law, [*kinds])}")
-        _write(args.out, lambda file: file.write(netcdf(result)), say)
-        if args.plot is not None:
-            with naming("--plot"):
-                figure = _picture(result, model, releases[0].release, *bounds)
-            _write_picture(args.plot, figure, say)
+    releases = inputs.load_releases(args, sketches=True)
+    role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
+    say(f"{files} files, {role}") if files > 1 else None
+    say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
+    facts = [named.release.about or {} for named in releases]
+    stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
+    say(few(stated)) if stated else None
+    with naming("--add"):
+        added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
+    releases = [inputs.Named("--add", "", added)] if added else releases
+    mechanism, factory = releases[0].release.mechanism, model_of(model).name or ""
+    if args.plot is not None:
+        others = several or mechanism.record_shape or mechanism.of_categories
+        if others or model_of(model).kind != "numbers":
+            raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
+        with naming("--plot"):
+            bounds = SmoothFamily.of(mechanism)[:2]
+    with naming("--same-people"):
+        statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
+    say(few(f"  {line}" for line in statement.splitlines()))
+    whole = args.no_sketch or args.features or frame
+    data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
+    if notes:
+        say(notes[0])
+    words = tuple(release.word for release in releases)
+    words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
+    groups = ldp.data.Groups(data, {inputs.GROUP_PLATES.get(args.model, "group"): words})
+    _use_compilation_cache(args)
+    draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
+    say(f"sampling {draws} (at first, compiling for seconds) ...")
+    options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
+    options |= {"same_people": args.same_people, "different_people": args.different_people}
+    options["progress_bar"] = not (args.no_progress or args.quiet)
+    with inputs.blaming(args.model):
+        result = ldp.fit(model, *frame, groups if several else data[0], **options)
+    say("")
+    shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER_SITES.get(factory, ())]
+    with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
+        display(summary_table(result, shown))
+        if factory == "smooth_density":
+            family = SmoothFamily.of(mechanism)
+            positive = args.model == factory and family.lower >= 0 and not family.whole
+            kinds = DEFAULTS | ({"gini": gini} if positive else {})
+            law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
+            display(f"\n{summary_table(law, [*kinds])}")
+    _write(args.out, lambda file: file.write(netcdf(result)), say)
+    if args.plot is not None:
+        with naming("--plot"):
+            figure = _picture(result, model, releases[0].release, *bounds)
+        _write_picture(args.plot, figure, say)
     return _exit_code([result])
 
 
@@ -241,19 +238,16 @@ def few(lines: Iterable[str]) -> str:
     ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
     """,
 )
-def _bootstrap(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".nc", "draws are written as NetCDF")
-    with _plain_warnings() as messages:
-        ((name, _, release),) = inputs.load_releases(args)
-        with naming(name):
-            options = {"draws": args.draws, "seed": args.seed, "kind": args.kind}
-            correction = ldp.bootstrap.Matched() if args.match else None
-            estimator = _estimator(args, release.mechanism)
-            estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
-            table = estimate.summary(args.level)
-        display(f"{table}\n{estimate.privacy}")
+def _bootstrap(args: argparse.Namespace) -> None:
+    ((name, _, release),) = inputs.load_releases(args)
+    with naming(name):
+        options = {"draws": args.draws, "seed": args.seed, "kind": args.kind}
+        correction = ldp.bootstrap.Matched() if args.match else None
+        estimator = _estimator(args, release.mechanism)
+        estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
+        table = estimate.summary(args.level)
+    display(f"{table}\n{estimate.privacy}")
     _write(args.out, lambda file: file.write(estimate.replicates.to_netcdf(engine="h5netcdf")))
-    return DOUBTFUL if messages else OK
 
 
 def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.PrivateEstimator":
@@ -282,21 +276,18 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
     """,
 )
-def _regress(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".csv", "estimates are written as CSV")
-    with _plain_warnings() as messages:
-        ((name, _, release),) = inputs.load_releases(args)
-        features, intercept = inputs.load_features(args), not args.no_intercept
-        with naming(name):
-            objective = ldp.estimation.MarginalLikelihood(getattr(dist, LABEL_LAWS[args.law]))
-            options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
-            predictor = ldp.estimation.linear_fit(features, release, **options)
-            table = predictor.summary(args.level)
-        display(f"{table}\n{predictor.privacy}")
+def _regress(args: argparse.Namespace) -> None:
+    ((name, _, release),) = inputs.load_releases(args)
+    features, intercept = inputs.load_features(args), not args.no_intercept
+    with naming(name):
+        objective = ldp.estimation.MarginalLikelihood(getattr(dist, LABEL_LAWS[args.law]))
+        options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
+        predictor = ldp.estimation.linear_fit(features, release, **options)
+        table = predictor.summary(args.level)
+    display(f"{table}\n{predictor.privacy}")
     columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
     rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
-    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
-    return DOUBTFUL if messages else OK
+    _write_rows(args.out, rows)
 
 
 @command(
@@ -307,13 +298,11 @@ def _regress(args: argparse.Namespace) -> int:
         --out smokes.npz
     """,
 )
-def _release(args: argparse.Namespace) -> int:
-    ending = args.out.suffix if args.out.suffix in inputs.RELEASE_ENDINGS else ".npz"
-    _check_out(args.out, ending, "releases end in .npz or .parquet")
+def _release(args: argparse.Namespace) -> None:
     try:
         with whole_file(args.out, new=True) as file:
             mechanism, data = inputs.load_private(args)
-            with naming(args.data), _plain_warnings() as messages:
+            with naming(args.data):
                 about: dict[str, Any] = {"column": ",".join(args.column)}
                 about |= {"levels": args.levels} if args.levels else {}
                 release = ldp.secure.release(mechanism, data, clip=args.clip, times=args.times, about=about)
@@ -323,7 +312,6 @@ def _release(args: argparse.Namespace) -> int:
     display(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
     facts = "the mechanism, who drew them, and the names of the column and its levels"
     display(f"wrote {args.out}: {len(release):,} released values, {facts}, and nothing else")
-    return DOUBTFUL if messages else OK
 
 
 @command(
@@ -337,34 +325,31 @@ def _release(args: argparse.Namespace) -> int:
         --ratio visits/users
     """,
 )
-def _table(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".csv", "cells are written as CSV")
-    with _plain_warnings() as messages:
-        warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
-        tables, values = inputs.load_tables(args)
-        reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
-        with naming(args.table):
-            parts = {name: table[reported[name]] for name, table in tables.items()}
-            posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
-        draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
-        for name in tables:
-            draws[name][:, reported[name]] = posterior[name].values[0]
-        for over, by in args.ratio:
-            for part in (values, draws):  # without a positive denominator there is no ratio
-                part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
-        table, rows = next(iter(tables.values())), list[tuple]()
-        display("\n".join([*(f"{name}: {part!r}" for name, part in tables.items()), promises([*tables.values()])]))
-        display(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
-        for name in [*tables, *map("/".join, args.ratio)]:
-            levels = estimates.tail_probabilities(args.level, "both")
-            low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
-            columns = {"value": values[name], "mean": np.nanmean(draws[name], axis=0)}
-            columns |= {"sd": np.nanstd(draws[name], axis=0), "lower": low, "upper": high}
-            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(columns, ",.6g")))
-            rows += zip(*table.keys.values(), itertools.repeat(name), *columns.values())
+def _table(args: argparse.Namespace) -> None:
+    warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
+    tables, values = inputs.load_tables(args)
+    reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
+    with naming(args.table):
+        parts = {name: table[reported[name]] for name, table in tables.items()}
+        posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
+    draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
+    for name in tables:
+        draws[name][:, reported[name]] = posterior[name].values[0]
+    for over, by in args.ratio:
+        for part in (values, draws):  # without a positive denominator there is no ratio
+            part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
+    table, rows = next(iter(tables.values())), list[tuple]()
+    display("\n".join([*(f"{name}: {part!r}" for name, part in tables.items()), promises([*tables.values()])]))
+    display(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
+    for name in [*tables, *map("/".join, args.ratio)]:
+        levels = estimates.tail_probabilities(args.level, "both")
+        low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
+        columns = {"value": values[name], "mean": np.nanmean(draws[name], axis=0)}
+        columns |= {"sd": np.nanstd(draws[name], axis=0), "lower": low, "upper": high}
+        display(estimates.table(name, [*map(str, table.labels)], estimates.cells(columns, ",.6g")))
+        rows += zip(*table.keys.values(), itertools.repeat(name), *columns.values())
     rows.insert(0, (*table.keys, "quantity", *columns))
-    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
-    return DOUBTFUL if messages else OK
+    _write_rows(args.out, rows)
 
 
 @command(
@@ -375,10 +360,9 @@ def _table(args: argparse.Namespace) -> int:
     ldpbayes sketch total.npz tuesday.npz --out both.npz
     """,
 )
-def _sketch(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".npz", "sketches are NumPy files")
+def _sketch(args: argparse.Namespace) -> None:
     args.column = [name for text in args.column or () for name in text.split(",")]
-    with naming("sketch"), _plain_warnings() as messages:
+    with naming("sketch"):
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
         options["different_people"] = args.different_people
@@ -387,7 +371,6 @@ def _sketch(args: argparse.Namespace) -> int:
     total.save(args.out)
     display(few(one_line(f"{source.name}: {source.records:,} records") for source in total.sources))
     display(f"{promises([total])}\nwrote {args.out}: {total!r}")
-    return DOUBTFUL if messages else OK
 
 
 @command(
@@ -399,8 +382,7 @@ def _sketch(args: argparse.Namespace) -> int:
         --width 0.05
     """,
 )
-def _design(args: argparse.Namespace) -> int:
-    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
+def _design(args: argparse.Namespace) -> None:
     laws = [name for name in dir(dist) if name[0].isupper()]
     if args.law not in laws:
         meant = f"{args.law!r}{guess(args.law, laws)}"
@@ -429,7 +411,6 @@ def _design(args: argparse.Namespace) -> int:
         with naming("--plot"):
             plot_design(plan, args.of or plan.names[0], counts, level=args.level, ax=figure.subplots())
         _write_picture(args.plot, figure)
-    return OK
 
 
 @command(
@@ -441,7 +422,6 @@ def _design(args: argparse.Namespace) -> int:
     """,
 )
 def _calibrate(args: argparse.Namespace) -> int:
-    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if args.checkpoints is not None and not args.checkpoints.is_dir():
         raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
     model = inputs.load_model(args.model)
@@ -475,7 +455,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     ldpbayes mechanisms --json
     """,
 )
-def _mechanisms(args: argparse.Namespace) -> int:
+def _mechanisms(args: argparse.Namespace) -> None:
     rows, texts = [], []
     for name in mechanism_names():
         cls = mechanism_class(name)
@@ -488,7 +468,6 @@ def _mechanisms(args: argparse.Namespace) -> int:
         signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in parameters]
         texts.append(f"{name}({', '.join(signature)})\n    {rows[-1]['description']}")
     display(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
-    return OK
 
 
 @command(
@@ -498,7 +477,7 @@ def _mechanisms(args: argparse.Namespace) -> int:
     ldpbayes models --json
     """,
 )
-def _models(args: argparse.Namespace) -> int:
+def _models(args: argparse.Namespace) -> None:
     rows = []
     for name in ldp.models.__all__:
         factory = getattr(ldp.models, name)
@@ -510,19 +489,6 @@ def _models(args: argparse.Namespace) -> int:
         rows.append({"name": name, "priors": priors, "description": model.summary, "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     display(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
-    return OK
-
-
-def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = "--out") -> None:
-    if path is None:
-        return
-    if path.suffix != suffix:
-        raise BadInput(f"{option} {path}: {form}; give the name of a file that ends in {suffix}")
-    require("demo", *WRITER_PACKAGES.get(suffix, ()))
-    if path.is_dir():
-        raise BadInput(f"{option} {path} is a folder; give the name of a file")
-    if not path.absolute().parent.is_dir():
-        raise BadInput(f"{option}: there is no folder {path.absolute().parent}")
 
 
 def _write(path: pathlib.Path | None, write: Callable[[BinaryIO], object], say: Callable = display) -> None:
@@ -535,6 +501,10 @@ def _write(path: pathlib.Path | None, write: Callable[[BinaryIO], object], say: 
 
 def _write_picture(path: pathlib.Path, figure: Any, say: Callable = display) -> None:
     _write(path, lambda file: figure.savefig(file, format="png", dpi=150), say)
+
+
+def _write_rows(path: pathlib.Path | None, rows: list) -> None:
+    _write(path, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:
