@@ -151,14 +151,13 @@ def _fit(args: argparse.Namespace) -> int:
         if not args.quiet:
             display(text, flush=True)
 
-    notes: list[str] = []
     releases = inputs.load_releases(args, sketches=True)
     role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
     say(f"{files} files, {role}") if files > 1 else None
     say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
-    facts = [named.release.about or {} for named in releases]
-    stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
-    say(few(stated)) if stated else None
+    facts = [fact for named in releases for fact in (named.release.about or {}).items()]
+    if facts:
+        say(few(dict.fromkeys(one_line(f"  {name}: {value}") for name, value in facts)))
     with naming("--add"):
         added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
     releases = [inputs.Named("--add", "", added)] if added else releases
@@ -173,9 +172,10 @@ def _fit(args: argparse.Namespace) -> int:
         statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
     say(few(f"  {line}" for line in statement.splitlines()))
     whole = args.no_sketch or args.features or frame
-    data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
-    if notes:
-        say(notes[0])
+    sketches = [named.release if whole else inputs.as_sketch(named, args.model) for named in releases]
+    if any(sketch is None for sketch in sketches):
+        say("  no sketch of these: the model gets the records themselves")
+    data = [named.release if sketch is None else sketch for named, sketch in zip(releases, sketches, strict=True)]
     words = tuple(release.word for release in releases)
     words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
     groups = ldp.data.Groups(data, {inputs.GROUP_PLATES.get(args.model, "group"): words})
@@ -199,28 +199,23 @@ def _fit(args: argparse.Namespace) -> int:
             display(f"\n{summary_table(law, [*kinds])}")
     _write(args.out, lambda file: file.write(netcdf(result)), say)
     if args.plot is not None:
-        with naming("--plot"):
-            figure = _picture(result, model, releases[0].release, *bounds)
-        _write_picture(args.plot, figure, say)
+        with _picture(args.plot, 10, 4, 2, say) as axes, naming("--plot"):
+            _draw_law(axes, result, model, releases[0].release, *bounds)
     return _exit_code([result])
 
 
-def _picture(result: Any, model: Any, release: ldp.Release, low: float, high: float) -> Any:
-    """A figure of the posterior of a law between bounds: the density beside the released values, and the cdf."""
-    from matplotlib.figure import Figure
-
+def _draw_law(axes: Any, result: Any, model: Any, release: ldp.Release, low: float, high: float) -> None:
+    """Draw the posterior of a law between bounds: the density beside the released values, and the cdf."""
     x = np.linspace(low, high, 201)
     mass = np.round(x)  # where the law is one of whole numbers
     kinds: Any = {"density": lambda law: density(mass if law.support.is_discrete else x)(law), "cdf": cdf(x)}
     laws = ldp.predict(result, model, kind=kinds)
     if "cdf" not in laws or np.prod(laws["cdf"].shape[2:-1]) != 1:
         raise ValueError("the model must observe one law of numbers")
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for ax, name, top, beside in zip(figure.subplots(1, 2), kinds, (None, 1), (release, None), strict=True):
+    for ax, name, top, beside in zip(axes, kinds, (None, 1), (release, None), strict=True):
         shown = beside if isinstance(beside, ldp.Release) else None
         plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
         ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
-    return figure
 
 
 def few(lines: Iterable[str]) -> str:
@@ -404,13 +399,9 @@ def _design(args: argparse.Namespace) -> None:
         title = f"People for {100 * args.level:g} % intervals {args.width:g} wide"
         display(f"\n{estimates.table(title, list(needed), columns)}")
     if args.plot is not None:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        counts = args.people, 10 * args.people
-        with naming("--plot"):
-            plot_design(plan, args.of or plan.names[0], counts, level=args.level, ax=figure.subplots())
-        _write_picture(args.plot, figure)
+        with _picture(args.plot, 6, 4) as (ax,), naming("--plot"):
+            people = args.people, 10 * args.people
+            plot_design(plan, args.of or plan.names[0], people, level=args.level, ax=ax)
 
 
 @command(
@@ -438,12 +429,9 @@ def _calibrate(args: argparse.Namespace) -> int:
             studies[label] = ldp.studies.sbc(model, plan, checkpoint=path, **options)
         display(f"{mechanism!r}, {args.people:,} records\n{studies[label].summary()}\n", flush=True)
     if args.plot is not None:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(5 * len(studies), 4), layout="constrained")
-        for (label, study), ax in zip(studies.items(), figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
-            plot_calibration(study, ax=ax).set_title(label)
-        _write_picture(args.plot, figure)
+        with _picture(args.plot, 5 * len(studies), 4, len(studies)) as axes:
+            for (label, study), ax in zip(studies.items(), axes, strict=True):
+                plot_calibration(study, ax=ax).set_title(label)
     p_values = [p for study in studies.values() for p in study.p_values.values()]
     return DOUBTFUL if min(p_values) < LEAST_P_VALUE / len(p_values) else OK
 
@@ -499,7 +487,15 @@ def _write(path: pathlib.Path | None, write: Callable[[BinaryIO], object], say: 
         say(f"\nwrote {path}")
 
 
-def _write_picture(path: pathlib.Path, figure: Any, say: Callable = display) -> None:
+@contextlib.contextmanager
+def _picture(
+    path: pathlib.Path, width: float, height: float, columns: int = 1, say: Callable = display
+) -> Iterator[np.ndarray]:
+    """Axes, side by side, of a picture that is written when they have been drawn on."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    yield figure.subplots(1, columns, squeeze=False)[0]
     _write(path, lambda file: figure.savefig(file, format="png", dpi=150), say)
 
 

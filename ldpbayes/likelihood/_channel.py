@@ -4,7 +4,7 @@
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -110,9 +110,7 @@ def _cut(grid: Latent, mechanism: Mechanism, size: int, part: slice) -> tuple[La
     def cut(leaf: Array) -> Array:
         return leaf[..., part] if np.shape(leaf)[-1:] == (size,) else leaf
 
-    if grid.nodes.ndim > 1:
-        grid = replace(grid, nodes=cut(grid.nodes), edges=cut(grid.edges), ends=(cut(grid.ends[0]), cut(grid.ends[1])))
-    return grid, mechanism._map_personal(cut)
+    return jax.tree.map(cut, grid) if grid.nodes.ndim > 1 else grid, mechanism._map_personal(cut)
 
 
 def _matrix(xp: ArrayModule, grid: Latent, mechanism: Any, z: Array) -> tuple[Array, Array]:

@@ -113,17 +113,16 @@ def check_nodes(base: dist.Distribution, mechanism: Mechanism) -> None:
     law, kind = type(families.unexpanded(base)).__name__, type(mechanism).__name__
     takes_integers = mechanism.domain.is_discrete
     discrete = base.support.is_discrete
-    low, high = _known_ends(base)
+    low, high = _known_ends(base.support)
     lower, upper = ends_of(mechanism.domain)
     if takes_integers and not discrete:
         takes = "categories" if mechanism.of_categories else "whole numbers"
         raise ValueError(f"{kind} takes {takes}, but the base {law} is continuous")
-    if takes_integers and not mechanism.clips and is_concrete(lower, upper):
-        least, most = float(np.min(lower)), float(np.max(upper))
-        if not (low >= least and high <= most):
-            hint = "" if mechanism.of_categories else "; if it clips other values, define clips = True"
-            support = f"[{low:g}, {high:g}]{hint}"
-            raise ValueError(f"{kind} takes values {least:g}..{most:g}, but the base {law} has support {support}")
+    least, most = _known_ends(mechanism.domain)
+    if takes_integers and not mechanism.clips and not (low >= least and high <= most):
+        hint = "" if mechanism.of_categories else "; if it clips other values, define clips = True"
+        support = f"[{low:g}, {high:g}]{hint}"
+        raise ValueError(f"{kind} takes values {least:g}..{most:g}, but the base {law} has support {support}")
     if families.is_infinite(lower) or families.is_infinite(upper):
         if discrete and not is_concrete(*ends_of(base.support)):
             raise ValueError(f"the sum over a {law} needs a support and bounds that JAX does not trace")
@@ -177,20 +176,18 @@ def latent_nodes(
     return Latent(nodes, (start, stop), volume, edges, (below, above), breaks_at_edges=breaks is not None)
 
 
-def _known_ends(base: dist.Distribution) -> tuple[float, float]:
-    """Ends of a support that hold for a whole batch, ±inf where they are being traced."""
-    low, high = ends_of(base.support)
+def _known_ends(constraint: Any) -> tuple[float, float]:
+    """Ends of a support or domain that hold for a whole batch, ±inf where they are being traced."""
+    low, high = ends_of(constraint)
     return float(np.min(low)) if is_concrete(low) else -math.inf, float(np.max(high)) if is_concrete(high) else math.inf
 
 
 def _discrete_latent(base: dist.Distribution, mechanism: Mechanism) -> Latent:
     """Whole numbers: all of a finite support, or those between the bounds."""
-    lower, upper = ends_of(mechanism.domain)
-    if not is_concrete(lower, upper):
+    if not is_concrete(*ends_of(mechanism.domain)):
         hint = "do not pass the mechanism to jit, or make them static (ldpbayes.mechanisms.static)"
         raise ValueError(f"a discrete base distribution needs bounds that JAX does not trace: {hint}")
-    low, high = _known_ends(base)
-    lower, upper = float(np.min(lower)), float(np.max(upper))
+    (low, high), (lower, upper) = _known_ends(base.support), _known_ends(mechanism.domain)
     if math.isinf(upper - lower):  # nothing is clipped, and nothing lies beyond a support that is finite
         lower, upper = low, high
     start = low if math.isfinite(low) else math.ceil(lower)

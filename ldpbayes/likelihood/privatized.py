@@ -20,9 +20,9 @@ from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
 from ldpbayes.laws.families import family_of, is_narrow, unexpanded
 from ldpbayes.likelihood import latent
 from ldpbayes.likelihood._channel import build_channel
+from ldpbayes.likelihood.closed_forms import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
 from ldpbayes.likelihood.latent import check_nodes, integrated, is_needed, latent_nodes, log_sum_over_counts
-from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.reporting import Floored
 from ldpbayes.numerics.arrays import distinct

@@ -554,7 +554,8 @@ def test_the_installed_command_fits_a_users_model_quietly_and_keeps_compiled_cod
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     del environment["LDPBAYES_NO_CACHE"]
     options = ["--model", str(path), "--quiet", "--samples", "600"]
-    command = [sys.executable, "-m", "ldpbayes.cli", "fit", str(answers), *options]
+    script = "import sys; from ldpbayes.cli import main; sys.exit(main())"  # as the command's own
+    command = [sys.executable, "-c", script, "fit", str(answers), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

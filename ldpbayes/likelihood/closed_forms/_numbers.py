@@ -17,7 +17,7 @@ from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws.normal import normal_log_density
-from ldpbayes.likelihood.registry import closed_form, register_closed_form
+from ldpbayes.likelihood.closed_forms import closed_form, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
 from ldpbayes.mechanisms.reporting import Reported
@@ -30,29 +30,27 @@ MIXING_NODES = 64  # of the mixing rule under symmetric Laplace noise
 PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
 
 
-@register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=True)
+@register_closed_form(dist.Normal, (Laplace, SymmetricLaplace))
 def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """Clipped normal data with Laplace noise: atoms, integrals left and right of z ([KJKH] supplement 10.1, eq. 28)."""
+    """Normal data, clipped or not, with Laplace noise: integrals left and right of z, and atoms ([KJKH] supplement
+    10.1, eq. 28).
+    """
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
-    nearest, tilt = jnp.clip(z, lower, upper), rate * base.scale
-    a, x, b = ((point - base.loc) / base.scale for point in (lower, nearest, upper))
-    # both sides of z, and both atoms, in one call each: compilation time grows with the traced graph
-    below, above = log_ndtr(stacked(a, -b))
-    a, x, b, tilt = jnp.broadcast_arrays(a, x, b, tilt)
-    inside = log_tilted_normal(jnp.stack([a, x]), jnp.stack([x, b]), jnp.stack([tilt, -tilt]), x)
-    atoms = below - rate * jnp.abs(z - lower), above - rate * jnp.abs(z - upper)
-    return jnp.log(0.5 * rate) + logsumexp(*atoms, *(inside - rate * jnp.abs(z - nearest)))
-
-
-@register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=False)
-def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    rate = 1.0 / mechanism.noise.resolution
-    x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
-    # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
-    start = stop_gradient(jnp.minimum(x, tilt)) - VANISHING_DEVIATIONS
-    end = stop_gradient(jnp.maximum(x, -tilt)) + VANISHING_DEVIATIONS
-    sides = log_tilted_normal(jnp.stack([start, x]), jnp.stack([x, end]), jnp.stack([tilt, -tilt]), x)
-    return jnp.log(0.5 * rate) + logsumexp(*sides)
+    nearest = jnp.clip(z, lower, upper) if mechanism.bounded else z
+    x, tilt = jnp.broadcast_arrays((nearest - base.loc) / base.scale, rate * base.scale)
+    if mechanism.bounded:
+        a, b = ((bound - base.loc) / base.scale for bound in (lower, upper))
+        # both sides of z, and both atoms, in one call each: compilation time grows with the traced graph
+        below, above = log_ndtr(stacked(a, -b))
+        atoms = [below - rate * jnp.abs(z - lower), above - rate * jnp.abs(z - upper)]
+        beyond = rate * jnp.abs(z - nearest)
+    else:
+        # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
+        a = stop_gradient(jnp.minimum(x, tilt)) - VANISHING_DEVIATIONS
+        b = stop_gradient(jnp.maximum(x, -tilt)) + VANISHING_DEVIATIONS
+        atoms, beyond = [], 0.0
+    inside = log_tilted_normal(stacked(a, x), stacked(x, b), stacked(tilt, -tilt), x) - beyond
+    return jnp.log(0.5 * rate) + logsumexp(*atoms, *inside)
 
 
 @register_closed_form(dist.Normal, Gaussian, bounded=True)
