@@ -27,7 +27,6 @@ from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._inputs import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, LABEL_LAWS, command, parser
-from ldpbayes.data import sketch_from
 from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
@@ -36,10 +35,7 @@ from ldpbayes.inference.model import model_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
-from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class, summary_of
-from ldpbayes.plots import plot_calibration, plot_density, plot_design
-from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 ADVICE_ON_OPTIONS = {  # on options of `fit`, as the command line spells them
@@ -214,7 +210,7 @@ def _draw_law(axes: Any, result: Any, model: Any, release: ldp.Release, low: flo
         raise ValueError("the model must observe one law of numbers")
     for ax, name, top, beside in zip(axes, kinds, (None, 1), (release, None), strict=True):
         shown = beside if isinstance(beside, ldp.Release) else None
-        plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
+        ldp.plots.plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
         ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
 
 
@@ -326,7 +322,7 @@ def _table(args: argparse.Namespace) -> None:
     reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
     with naming(args.table):
         parts = {name: table[reported[name]] for name, table in tables.items()}
-        posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
+        posterior = ldp.tables.true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
     draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
     for name in tables:
         draws[name][:, reported[name]] = posterior[name].values[0]
@@ -362,7 +358,7 @@ def _sketch(args: argparse.Namespace) -> None:
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
         options["different_people"] = args.different_people
         stated = None if args.mechanism is None else inputs.stated_mechanism(args, args.column or ["value"])
-        total = sketch_from(args.files, stated, **options)
+        total = ldp.data.sketch_from(args.files, stated, **options)
     total.save(args.out)
     display(few(one_line(f"{source.name}: {source.records:,} records") for source in total.sources))
     display(f"{promises([total])}\nwrote {args.out}: {total!r}")
@@ -401,7 +397,7 @@ def _design(args: argparse.Namespace) -> None:
     if args.plot is not None:
         with _picture(args.plot, 6, 4) as (ax,), naming("--plot"):
             people = args.people, 10 * args.people
-            plot_design(plan, args.of or plan.names[0], people, level=args.level, ax=ax)
+            ldp.plots.plot_design(plan, args.of or plan.names[0], people, level=args.level, ax=ax)
 
 
 @command(
@@ -431,7 +427,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.plot is not None:
         with _picture(args.plot, 5 * len(studies), 4, len(studies)) as axes:
             for (label, study), ax in zip(studies.items(), axes, strict=True):
-                plot_calibration(study, ax=ax).set_title(label)
+                ldp.plots.plot_calibration(study, ax=ax).set_title(label)
     p_values = [p for study in studies.values() for p in study.p_values.values()]
     return DOUBTFUL if min(p_values) < LEAST_P_VALUE / len(p_values) else OK
 
@@ -445,7 +441,7 @@ def _calibrate(args: argparse.Namespace) -> int:
 )
 def _mechanisms(args: argparse.Namespace) -> None:
     rows, texts = [], []
-    for name in mechanism_names():
+    for name in ldp.mechanisms.mechanism_names():
         cls = mechanism_class(name)
         parameters: list[dict[str, Any]] = [
             {"name": p.name, "required": p.default is p.empty, "default": None if p.default is p.empty else p.default}
