@@ -6,7 +6,7 @@ distinguish the colours (palette of Okabe and Ito).
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -464,6 +464,6 @@ def _axes(ax: "Axes | None", *without: str) -> "Axes":
     return ax
 
 
-def _with_legend(ax: "Axes", place: str = "best") -> "Axes":
+def _with_legend(ax: "Axes", place: Literal["best", "lower right", "upper right"] = "best") -> "Axes":
     ax.legend(frameon=False, loc=place)
     return ax

@@ -12,7 +12,6 @@ import numpyro.distributions as dist
 from jax.lax import stop_gradient
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-import ldpbayes.noise as laws
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
@@ -21,7 +20,7 @@ from ldpbayes.likelihood.closed_forms import closed_form, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
 from ldpbayes.mechanisms.reporting import Reported
-from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
+from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics import special
 from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked
 
@@ -74,7 +73,7 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
     return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))
 
 
-@register_closed_form(dist.Normal, (laws.DiscreteLaplace, laws.DiscreteGaussian))
+@register_closed_form(dist.Normal, (DiscreteLaplace, DiscreteGaussian))
 def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     """Normal numbers with discrete noise by its formula continued to real numbers (`Noise.continued`). Unclipped, its
     sum over z is, but for 2 exp(−2π²σ²), 1 − 2 exp(−2π²s²) (Gaussian) or 2s·tanh(1/(2s)) (Laplace noise).
@@ -88,7 +87,7 @@ def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
 
 def _smooth(noise: Any) -> Any:
     """The continuous noise whose density the mass of a discrete one is proportional to."""
-    kind = {laws.DiscreteLaplace: Laplace, laws.DiscreteGaussian: Gaussian}.get(type(noise))
+    kind = {DiscreteLaplace: Laplace, DiscreteGaussian: Gaussian}.get(type(noise))
     return unchecked(kind, noise.scale) if kind else noise
 
 
@@ -100,14 +99,14 @@ def _over_continuous(noise: Any) -> jax.Array:
 
 @register_closed_form(dist.Normal, Reported, bounded=False)
 def normal_reported(base: dist.Normal, rule: Reported, z: Array) -> jax.Array:
-    if not isinstance(rule.noise, (*_LAPLACE, Gaussian, laws.DiscreteGaussian)):
+    if not isinstance(rule.noise, (*_LAPLACE, Gaussian, DiscreteGaussian)):
         raise ValueError(f"the law of a Normal in a reporting rule without bounds is unknown for {rule.noise!r}")
     form: Any = closed_form(base, rule.innermost)
     between = functools.partial(_in_interval, base, rule.noise)
     return rule.by_intervals(z, lambda at: form(base, rule.innermost, at), between)
 
 
-_LAPLACE = (Laplace, SymmetricLaplace, laws.DiscreteLaplace)
+_LAPLACE = (Laplace, SymmetricLaplace, DiscreteLaplace)
 
 
 def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.Array:
