@@ -5,8 +5,8 @@ distinguish the colours (palette of Okabe and Ito).
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -129,8 +129,7 @@ def plot_shares(
             centre, low, high = _interval(_draws(f"shares[{name!r}]", estimate, len(x), k), level)
         ax.vlines(at, low, high, color=colours[name], linewidth=2)
         ax.plot(at, centre, "o", color=colours[name], markersize=3.5, label=name)
-    ax.legend(frameon=False)
-    return ax
+    return _with_legend(ax)
 
 
 def plot_density(
@@ -182,8 +181,7 @@ def plot_density(
             label = f"{100 * level:g}% at {where}" if name == next(iter(draws)) else None
             ax.fill_between(x, *np.maximum(ends, 0), color=colours[name], alpha=alpha, linewidth=0, label=label)
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False)
-    return ax
+    return _with_legend(ax)
 
 
 def plot_areas(
@@ -244,8 +242,7 @@ def plot_areas(
     ax.set_yticks(shown, [labels[order[place]] for place in shown])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-1, len(raw))
-    ax.legend(frameon=False, loc="lower right")
-    return ax
+    return _with_legend(ax, "lower right")
 
 
 def plot_release(release: "Release", *, bins: Array = 60, ax: "Axes | None" = None) -> "Axes":
@@ -286,14 +283,12 @@ def plot_tradeoffs(
     ax.plot([0, 1], [1, 0], color=_GREY, linewidth=1, linestyle=":", label="no information")
     for envelope in envelopes:
         ax.plot(alpha, envelope(alpha), color=_GREY, linewidth=0.8)
-    colours = itertools.cycle(_LINE_COLOURS)
-    for (name, curve), colour in zip(curves.items(), colours, strict=False):
+    for (name, curve), colour in _coloured(curves.items()):
         tradeoff = curve.tradeoff if isinstance(curve, Guarantee) else curve
         ax.plot(alpha, tradeoff(alpha), color=colour, linewidth=2, label=name)
     ax.set_aspect("equal")
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="false alarms (type I error)", ylabel="misses (type II error)")
-    ax.legend(frameon=False)
-    return ax
+    return _with_legend(ax)
 
 
 def plot_design(
@@ -331,9 +326,8 @@ def plot_design(
             raise ValueError(f"{label} has no finite epsilon at delta = {delta:g}; give another delta")
         kinds.setdefault(type(mechanism).__name__.removesuffix("Mechanism"), []).append((epsilon, label))
     tables = {count: {(r["mechanism"], r["name"]): r["width"] for r in plan.table(count, level)} for count in counts}
-    colours = itertools.cycle(_LINE_COLOURS)
     styles = dict(zip(counts, ("-", "--", ":", "-."), strict=False))
-    for (kind, points), colour in zip(kinds.items(), colours, strict=False):
+    for (kind, points), colour in _coloured(kinds.items()):
         points.sort()
         budgets = [epsilon for epsilon, _ in points]
         for count, style in styles.items():
@@ -346,8 +340,7 @@ def plot_design(
     ticks = sorted({epsilon for points in kinds.values() for epsilon, _ in points})
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    ax.legend(frameon=False)
-    return ax
+    return _with_legend(ax)
 
 
 def plot_calibration(
@@ -378,15 +371,13 @@ def plot_calibration(
     least, most = (np.pad(end - points, 1) for end in (low, high))
     points = np.concatenate([[0.0], points, [1.0]])
     ax.fill_between(points, least, most, color=_GREY, alpha=0.15, linewidth=0, label=f"{100 * confidence:g} % band")
-    colours = itertools.cycle(_LINE_COLOURS)
-    for name, colour in zip(study.pit if names is None else names, colours, strict=False):
+    for name, colour in _coloured(study.pit if names is None else names):
         cdf = np.searchsorted(np.sort(study.pit[name]), points, side="right") / study.replicates
         ax.plot(points, cdf - points, color=colour, label=name)
     ax.axhline(0, color=_GREY, linewidth=0.8)
     ax.set(xlabel="posterior probability below the truth", ylabel="empirical cdf − uniform cdf", xlim=(0, 1))
     ax.set_ylim(top=1.4 * ax.get_ylim()[1])  # room for the legend
-    ax.legend(frameon=False, loc="upper right")
-    return ax
+    return _with_legend(ax, "upper right")
 
 
 def plot_replicates(
@@ -419,8 +410,7 @@ def plot_replicates(
     if reference is not None:
         ax.axvline(reference, color=_GREY, linewidth=1, linestyle="--", label="non-private")
     ax.set(xlabel=name, yticks=[])
-    ax.legend(frameon=False)
-    return ax
+    return _with_legend(ax)
 
 
 def _interval(draws: np.ndarray, level: float) -> np.ndarray:
@@ -455,6 +445,10 @@ def _draws(name: str, draws: Any, size: int, what: str) -> np.ndarray:
     return draws.reshape(-1, size)
 
 
+def _coloured(items: Iterable) -> Iterator[tuple[Any, str]]:
+    return zip(items, itertools.cycle(_LINE_COLOURS), strict=False)
+
+
 def _colours(names: Sequence[str]) -> dict[str, str]:
     more = itertools.cycle(_MORE_COLOURS)
     return {name: COLOURS[name] if name in COLOURS else next(more) for name in names}
@@ -467,4 +461,9 @@ def _axes(ax: "Axes | None", *without: str) -> "Axes":
 
         ax = pyplot.gca()
     ax.spines[list(without)].set_visible(False)
+    return ax
+
+
+def _with_legend(ax: "Axes", place: Literal["best", "lower right", "upper right"] = "best") -> "Axes":
+    ax.legend(frameon=False, loc=place)
     return ax

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from ldpbayes import Release, Sketch, observe
 from ldpbayes.data import TotalSketch
 from ldpbayes.inference import factory
-from ldpbayes.likelihood import RegressionRows, SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
+from ldpbayes.likelihood import RegressionRows, linear_rows, linear_statistics, logistic_statistics
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
 from ldpbayes.noise import Gaussian, Laplace
 
@@ -144,7 +144,8 @@ def linear_regression(
             # non-centred: Bartlett's factor of a standard Wishart matrix does not depend on the parameters
             root = rows.scale_tril @ numpyro.sample("bartlett", dist.WishartCholesky(n, scale_tril=jnp.eye(d + 1)))
             sums = linear_statistics(dist.MultivariateNormal(scale_tril=root), 1.0, mechanism.off_diagonal).mean
-            law = SumOfStatistics(sums, jnp.zeros((len(sums),) * 2), 1.0)
+            no_spread = jnp.zeros((len(sums),) * 2)  # besides that of the noise
+            law = dist.MultivariateNormal(sums, scale_tril=no_spread, validate_args=False)
     observe("z", law, release)
 
 

@@ -306,13 +306,9 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
 def load_features(args: argparse.Namespace) -> Features:
     """Features (n, d) in a ``.csv`` file, with or without names, an ``.npy`` file, or columns of the release's file."""
     path = args.features
-    if path.suffix in (*CSV_ENDINGS, ".npy") and not path.is_file():
-        raise BadInput(f"--features: no file {path}")
     if path.suffix == ".npy":
-        try:
+        with naming(f"--features: {path} is not a matrix of numbers"):
             matrix = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False), float)
-        except (ValueError, OSError) as error:
-            raise BadInput(f"--features: {path} is not a matrix of numbers: {error}") from None
         if matrix.ndim != 2 or not matrix.size:
             raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not one row for each label")
         return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
@@ -393,22 +389,19 @@ def blaming(model: str) -> Iterator[None]:
             sys.path.remove(added)
 
 
-def as_sketch(named: Named, model: str, say: Callable[[str], object]) -> Release | Sketch:
-    """The release as a sketch, or as it is if it has none that the model takes; `say` is then called with a note."""
+def as_sketch(named: Named, model: str) -> Release | Sketch | None:
+    """The release as a sketch, or as it is if models sum its values; None if it has no sketch that the model takes."""
     release, mechanism = named.release, cast(Any, named.release.mechanism)
     if isinstance(mechanism, StatisticsMechanism) or isinstance(release, Sketch):
-        return release  # models of statistics sum its values
+        return release
     if mechanism.record_shape:
         normal = mechanism.batch_shape == () and not {Gaussian, IndependentGaussian}.isdisjoint(mechanism.form_classes)
         has_sketch = model in MOMENT_MODELS and normal
     else:
         few = len(budgets_of(mechanism, release.count)[1]) <= MOST_BUDGETS
         has_sketch = mechanism.support.is_discrete or (few and mechanism.released_range is not None)
-    if has_sketch:
-        with naming(named.name):
-            return release.sketch()
-    say("  no sketch of these: the model gets the records themselves")
-    return release
+    with naming(named.name):
+        return release.sketch() if has_sketch else None
 
 
 def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, Any]:

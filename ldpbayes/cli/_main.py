@@ -27,7 +27,6 @@ from ldpbayes._core.printing import one_line
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._inputs import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, LABEL_LAWS, command, parser
-from ldpbayes.data import sketch_from
 from ldpbayes.data.readers.csv import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
@@ -36,10 +35,7 @@ from ldpbayes.inference.model import model_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
-from ldpbayes.mechanisms import mechanism_names
 from ldpbayes.mechanisms.registry import mechanism_class, summary_of
-from ldpbayes.plots import plot_calibration, plot_density, plot_design
-from ldpbayes.tables import true_table
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 ADVICE_ON_OPTIONS = {  # on options of `fit`, as the command line spells them
@@ -48,7 +44,6 @@ ADVICE_ON_OPTIONS = {  # on options of `fit`, as the command line spells them
     "max_tree_depth": "raise --max-tree-depth",
     "dense_mass": "or try --dense-mass if parameters are correlated",
 }
-WRITER_PACKAGES = {".nc": ("h5netcdf", "h5py"), ".png": ("matplotlib",)}  # h5netcdf does not bring h5py along
 LEAST_P_VALUE = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
 MOST_NOTES = 8  # of notes on releases that are printed
 
@@ -57,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """`ldpbayes.cli.main`, after the imports."""
     try:
         args = parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
-        return args.run(args)
+        with _plain_warnings() as messages:
+            code = args.run(args)
+        return (DOUBTFUL if messages else OK) if code is None else code
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code) if is_integer(stop.code) else BAD_INPUT  # type: ignore[arg-type]
     except (BadInput, FileError) as error:
@@ -101,8 +98,7 @@ def _demo(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise BadInput(f"--out {args.out} is not a folder") from None
-    with _plain_warnings():
-        return _exit_code(run(args.out, **_sampler_options(args)))
+    return _exit_code(run(args.out, **_sampler_options(args)))
 
 
 @command(
@@ -125,8 +121,6 @@ def _demo(args: argparse.Namespace) -> int:
     """,
 )
 def _fit(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".nc", "draws are written as NetCDF")
-    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if (args.model is None) == (args.formula is None):
         raise BadInput("fit needs either --model or --formula")
     frame: tuple = ()
@@ -153,77 +147,71 @@ def _fit(args: argparse.Namespace) -> int:
         if not args.quiet:
             display(text, flush=True)
 
-    notes: list[str] = []
-    with _plain_warnings():
-        releases = inputs.load_releases(args, sketches=True)
-        role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
-        say(f"{files} files, {role}") if files > 1 else None
-        say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
-        facts = [named.release.about or {} for named in releases]
-        stated = dict.fromkeys(one_line(f"  {name}: {value}") for fact in facts for name, value in fact.items())
-        say(few(stated)) if stated else None
-        with naming("--add"):
-            added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
-        releases = [inputs.Named("--add", "", added)] if added else releases
-        mechanism, factory = releases[0].release.mechanism, model_of(model).name or ""
-        if args.plot is not None:
-            others = several or mechanism.record_shape or mechanism.of_categories
-            if others or model_of(model).kind != "numbers":
-                raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
-            with naming("--plot"):
-                bounds = SmoothFamily.of(mechanism)[:2]
-        with naming("--same-people"):
-            statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
-        say(few(f"  {line}" for line in statement.splitlines()))
-        whole = args.no_sketch or args.features or frame
-        data = [named.release if whole else inputs.as_sketch(named, args.model, notes.append) for named in releases]
-        if notes:
-            say(notes[0])
-        words = tuple(release.word for release in releases)
-        words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
-        groups = ldp.data.Groups(data, {inputs.GROUP_PLATES.get(args.model, "group"): words})
-        _use_compilation_cache(args)
-        draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
-        say(f"sampling {draws} (at first, compiling for seconds) ...")
-        options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
-        options |= {"same_people": args.same_people, "different_people": args.different_people}
-        options["progress_bar"] = not (args.no_progress or args.quiet)
-        with inputs.blaming(args.model):
-            result = ldp.fit(model, *frame, groups if several else data[0], **options)
-        say("")
-        shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER_SITES.get(factory, ())]
-        with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
-            display(summary_table(result, shown))
-            if factory == "smooth_density":
-                family = SmoothFamily.of(mechanism)
-                positive = args.model == factory and family.lower >= 0 and not family.whole
-                kinds = DEFAULTS | ({"gini": gini} if positive else {})
-                law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
-                display(f"\n{summary_table(law, [*kinds])}")
-        _write(args.out, lambda file: file.write(netcdf(result)), say)
-        if args.plot is not None:
-            with naming("--plot"):
-                figure = _picture(result, model, releases[0].release, *bounds)
-            _write_picture(args.plot, figure, say)
+    releases = inputs.load_releases(args, sketches=True)
+    role = "parts of one release" if args.add else "with groups in each" if args.by else "each a group"
+    say(f"{files} files, {role}") if files > 1 else None
+    say(few(f"{name}: {data.size:,.0f} records, {data.mechanism!r}" for name, _, data in releases))
+    facts = [fact for named in releases for fact in (named.release.about or {}).items()]
+    if facts:
+        say(few(dict.fromkeys(one_line(f"  {name}: {value}") for name, value in facts)))
+    with naming("--add"):
+        added = functools.reduce(operator.add, [release for _, _, release in releases]) if args.add else None
+    releases = [inputs.Named("--add", "", added)] if added else releases
+    mechanism, factory = releases[0].release.mechanism, model_of(model).name or ""
+    if args.plot is not None:
+        others = several or mechanism.record_shape or mechanism.of_categories
+        if others or model_of(model).kind != "numbers":
+            raise BadInput("--plot needs one RELEASE of numbers, without --by, and a model of their law")
+        with naming("--plot"):
+            bounds = SmoothFamily.of(mechanism)[:2]
+    with naming("--same-people"):
+        statement = promises([release for _, _, release in releases], (), args.same_people, args.different_people)
+    say(few(f"  {line}" for line in statement.splitlines()))
+    whole = args.no_sketch or args.features or frame
+    sketches = [named.release if whole else inputs.as_sketch(named, args.model) for named in releases]
+    if any(sketch is None for sketch in sketches):
+        say("  no sketch of these: the model gets the records themselves")
+    data = [named.release if sketch is None else sketch for named, sketch in zip(releases, sketches, strict=True)]
+    words = tuple(release.word for release in releases)
+    words = words if len({*words}) == len(words) else tuple(release.name for release in releases)
+    groups = ldp.data.Groups(data, {inputs.GROUP_PLATES.get(args.model, "group"): words})
+    _use_compilation_cache(args)
+    draws = f"{args.chains} chains of {args.warmup} + {args.samples} draws"
+    say(f"sampling {draws} (at first, compiling for seconds) ...")
+    options = _sampler_options(args) | inputs.place_names(args.model, releases[0], args.levels)
+    options |= {"same_people": args.same_people, "different_people": args.different_people}
+    options["progress_bar"] = not (args.no_progress or args.quiet)
+    with inputs.blaming(args.model):
+        result = ldp.fit(model, *frame, groups if several else data[0], **options)
+    say("")
+    shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER_SITES.get(factory, ())]
+    with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
+        display(summary_table(result, shown))
+        if factory == "smooth_density":
+            family = SmoothFamily.of(mechanism)
+            positive = args.model == factory and family.lower >= 0 and not family.whole
+            kinds = DEFAULTS | ({"gini": gini} if positive else {})
+            law = ldp.predict(result, model, kind=kinds)[[*kinds]].squeeze("z_dim_0")
+            display(f"\n{summary_table(law, [*kinds])}")
+    _write(args.out, lambda file: file.write(netcdf(result)), say)
+    if args.plot is not None:
+        with _picture(args.plot, 10, 4, 2, say) as axes, naming("--plot"):
+            _draw_law(axes, result, model, releases[0].release, *bounds)
     return _exit_code([result])
 
 
-def _picture(result: Any, model: Any, release: ldp.Release, low: float, high: float) -> Any:
-    """A figure of the posterior of a law between bounds: the density beside the released values, and the cdf."""
-    from matplotlib.figure import Figure
-
+def _draw_law(axes: Any, result: Any, model: Any, release: ldp.Release, low: float, high: float) -> None:
+    """Draw the posterior of a law between bounds: the density beside the released values, and the cdf."""
     x = np.linspace(low, high, 201)
     mass = np.round(x)  # where the law is one of whole numbers
     kinds: Any = {"density": lambda law: density(mass if law.support.is_discrete else x)(law), "cdf": cdf(x)}
     laws = ldp.predict(result, model, kind=kinds)
     if "cdf" not in laws or np.prod(laws["cdf"].shape[2:-1]) != 1:
         raise ValueError("the model must observe one law of numbers")
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for ax, name, top, beside in zip(figure.subplots(1, 2), kinds, (None, 1), (release, None), strict=True):
+    for ax, name, top, beside in zip(axes, kinds, (None, 1), (release, None), strict=True):
         shown = beside if isinstance(beside, ldp.Release) else None
-        plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
+        ldp.plots.plot_density(x, {"noise-aware": laws[name]}, release=shown, ax=ax)
         ax.set(xlabel="original value", ylabel=name, ylim=(0, top))
-    return figure
 
 
 def few(lines: Iterable[str]) -> str:
@@ -241,19 +229,16 @@ def few(lines: Iterable[str]) -> str:
     ldpbayes bootstrap moments.npz --family least_squares --lower 0,0 --upper 20,90 --count 6000
     """,
 )
-def _bootstrap(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".nc", "draws are written as NetCDF")
-    with _plain_warnings() as messages:
-        ((name, _, release),) = inputs.load_releases(args)
-        with naming(name):
-            options = {"draws": args.draws, "seed": args.seed, "kind": args.kind}
-            correction = ldp.bootstrap.Matched() if args.match else None
-            estimator = _estimator(args, release.mechanism)
-            estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
-            table = estimate.summary(args.level)
-        display(f"{table}\n{estimate.privacy}")
+def _bootstrap(args: argparse.Namespace) -> None:
+    ((name, _, release),) = inputs.load_releases(args)
+    with naming(name):
+        options = {"draws": args.draws, "seed": args.seed, "kind": args.kind}
+        correction = ldp.bootstrap.Matched() if args.match else None
+        estimator = _estimator(args, release.mechanism)
+        estimate = ldp.parametric_bootstrap(estimator, release, correction=correction, **options)
+        table = estimate.summary(args.level)
+    display(f"{table}\n{estimate.privacy}")
     _write(args.out, lambda file: file.write(estimate.replicates.to_netcdf(engine="h5netcdf")))
-    return DOUBTFUL if messages else OK
 
 
 def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.PrivateEstimator":
@@ -282,21 +267,18 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     ldpbayes regress incomes.npz --features features.npy --law log_normal --penalty 1 --out incomes.csv
     """,
 )
-def _regress(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".csv", "estimates are written as CSV")
-    with _plain_warnings() as messages:
-        ((name, _, release),) = inputs.load_releases(args)
-        features, intercept = inputs.load_features(args), not args.no_intercept
-        with naming(name):
-            objective = ldp.estimation.MarginalLikelihood(getattr(dist, LABEL_LAWS[args.law]))
-            options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
-            predictor = ldp.estimation.linear_fit(features, release, **options)
-            table = predictor.summary(args.level)
-        display(f"{table}\n{predictor.privacy}")
+def _regress(args: argparse.Namespace) -> None:
+    ((name, _, release),) = inputs.load_releases(args)
+    features, intercept = inputs.load_features(args), not args.no_intercept
+    with naming(name):
+        objective = ldp.estimation.MarginalLikelihood(getattr(dist, LABEL_LAWS[args.law]))
+        options = {"objective": objective, "penalty": args.penalty, "intercept": intercept}
+        predictor = ldp.estimation.linear_fit(features, release, **options)
+        table = predictor.summary(args.level)
+    display(f"{table}\n{predictor.privacy}")
     columns = predictor.names, predictor.params, predictor.standard_error, *predictor.interval(args.level)
     rows = [["parameter", "estimate", "standard_error", "lower", "upper"], *zip(*columns, strict=True)]
-    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
-    return DOUBTFUL if messages else OK
+    _write_rows(args.out, rows)
 
 
 @command(
@@ -307,13 +289,11 @@ def _regress(args: argparse.Namespace) -> int:
         --out smokes.npz
     """,
 )
-def _release(args: argparse.Namespace) -> int:
-    ending = args.out.suffix if args.out.suffix in inputs.RELEASE_ENDINGS else ".npz"
-    _check_out(args.out, ending, "releases end in .npz or .parquet")
+def _release(args: argparse.Namespace) -> None:
     try:
         with whole_file(args.out, new=True) as file:
             mechanism, data = inputs.load_private(args)
-            with naming(args.data), _plain_warnings() as messages:
+            with naming(args.data):
                 about: dict[str, Any] = {"column": ",".join(args.column)}
                 about |= {"levels": args.levels} if args.levels else {}
                 release = ldp.secure.release(mechanism, data, clip=args.clip, times=args.times, about=about)
@@ -323,7 +303,6 @@ def _release(args: argparse.Namespace) -> int:
     display(f"{release.guarantee.statement()}\nDrawn by {release.sampler}.")
     facts = "the mechanism, who drew them, and the names of the column and its levels"
     display(f"wrote {args.out}: {len(release):,} released values, {facts}, and nothing else")
-    return DOUBTFUL if messages else OK
 
 
 @command(
@@ -337,34 +316,31 @@ def _release(args: argparse.Namespace) -> int:
         --ratio visits/users
     """,
 )
-def _table(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".csv", "cells are written as CSV")
-    with _plain_warnings() as messages:
-        warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
-        tables, values = inputs.load_tables(args)
-        reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
-        with naming(args.table):
-            parts = {name: table[reported[name]] for name, table in tables.items()}
-            posterior = true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
-        draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
-        for name in tables:
-            draws[name][:, reported[name]] = posterior[name].values[0]
-        for over, by in args.ratio:
-            for part in (values, draws):  # without a positive denominator there is no ratio
-                part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
-        table, rows = next(iter(tables.values())), list[tuple]()
-        display("\n".join([*(f"{name}: {part!r}" for name, part in tables.items()), promises([*tables.values()])]))
-        display(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
-        for name in [*tables, *map("/".join, args.ratio)]:
-            levels = estimates.tail_probabilities(args.level, "both")
-            low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
-            columns = {"value": values[name], "mean": np.nanmean(draws[name], axis=0)}
-            columns |= {"sd": np.nanstd(draws[name], axis=0), "lower": low, "upper": high}
-            display(estimates.table(name, [*map(str, table.labels)], estimates.cells(columns, ",.6g")))
-            rows += zip(*table.keys.values(), itertools.repeat(name), *columns.values())
+def _table(args: argparse.Namespace) -> None:
+    warnings.simplefilter("ignore", RuntimeWarning)  # of cells and ratios of which nothing is known
+    tables, values = inputs.load_tables(args)
+    reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
+    with naming(args.table):
+        parts = {name: table[reported[name]] for name, table in tables.items()}
+        posterior = ldp.tables.true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
+    draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
+    for name in tables:
+        draws[name][:, reported[name]] = posterior[name].values[0]
+    for over, by in args.ratio:
+        for part in (values, draws):  # without a positive denominator there is no ratio
+            part[f"{over}/{by}"] = part[over] / np.where(part[by] > 0, part[by], np.nan)
+    table, rows = next(iter(tables.values())), list[tuple]()
+    display("\n".join([*(f"{name}: {part!r}" for name, part in tables.items()), promises([*tables.values()])]))
+    display(f"Uncertainty of the table before noise, not of the population: intervals of {100 * args.level:g} %.\n")
+    for name in [*tables, *map("/".join, args.ratio)]:
+        levels = estimates.tail_probabilities(args.level, "both")
+        low, high = np.nanquantile(draws[name], levels, axis=0, method="inverted_cdf")  # whole where draws are
+        columns = {"value": values[name], "mean": np.nanmean(draws[name], axis=0)}
+        columns |= {"sd": np.nanstd(draws[name], axis=0), "lower": low, "upper": high}
+        display(estimates.table(name, [*map(str, table.labels)], estimates.cells(columns, ",.6g")))
+        rows += zip(*table.keys.values(), itertools.repeat(name), *columns.values())
     rows.insert(0, (*table.keys, "quantity", *columns))
-    _write(args.out, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
-    return DOUBTFUL if messages else OK
+    _write_rows(args.out, rows)
 
 
 @command(
@@ -375,19 +351,17 @@ def _table(args: argparse.Namespace) -> int:
     ldpbayes sketch total.npz tuesday.npz --out both.npz
     """,
 )
-def _sketch(args: argparse.Namespace) -> int:
-    _check_out(args.out, ".npz", "sketches are NumPy files")
+def _sketch(args: argparse.Namespace) -> None:
     args.column = [name for text in args.column or () for name in text.split(",")]
-    with naming("sketch"), _plain_warnings() as messages:
+    with naming("sketch"):
         column: Any = args.column if len(args.column) > 1 else "".join(args.column) or None
         options = {"column": column, "levels": args.levels, "progress_bar": not args.no_progress}
         options["different_people"] = args.different_people
         stated = None if args.mechanism is None else inputs.stated_mechanism(args, args.column or ["value"])
-        total = sketch_from(args.files, stated, **options)
+        total = ldp.data.sketch_from(args.files, stated, **options)
     total.save(args.out)
     display(few(one_line(f"{source.name}: {source.records:,} records") for source in total.sources))
     display(f"{promises([total])}\nwrote {args.out}: {total!r}")
-    return DOUBTFUL if messages else OK
 
 
 @command(
@@ -399,8 +373,7 @@ def _sketch(args: argparse.Namespace) -> int:
         --width 0.05
     """,
 )
-def _design(args: argparse.Namespace) -> int:
-    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
+def _design(args: argparse.Namespace) -> None:
     laws = [name for name in dir(dist) if name[0].isupper()]
     if args.law not in laws:
         meant = f"{args.law!r}{guess(args.law, laws)}"
@@ -422,14 +395,9 @@ def _design(args: argparse.Namespace) -> int:
         title = f"People for {100 * args.level:g} % intervals {args.width:g} wide"
         display(f"\n{estimates.table(title, list(needed), columns)}")
     if args.plot is not None:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        counts = args.people, 10 * args.people
-        with naming("--plot"):
-            plot_design(plan, args.of or plan.names[0], counts, level=args.level, ax=figure.subplots())
-        _write_picture(args.plot, figure)
-    return OK
+        with _picture(args.plot, 6, 4) as (ax,), naming("--plot"):
+            people = args.people, 10 * args.people
+            ldp.plots.plot_design(plan, args.of or plan.names[0], people, level=args.level, ax=ax)
 
 
 @command(
@@ -441,7 +409,6 @@ def _design(args: argparse.Namespace) -> int:
     """,
 )
 def _calibrate(args: argparse.Namespace) -> int:
-    _check_out(args.plot, ".png", "pictures are PNG", "--plot")
     if args.checkpoints is not None and not args.checkpoints.is_dir():
         raise BadInput(f"--checkpoints: there is no folder {args.checkpoints}")
     model = inputs.load_model(args.model)
@@ -458,12 +425,9 @@ def _calibrate(args: argparse.Namespace) -> int:
             studies[label] = ldp.studies.sbc(model, plan, checkpoint=path, **options)
         display(f"{mechanism!r}, {args.people:,} records\n{studies[label].summary()}\n", flush=True)
     if args.plot is not None:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(5 * len(studies), 4), layout="constrained")
-        for (label, study), ax in zip(studies.items(), figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
-            plot_calibration(study, ax=ax).set_title(label)
-        _write_picture(args.plot, figure)
+        with _picture(args.plot, 5 * len(studies), 4, len(studies)) as axes:
+            for (label, study), ax in zip(studies.items(), axes, strict=True):
+                ldp.plots.plot_calibration(study, ax=ax).set_title(label)
     p_values = [p for study in studies.values() for p in study.p_values.values()]
     return DOUBTFUL if min(p_values) < LEAST_P_VALUE / len(p_values) else OK
 
@@ -475,9 +439,9 @@ def _calibrate(args: argparse.Namespace) -> int:
     ldpbayes mechanisms --json
     """,
 )
-def _mechanisms(args: argparse.Namespace) -> int:
+def _mechanisms(args: argparse.Namespace) -> None:
     rows, texts = [], []
-    for name in mechanism_names():
+    for name in ldp.mechanisms.mechanism_names():
         cls = mechanism_class(name)
         parameters: list[dict[str, Any]] = [
             {"name": p.name, "required": p.default is p.empty, "default": None if p.default is p.empty else p.default}
@@ -488,7 +452,6 @@ def _mechanisms(args: argparse.Namespace) -> int:
         signature = [p["name"] + ("" if p["required"] else f"={p['default']!r}") for p in parameters]
         texts.append(f"{name}({', '.join(signature)})\n    {rows[-1]['description']}")
     display(json.dumps(rows, indent=2, default=repr) if args.json else "\n".join(texts))
-    return OK
 
 
 @command(
@@ -498,7 +461,7 @@ def _mechanisms(args: argparse.Namespace) -> int:
     ldpbayes models --json
     """,
 )
-def _models(args: argparse.Namespace) -> int:
+def _models(args: argparse.Namespace) -> None:
     rows = []
     for name in ldp.models.__all__:
         factory = getattr(ldp.models, name)
@@ -510,19 +473,6 @@ def _models(args: argparse.Namespace) -> int:
         rows.append({"name": name, "priors": priors, "description": model.summary, "takes": takes})
     texts = [f"{row['name']}({row['priors']})\n    {row['description']}\n    {row['takes']}" for row in rows]
     display(json.dumps(rows, indent=2) if args.json else "\n".join(texts))
-    return OK
-
-
-def _check_out(path: pathlib.Path | None, suffix: str, form: str, option: str = "--out") -> None:
-    if path is None:
-        return
-    if path.suffix != suffix:
-        raise BadInput(f"{option} {path}: {form}; give the name of a file that ends in {suffix}")
-    require("demo", *WRITER_PACKAGES.get(suffix, ()))
-    if path.is_dir():
-        raise BadInput(f"{option} {path} is a folder; give the name of a file")
-    if not path.absolute().parent.is_dir():
-        raise BadInput(f"{option}: there is no folder {path.absolute().parent}")
 
 
 def _write(path: pathlib.Path | None, write: Callable[[BinaryIO], object], say: Callable = display) -> None:
@@ -533,8 +483,20 @@ def _write(path: pathlib.Path | None, write: Callable[[BinaryIO], object], say: 
         say(f"\nwrote {path}")
 
 
-def _write_picture(path: pathlib.Path, figure: Any, say: Callable = display) -> None:
+@contextlib.contextmanager
+def _picture(
+    path: pathlib.Path, width: float, height: float, columns: int = 1, say: Callable = display
+) -> Iterator[np.ndarray]:
+    """Axes, side by side, of a picture that is written when they have been drawn on."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    yield figure.subplots(1, columns, squeeze=False)[0]
     _write(path, lambda file: figure.savefig(file, format="png", dpi=150), say)
+
+
+def _write_rows(path: pathlib.Path | None, rows: list) -> None:
+    _write(path, lambda file: csv.writer(utf_8.StreamWriter(file)).writerows(rows))
 
 
 def _sampler_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Set
 from typing import Any, NamedTuple, NoReturn
 
 from ldpbayes import __version__
-from ldpbayes.cli._inputs import FORMAT_PREFIX, PARAMETER_PREFIX, BadInput, option, parameter, parameters_of
+from ldpbayes._core.checks import require
+from ldpbayes.cli._inputs import FORMAT_PREFIX, PARAMETER_PREFIX, SPREADS, BadInput, option, parameter, parameters_of
 from ldpbayes.data.readers import formats
 from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import mechanism_names
@@ -36,6 +37,9 @@ FAMILY_OPTIONS |= {
 LABEL_LAWS = {"bernoulli": "BernoulliLogits", "laplace": "Laplace", "log_normal": "LogNormal"}
 LABEL_LAWS |= {"normal": "Normal", "poisson": "Poisson"}
 HIDDEN: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}  # options that the help leaves out
+# formats of outputs by the ending of the file, and the packages that write them: h5netcdf does not bring h5py along
+WRITERS = {".csv": ("CSV", ()), ".nc": ("NetCDF", ("h5netcdf", "h5py")), ".png": ("PNG", ("matplotlib",))}
+WRITERS |= {".npz": ("NumPy", ()), ".parquet": ("Parquet", ())}
 FEATURES_HELP = ".csv or .npy file with one row for each label; or columns of a .csv RELEASE, as age,rooms"
 
 
@@ -105,6 +109,25 @@ def _add_switch(group: Any, name: str, text: str) -> None:
     group.add_argument(name, action="store_true", help=text)
 
 
+def _add_output(group: Any, name: str, metavar: str, text: str, *endings: str, **more: Any) -> None:
+    """A file that is written, by default with the ending of `metavar`; its name is checked before any work."""
+    endings = endings or (pathlib.Path(metavar).suffix,)
+
+    def output(text: str) -> pathlib.Path:
+        path = pathlib.Path(text)
+        if path.suffix not in endings:
+            written = f"written as {' or '.join(WRITERS[ending][0] for ending in endings)}"
+            raise BadInput(f"{name} {path}: {written}; give the name of a file that ends in {' or '.join(endings)}")
+        require("demo", *WRITERS[path.suffix][1])
+        if path.is_dir():
+            raise BadInput(f"{name} {path} is a folder; give the name of a file")
+        if not path.absolute().parent.is_dir():
+            raise BadInput(f"{name}: there is no folder {path.absolute().parent}")
+        return path
+
+    _add(group, name, metavar, text, output, **more)
+
+
 def _add_sampler_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampler (NUTS)")
     _add(group, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
@@ -137,8 +160,8 @@ def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     _add(fit, "--formula", "TEXT", formula)
     family = "for --formula: normal, student_t, poisson or bernoulli (default: normal)"
     _add(fit, "--family", "NAME", family, default="normal")
-    _add(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ", pathlib.Path)
-    _add(fit, "--plot", "FILE.png", "draw density and cdf of original numbers, and released values", pathlib.Path)
+    _add_output(fit, "--out", "FILE.nc", "write the posterior as NetCDF, for ArviZ")
+    _add_output(fit, "--plot", "FILE.png", "draw density and cdf of original numbers, and released values")
     _add(fit, "--features", "FILE", f"for label_regression, or (.csv) for --formula: {FEATURES_HELP}", pathlib.Path)
     _add_switch(fit, "--no-sketch", "give the model the records instead of a sketch")
     _add_switch(fit, "--no-progress", "no progress bar (or progress lines, if stderr is a file)")
@@ -162,7 +185,7 @@ def _add_bootstrap_options(bootstrap: argparse.ArgumentParser) -> None:
     _add(group, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
     _add(group, "--kind", "NAME", "intervals: percentile (default), pivotal, studentised or log", default="percentile")
     _add_switch(group, "--match", "correct the bias by matched replicates")
-    _add(group, "--out", "FILE.nc", "write the replicates as NetCDF", pathlib.Path)
+    _add_output(group, "--out", "FILE.nc", "write the replicates as NetCDF")
 
 
 def _add_regress_options(regress: argparse.ArgumentParser) -> None:
@@ -174,14 +197,14 @@ def _add_regress_options(regress: argparse.ArgumentParser) -> None:
     _add(regress, "--penalty", "X", "prior precision of a slope (default: the most probable one)", float)
     _add_switch(regress, "--no-intercept", "without an intercept: the predictor is 0 if all features are 0")
     _add(regress, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
-    _add(regress, "--out", "FILE.csv", "write the estimates of the parameters", pathlib.Path)
+    _add_output(regress, "--out", "FILE.csv", "write the estimates of the parameters")
 
 
 def _add_release_options(release: argparse.ArgumentParser) -> None:
     _add(release, "data", "DATA", ".csv file of original records; no message quotes a record", pathlib.Path)
     _add_csv_options(release, {"clip"}, private=True)
     _add_switch(release, "--clip", "clip numbers to the bounds; without it, numbers beyond them are an error")
-    _add(release, "--out", "FILE", "new release file, .npz or .parquet", pathlib.Path, required=True)
+    _add_output(release, "--out", "FILE", "new release file, .npz or .parquet", ".npz", ".parquet", required=True)
 
 
 def _add_table_options(table: argparse.ArgumentParser) -> None:
@@ -197,7 +220,7 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
         kind = kind if kind is str else parameter
         table.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **HIDDEN)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
-    for name in ("scale", "standard_deviation", "variance"):
+    for name in SPREADS:
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
         table.add_argument(option(name), f"{option(name)}-column", metavar="X|NAME,...", help=text, type=parameter)
     _add(table, "--sensitivity", "X", "largest change of a value by one person (or state --privacy)", float)
@@ -211,7 +234,7 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--level", "P", "probability of the intervals (default: 0.9)", _probability, 0.9)
     _add(table, "--samples", "N", "number of draws of the table (default: 1000)", _integer(2), 1000)
     _add(table, "--seed", "N", "random seed (default: 0)", _integer(0), 0)
-    _add(table, "--out", "FILE.csv", "write the cells and ratios: means, sd and intervals", pathlib.Path)
+    _add_output(table, "--out", "FILE.csv", "write the cells and ratios: means, sd and intervals")
 
 
 def _add_sketch_options(sketch: argparse.ArgumentParser) -> None:
@@ -222,7 +245,7 @@ def _add_sketch_options(sketch: argparse.ArgumentParser) -> None:
     _add(sketch, "--column", "NAME", "column of the values; for rows several (default: value)", action="append")
     _add(sketch, "--levels", "A,B,...", "words in the column that stand for the categories 0, 1, ...", _words, ())
     _add_switch(sketch, "--different-people", "nobody is in two FILEs: state the guarantee of one release")
-    _add(sketch, "--out", "FILE.npz", "file of the sketch", pathlib.Path, required=True)
+    _add_output(sketch, "--out", "FILE.npz", "file of the sketch", required=True)
     _add_switch(sketch, "--no-progress", "no progress bar")
 
 
@@ -235,7 +258,7 @@ def _add_design_options(design: argparse.ArgumentParser) -> None:
     _add(design, "--people", "N", "number of people (default: 1000)", _integer(1), 1000)
     _add(design, "--width", "X", "also print the number of people that an interval of width X needs", float)
     _add(design, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
-    _add(design, "--plot", "FILE.png", "draw widths of intervals against epsilon, for N and 10 N people", pathlib.Path)
+    _add_output(design, "--plot", "FILE.png", "draw widths of intervals against epsilon, for N and 10 N people")
     _add(design, "--of", "NAME", "for --plot: a parameter, mean or median (default: the first parameter)")
 
 
@@ -254,7 +277,7 @@ def _add_calibrate_options(calibrate: argparse.ArgumentParser) -> None:
     _add(calibrate, "--samples", "N", "draws kept of each; every fifth is used (default: 500)", _integer(5), 500)
     saved = "save finished posteriors in this folder, and resume from there after an interrupt"
     _add(calibrate, "--checkpoints", "FOLDER", saved, pathlib.Path)
-    _add(calibrate, "--plot", "FILE.png", "draw empirical cdfs of ranks, one panel for each study", pathlib.Path)
+    _add_output(calibrate, "--plot", "FILE.png", "draw empirical cdfs of ranks, one panel for each study")
     _add_switch(calibrate, "--no-progress", "no progress bar (or progress lines, if stderr is a file)")
 
 

@@ -32,8 +32,8 @@ from ldpbayes.data.category_sketches import joined_sketch
 from ldpbayes.data.release import doubts_about
 from ldpbayes.laws.compound import law_of_records, unwrapped
 from ldpbayes.likelihood import law_of_nodes
+from ldpbayes.likelihood.closed_forms import is_own
 from ldpbayes.likelihood.privatized import privatized_law
-from ldpbayes.likelihood.registry import is_own
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import joined_mechanism

@@ -2,16 +2,15 @@
 
 from ldpbayes.laws.families import Family, register_family
 from ldpbayes.laws.smooth_density import SmoothDensity, SmoothMass
+from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.closed_forms._regressions import (
     ChebyshevExpansion,
     RegressionRows,
-    SumOfStatistics,
     linear_rows,
     linear_statistics,
     logistic_statistics,
 )
 from ldpbayes.likelihood.privatized import Privatized, law_of_nodes
-from ldpbayes.likelihood.registry import register_closed_form
 
 __all__ = [
     "ChebyshevExpansion",
@@ -20,7 +19,6 @@ __all__ = [
     "RegressionRows",
     "SmoothDensity",
     "SmoothMass",
-    "SumOfStatistics",
     "law_of_nodes",
     "linear_rows",
     "linear_statistics",

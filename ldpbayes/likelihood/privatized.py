@@ -19,10 +19,8 @@ from ldpbayes.data.panel_sketch import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS
 from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
 from ldpbayes.laws.families import family_of, is_narrow, unexpanded
 from ldpbayes.likelihood import latent
-from ldpbayes.likelihood._channel import build_channel
+from ldpbayes.likelihood.closed_forms import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
-from ldpbayes.likelihood.latent import check_nodes, integrated, is_needed, latent_nodes, log_sum_over_counts
-from ldpbayes.likelihood.registry import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.reporting import Floored
 from ldpbayes.numerics.arrays import distinct
@@ -97,7 +95,7 @@ class Privatized(dist.Distribution):
                 hint = for_rows if mechanism.record_shape else "use method='channel'"
                 pair = f"{type(base_dist).__name__} under {type(mechanism).__name__}"
                 raise ValueError(f"no closed form for {pair}; {hint}")
-            check_nodes(self._law, mechanism)
+            latent.check_nodes(self._law, mechanism)
         batch_shape = lax.broadcast_shapes(base_dist.batch_shape, mechanism.batch_shape)
         super().__init__(batch_shape, mechanism.event_shape, validate_args=validate_args)
 
@@ -140,7 +138,8 @@ class Privatized(dist.Distribution):
     @property
     def is_narrow(self) -> jax.Array:
         """Whether the law of records is narrow beside the panels of a channel, which then cannot be exact."""
-        return is_narrow(self._law, latent_nodes(self._law, self.mechanism).edges, latent.VERY_NARROW_PANEL_SHARE)
+        edges = latent.latent_nodes(self._law, self.mechanism).edges
+        return is_narrow(self._law, edges, latent.VERY_NARROW_PANEL_SHARE)
 
     def cdf(self, value: Any) -> jax.Array:
         """Return P(z ≤ value) for a released number z. A released NaN counts as larger than every number.
@@ -173,7 +172,7 @@ class Privatized(dist.Distribution):
         if isinstance(law, dist.Delta):
             mean, variance = self.mechanism.moments(law.v)
             return jnp.broadcast_to(mean, shape), jnp.broadcast_to(variance, shape)
-        x, mass = latent_nodes(law, self.mechanism, self.panels).points(law, 1 + len(self.batch_shape))
+        x, mass = latent.latent_nodes(law, self.mechanism, self.panels).points(law, 1 + len(self.batch_shape))
         means, variances = self.mechanism.moments(x)
         mass = mass.reshape(mass.shape + (1,) * (means.ndim - mass.ndim))
         mean = jnp.sum(mass * means, axis=0)
@@ -189,15 +188,15 @@ def _by_numbers(
     # a channel, in which probabilities are not kept as logs, is for noise that reaches from one bound to the other
     whole = (mechanism.clips and mechanism.domain.is_discrete) or not mechanism.bounded
     if whole and base.support.is_discrete:
-        return log_sum_over_counts(base, mechanism, z)
+        return latent.log_sum_over_counts(base, mechanism, z)
     if base.support.is_discrete or not _follows(base, mechanism, z, method, panels):
-        return build_channel(base, mechanism, z, panels).log_prob(base)
-    return integrated(base, mechanism, z)
+        return latent.build_channel(base, mechanism, z, panels).log_prob(base)
+    return latent.integrated(base, mechanism, z)
 
 
 def _follows(base: dist.Distribution, mechanism: Any, z: Array, method: str, panels: int | None) -> bool:
     if method in BY_CHANNEL and method in BY_QUADRATURE:
-        return panels is None and is_needed(base, mechanism, z)
+        return panels is None and latent.is_needed(base, mechanism, z)
     return method in BY_QUADRATURE
 
 
@@ -284,7 +283,7 @@ class PreparedLikelihood:
         """Of released values (m,) with weights (m,); or of columns (m, parts), for a mechanism each."""
         Privatized(law, mechanism, method="channel")
         noisy = mechanism.perturbing if mechanism.omits_noise else mechanism
-        return cls(mechanism, values, weights.ravel(), build_channel(law, noisy, values, panels))
+        return cls(mechanism, values, weights.ravel(), latent.build_channel(law, noisy, values, panels))
 
     def log_prob(self, law: dist.Distribution) -> jax.Array:
         log_prob = for_all_records(lambda law, *_: self.channel.log_prob(law))

@@ -149,7 +149,7 @@ def test_a_plan_names_mechanisms_and_budgets_and_how_many_people_are_needed(tmp_
         ({"--at": "prob=0.3"}, "unexpected keyword"),
         ({"--mechanism": "randomised_response"}, "did you mean randomized_response"),
         ({"--lower": "0"}, "none of the mechanisms has an option --lower"),
-        ({"--plot": "plan.jpg"}, "pictures are PNG"),
+        ({"--plot": "plan.jpg"}, "written as PNG"),
         ({"--people": "0"}, "at least 1"),
     ],
 )
@@ -212,7 +212,7 @@ def test_files_are_sketched_and_the_sketch_is_fitted(tmp_path, capsys, monkeypat
             "records would count twice",
         ),
         (["sketch", "monday.csv", "--out", "x.npz"], "the file does not state its mechanism"),
-        (["sketch", "monday.csv", *LAPLACE, "--out", "x.nc"], "sketches are NumPy files"),
+        (["sketch", "monday.csv", *LAPLACE, "--out", "x.nc"], "written as NumPy"),
         (
             ["bootstrap", "one.npz", "--family", "poisson", "--count", "9"],
             "one.npz is a sketch, but",
@@ -533,7 +533,7 @@ def test_pictures_of_other_models_and_releases_are_refused_before_sampling(answe
     ldp.Release([3.0], ldp.LaplaceMechanism(1.0, sensitivity=1.0)).save(tmp_path / "sum.npz")
     code, err = refused(capsys, "fit", tmp_path / "sum.npz", "--model", "clipped_gaussian", *picture)
     assert code == 2 and "--plot: a density needs a mechanism that clips numbers to bounds" in err
-    for path, problem in (("x.pdf", "pictures are PNG; give"), ("missing/x.png", "--plot: there is no folder")):
+    for path, problem in (("x.pdf", "written as PNG; give"), ("missing/x.png", "--plot: there is no folder")):
         code, err = refused(capsys, "fit", numbers, "--model", "clipped_gaussian", "--plot", tmp_path / path)
         assert code == 2 and problem in err
 
@@ -554,7 +554,8 @@ def test_the_installed_command_fits_a_users_model_quietly_and_keeps_compiled_cod
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     del environment["LDPBAYES_NO_CACHE"]
     options = ["--model", str(path), "--quiet", "--samples", "600"]
-    command = [sys.executable, "-m", "ldpbayes.cli", "fit", str(answers), *options]
+    script = "import sys; from ldpbayes.cli import main; sys.exit(main())"  # as the command's own
+    command = [sys.executable, "-c", script, "fit", str(answers), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

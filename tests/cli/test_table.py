@@ -151,7 +151,7 @@ def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
             [*PLAIN, "--threshold", "50"],
             "column 'n' holds -3.0 for Ohio, Allen and 1 other cells: possible values are whole numbers, threshold 50",
         ),
-        (("", ""), [*PLAIN, "--out", "cells.nc"], "cells are written as CSV"),
+        (("", ""), [*PLAIN, "--out", "cells.nc"], "written as CSV"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(counts, change, argv, message, capsys):

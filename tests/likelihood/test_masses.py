@@ -10,8 +10,8 @@ from scipy import integrate, stats
 
 import ldpbayes as ldp
 from ldpbayes.laws.families import log_mass_outside
+from ldpbayes.likelihood.closed_forms import with_unperturbed
 from ldpbayes.likelihood.latent import latent_nodes
-from ldpbayes.likelihood.registry import with_unperturbed
 
 pytestmark = pytest.mark.usefixtures("x64")
 

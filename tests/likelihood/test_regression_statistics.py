@@ -10,7 +10,8 @@ import pytest
 from scipy import integrate, special, stats
 
 import ldpbayes as ldp
-from ldpbayes.likelihood import SumOfStatistics, linear_rows, linear_statistics, logistic_statistics
+from ldpbayes.likelihood import linear_rows, linear_statistics, logistic_statistics
+from ldpbayes.likelihood.closed_forms._regressions import SumOfStatistics
 
 pytestmark = pytest.mark.usefixtures("x64")
 

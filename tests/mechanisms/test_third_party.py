@@ -18,8 +18,8 @@ from scipy import integrate, stats
 
 import ldpbayes as ldp
 from ldpbayes.cli import main as cli
+from ldpbayes.likelihood import closed_forms as _dispatch
 from ldpbayes.likelihood import law_of_nodes
-from ldpbayes.likelihood import registry as _dispatch
 from ldpbayes.mechanisms import registry as _registry
 from tests.programs import constant, log_prob
 

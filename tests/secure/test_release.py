@@ -278,7 +278,7 @@ def test_the_command_never_overwrites_a_file(folder, capsys, monkeypatch):
     (folder / "z.npz").write_text("mine")
     code, _, err = run(capsys, *words, "--out", "z.npz")
     assert code == 2 and "--out z.npz exists, and is not overwritten" in err
-    for out, message in (("people.csv", "releases end in .npz or .parquet"), ("no/z.npz", "no folder")):
+    for out, message in (("people.csv", "ends in .npz or .parquet"), ("no/z.npz", "no folder")):
         code, _, err = run(capsys, *words, "--out", out)
         assert code == 2 and message in err
     code, _, err = run(capsys, *words)

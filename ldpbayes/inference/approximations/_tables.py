@@ -28,8 +28,8 @@ from ldpbayes.inference.density import Density, given
 from ldpbayes.inference.problem import Problem
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
+from ldpbayes.likelihood.closed_forms import closed_form
 from ldpbayes.likelihood.privatized import Privatized
-from ldpbayes.likelihood.registry import closed_form
 from ldpbayes.numerics.arrays import distinct, width_classes
 
 MIN_TABULATED_ROWS = 10  # values of a site from which on it is tabulated

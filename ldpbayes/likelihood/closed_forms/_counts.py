@@ -16,8 +16,8 @@ from ldpbayes._core.tracing import array_of, is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws import families
 from ldpbayes.laws.counts import negative_binomial_parameters
+from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.latent import log_sum_over_counts
-from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics import tails

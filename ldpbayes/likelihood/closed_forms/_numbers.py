@@ -12,16 +12,15 @@ import numpyro.distributions as dist
 from jax.lax import stop_gradient
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-import ldpbayes.noise as laws
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws.normal import normal_log_density
-from ldpbayes.likelihood.registry import closed_form, register_closed_form
+from ldpbayes.likelihood.closed_forms import closed_form, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
 from ldpbayes.mechanisms.reporting import Reported
-from ldpbayes.noise import Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
+from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, IndependentGaussian, Laplace, SymmetricLaplace
 from ldpbayes.numerics import special
 from ldpbayes.numerics.special import log_ndtr, log_normal, log_sum, log_tilted_normal, logsumexp, stacked
 
@@ -30,29 +29,27 @@ MIXING_NODES = 64  # of the mixing rule under symmetric Laplace noise
 PRODUCT_NODES = {1: 64, 2: 48, 3: 32}  # of the mixing rule in each column, by the number of columns
 
 
-@register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=True)
+@register_closed_form(dist.Normal, (Laplace, SymmetricLaplace))
 def normal_laplace(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    """Clipped normal data with Laplace noise: atoms, integrals left and right of z ([KJKH] supplement 10.1, eq. 28)."""
+    """Normal data, clipped or not, with Laplace noise: integrals left and right of z, and atoms ([KJKH] supplement
+    10.1, eq. 28).
+    """
     lower, upper, rate = mechanism.lower, mechanism.upper, 1.0 / mechanism.noise.resolution
-    nearest, tilt = jnp.clip(z, lower, upper), rate * base.scale
-    a, x, b = ((point - base.loc) / base.scale for point in (lower, nearest, upper))
-    # both sides of z, and both atoms, in one call each: compilation time grows with the traced graph
-    below, above = log_ndtr(stacked(a, -b))
-    a, x, b, tilt = jnp.broadcast_arrays(a, x, b, tilt)
-    inside = log_tilted_normal(jnp.stack([a, x]), jnp.stack([x, b]), jnp.stack([tilt, -tilt]), x)
-    atoms = below - rate * jnp.abs(z - lower), above - rate * jnp.abs(z - upper)
-    return jnp.log(0.5 * rate) + logsumexp(*atoms, *(inside - rate * jnp.abs(z - nearest)))
-
-
-@register_closed_form(dist.Normal, (Laplace, SymmetricLaplace), bounded=False)
-def normal_laplace_unclipped(base: dist.Normal, mechanism: Additive, z: Array) -> jax.Array:
-    rate = 1.0 / mechanism.noise.resolution
-    x, tilt = jnp.broadcast_arrays((z - base.loc) / base.scale, rate * base.scale)
-    # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
-    start = stop_gradient(jnp.minimum(x, tilt)) - VANISHING_DEVIATIONS
-    end = stop_gradient(jnp.maximum(x, -tilt)) + VANISHING_DEVIATIONS
-    sides = log_tilted_normal(jnp.stack([start, x]), jnp.stack([x, end]), jnp.stack([tilt, -tilt]), x)
-    return jnp.log(0.5 * rate) + logsumexp(*sides)
+    nearest = jnp.clip(z, lower, upper) if mechanism.bounded else z
+    x, tilt = jnp.broadcast_arrays((nearest - base.loc) / base.scale, rate * base.scale)
+    if mechanism.bounded:
+        a, b = ((bound - base.loc) / base.scale for bound in (lower, upper))
+        # both sides of z, and both atoms, in one call each: compilation time grows with the traced graph
+        below, above = log_ndtr(stacked(a, -b))
+        atoms = [below - rate * jnp.abs(z - lower), above - rate * jnp.abs(z - upper)]
+        beyond = rate * jnp.abs(z - nearest)
+    else:
+        # exp(tilt s) φ(s) has its mean at the tilt: the integrals end where nothing is left of them
+        a = stop_gradient(jnp.minimum(x, tilt)) - VANISHING_DEVIATIONS
+        b = stop_gradient(jnp.maximum(x, -tilt)) + VANISHING_DEVIATIONS
+        atoms, beyond = [], 0.0
+    inside = log_tilted_normal(stacked(a, x), stacked(x, b), stacked(tilt, -tilt), x) - beyond
+    return jnp.log(0.5 * rate) + logsumexp(*atoms, *inside)
 
 
 @register_closed_form(dist.Normal, Gaussian, bounded=True)
@@ -76,7 +73,7 @@ def normal_gaussian_unclipped(base: dist.Normal, mechanism: Additive, z: Array) 
     return log_normal(z, base.loc, jnp.sqrt(base.scale * base.scale + noise * noise))
 
 
-@register_closed_form(dist.Normal, (laws.DiscreteLaplace, laws.DiscreteGaussian))
+@register_closed_form(dist.Normal, (DiscreteLaplace, DiscreteGaussian))
 def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
     """Normal numbers with discrete noise by its formula continued to real numbers (`Noise.continued`). Unclipped, its
     sum over z is, but for 2 exp(−2π²σ²), 1 − 2 exp(−2π²s²) (Gaussian) or 2s·tanh(1/(2s)) (Laplace noise).
@@ -90,7 +87,7 @@ def normal_discrete(base: dist.Normal, mechanism: Any, z: Array) -> jax.Array:
 
 def _smooth(noise: Any) -> Any:
     """The continuous noise whose density the mass of a discrete one is proportional to."""
-    kind = {laws.DiscreteLaplace: Laplace, laws.DiscreteGaussian: Gaussian}.get(type(noise))
+    kind = {DiscreteLaplace: Laplace, DiscreteGaussian: Gaussian}.get(type(noise))
     return unchecked(kind, noise.scale) if kind else noise
 
 
@@ -102,14 +99,14 @@ def _over_continuous(noise: Any) -> jax.Array:
 
 @register_closed_form(dist.Normal, Reported, bounded=False)
 def normal_reported(base: dist.Normal, rule: Reported, z: Array) -> jax.Array:
-    if not isinstance(rule.noise, (*_LAPLACE, Gaussian, laws.DiscreteGaussian)):
+    if not isinstance(rule.noise, (*_LAPLACE, Gaussian, DiscreteGaussian)):
         raise ValueError(f"the law of a Normal in a reporting rule without bounds is unknown for {rule.noise!r}")
     form: Any = closed_form(base, rule.innermost)
     between = functools.partial(_in_interval, base, rule.noise)
     return rule.by_intervals(z, lambda at: form(base, rule.innermost, at), between)
 
 
-_LAPLACE = (Laplace, SymmetricLaplace, laws.DiscreteLaplace)
+_LAPLACE = (Laplace, SymmetricLaplace, DiscreteLaplace)
 
 
 def _in_interval(base: dist.Normal, noise: Any, low: Array, high: Array) -> jax.Array:

@@ -16,8 +16,8 @@ from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked, ends_of, refu
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.laws.normal import normal_log_density
+from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.closed_forms._numbers import mixing_precisions, mixing_rule, normal_rows_gaussian
-from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import LogisticRecordsMechanism
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Gaussian, IndependentGaussian, SymmetricLaplace
@@ -32,30 +32,20 @@ FEWEST_SCALES = 36  # nodes over the scale of symmetric Laplace noise, where the
 
 
 class SumOfStatistics(dist.Distribution):
-    """Normal law of a sum of statistics over independent records, an approximation by the central limit theorem.
-
-    Parameters
-    ----------
-    each_mean, each_covariance : array (p,) and (p, p)
-        Mean and covariance of the p statistics of one record. The covariance may be singular.
-    count : array_like
-        Number of records in the sum, which may be a latent variable.
+    """Normal law of a sum of statistics over `count` independent records, which may be a latent variable: an
+    approximation by the central limit theorem. The covariance of the statistics of one record may be singular.
     """
 
-    arg_constraints = {
-        "each_mean": constraints.real_vector,
-        "each_covariance": constraints.independent(constraints.real, 2),
-        "count": constraints.positive,
-    }
     support = constraints.real_vector
+    pytree_data_fields = ("each_mean", "each_covariance", "count")
     mean = property(lambda self: jnp.asarray(self.count)[..., None] * self.each_mean)
     covariance_matrix = property(lambda self: jnp.asarray(self.count)[..., None, None] * self.each_covariance)
     variance = property(lambda self: jnp.diagonal(self.covariance_matrix, axis1=-2, axis2=-1))
 
-    def __init__(self, each_mean: Array, each_covariance: Array, count: Array, *, validate_args: bool | None = None):
+    def __init__(self, each_mean: Array, each_covariance: Array, count: Array) -> None:
         self.each_mean, self.each_covariance, self.count = each_mean, each_covariance, count
         batch = jnp.broadcast_shapes(jnp.shape(each_mean)[:-1], jnp.shape(each_covariance)[:-2], jnp.shape(count))
-        super().__init__(batch, jnp.shape(each_mean)[-1:], validate_args=validate_args)
+        super().__init__(batch, jnp.shape(each_mean)[-1:])
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         # not Cholesky: statistics that do not vary, such as those of a constant column, make it singular

@@ -12,8 +12,8 @@ from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws.compound import Grouped
 from ldpbayes.laws.families import CATEGORICAL, family_of, log_prob_on_support
+from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.latent import latent_nodes
-from ldpbayes.likelihood.registry import register_closed_form
 from ldpbayes.mechanisms import PureProtocol, RandomizedResponse, TransitionMatrix
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
 from ldpbayes.numerics.arrays import CACHE_SIZE, bit_product, by_rows, pays

@@ -1,7 +1,0 @@
-"""Lets ``python -m ldpbayes.cli`` run the command line."""
-
-import sys
-
-from ldpbayes.cli import main
-
-sys.exit(main())
