@@ -37,7 +37,7 @@ from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import mechanism_names
-from ldpbayes.mechanisms.registry import mechanism_class, summary_of
+from ldpbayes.mechanisms.protocol import mechanism_class, summary_of
 from ldpbayes.plots import plot_calibration, plot_density, plot_design
 from ldpbayes.tables import true_table
 

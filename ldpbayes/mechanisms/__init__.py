@@ -38,8 +38,14 @@ from ldpbayes.mechanisms._regression import (
 )
 from ldpbayes.mechanisms.additive import AdditiveMechanism
 from ldpbayes.mechanisms.design import Histogram, explained_variance, optimal_half_width, optimal_interval
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
-from ldpbayes.mechanisms.registry import mechanism_from_spec, mechanism_names, register
+from ldpbayes.mechanisms.protocol import (
+    DiscreteMechanism,
+    Mechanism,
+    NumericMechanism,
+    mechanism_from_spec,
+    mechanism_names,
+    register,
+)
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 
 __all__ = [

@@ -14,12 +14,11 @@ from ldpbayes._core.pytrees import optional, ruled, static, unchecked
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
-from ldpbayes.mechanisms.protocol import PiecewiseConstant
-from ldpbayes.mechanisms.registry import registered_dataclass
+from ldpbayes.mechanisms.protocol import PiecewiseConstant, registered
 from ldpbayes.privacy import Guarantee, LaplaceTradeoff, gaussian_scale
 
 
-@registered_dataclass(
+@registered(
     "laplace", "Laplace noise for a privacy budget, on a clipped number, on columns of a row, or on a statistic."
 )
 class LaplaceMechanism(Additive):
@@ -75,7 +74,7 @@ class _StatedDeviation(Additive):
     perturbed: ColumnSubset = static(default=None)
 
 
-@registered_dataclass(
+@registered(
     "symmetric_laplace", "Symmetric multivariate Laplace noise on a clipped number or on clipped columns of a row."
 )
 class SymmetricLaplaceMechanism(_StatedDeviation):
@@ -98,9 +97,7 @@ class SymmetricLaplaceMechanism(_StatedDeviation):
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.SymmetricLaplace, self.scale)))
 
 
-@registered_dataclass(
-    "independent_laplace", "Independent Laplace noise on a number, or in every perturbed column of a row."
-)
+@registered("independent_laplace", "Independent Laplace noise on a number, or in every perturbed column of a row.")
 class IndependentLaplaceMechanism(_StatedDeviation):
     """Independent Laplace noise on a number, or in every perturbed column of a row.
 
@@ -111,7 +108,7 @@ class IndependentLaplaceMechanism(_StatedDeviation):
     noise = property(lambda self: unchecked(laws.WithPublicRecords, unchecked(laws.Laplace, self.scale / math.sqrt(2))))
 
 
-@registered_dataclass("zero_inflated_laplace", "Symmetric Laplace noise that is omitted for some records at random.")
+@registered("zero_inflated_laplace", "Symmetric Laplace noise that is omitted for some records at random.")
 class ZeroInflatedLaplaceMechanism(Additive):
     """Symmetric Laplace noise that is omitted for some records at random ([LCQ] Definition 3.1).
 
@@ -143,9 +140,7 @@ class ZeroInflatedLaplaceMechanism(Additive):
         return unchecked(laws.ZeroInflated, unchecked(laws.SymmetricLaplace, self.scale), self.zero_probability)
 
 
-@registered_dataclass(
-    "gaussian", "Gaussian noise for a privacy target, on a number, on columns of a row, or on a statistic."
-)
+@registered("gaussian", "Gaussian noise for a privacy target, on a number, on columns of a row, or on a statistic.")
 class GaussianMechanism(Additive):
     """Gaussian noise for a privacy target, added to a number, to columns of a row, or to a statistic ([BW] Theorem 8).
 
@@ -225,7 +220,7 @@ def _diameter(mechanism: Additive, norm: int) -> Array:
     return float(distance) if concrete else distance
 
 
-@registered_dataclass("staircase", "Staircase noise for a privacy budget, on a clipped number.")
+@registered("staircase", "Staircase noise for a privacy budget, on a clipped number.")
 class StaircaseMechanism(Additive, PiecewiseConstant):
     """Staircase noise for a privacy budget, added to a clipped number ([GV]).
 
@@ -280,9 +275,7 @@ class _WholeNumberMechanism(Additive):
         super().__post_init__()
 
 
-@registered_dataclass(
-    "discrete_laplace", "Discrete Laplace (geometric) noise on a whole number: P(noise = k) ∝ exp(−|k|/scale)."
-)
+@registered("discrete_laplace", "Discrete Laplace (geometric) noise on a whole number: P(noise = k) ∝ exp(−|k|/scale).")
 class DiscreteLaplaceMechanism(_WholeNumberMechanism):
     """Discrete Laplace (geometric) noise on a whole number: P(noise = k) ∝ exp(−|k|/scale) ([GRS]).
 
@@ -307,9 +300,7 @@ class DiscreteLaplaceMechanism(_WholeNumberMechanism):
     noise = property(lambda self: unchecked(laws.DiscreteLaplace, self.scale))
 
 
-@registered_dataclass(
-    "discrete_gaussian", "Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²))."
-)
+@registered("discrete_gaussian", "Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)).")
 class DiscreteGaussianMechanism(_WholeNumberMechanism):
     """Discrete Gaussian noise on a whole number: P(noise = k) ∝ exp(−k²/(2 scale²)) ([CKS]).
 

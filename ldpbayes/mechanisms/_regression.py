@@ -18,8 +18,7 @@ from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_numbers
-from ldpbayes.mechanisms.protocol import NumericMechanism
-from ldpbayes.mechanisms.registry import registered_dataclass
+from ldpbayes.mechanisms.protocol import NumericMechanism, registered
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs, packed, unpacked
 from ldpbayes.privacy import GaussianTradeoff, Guarantee, gaussian_scale, linear_sensitivity, logistic_sensitivity
@@ -79,7 +78,7 @@ class _Regression(Columnwise):
         return x, y
 
 
-@registered_dataclass("linear_records", "Gaussian noise on covariates in a ball and on a bounded response.")
+@registered("linear_records", "Gaussian noise on covariates in a ball and on a bounded response.")
 class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a bounded response y ([KJKH] sec. 3.2.3 and 12.1).
 
@@ -160,7 +159,7 @@ class LinearRecordsMechanism(_Regression, Additive):
         return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
 
 
-@registered_dataclass("logistic_records", "Gaussian noise on covariates in a ball, and randomized response on a label.")
+@registered("logistic_records", "Gaussian noise on covariates in a ball, and randomized response on a label.")
 class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, and randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
@@ -376,7 +375,7 @@ class StatisticsMechanism(_Regression, Additive):
         return sentences
 
 
-@registered_dataclass(
+@registered(
     "linear_statistics", "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records."
 )
 class LinearStatisticsMechanism(StatisticsMechanism):
@@ -405,7 +404,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     """
 
 
-@registered_dataclass(
+@registered(
     "logistic_statistics", "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum."
 )
 class LogisticStatisticsMechanism(StatisticsMechanism):

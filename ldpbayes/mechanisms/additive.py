@@ -18,9 +18,9 @@ from ldpbayes._core.pytrees import check_fields, optional, static, unchecked
 from ldpbayes._core.tabular import column_names, rows_of
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, Key
+from ldpbayes.mechanisms import protocol
 from ldpbayes.mechanisms.plausibility import implausible_numbers
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
-from ldpbayes.mechanisms.registry import registered_dataclass
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, registered
 from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.privacy import Guarantee, Tradeoff
@@ -372,7 +372,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
     def _validated(self, values: np.ndarray) -> np.ndarray:
         """Finite numbers, those at a bound as `snapped` has them; public records must be between the bounds."""
         if self.noise.discrete:
-            return checked_integers(values, type(self).__name__)
+            return protocol.checked_integers(values, type(self).__name__)
         values = values.astype(int) if values.dtype == bool else values
         if not self.omits_noise or not is_concrete(self):
             return values
@@ -404,9 +404,7 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
         return implausible_numbers(values.T[list(self.index)], laws, noisy, self.noise.depth, names)
 
 
-@registered_dataclass(
-    "additive", "Noise of any law on a clipped number, on columns of a row, or on a statistic of many records."
-)
+@registered("additive", "Noise of any law on a clipped number, on columns of a row, or on a statistic of many records.")
 class AdditiveMechanism(Additive):
     """Noise of any law, added to a clipped number, to columns of a row, or to a statistic of many records.
 
