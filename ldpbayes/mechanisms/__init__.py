@@ -37,7 +37,7 @@ from ldpbayes.mechanisms._regression import (
     StatisticsMechanism,
 )
 from ldpbayes.mechanisms.additive import AdditiveMechanism
-from ldpbayes.mechanisms.design import Histogram, explained_variance, optimal_half_width, optimal_interval
+from ldpbayes.mechanisms.design import explained_variance, optimal_half_width, optimal_interval
 from ldpbayes.mechanisms.protocol import (
     DiscreteMechanism,
     Mechanism,
@@ -57,7 +57,6 @@ __all__ = [
     "Floored",
     "GaussianMechanism",
     "HadamardResponse",
-    "Histogram",
     "Incomplete",
     "IndependentLaplaceMechanism",
     "LaplaceMechanism",

@@ -23,13 +23,13 @@ class Histogram(NamedTuple):
         Density in each bin, not negative. Functions that take a histogram normalise the densities.
     """
 
-    nodes: Array
-    densities: Array
+    nodes: np.ndarray
+    densities: np.ndarray
 
     @property
     def probabilities(self) -> np.ndarray:
         """Probability of each bin, an array (k,)."""
-        return np.asarray(self.densities) * np.diff(self.nodes)
+        return self.densities * np.diff(self.nodes)
 
     @property
     def cumulative(self) -> np.ndarray:
@@ -39,7 +39,7 @@ class Histogram(NamedTuple):
     @property
     def midpoints(self) -> np.ndarray:
         """Middle of each bin, an array (k,)."""
-        return (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2
+        return (self.nodes[1:] + self.nodes[:-1]) / 2
 
     @property
     def mean(self) -> float:
@@ -54,11 +54,11 @@ class Histogram(NamedTuple):
 
     def quantiles(self, probabilities: Array) -> np.ndarray:
         """Return the quantiles of the density for `probabilities` in [0, 1]."""
-        return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
+        return np.interp(probabilities, self.cumulative, self.nodes)
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
         """Return the interval that spans the bins of highest density, as many as give it a `probability` in (0, 1]."""
-        densities, mass = np.asarray(self.densities), self.cumulative
+        densities, mass = self.densities, self.cumulative
         highest = np.argsort(-densities)[: np.count_nonzero(densities)]
         # the first and the last bin that the one, two, ... highest span, and the probability from the one to the other
         first, last = np.minimum.accumulate(highest), np.maximum.accumulate(highest)
@@ -70,12 +70,9 @@ class Histogram(NamedTuple):
 
     def within(self, lower: float, upper: float) -> "Histogram":
         """Return the conditional density, given lower < y < upper; ValueError if this has probability zero."""
-        inside = (np.asarray(self.nodes) > lower) & (np.asarray(self.nodes) < upper)
-        nodes = np.concatenate([[lower], np.asarray(self.nodes)[inside], [upper]])
-        bins = np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2) - 1
-        outside = (bins < 0) | (bins >= len(self.densities))
-        densities = np.where(outside, 0.0, np.asarray(self.densities)[np.clip(bins, 0, len(self.densities) - 1)])
-        return checked_histogram((nodes, densities))
+        nodes = np.unique(np.clip([lower, *self.nodes, upper], lower, upper))
+        densities = np.pad(self.densities, 1)  # with those below and above all nodes
+        return checked_histogram((nodes, densities[np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2)]))
 
 
 def increasing(name: str, value: Any, least: int) -> np.ndarray:

@@ -349,16 +349,11 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if different_people or (len(wholes) == 1 and None not in wholes):
         return "\n".join([f"{len(guarantees)} releases about different people. What each promises:", *lines])
     # basic composition: epsilons add up, and deltas; somebody who is replaced is removed and added
-    summed = guarantees
-    if {"add_remove", "replace"} <= {part.neighbours for part in promises}:
-        twice = [
-            part._replace(changed=2 * part.changed) if part.neighbours == "add_remove" else part for part in promises
-        ]
-        summed = [part.in_all for part in twice]
-    budget, delta = (
-        np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
-        for parts in zip(*(guarantee.stated_pair for guarantee in summed), strict=True)
-    )
+    mixed = {"add_remove", "replace"} <= {part.neighbours for part in promises}
+    changed = [part.changed * (2 if mixed and part.neighbours == "add_remove" else 1) for part in promises]
+    summed = [part._replace(changed=number).in_all for part, number in zip(promises, changed, strict=True)]
+    pairs = [[(np.min(part), np.max(part)) for part in guarantee.stated_pair] for guarantee in summed]
+    budget, delta = np.sum(pairs, axis=0)
     sum_of_budgets = f"is promised epsilon {quoted(budget)} and delta {quoted(delta)} in all"
     if budget[1] == np.inf or delta[1] >= 1:
         sum_of_budgets = "may be promised nothing in all"

@@ -40,20 +40,12 @@ class Reported(NumericMechanism, DiscreteMechanism):
     has_atoms = False
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
     innermost = property(attrgetter("mechanism.innermost"))
-    bounded, domain, guarantee, linear_tails, monotone, noise, resolution, sensitivity, support, trust_model = (
+    bounded, domain, guarantee, linear_tails, noise, resolution, support = (
         property(attrgetter(f"innermost.{name}"), doc=f"`{name}` of `innermost`, the mechanism without rules.")
-        for name in [
-            "bounded",
-            "domain",
-            "guarantee",
-            "linear_tails",
-            "monotone",
-            "noise",
-            "resolution",
-            "sensitivity",
-            "support",
-            "trust_model",
-        ]
+        for name in ("bounded", "domain", "guarantee", "linear_tails", "noise", "resolution", "support")
+    )
+    monotone, sensitivity, trust_model = (  # type: ignore[assignment]
+        property(attrgetter(f"innermost.{name}")) for name in ("monotone", "sensitivity", "trust_model")
     )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])

@@ -7,8 +7,8 @@ import pytest
 from scipy import integrate, sparse
 from scipy.optimize import linprog
 
-from ldpbayes.mechanisms import Histogram, RROnBins, optimal_half_width, optimal_interval
-from ldpbayes.mechanisms.design import checked_histogram, explained_variance, optimal_bins, optimal_unbiased
+from ldpbayes.mechanisms import RROnBins, optimal_half_width, optimal_interval
+from ldpbayes.mechanisms.design import Histogram, checked_histogram, explained_variance, optimal_bins, optimal_unbiased
 from tests.programs import call
 
 ROUNDING = 1e-12
