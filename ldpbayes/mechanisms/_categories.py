@@ -195,8 +195,10 @@ class BitVectorProtocol(PureProtocol):
         return values.view(np.uint8) if values.dtype == bool else values.astype(np.uint8, copy=False)
 
 
-def row_sums(z: Array) -> jax.Array:
-    """Number of ones along the last axis (..., categories)."""
+def row_sums(z: Array) -> Array:
+    """Number of ones along the last axis (..., categories): of NumPy arrays in NumPy, of JAX arrays in JAX."""
+    if isinstance(z, np.ndarray):
+        return z.sum(axis=-1, dtype=np.int32)
     # XLA is slow to add integers along rows; a product in single precision is exact up to 2^24
     width, ones = z.shape[-1], jnp.ones(z.shape[-1], jnp.float32)
     rows = by_rows(lambda part: (part != 0).astype(jnp.float32) @ ones, CACHE_SIZE // width)
@@ -279,7 +281,7 @@ class _UnaryEncoding(BitVectorProtocol):
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
-        self._check_possible(values, lambda bits: bits.sum(axis=-1) == 1, "itself, with one bit set")
+        self._check_possible(values, lambda bits: row_sums(bits) == 1, "itself, with one bit set")
         return values
 
     @property
@@ -383,7 +385,7 @@ class SubsetSelection(BitVectorProtocol, _EvenProtocol):
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
-        sizes, wanted = values.sum(axis=-1, dtype=np.int32), self.subset_size
+        sizes, wanted = row_sums(values), self.subset_size
         problem = f"SubsetSelection releases sets of {wanted} categories; {{}} of {len(values)} rows have another size"
         refuse(sizes != wanted, problem, sizes)
         return values

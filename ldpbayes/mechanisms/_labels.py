@@ -388,10 +388,8 @@ class SquareWaveMechanism(NearOrAnywhere):
     def half_width(self) -> Array:
         """The half-width in the unit of the data: b = f(−ε)/(2 f(ε)) of the range, with f(t) = (exp(t) − 1 − t)/t²."""
         xp = np if is_concrete(self) else jnp
-        epsilon = xp.asarray(self.epsilon)[..., None]
-        rising, falling = (
-            xp.exp(sign * epsilon * (1 + _GAUSS_NODES) / 2) @ (_GAUSS_WEIGHTS * (1 - _GAUSS_NODES)) for sign in (1, -1)
-        )
+        half, weights = xp.asarray(self.epsilon)[..., None] / 2, _GAUSS_WEIGHTS * (1 - _GAUSS_NODES)
+        rising, falling = (xp.exp(part * (1 + _GAUSS_NODES)) @ weights for part in (half, -half))
         return (self.upper - self.lower) * falling / (2 * rising)
 
     #: Possible kinks, for records whose law has kinks at 40ths of the interval, as `SmoothDensity` has.

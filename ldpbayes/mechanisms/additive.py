@@ -178,11 +178,9 @@ class Additive(Columnwise, NumericMechanism, DiscreteMechanism):
             return
         for name in ("lower", "upper"):
             self._check(name, *FINITE)
-            shape = np.shape(getattr(self, name))
-            if columns.columns is not None and shape not in ((), (columns.dimension,)):
-                raise ValueError(
-                    f"{name} must be a number or one per perturbed column (here {columns.dimension}), got shape {shape}"
-                )
+            shape, d = np.shape(getattr(self, name)), columns.dimension
+            if columns.columns is not None and shape not in ((), (d,)):
+                raise ValueError(f"{name} must be a number or one per perturbed column (here {d}), got shape {shape}")
             if shape and len(order) > 1:
                 object.__setattr__(self, name, getattr(self, name)[order])
                 self._check(name, *FINITE)

@@ -282,13 +282,13 @@ LOSS_ROUNDING = 1e-13  # of a loss, relative to the labels' variance
 EDGE_MARGIN = 1e-6  # least distance of an edge from a value, in units of the distance of two values
 
 
-def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+def optimal_bins(values: np.ndarray, probabilities: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     """The bins of `RROnBins` with the least mean squared error ([GKKLMVZ]), the fewest of several, for labels with
-    values and probabilities (k,): edges between bins (d − 1,), midway between outputs, and outputs (d,). An output is
-    (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P) for a bin of probability P and mean m, if μ is the mean of all labels.
-    No other mechanism with this budget has a smaller error.
+    increasing values and probabilities (k,): edges between bins (d − 1,), midway between outputs, and outputs (d,). An
+    output is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P) for a bin of probability P and mean m, if μ is the mean of all
+    labels. No other mechanism with this budget has a smaller error.
     """
-    values, probabilities, budget = _checked_law(values, probabilities, epsilon)
+    probabilities, budget = _checked_law(probabilities, epsilon)
     values, probabilities = values[probabilities > 0], probabilities[probabilities > 0]
     mean = probabilities @ values
     spread = np.max(np.abs(values - mean))
@@ -324,16 +324,13 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     return middles, released
 
 
-def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """A law on increasing numbers as float64 arrays, normalised, and the budget."""
-    values = increasing("values", values, 2)
-    probabilities = np.atleast_1d(checked("probabilities", probabilities, *NOT_NEGATIVE))
-    if probabilities.shape != values.shape:
-        raise ValueError(f"give one probability for each value, got shapes {probabilities.shape} and {values.shape}")
-    if (possible := np.count_nonzero(probabilities)) < 2:
-        raise ValueError(f"the law of labels is degenerate: only {possible} of {values.size} values are possible")
-    budget = checked("epsilon", epsilon, *ONE_POSITIVE)
-    return values, probabilities / probabilities.sum(), budget
+def _checked_law(probabilities: np.ndarray, epsilon: float) -> tuple[np.ndarray, float]:
+    """A law, normalised, and the budget; ValueError if only one label is possible."""
+    if (possible := np.count_nonzero(probabilities > 0)) < 2:
+        raise ValueError(
+            f"the law of labels is degenerate: only {possible} of {probabilities.size} values are possible"
+        )
+    return probabilities / probabilities.sum(), checked("epsilon", epsilon, *ONE_POSITIVE)
 
 
 DEFAULT_OUTPUTS = np.arange(-70, 71) / 40  # in units of half the narrowest possible range; optima need less than 1.5
@@ -343,13 +340,13 @@ SOLVER_TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller p
 
 
 def optimal_unbiased(
-    values: ArrayLike, probabilities: ArrayLike, epsilon: float, outputs: np.ndarray | None = None
+    values: np.ndarray, probabilities: np.ndarray, epsilon: float, outputs: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best `UnbiasedRandomizer` ([BGKKLMVZ] Algorithm 1) for labels with values and probabilities (k,): outputs
-    (m,), and p(output | label) (k, m) without zero columns. Increasing `outputs` from which to choose must reach half
-    the labels' range over tanh(ε/2) from its middle.
+    """The best `UnbiasedRandomizer` ([BGKKLMVZ] Algorithm 1) for labels with increasing values and probabilities (k,):
+    outputs (m,), and p(output | label) (k, m) without zero columns. Increasing `outputs` from which to choose must
+    reach half the labels' range over tanh(ε/2) from its middle.
     """
-    values, probabilities, budget = _checked_law(values, probabilities, epsilon)
+    probabilities, budget = _checked_law(probabilities, epsilon)
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
     if outputs is None:
         grid = centre + half / np.tanh(budget / 2) * DEFAULT_OUTPUTS

@@ -363,7 +363,7 @@ def test_default_outputs_are_fine_enough(epsilon, share):
 
 
 def test_outputs_that_reach_just_far_enough_have_a_solution():
-    values, p, epsilon = np.array([0.0, 0.2, 1.0]), [1.0, 1.0, 1.0], 0.7
+    values, p, epsilon = np.array([0.0, 0.2, 1.0]), np.ones(3), 0.7
     reach = 0.5 / np.tanh(epsilon / 2)
     outputs = 0.5 + np.linspace(-reach, reach, 21)
     chosen, matrix = optimal_unbiased(values, p, epsilon, outputs)

@@ -346,9 +346,6 @@ def test_many_bins_of_a_prior_are_merged():
         (lambda: RROnBins.optimal(FALLING, -1.0), "epsilon must be a positive and finite number, got -1.0"),
         (lambda: RROnBins.optimal(([0.0, 1.0], [1.0]), 1.0, nodes=[0, 1, 2]), "degenerate: only 1 of 2 values"),
         (lambda: RROnBins.optimal(([0.0, 2.0, 1.0], [1.0, 1.0]), 1.0), "nodes must increase strictly"),
-        (lambda: optimal_bins([1.0, 0.0], [0.5, 0.5], 1.0), "values must increase strictly"),
-        (lambda: optimal_bins([0.0, 1.0], [0.5, -0.5], 1.0), "probabilities must be non-negative and finite"),
-        (lambda: optimal_bins([0.0, 1.0], [1.0], 1.0), "give one probability for each value"),
     ],
 )
 def test_what_is_wrong_with_bins_is_named(call, message):
@@ -568,7 +565,6 @@ MATRIX = np.array([[0.75, 0.25], [0.25, 0.75]])  # of the labels −1/2 and 1/2,
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=1), "nodes must be an integer of at least 2, got 1"),
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=[5.0, 6.0]), "degenerate: only 1 of 2 values"),
         (lambda: UnbiasedRandomizer.optimal(([1.0, 0.0], [1.0]), 1.0), "nodes must increase strictly"),
-        (lambda: optimal_unbiased([0.0, 1.0], [0.5, np.nan], 1.0), "probabilities must be non-negative and finite"),
     ],
 )
 def test_what_is_wrong_with_unbiased_laws_is_named(call, message):

@@ -862,7 +862,7 @@ def _label_prior(release, options):
 
 
 def _loss(values, probabilities, outputs, matrix):
-    return np.array(probabilities) @ np.sum(matrix * (outputs - np.array(values)[:, None]) ** 2, axis=1)
+    return probabilities @ np.sum(matrix * (outputs - values[:, None]) ** 2, axis=1)
 
 
 def _bins(values, probabilities, epsilon):
@@ -880,7 +880,7 @@ def _unbiased(values, probabilities, *options):
 def _designs():
     """Functions without arguments by name."""
     prior = np.linspace(0.0, 4.0, 9), np.exp(-np.linspace(0.0, 2.0, 8)) / 1.8
-    values, probabilities = [0.0, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1]
+    values, probabilities = np.array([0.0, 1.0, 2.0, 4.0]), np.array([0.4, 0.3, 0.2, 0.1])
     nodes = [0.0, 0.5, 1.5, 2.0, 4.0]
     bounds = [-1.0, 0.0], [1.0, 2.0]
     return {
