@@ -527,7 +527,7 @@ def test_a_prior_is_rounded_to_the_nodes_as_labels_are():
         )
         for i in range(5)
     ]
-    _, direct = optimal_unbiased(NODES, hats, 1.3)
+    _, direct = optimal_unbiased(NODES, np.array(hats), 1.3)
     np.testing.assert_allclose(mine.matrix, direct, atol=1e-9)
     assert len(UnbiasedRandomizer.optimal(HISTOGRAM, 1.3, nodes=4).nodes) == 4
 
