@@ -15,7 +15,7 @@ import warnings
 import pytest
 
 import ldpbayes
-from ldpbayes.mechanisms import registry
+from ldpbayes.mechanisms import protocol as registry
 from tests import test_house
 
 ROOT = pathlib.Path(__file__).parents[1]

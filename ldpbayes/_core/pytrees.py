@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args, get_origin
 
 import numpy as np
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
@@ -94,13 +94,19 @@ def checked_field(tree: Any, name: str, allowed: str, ok: Callable[[np.ndarray],
         object.__setattr__(tree, name, checked(called or name, value, allowed, ok))
 
 
+class Owed(str):
+    """What a trait means that the subclasses of a base class owe, in its annotation ``Annotated[type, Owed(...)]``."""
+
+
 def undeclared_traits(cls: type) -> str:
-    """Lines with the traits that classes above owe (``_owed``, names and meanings) and that no class below declares."""
+    """Lines with the traits that classes above owe (`Owed`, names and meanings) and that no class below declares."""
     lines, declared = [], set[str]()
     for base in cls.__mro__:
-        traits = vars(base).get("_owed", {}).items()
-        lines += [f"\n  {name}: {meaning}" for name, meaning in traits if name not in declared]
-        declared |= {*vars(base), *inspect.get_annotations(base)}
+        annotations = inspect.get_annotations(base)
+        for name, kind in annotations.items():
+            parts = get_args(get_args(kind)[0] if get_origin(kind) is ClassVar else kind)
+            lines += [f"\n  {name}: {part}" for part in parts if isinstance(part, Owed) and name not in declared]
+        declared |= {*vars(base), *annotations}
     return "".join(lines)
 
 

@@ -26,7 +26,7 @@ from ldpbayes.data.readers.csv import CSV_ENDINGS, CsvFile, FileError
 from ldpbayes.data.release import grouped
 from ldpbayes.data.streams import holds_sketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
-from ldpbayes.mechanisms.registry import mechanism_class
+from ldpbayes.mechanisms.protocol import mechanism_class
 from ldpbayes.noise import Gaussian, IndependentGaussian
 
 RELEASE_ENDINGS = (".npz", ".parquet")

@@ -35,7 +35,7 @@ from ldpbayes.inference.model import model_of
 from ldpbayes.inference.result import advice, netcdf, summary_table
 from ldpbayes.laws.functionals import cdf, density, gini, mean, quantile
 from ldpbayes.laws.parametric import FAMILIES
-from ldpbayes.mechanisms.registry import mechanism_class, summary_of
+from ldpbayes.mechanisms.protocol import mechanism_class, summary_of
 
 OK, FAILED, BAD_INPUT, DOUBTFUL = 0, 1, 2, 3
 ADVICE_ON_OPTIONS = {  # on options of `fit`, as the command line spells them

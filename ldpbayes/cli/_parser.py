@@ -13,7 +13,7 @@ from ldpbayes.cli._inputs import FORMAT_PREFIX, PARAMETER_PREFIX, SPREADS, BadIn
 from ldpbayes.data.readers import formats
 from ldpbayes.laws.parametric import FAMILIES
 from ldpbayes.mechanisms import mechanism_names
-from ldpbayes.mechanisms.registry import mechanism_class
+from ldpbayes.mechanisms.protocol import mechanism_class
 
 EXIT_CODES = """exit codes:
   0  done

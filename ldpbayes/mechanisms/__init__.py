@@ -7,16 +7,6 @@ was changed before it was printed.
 """
 
 from ldpbayes._core.pytrees import static
-from ldpbayes.mechanisms._calibrated import (
-    DiscreteGaussianMechanism,
-    DiscreteLaplaceMechanism,
-    GaussianMechanism,
-    IndependentLaplaceMechanism,
-    LaplaceMechanism,
-    StaircaseMechanism,
-    SymmetricLaplaceMechanism,
-    ZeroInflatedLaplaceMechanism,
-)
 from ldpbayes.mechanisms._categories import (
     Categories,
     HadamardResponse,
@@ -36,10 +26,26 @@ from ldpbayes.mechanisms._regression import (
     LogisticStatisticsMechanism,
     StatisticsMechanism,
 )
-from ldpbayes.mechanisms.additive import AdditiveMechanism
-from ldpbayes.mechanisms.design import Histogram, explained_variance, optimal_half_width, optimal_interval
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
-from ldpbayes.mechanisms.registry import mechanism_from_spec, mechanism_names, register
+from ldpbayes.mechanisms.additive import (
+    AdditiveMechanism,
+    DiscreteGaussianMechanism,
+    DiscreteLaplaceMechanism,
+    GaussianMechanism,
+    IndependentLaplaceMechanism,
+    LaplaceMechanism,
+    StaircaseMechanism,
+    SymmetricLaplaceMechanism,
+    ZeroInflatedLaplaceMechanism,
+)
+from ldpbayes.mechanisms.design import explained_variance, optimal_half_width, optimal_interval
+from ldpbayes.mechanisms.protocol import (
+    DiscreteMechanism,
+    Mechanism,
+    NumericMechanism,
+    mechanism_from_spec,
+    mechanism_names,
+    register,
+)
 from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 
 __all__ = [
@@ -51,7 +57,6 @@ __all__ = [
     "Floored",
     "GaussianMechanism",
     "HadamardResponse",
-    "Histogram",
     "Incomplete",
     "IndependentLaplaceMechanism",
     "LaplaceMechanism",

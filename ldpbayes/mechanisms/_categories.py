@@ -2,11 +2,10 @@
 
 import abc
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +15,11 @@ from numpyro.distributions import constraints
 from scipy import special
 
 from ldpbayes._core.checks import ABOVE_0, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
-from ldpbayes._core.pytrees import check_fields, ruled, static
+from ldpbayes._core.pytrees import Owed, check_fields, ruled, static
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, drawn_columns, flipped
-from ldpbayes.mechanisms.registry import registered_dataclass
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, registered
 from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
@@ -71,12 +69,9 @@ class PureProtocol(Categories):
 
     _independent_bits: ClassVar[bool] = False  # whether codes are in S(z) independently of each other, given x
     #: P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.
-    support_probabilities: ClassVar[Any]
-    separation: ClassVar[Any]  #: Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.
-    _owed: ClassVar[dict[str, str]] = {
-        "support_probabilities": "P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget",
-        "separation": "largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'",
-    }
+    support_probabilities: ClassVar[Annotated[Any, Owed("P(x in S(z) | x), and P(k in S(z) | x) for another code k")]]
+    #: Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.
+    separation: ClassVar[Annotated[Any, Owed("largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'")]]
 
     guarantee = property(lambda self: Guarantee(PureProtocolTradeoff(self.epsilon, self.separation)))
     _budget = property(lambda self: jnp.asarray(self.epsilon, jnp.result_type(float)))
@@ -176,7 +171,7 @@ class BitVectorProtocol(PureProtocol):
     def possible_values(self, most: int) -> np.ndarray | None:
         if 2**self.categories > most:
             return None
-        bits = np.array(list(itertools.product((0, 1), repeat=self.categories)), np.uint8)
+        bits = np.indices((2,) * self.categories, np.uint8).reshape(self.categories, -1).T
         return bits[np.asarray(self.support(bits))]
 
     def equivalence(self, z: np.ndarray) -> np.ndarray:
@@ -210,7 +205,7 @@ def row_sums(z: Array) -> Array:
     return rows(z.reshape(-1, width)).reshape(z.shape[:-1])
 
 
-@registered_dataclass(
+@registered(
     "randomized_response", "Release the true category with probability p, each other category with probability q."
 )
 class RandomizedResponse(_EvenProtocol):
@@ -295,9 +290,7 @@ class _UnaryEncoding(BitVectorProtocol):
         return p, q
 
 
-@registered_dataclass(
-    "optimal_unary_encoding", "Optimal unary encoding (OUE): release one perturbed bit for each category."
-)
+@registered("optimal_unary_encoding", "Optimal unary encoding (OUE): release one perturbed bit for each category.")
 class OptimalUnaryEncoding(_UnaryEncoding):
     """Optimal unary encoding (OUE): release one perturbed bit for each category ([WBLJ] sec. 4.2).
 
@@ -313,7 +306,7 @@ class OptimalUnaryEncoding(_UnaryEncoding):
     _logits = staticmethod(lambda budget, xp: (xp.where(xp.isinf(budget), xp.inf, 0.0), -budget))
 
 
-@registered_dataclass(
+@registered(
     "symmetric_unary_encoding", "Symmetric unary encoding (SUE): release one randomly flipped bit for each category."
 )
 class SymmetricUnaryEncoding(_UnaryEncoding):
@@ -331,7 +324,7 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     _logits = staticmethod(lambda budget, xp: (budget / 2, -budget / 2))
 
 
-@registered_dataclass("subset_selection", "Subset selection: release a random set of categories.")
+@registered("subset_selection", "Subset selection: release a random set of categories.")
 class SubsetSelection(BitVectorProtocol, _EvenProtocol):
     """Subset selection: release a random set of w categories ([YB]; [WHNWXY]).
 
@@ -409,7 +402,7 @@ class _SizedSubset(constraints.multinomial):
         return jnp.broadcast_to(ones, prototype.shape).astype(prototype.dtype)
 
 
-@registered_dataclass("hadamard_response", "Hadamard response: release the number of a column of a Hadamard matrix.")
+@registered("hadamard_response", "Hadamard response: release the number of a column of a Hadamard matrix.")
 class HadamardResponse(_EvenProtocol):
     """Hadamard response: release the number of a column of a Hadamard matrix ([ASZ] Algorithm 1).
 
@@ -455,6 +448,24 @@ class HadamardResponse(_EvenProtocol):
         return values
 
 
+def drawn_columns(matrix: jax.Array, row: jax.Array, law: jax.Array) -> jax.Array:
+    """Columns drawn from rows of a matrix of probabilities, by numbers `law` that are uniform on [0, 1)."""
+    cumulative, last = jnp.cumsum(matrix, axis=1), matrix.shape[1] - 1
+    cumulative /= cumulative[:, -1:]  # rounding leaves nothing for the last column where that is zero
+    # how many of the row's sums are not above `law`, by bisection: never more than the last column's position
+    place = jnp.zeros(law.shape, int)
+    for step in 2 ** np.arange(int(last).bit_length())[::-1]:
+        further = jnp.minimum(place + step, last)
+        place = jnp.where(cumulative[row, further - 1] <= law, further, place)
+    return place
+
+
+def flipped(key: Key, code: jax.Array, flip: jax.Array, number: int) -> jax.Array:
+    """The records' codes, or another one of 0, ..., number − 1: from theirs on, one more than what is drawn."""
+    other = jax.random.randint(key, flip.shape, 0, number - 1).astype(code.dtype)
+    return jnp.where(flip, other + (other >= code), code)
+
+
 def _even_parity(bits: jax.Array) -> jax.Array:
     return jax.lax.population_count(bits) % 2 == 0
 
@@ -464,7 +475,7 @@ MOST_HASHED_CATEGORIES = 10**7  # codes of at most seven digits
 LARGEST_HASH_RANGE = 1 << 31
 
 
-@registered_dataclass(
+@registered(
     "local_hashing", "Hash the category to 0, ..., g − 1 with a random seed, then release seed and perturbed hash."
 )
 class LocalHashing(_EvenProtocol):
@@ -585,9 +596,7 @@ def _rotate(bits: jax.Array, by: int) -> jax.Array:
     return (bits << by) | (bits >> (32 - by))
 
 
-@registered_dataclass(
-    "transition_matrix", "Any mechanism for categories, given by its matrix of probabilities p(z | x)."
-)
+@registered("transition_matrix", "Any mechanism for categories, given by its matrix of probabilities p(z | x).")
 class TransitionMatrix(Categories):
     """Any mechanism for categories, given by its matrix of probabilities p(z | x).
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +10,17 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from numpyro.distributions import constraints
 
-from ldpbayes._core.checks import FINITE_NUMBERS, ONE_POSITIVE, POSITIVE, at_least, check_order, is_integer
-from ldpbayes._core.pytrees import check_fields, ruled, static, unchecked
+from ldpbayes._core import checks
+from ldpbayes._core.checks import FINITE_NUMBERS, ONE_POSITIVE, POSITIVE, check_order, checked, refuse
+from ldpbayes._core.pytrees import Owed, check_fields, ruled, static, unchecked
 from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms import design, protocol
-from ldpbayes.mechanisms._categories import RandomizedResponse
-from ldpbayes.mechanisms.design import HistogramLike, checked_histogram, checked_interval
-from ldpbayes.mechanisms.protocol import FiniteOutputs, NumericMechanism, PiecewiseConstant, PiecewiseLinear, flipped
-from ldpbayes.mechanisms.registry import registered_dataclass
-from ldpbayes.numerics.arrays import snapped
+from ldpbayes.mechanisms._categories import RandomizedResponse, drawn_columns, flipped
+from ldpbayes.mechanisms.design import HistogramLike, checked_histogram, checked_interval, increasing
+from ldpbayes.mechanisms.plausibility import implausible_counts
+from ldpbayes.mechanisms.protocol import NumericMechanism, PiecewiseConstant, registered
+from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import FiniteTradeoff, PureProtocolTradeoff
@@ -28,7 +29,77 @@ MOST_PRIOR_CELLS = 512  # of a prior: the optimum takes less than a second
 LEAST_PRIOR_CELLS = 64  # of a prior: more do not change the optimum visibly
 
 
-@registered_dataclass("rr_on_bins", "Randomized response over bins of labels, each of which is released as one number.")
+class _OneOf(constraints.Constraint):
+    """Some numbers, in ascending order."""
+
+    is_discrete = True
+
+    def __init__(self, numbers: Array) -> None:
+        self.numbers = numbers
+
+    def __call__(self, z: Array) -> Array:
+        numbers = jnp.asarray(self.numbers)
+        z = jnp.asarray(z)
+        nearest = numbers[jnp.searchsorted((numbers[1:] + numbers[:-1]) / 2, z)]
+        return (z == nearest) | (z == rounded(jnp, nearest, jnp.result_type(z, float)))
+
+    def feasible_like(self, prototype: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(jnp.asarray(self.numbers)[0], jnp.shape(prototype))
+
+    def tree_flatten(self) -> tuple:
+        return (self.numbers,), (("numbers",), {})
+
+
+class FiniteOutputs(protocol.DiscreteMechanism):
+    """Base of mechanisms that take numbers and release one of finitely many numbers, the array ``outputs``."""
+
+    outputs: Array
+    #: Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs).
+    output_probabilities: Annotated[Any, Owed("least and largest p(z | x) over all x of each output")]
+    noise, bounded = None, True
+    _shared: ClassVar[tuple[str, ...]] = ("outputs",)
+    resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
+    support = property(lambda self: _OneOf(self.outputs))
+
+    def possible_values(self, most: int) -> np.ndarray | None:
+        return np.asarray(self.outputs, float)
+
+    def place(self, z: ArrayLike) -> Array:
+        """Return the position of the nearest output for each released value, in NumPy or JAX, like `z`."""
+        at = array_of(z)
+        xp = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
+        outputs = xp.asarray(self.outputs)
+        # values that another precision has rounded are still nearest to what they were
+        return xp.searchsorted((outputs[1:] + outputs[:-1]) / 2, at)
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(self.place(np.asarray(z)))[:, None]
+
+    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        x = floating(x)
+        outputs = jnp.asarray(self.outputs, x.dtype).reshape(-1, *[1] * max(x.ndim, len(self.batch_shape)))
+        p = jnp.exp(self.log_prob(outputs, x))
+        mean = jnp.sum(p * outputs, axis=0)
+        return mean, jnp.sum(p * (outputs - mean) ** 2, axis=0)
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        counts = np.bincount(self.place(values), minlength=len(self.outputs))
+        least, most = (np.reshape(p, (-1, np.shape(p)[-1])).mean(axis=0) for p in self.output_probabilities)
+        names = [f"are {output:g}" for output in self.outputs]
+        return implausible_counts(counts, len(values), least, most, 2 * len(counts), names.__getitem__)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        if not is_concrete(self.outputs):
+            return values
+        values = values if values.dtype.kind == "f" else values.astype(float)
+        nearest = self.outputs[self.place(values)]
+        bad = snapped(values, [nearest]) != nearest
+        outputs = f"one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to {self.outputs[-1]:g}"
+        refuse(bad, f"{type(self).__name__} releases {outputs}; {{}} values are not outputs", values)
+        return nearest
+
+
+@registered("rr_on_bins", "Randomized response over bins of labels, each of which is released as one number.")
 class RROnBins(FiniteOutputs, PiecewiseConstant):
     """Randomized response over d ≥ 2 bins of labels. Each bin is released as one number ([GKKLMVZ] Algorithm 1).
 
@@ -65,7 +136,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
     def __post_init__(self) -> None:
         check_fields(self)
         for name, least in (("edges", 3), ("outputs", 2)):
-            protocol.increasing(name, getattr(self, name), least)
+            increasing(name, getattr(self, name), least)
         edges, outputs = np.shape(self.edges), np.shape(self.outputs)
         if edges[0] != outputs[0] + 1:
             raise ValueError(f"edges must be one more than outputs, got shapes {edges} and {outputs}")
@@ -86,11 +157,11 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
             cells, which take up to half a second.
         """
         histogram = checked_histogram(prior)
-        cells = protocol.increasing("nodes", _cells(histogram.nodes) if nodes is None else nodes, 3)
+        cells = increasing("nodes", _cells(histogram.nodes) if nodes is None else nodes, 3)
         inner = np.interp(cells[1:-1], histogram.nodes, histogram.cumulative)
         below = np.concatenate([[0.0], inner, [histogram.cumulative[-1]]])
-        edges, outputs, _ = design.optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
-        return cls(epsilon, np.concatenate([cells[:1], edges[1:-1], cells[-1:]]), outputs)
+        edges, outputs = design.optimal_bins((cells[1:] + cells[:-1]) / 2, np.diff(below), epsilon)
+        return cls(epsilon, np.concatenate([cells[:1], edges, cells[-1:]]), outputs)
 
     def bin(self, x: ArrayLike) -> jax.Array:
         """Return the number of the bin of each label `x`, from 0 on."""
@@ -98,7 +169,7 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         return jnp.searchsorted(jnp.asarray(self.edges, x.dtype)[1:-1], x)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        x = protocol.checked_labels(x)
+        x = _checked_labels(x)
         p, _ = self._probabilities(jnp, x.dtype)
         key_flip, key_other = jax.random.split(key)
         flip = jax.random.uniform(key_flip, jnp.broadcast_shapes(x.shape, p.shape), x.dtype) >= p
@@ -116,6 +187,20 @@ class RROnBins(FiniteOutputs, PiecewiseConstant):
         keep = xp.exp(-xp.asarray(self.epsilon, dtype))
         p = 1 / (1 + (len(self.outputs) - 1) * keep)
         return p, p * keep
+
+
+def _interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array]:
+    """The node at or above x (clipped), never the first, and the share of the way to it from the node below."""
+    x = xp.clip(x, nodes[0], nodes[-1])
+    above = xp.clip(xp.searchsorted(nodes, x), 1, len(nodes) - 1)
+    return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
+
+
+def _checked_labels(x: ArrayLike) -> jax.Array:
+    """Labels as a floating-point array; ValueError for NaN, where it can be seen."""
+    if is_concrete(x):
+        checked("x", x, "a number (drop or impute missing labels first)", lambda a: ~np.isnan(a))
+    return floating(x)
 
 
 def _module_of(mechanism: protocol.Mechanism, z: ArrayLike) -> tuple[ArrayModule, Array]:
@@ -169,7 +254,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return projected, near if self._projects else jnp.where(x == projected, near, 0.0)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        x = protocol.checked_labels(x)
+        x = _checked_labels(x)
         _, lower, upper, half, _ = self._law(x.dtype)
         shape = jnp.broadcast_shapes(x.shape, self.batch_shape)
         choice, place = jax.random.uniform(key, (2, *shape), x.dtype)
@@ -229,7 +314,7 @@ class NearOrAnywhere(PiecewiseConstant, NumericMechanism):
         return super()._validated(snapped(values, self._ends) if is_concrete(self) else values)
 
 
-@registered_dataclass("rp_with_prior", "Release a value near the label, or else a value anywhere in an interval.")
+@registered("rp_with_prior", "Release a value near the label, or else a value anywhere in an interval.")
 class RPWithPrior(NearOrAnywhere):
     """Release a value within a distance ζ of the label, or else a value anywhere in an interval ([LH] eqs. 3.4-3.17).
 
@@ -272,9 +357,7 @@ ONE_FINITE_NUMBER = "a finite number", lambda a: (a.ndim == 0) & np.isfinite(a)
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
-@registered_dataclass(
-    "square_wave", "Square wave: release a number near the clipped record, or else a number anywhere."
-)
+@registered("square_wave", "Square wave: release a number near the clipped record, or else a number anywhere.")
 class SquareWaveMechanism(NearOrAnywhere):
     """Release a number near the clipped record, or else a number anywhere: the square wave mechanism ([LWLSL] sec. 5).
 
@@ -305,10 +388,8 @@ class SquareWaveMechanism(NearOrAnywhere):
     def half_width(self) -> Array:
         """The half-width in the unit of the data: b = f(−ε)/(2 f(ε)) of the range, with f(t) = (exp(t) − 1 − t)/t²."""
         xp = np if is_concrete(self) else jnp
-        epsilon = xp.asarray(self.epsilon)[..., None]
-        rising, falling = (
-            xp.exp(sign * epsilon * (1 + _GAUSS_NODES) / 2) @ (_GAUSS_WEIGHTS * (1 - _GAUSS_NODES)) for sign in (1, -1)
-        )
+        half, weights = xp.asarray(self.epsilon)[..., None] / 2, _GAUSS_WEIGHTS * (1 - _GAUSS_NODES)
+        rising, falling = (xp.exp(part * (1 + _GAUSS_NODES)) @ weights for part in (half, -half))
         return (self.upper - self.lower) * falling / (2 * rising)
 
     #: Possible kinks, for records whose law has kinks at 40ths of the interval, as `SmoothDensity` has.
@@ -319,8 +400,8 @@ DEFAULT_NODES = 25  # labels with a row of their own: a second's work
 MATRIX_TOLERANCE = 1e-9  # for the sums and means of rows, and for the budget
 
 
-@registered_dataclass("unbiased_randomizer", "Unbiased mechanism for labels, with finitely many outputs.")
-class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
+@registered("unbiased_randomizer", "Unbiased mechanism for labels, with finitely many outputs.")
+class UnbiasedRandomizer(FiniteOutputs, protocol.PiecewiseLinear):
     """Unbiased mechanism for labels with finitely many outputs ([BGKKLMVZ]): E[z | x] = x between the outer nodes.
 
     A label at a node is released as an output by the probabilities in the node's row. A label between two nodes is
@@ -353,7 +434,7 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
     def __post_init__(self) -> None:
         check_fields(self)
         for name in ("nodes", "outputs"):
-            protocol.increasing(name, getattr(self, name), 2)
+            increasing(name, getattr(self, name), 2)
         shape = (*np.shape(self.nodes), *np.shape(self.outputs))
         if (got := np.shape(self.matrix)) != shape:
             raise ValueError(f"matrix must have one row for each node, one column for each output, {shape}, got {got}")
@@ -384,28 +465,27 @@ class UnbiasedRandomizer(FiniteOutputs, PiecewiseLinear):
             Rounding to nodes adds at most a quarter of their squared distance to the variance of a released value.
         """
         histogram = checked_histogram(prior)
-        if is_integer(nodes):
-            rows = np.linspace(histogram.nodes[0], histogram.nodes[-1], at_least(2, "nodes", nodes))
+        if checks.is_integer(nodes):
+            rows = np.linspace(histogram.nodes[0], histogram.nodes[-1], checks.at_least(2, "nodes", nodes))
         else:
-            rows = protocol.increasing("nodes", nodes, 2)
+            rows = increasing("nodes", nodes, 2)
         # probabilities of the rows after rounding at random: under a density that is constant on a cell, the mean of a
         # linear function is its value in the middle
         ends = np.unique(np.concatenate([histogram.nodes, rows]))
         mass = np.diff(np.interp(ends, histogram.nodes, histogram.cumulative))
-        (above, share), k = protocol.interpolation(np, rows, (ends[1:] + ends[:-1]) / 2), len(rows)
+        (above, share), k = _interpolation(np, rows, (ends[1:] + ends[:-1]) / 2), len(rows)
         probabilities = np.bincount(above - 1, (1 - share) * mass, k) + np.bincount(above, share * mass, k)
-        laws = design.optimal_unbiased(rows, probabilities, epsilon)
-        return cls(epsilon, rows, laws.outputs, laws.matrix)
+        return cls(epsilon, rows, *design.optimal_unbiased(rows, probabilities, epsilon))
 
     def _neighbour(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return protocol.interpolation(jnp, jnp.asarray(self.nodes, x.dtype), x)
+        return _interpolation(jnp, jnp.asarray(self.nodes, x.dtype), x)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        x = protocol.checked_labels(x)
+        x = _checked_labels(x)
         above, share = self._neighbour(x)
         node, law = jax.random.uniform(key, (2, *x.shape), x.dtype)
         row = jnp.where(node < share, above, above - 1)
-        place = protocol.drawn_columns(jnp.asarray(self.matrix, x.dtype), row, law)
+        place = drawn_columns(jnp.asarray(self.matrix, x.dtype), row, law)
         return jnp.asarray(self.outputs, x.dtype)[place]
 
     def levels(self, z: ArrayLike) -> jax.Array:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from operator import attrgetter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,7 @@ from ldpbayes._core.types import Array, ArrayModule, Key
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_numbers
-from ldpbayes.mechanisms.protocol import NumericMechanism
-from ldpbayes.mechanisms.registry import registered_dataclass
+from ldpbayes.mechanisms.protocol import NumericMechanism, registered
 from ldpbayes.noise import Gaussian, IndependentGaussian
 from ldpbayes.numerics.arrays import OFF_DIAGONALS, diagonal_first_pairs, packed, unpacked
 from ldpbayes.privacy import Guarantee, gaussian_scale, linear_sensitivity, logistic_sensitivity
@@ -33,6 +32,7 @@ RADIUS_ROUNDING = 1e-6  # relative: rows scaled to the radius in single precisio
 class _Regression(Columnwise):
     """A mechanism for records (x, y): covariates in a ball, then a number within a bound or a label."""
 
+    delta: Array
     radius: Array
     response_bound: Array
     columns: ColumnNames
@@ -40,6 +40,8 @@ class _Regression(Columnwise):
 
     perturbed = None
     _labels: ClassVar[bool] = False
+    _tradeoff: Any  # of any two records
+    _attribute_tradeoff: Any  # of records that differ in one column
 
     def _check_records(self, *host: str) -> None:
         """Bring fields into their form; ValueError if one is out of range, or traced and needed on the `host`."""
@@ -78,8 +80,17 @@ class _Regression(Columnwise):
             x, y = projected(x, self.radius), xp.clip(y, -self.response_bound, self.response_bound)
         return x, y
 
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self._tradeoff, trust_model=self.trust_model, stated_delta=self.delta)
 
-@registered_dataclass("linear_records", "Gaussian noise on covariates in a ball and on a bounded response.")
+    @property
+    def attribute_guarantee(self) -> Guarantee:
+        """The guarantee for records that differ in one column: the weaker one of the response and a covariate."""
+        return Guarantee(self._attribute_tradeoff, unit="attribute", stated_delta=self.delta)
+
+
+@registered("linear_records", "Gaussian noise on covariates in a ball and on a bounded response.")
 class LinearRecordsMechanism(_Regression, Additive):
     """Gaussian noise on covariates x in a ball and on a bounded response y ([KJKH] sec. 3.2.3 and 12.1).
 
@@ -117,6 +128,7 @@ class LinearRecordsMechanism(_Regression, Additive):
     #: Largest value of each column, for any values of the others.
     upper = property(lambda self: self._by_column(self.radius, self.response_bound))
     lower = property(lambda self: -self.upper)
+    _tradeoff = property(lambda self: GaussianTradeoff(1 / np.asarray(self.unit_standard_deviation)[()]))
 
     def __post_init__(self) -> None:
         self._check_records("epsilon", "delta")
@@ -149,18 +161,12 @@ class LinearRecordsMechanism(_Regression, Additive):
         return super().randomize(key, x)
 
     @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee(GaussianTradeoff(1 / np.asarray(self.unit_standard_deviation)[()]), stated_delta=self.delta)
-
-    @property
-    def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for records that differ in one column: the weaker one of the response and a covariate."""
+    def _attribute_tradeoff(self) -> GaussianTradeoff:
         share = np.sqrt(np.maximum(self.split, 1 - np.asarray(self.split)))
-        tradeoff = GaussianTradeoff((share / self.unit_standard_deviation)[()])
-        return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
+        return GaussianTradeoff((share / self.unit_standard_deviation)[()])
 
 
-@registered_dataclass("logistic_records", "Gaussian noise on covariates in a ball, and randomized response on a label.")
+@registered("logistic_records", "Gaussian noise on covariates in a ball, and randomized response on a label.")
 class LogisticRecordsMechanism(_Regression, NumericMechanism):
     """Gaussian noise on covariates in a ball, and randomized response on a label ([KJKH] sec. 3.2.3 and 12.2).
 
@@ -194,6 +200,11 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
     response_epsilon = property(lambda self: self.epsilon * self.split, doc="Budget of the label in nats.")
     noise = property(lambda self: unchecked(Gaussian, self.standard_deviation))  # of the covariates
     _label = property(lambda self: unchecked(RandomizedResponse, self.response_epsilon, 2))
+    _apart = property(lambda self: 2 * self.radius / self.standard_deviation)  # largest distance of two covariates
+    _tradeoff = property(lambda self: GaussianWithResponseTradeoff(self._apart, self.response_epsilon))
+    _attribute_tradeoff = property(
+        lambda self: WorstTradeoff([GaussianTradeoff(self._apart), self._label.guarantee.tradeoff])
+    )
     # the covariates get noise
     _columns = property(lambda self: Columns(self.columns, Columns(self.columns, None).keys[:-1]))
     released_range = None  # rows are not compressed on panels
@@ -235,18 +246,6 @@ class LogisticRecordsMechanism(_Regression, NumericMechanism):
         mean = jnp.concatenate([self._clipped(x), label], axis=-1)
         return mean, jnp.concatenate([variance, label_variance], axis=-1)
 
-    @property
-    def guarantee(self) -> Guarantee:
-        tradeoff = GaussianWithResponseTradeoff(2 * self.radius / self.standard_deviation, self.response_epsilon)
-        return Guarantee(tradeoff, stated_delta=self.delta)
-
-    @property
-    def attribute_guarantee(self) -> Guarantee:
-        """The guarantee for records that differ in one column: the weaker one of the label and a covariate."""
-        covariate = GaussianTradeoff(2 * self.radius / self.standard_deviation)
-        tradeoff = WorstTradeoff([covariate, self._label.guarantee.tradeoff])
-        return Guarantee(tradeoff, unit="attribute", stated_delta=self.delta)
-
     def _validated(self, values: np.ndarray) -> np.ndarray:
         labels = values[:, -1]
         problem = "the last column must hold released labels, 0 or 1; {} are not"
@@ -281,6 +280,7 @@ class StatisticsMechanism(_Regression, Additive):
     standard_deviation: Array = dataclasses.field(init=False)
 
     lower = upper = None
+    _tradeoff = property(lambda self: GaussianTradeoff(self.sensitivity / self.standard_deviation))
     event_shape = property(lambda self: (sum(self._blocks),))  # without the names of the statistics
     covariates = property(lambda self: Columns(self.columns, None).width - 1, doc="Number of covariates.")
 
@@ -344,12 +344,7 @@ class StatisticsMechanism(_Regression, Additive):
         names = [field.name for field in dataclasses.fields(self)]
         return unchecked(type(self), *(count if name == "count" else getattr(self, name) for name in names))
 
-    @property
-    def guarantee(self) -> Guarantee:
-        tradeoff = GaussianTradeoff(self.sensitivity / self.standard_deviation)
-        return Guarantee(tradeoff, trust_model=self.trust_model, stated_delta=self.delta)
-
-    attribute_guarantee = guarantee  # one attribute may change all statistics
+    attribute_guarantee = _Regression.guarantee  # one attribute may change all statistics
 
     def implausible(self, values: np.ndarray) -> list[str]:
         if self.trust_model == "central" and self.count is None:
@@ -376,7 +371,7 @@ class StatisticsMechanism(_Regression, Additive):
         return sentences
 
 
-@registered_dataclass(
+@registered(
     "linear_statistics", "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y, y²], or on its sum over records."
 )
 class LinearStatisticsMechanism(StatisticsMechanism):
@@ -405,7 +400,7 @@ class LinearStatisticsMechanism(StatisticsMechanism):
     """
 
 
-@registered_dataclass(
+@registered(
     "logistic_statistics", "Gaussian noise on t(x, y) = [x_j², s x_j x_k, x_j y] with y in {−1, 1}, or on its sum."
 )
 class LogisticStatisticsMechanism(StatisticsMechanism):

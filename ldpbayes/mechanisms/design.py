@@ -1,16 +1,15 @@
 """Optimal choices for mechanisms for labels: intervals, bins and unbiased outputs, given a prior of the labels."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ldpbayes._core.checks import FINITE_NUMBERS, NOT_NEGATIVE, ONE_ABOVE_0, ONE_POSITIVE, check_order, checked
+from ldpbayes._core.checks import FINITE_NUMBERS, NOT_NEGATIVE, ONE_ABOVE_0, ONE_POSITIVE, check_order, checked, refuse
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
-from ldpbayes.mechanisms.protocol import increasing
 
 
 class Histogram(NamedTuple):
@@ -24,13 +23,13 @@ class Histogram(NamedTuple):
         Density in each bin, not negative. Functions that take a histogram normalise the densities.
     """
 
-    nodes: Array
-    densities: Array
+    nodes: np.ndarray
+    densities: np.ndarray
 
     @property
     def probabilities(self) -> np.ndarray:
         """Probability of each bin, an array (k,)."""
-        return np.asarray(self.densities) * np.diff(self.nodes)
+        return self.densities * np.diff(self.nodes)
 
     @property
     def cumulative(self) -> np.ndarray:
@@ -40,7 +39,7 @@ class Histogram(NamedTuple):
     @property
     def midpoints(self) -> np.ndarray:
         """Middle of each bin, an array (k,)."""
-        return (np.asarray(self.nodes)[1:] + np.asarray(self.nodes)[:-1]) / 2
+        return (self.nodes[1:] + self.nodes[:-1]) / 2
 
     @property
     def mean(self) -> float:
@@ -55,11 +54,11 @@ class Histogram(NamedTuple):
 
     def quantiles(self, probabilities: Array) -> np.ndarray:
         """Return the quantiles of the density for `probabilities` in [0, 1]."""
-        return np.interp(probabilities, self.cumulative, np.asarray(self.nodes))
+        return np.interp(probabilities, self.cumulative, self.nodes)
 
     def highest_density_interval(self, probability: float) -> tuple[float, float]:
         """Return the interval that spans the bins of highest density, as many as give it a `probability` in (0, 1]."""
-        densities, mass = np.asarray(self.densities), self.cumulative
+        densities, mass = self.densities, self.cumulative
         highest = np.argsort(-densities)[: np.count_nonzero(densities)]
         # the first and the last bin that the one, two, ... highest span, and the probability from the one to the other
         first, last = np.minimum.accumulate(highest), np.maximum.accumulate(highest)
@@ -71,12 +70,20 @@ class Histogram(NamedTuple):
 
     def within(self, lower: float, upper: float) -> "Histogram":
         """Return the conditional density, given lower < y < upper; ValueError if this has probability zero."""
-        inside = (np.asarray(self.nodes) > lower) & (np.asarray(self.nodes) < upper)
-        nodes = np.concatenate([[lower], np.asarray(self.nodes)[inside], [upper]])
-        bins = np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2) - 1
-        outside = (bins < 0) | (bins >= len(self.densities))
-        densities = np.where(outside, 0.0, np.asarray(self.densities)[np.clip(bins, 0, len(self.densities) - 1)])
-        return checked_histogram((nodes, densities))
+        nodes = np.unique(np.clip([lower, *self.nodes, upper], lower, upper))
+        densities = np.pad(self.densities, 1)  # with those below and above all nodes
+        return checked_histogram((nodes, densities[np.searchsorted(self.nodes, (nodes[1:] + nodes[:-1]) / 2)]))
+
+
+def increasing(name: str, value: Any, least: int) -> np.ndarray:
+    """An increasing array of at least `least` finite numbers, in double precision, or ValueError; a tracer as it is."""
+    if not is_concrete(value):
+        return value
+    value = np.atleast_1d(checked(name, value, *FINITE_NUMBERS))
+    if value.ndim != 1 or len(value) < least:
+        raise ValueError(f"{name} must be an array of at least {least} numbers, got shape {np.shape(value)}")
+    refuse(np.append(False, np.diff(value) <= 0), f"{name} must increase strictly; {{}} do not", value)
+    return value
 
 
 Interval: TypeAlias = tuple[float, float]
@@ -275,21 +282,13 @@ LOSS_ROUNDING = 1e-13  # of a loss, relative to the labels' variance
 EDGE_MARGIN = 1e-6  # least distance of an edge from a value, in units of the distance of two values
 
 
-class BinDesign(NamedTuple):
-    """Result of `optimal_bins`: edges (d + 1,), inner ones midway between outputs; outputs (d,); and E[(z − x)²]."""
-
-    edges: np.ndarray
-    outputs: np.ndarray
-    loss: float
-
-
-def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> BinDesign:
+def optimal_bins(values: np.ndarray, probabilities: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     """The bins of `RROnBins` with the least mean squared error ([GKKLMVZ]), the fewest of several, for labels with
-    values and probabilities (k,). An output is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P) for a bin of probability P
-    and mean m, if μ is the mean of all labels. No other mechanism with this budget has a smaller error.
+    increasing values and probabilities (k,): edges between bins (d − 1,), midway between outputs, and outputs (d,). An
+    output is (μ + (exp(ε) − 1) P m)/(1 + (exp(ε) − 1) P) for a bin of probability P and mean m, if μ is the mean of all
+    labels. No other mechanism with this budget has a smaller error.
     """
-    values, probabilities, budget = _checked_law(values, probabilities, epsilon)
-    first, last = values[0], values[-1]
+    probabilities, budget = _checked_law(probabilities, epsilon)
     values, probabilities = values[probabilities > 0], probabilities[probabilities > 0]
     mean = probabilities @ values
     spread = np.max(np.abs(values - mean))
@@ -316,27 +315,22 @@ def optimal_bins(values: ArrayLike, probabilities: ArrayLike, epsilon: float) ->
     fewest = int(np.argmax(losses <= losses.min() + LOSS_ROUNDING))
     ends = [k]
     for predecessor in reversed(predecessors[: fewest + 1]):
-        ends.append(int(predecessor[ends[-1]]))
-    ends.append(0)
-    starts, stops = np.array(ends[:0:-1]), np.array(ends[-2::-1])
-    released = mean + spread * outputs[starts, stops]
+        ends.insert(0, int(predecessor[ends[0]]))
+    released = mean + spread * outputs[[0, *ends[:-1]], ends]
     # the best output of a label is the nearest one, so only ties and rounding errors are clipped here
-    below, above = values[stops[:-1] - 1], values[stops[:-1]]
-    margin = EDGE_MARGIN * (above - below)
-    middles = np.clip((released[1:] + released[:-1]) / 2, below + margin, above - margin)
-    return BinDesign(np.concatenate([[first], middles, [last]]), released, float(losses[fewest] * spread**2))
+    above = np.array(ends[:-1])
+    margin = EDGE_MARGIN * (values[above] - values[above - 1])
+    middles = np.clip((released[1:] + released[:-1]) / 2, values[above - 1] + margin, values[above] - margin)
+    return middles, released
 
 
-def _checked_law(values: ArrayLike, probabilities: ArrayLike, epsilon: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """A law on increasing numbers as float64 arrays, normalised, and the budget."""
-    values = increasing("values", values, 2)
-    probabilities = np.atleast_1d(checked("probabilities", probabilities, *NOT_NEGATIVE))
-    if probabilities.shape != values.shape:
-        raise ValueError(f"give one probability for each value, got shapes {probabilities.shape} and {values.shape}")
-    if (possible := np.count_nonzero(probabilities)) < 2:
-        raise ValueError(f"the law of labels is degenerate: only {possible} of {values.size} values are possible")
-    budget = checked("epsilon", epsilon, *ONE_POSITIVE)
-    return values, probabilities / probabilities.sum(), budget
+def _checked_law(probabilities: np.ndarray, epsilon: float) -> tuple[np.ndarray, float]:
+    """A law, normalised, and the budget; ValueError if only one label is possible."""
+    if (possible := np.count_nonzero(probabilities > 0)) < 2:
+        raise ValueError(
+            f"the law of labels is degenerate: only {possible} of {probabilities.size} values are possible"
+        )
+    return probabilities / probabilities.sum(), checked("epsilon", epsilon, *ONE_POSITIVE)
 
 
 DEFAULT_OUTPUTS = np.arange(-70, 71) / 40  # in units of half the narrowest possible range; optima need less than 1.5
@@ -345,41 +339,25 @@ REACH_ROUNDING = 2e-14  # of half the labels' range
 SOLVER_TOLERANCE = 1e-10  # of the solver, the least that HiGHS takes: smaller probabilities count as 0
 
 
-class UnbiasedLaws(NamedTuple):
-    """Result of `optimal_unbiased`: outputs (m,), p(output | label) (k, m) without zero columns, and E[(z − x)²]."""
-
-    outputs: np.ndarray
-    matrix: np.ndarray
-    loss: float
-
-
 def optimal_unbiased(
-    values: ArrayLike, probabilities: ArrayLike, epsilon: float, outputs: ArrayLike | None = None
-) -> UnbiasedLaws:
-    """The best `UnbiasedRandomizer` ([BGKKLMVZ] Algorithm 1) for labels with values and probabilities (k,). `outputs`
-    must reach half the labels' range over tanh(ε/2) from its middle.
+    values: np.ndarray, probabilities: np.ndarray, epsilon: float, outputs: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best `UnbiasedRandomizer` ([BGKKLMVZ] Algorithm 1) for labels with increasing values and probabilities (k,):
+    outputs (m,), and p(output | label) (k, m) without zero columns. Increasing `outputs` from which to choose must
+    reach half the labels' range over tanh(ε/2) from its middle.
     """
-    values, probabilities, budget = _checked_law(values, probabilities, epsilon)
+    probabilities, budget = _checked_law(probabilities, epsilon)
     centre, half = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
-    reach = half / np.tanh(budget / 2)
     if outputs is None:
-        grid = centre + reach * DEFAULT_OUTPUTS
+        grid = centre + half / np.tanh(budget / 2) * DEFAULT_OUTPUTS
         # of two outputs that differ by rounding only, one is enough
         far = np.min(np.abs(grid[:, None] - values), axis=1) > 1e-6 * half
         outputs = np.sort(np.concatenate([grid[far], values]))
-    outputs = increasing("outputs", outputs, 2)
     labels, places = (values - centre) / half, (outputs - centre) / half  # labels from -1 to 1
-    if _two_outputs(places[[0, -1]], budget) is None:
-        raise ValueError(
-            f"no randomizer with outputs from {outputs[0]:g} to {outputs[-1]:g} is unbiased at epsilon = {budget:g}: "
-            f"give outputs from {centre - reach:g} to {centre + reach:g}"
-        )
     spare = _solve(labels, probabilities, budget, places)
     spare = _possible(places, np.where(spare > SOLVER_TOLERANCE, spare, 0.0), budget)
     kept = spare > 0
-    matrix = _windows(labels, places[kept], spare[kept], budget)
-    loss = probabilities @ np.sum(matrix * (outputs[kept] - values[:, None]) ** 2, axis=1)
-    return UnbiasedLaws(outputs[kept], matrix, float(loss))
+    return outputs[kept], _windows(labels, places[kept], spare[kept], budget)
 
 
 def _solve(labels: np.ndarray, probabilities: np.ndarray, budget: float, places: np.ndarray) -> np.ndarray:

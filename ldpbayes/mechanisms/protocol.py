@@ -1,27 +1,26 @@
-"""The methods and attributes of every mechanism: a density, a guarantee, a spec, and other properties."""
+"""What every mechanism has, a density, a guarantee, a spec and other properties, and the registry of all by name."""
 
 import abc
 import dataclasses
+import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from numpyro.distributions import constraints
 
 import ldpbayes.noise
-from ldpbayes._core.checks import FINITE_NUMBERS, checked, ends_of, kind_in_words, refuse, unmasked, whole_numbers_up_to
+from ldpbayes._core.checks import ends_of, kind_in_words, refuse, unmasked, whole_numbers_up_to
 from ldpbayes._core.printing import Called, shown_fields
-from ldpbayes._core.pytrees import checked_field, equal
-from ldpbayes._core.tracing import array_of, floating, is_concrete
-from ldpbayes._core.types import Array, ArrayModule, Key
-from ldpbayes.mechanisms.plausibility import implausible_counts
+from ldpbayes._core.pytrees import Owed, checked_field, equal, optional, pytree, ruled, static, undeclared_traits
+from ldpbayes._core.tracing import array_of, is_concrete
+from ldpbayes._core.types import Array, Key
 from ldpbayes.noise import Noise
-from ldpbayes.numerics.arrays import rounded, snapped
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee, compose
 from ldpbayes.privacy.guarantee import counted_once, quoted
@@ -44,16 +43,14 @@ class Mechanism(Called, abc.ABC):
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
     of_categories: ClassVar[bool] = False  #: True if a record is the code of a category, as in `Categories`.
-    domain: Any  #: NumPyro constraint on the record x, after clipping.
-    support: Any  #: NumPyro constraint on the released value z.
-    bounded: Any  #: False if records, or a statistic of them, get noise without being clipped to bounds.
-    noise: Any  #: The `Noise` added before any reporting rule. None if the mechanism does something else.
-    _owed: ClassVar[dict[str, str]] = {
-        "domain": "NumPyro constraint on the record x, after clipping",
-        "support": "NumPyro constraint on the released value z",
-        "bounded": "False if records get noise without being clipped to bounds, else True",
-        "noise": "the Noise that is added to a number or to columns, None if the mechanism does something else",
-    }
+    #: NumPyro constraint on the record x, after clipping.
+    domain: Annotated[Any, Owed("NumPyro constraint on the record x, after clipping")]
+    #: NumPyro constraint on the released value z.
+    support: Annotated[Any, Owed("NumPyro constraint on the released value z")]
+    #: False if records, or a statistic of them, get noise without being clipped to bounds.
+    bounded: Annotated[Any, Owed("False if records get noise without being clipped to bounds, else True")]
+    #: The `Noise` added before any reporting rule. None if the mechanism does something else.
+    noise: Annotated[Any, Owed("the Noise that is added to a number or columns, None if it does something else")]
     innermost: Any = property(lambda self: self, doc="The mechanism without reporting rules.")
     #: A bound on how many whole numbers from 0 on are printed as one value; 1 without reporting rules.
     longest: float = 1.0
@@ -207,18 +204,13 @@ class NumericMechanism(Mechanism):
 
     #: True if log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If False, values
     #: beyond that range must be negligible: fewer than one in 10^32 records.
-    linear_tails: Any
-    resolution: Any  #: Shortest length in x on which p(z | x) changes by a factor e.
-    released_range: Any  #: Interval (low, high) of z that a sketch covers with panels, or None without panels.
+    linear_tails: Annotated[Any, Owed("True if log p(z|theta) is linear in z beyond released_range, False if no z is")]
+    #: Shortest length in x on which p(z | x) changes by a factor e.
+    resolution: Annotated[Any, Owed("shortest length in x on which p(z | x) changes by a factor e")]
+    #: Interval (low, high) of z that a sketch covers with panels, or None without panels.
+    released_range: Annotated[Any, Owed("interval (low, high) of z that a sketch covers with panels, or None")]
     #: True if exactly a bound may be released, as for a clipped record without noise, whatever the parameters' values.
-    has_atoms: Any
-    _owed: ClassVar[dict[str, str]] = {
-        "linear_tails": "True if log p(z | theta) is exactly linear in z outside released_range, for any law of x; "
-        "False if fewer than one in 10^32 values are outside",
-        "resolution": "shortest length in x on which p(z | x) changes by a factor e",
-        "released_range": "interval (low, high) of z that a sketch covers with panels, or None without panels",
-        "has_atoms": "True if exactly a bound may be released, as for a clipped record without noise, else False",
-    }
+    has_atoms: Annotated[Any, Owed("True if exactly a bound may be released, as for a clipped record without noise")]
 
     @abc.abstractmethod
     def breakpoints(self, z: ArrayLike) -> Array:
@@ -260,56 +252,6 @@ class DiscreteMechanism(Mechanism):
         return np.arange(int(low), int(high) + 1) if high - low < most else None
 
 
-class FiniteOutputs(DiscreteMechanism):
-    """Base of mechanisms that take numbers and release one of finitely many numbers, the array ``outputs``."""
-
-    outputs: Array
-    #: Least and largest p(z | x) over all x of each output, arrays that broadcast with (*budgets, outputs).
-    output_probabilities: Any
-    _owed: ClassVar[dict[str, str]] = {"output_probabilities": "least and largest p(z | x) over all x of each output"}
-    noise, bounded = None, True
-    _shared: ClassVar[tuple[str, ...]] = ("outputs",)
-    resolution = math.inf  # p(z | x) is smooth between its `breakpoints`
-    support = property(lambda self: _OneOf(self.outputs))
-
-    def possible_values(self, most: int) -> np.ndarray | None:
-        return np.asarray(self.outputs, float)
-
-    def place(self, z: ArrayLike) -> Array:
-        """Return the position of the nearest output for each released value, in NumPy or JAX, like `z`."""
-        at = array_of(z)
-        xp = np if isinstance(at, np.ndarray) and is_concrete(self.outputs) else jnp
-        outputs = xp.asarray(self.outputs)
-        # values that another precision has rounded are still nearest to what they were
-        return xp.searchsorted((outputs[1:] + outputs[:-1]) / 2, at)
-
-    def equivalence(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(self.place(np.asarray(z)))[:, None]
-
-    def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        x = floating(x)
-        outputs = jnp.asarray(self.outputs, x.dtype).reshape(-1, *[1] * max(x.ndim, len(self.batch_shape)))
-        p = jnp.exp(self.log_prob(outputs, x))
-        mean = jnp.sum(p * outputs, axis=0)
-        return mean, jnp.sum(p * (outputs - mean) ** 2, axis=0)
-
-    def implausible(self, values: np.ndarray) -> list[str]:
-        counts = np.bincount(self.place(values), minlength=len(self.outputs))
-        least, most = (np.reshape(p, (-1, np.shape(p)[-1])).mean(axis=0) for p in self.output_probabilities)
-        names = [f"are {output:g}" for output in self.outputs]
-        return implausible_counts(counts, len(values), least, most, 2 * len(counts), names.__getitem__)
-
-    def _validated(self, values: np.ndarray) -> np.ndarray:
-        if not is_concrete(self.outputs):
-            return values
-        values = values if values.dtype.kind == "f" else values.astype(float)
-        nearest = self.outputs[self.place(values)]
-        bad = snapped(values, [nearest]) != nearest
-        outputs = f"one of its {len(self.outputs)} outputs, from {self.outputs[0]:g} to {self.outputs[-1]:g}"
-        refuse(bad, f"{type(self).__name__} releases {outputs}; {{}} values are not outputs", values)
-        return nearest
-
-
 class PiecewiseConstant(Mechanism):
     """Base of mechanisms under which p(z | x) is a step function of x."""
 
@@ -340,70 +282,6 @@ class PiecewiseLinear(Mechanism):
     @abc.abstractmethod
     def levels(self, z: ArrayLike) -> jax.Array:
         """Return p(z | x) for x at each node, as an array (*z, k)."""
-
-
-def interpolation(xp: ArrayModule, nodes: Array, x: Array) -> tuple[Array, Array]:
-    """The node at or above x (clipped), never the first, and the share of the way to it from the node below."""
-    x = xp.clip(x, nodes[0], nodes[-1])
-    above = xp.clip(xp.searchsorted(nodes, x), 1, len(nodes) - 1)
-    return above, (x - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
-
-
-def drawn_columns(matrix: jax.Array, row: jax.Array, law: jax.Array) -> jax.Array:
-    """Columns drawn from rows of a matrix of probabilities, by numbers `law` that are uniform on [0, 1)."""
-    cumulative, last = jnp.cumsum(matrix, axis=1), matrix.shape[1] - 1
-    cumulative /= cumulative[:, -1:]  # rounding leaves nothing for the last column where that is zero
-    # how many of the row's sums are not above `law`, by bisection: never more than the last column's position
-    place = jnp.zeros(law.shape, int)
-    for step in 2 ** np.arange(int(last).bit_length())[::-1]:
-        further = jnp.minimum(place + step, last)
-        place = jnp.where(cumulative[row, further - 1] <= law, further, place)
-    return place
-
-
-def flipped(key: Key, code: jax.Array, flip: jax.Array, number: int) -> jax.Array:
-    """The records' codes, or another one of 0, ..., number − 1: from theirs on, one more than what is drawn."""
-    other = jax.random.randint(key, flip.shape, 0, number - 1).astype(code.dtype)
-    return jnp.where(flip, other + (other >= code), code)
-
-
-def checked_labels(x: ArrayLike) -> jax.Array:
-    """Labels as a floating-point array; ValueError for NaN, where it can be seen."""
-    if is_concrete(x):
-        checked("x", x, "a number (drop or impute missing labels first)", lambda a: ~np.isnan(a))
-    return floating(x)
-
-
-def increasing(name: str, value: Any, least: int) -> np.ndarray:
-    """An increasing array of at least `least` finite numbers, in double precision, or ValueError; a tracer as it is."""
-    if not is_concrete(value):
-        return value
-    value = np.atleast_1d(checked(name, value, *FINITE_NUMBERS))
-    if value.ndim != 1 or len(value) < least:
-        raise ValueError(f"{name} must be an array of at least {least} numbers, got shape {np.shape(value)}")
-    refuse(np.append(False, np.diff(value) <= 0), f"{name} must increase strictly; {{}} do not", value)
-    return value
-
-
-class _OneOf(constraints.Constraint):
-    """Some numbers, in ascending order."""
-
-    is_discrete = True
-
-    def __init__(self, numbers: Array) -> None:
-        self.numbers = numbers
-
-    def __call__(self, z: Array) -> Array:
-        numbers = jnp.asarray(self.numbers)
-        z = jnp.asarray(z)
-        nearest = numbers[jnp.searchsorted((numbers[1:] + numbers[:-1]) / 2, z)]
-        return (z == nearest) | (z == rounded(jnp, nearest, jnp.result_type(z, float)))
-
-    def feasible_like(self, prototype: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(jnp.asarray(self.numbers)[0], jnp.shape(prototype))
-
-    def tree_flatten(self) -> tuple:
-        return (self.numbers,), (("numbers",), {})
 
 
 OF_ONE_VALUE = "This is the guarantee of one released value: how many of them one person changes is not stated."
@@ -471,16 +349,11 @@ def statements(promises: Iterable[Promise], same_people: bool = False, different
     if different_people or (len(wholes) == 1 and None not in wholes):
         return "\n".join([f"{len(guarantees)} releases about different people. What each promises:", *lines])
     # basic composition: epsilons add up, and deltas; somebody who is replaced is removed and added
-    summed = guarantees
-    if {"add_remove", "replace"} <= {part.neighbours for part in promises}:
-        twice = [
-            part._replace(changed=2 * part.changed) if part.neighbours == "add_remove" else part for part in promises
-        ]
-        summed = [part.in_all for part in twice]
-    budget, delta = (
-        np.sum([(np.min(part), np.max(part)) for part in parts], axis=0)
-        for parts in zip(*(guarantee.stated_pair for guarantee in summed), strict=True)
-    )
+    mixed = {"add_remove", "replace"} <= {part.neighbours for part in promises}
+    changed = [part.changed * (2 if mixed and part.neighbours == "add_remove" else 1) for part in promises]
+    summed = [part._replace(changed=number).in_all for part, number in zip(promises, changed, strict=True)]
+    pairs = [[(np.min(part), np.max(part)) for part in guarantee.stated_pair] for guarantee in summed]
+    budget, delta = np.sum(pairs, axis=0)
     sum_of_budgets = f"is promised epsilon {quoted(budget)} and delta {quoted(delta)} in all"
     if budget[1] == np.inf or delta[1] >= 1:
         sum_of_budgets = "may be promised nothing in all"
@@ -568,3 +441,100 @@ def from_json(value: Any) -> Any:
         return cls(**{name: from_json(part) for name, part in value.items() if name != "law"})
     except TypeError as error:
         raise ValueError(f"no noise can be made from {value!r}: {error}") from None
+
+
+ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
+
+_registry: dict[str, type[Mechanism]] = {}
+_summaries: dict[str, str] = {}
+_M = TypeVar("_M", bound=type[Mechanism])
+
+
+def register(name: str, summary: str = "") -> Callable[[_M], _M]:
+    """Class decorator that registers your own mechanism under a `name`, and makes the class a JAX pytree.
+
+    The name stands for the class in `Mechanism.spec`, in release files and on the command line. The class must be a
+    frozen dataclass derived from `NumericMechanism` or `DiscreteMechanism`, else a TypeError is raised, which also says
+    what these bases ask for and is missing. Raises ValueError if the name belongs to another mechanism. The command
+    ``ldpbayes mechanisms`` prints the `summary`, a sentence.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f'name must be a non-empty string, as in @register("laplace"), got {name!r}')
+
+    def decorate(cls: _M) -> _M:
+        if not (isinstance(cls, type) and issubclass(cls, (NumericMechanism, DiscreteMechanism))):
+            bases = "ldpbayes.mechanisms.NumericMechanism or DiscreteMechanism"
+            raise TypeError(f"mechanism {name!r} must be a subclass of {bases}, got {cls!r}")
+        if "__dataclass_params__" not in cls.__dict__ or not cls.__dict__["__dataclass_params__"].frozen:
+            raise TypeError(f"mechanism {name!r} must be a frozen dataclass (dataclasses.dataclass), got {cls!r}")
+        methods = "".join(f"\n  {method}: a method" for method in sorted(cls.__abstractmethods__))
+        if missing := undeclared_traits(cls) + methods:
+            raise TypeError(f"mechanism {name!r}: {cls.__name__} must define, as its base classes describe:{missing}")
+        if _registry.get(name) is cls:
+            return cls
+        if "name" in cls.__dict__:
+            raise ValueError(f"{cls!r} is already registered as {cls.name!r}, so it cannot be {name!r} too")
+        namesake = _registry.get(name, cls)
+        # running a notebook cell again defines the same class anew
+        if (namesake.__module__, namesake.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"mechanism name {name!r} is taken by {namesake!r}; register {cls!r} under another name")
+        cls.name = name
+        pytree(cls)
+        _registry[name], _summaries[name] = cls, summary
+        return cls
+
+    return decorate
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, optional, ruled))
+def registered(name: str, summary: str) -> Callable[[Any], Any]:
+    """Class decorator: a frozen dataclass that is a mechanism of this name, by `register`."""
+    return lambda cls: register(name, summary)(dataclasses.dataclass(frozen=True)(cls))
+
+
+def mechanism_class(name: str) -> type[Mechanism]:
+    """The class registered as `name`, by an installed third party if need be; ValueError for an unknown name."""
+    if name not in _registry:
+        _load_entry_points()
+    if name not in _registry:
+        raise ValueError(f"mechanism must be one of {', '.join(sorted(_registry))}, got {name!r}")
+    return _registry[name]
+
+
+def summary_of(name: str) -> str:
+    """A sentence about a registered mechanism, as its class states it."""
+    return _summaries[name]
+
+
+def mechanism_from_spec(spec: Mapping[str, Any]) -> Mechanism:
+    """Make a mechanism from `spec`, a dict with its name and the arguments of its class, arrays as lists, such as
+    ``{"mechanism": "laplace", "epsilon": 1.0, ...}``; ValueError if one is wrong.
+    """
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("mechanism"), str):
+        raise ValueError(f'spec must be a dict with the mechanism\'s name under "mechanism", got {spec!r}')
+    params = dict(spec)
+    name = params.pop("mechanism")
+    cls = mechanism_class(name)
+    if "of" in params:  # a reporting rule, whose own mechanism cannot have its field's name
+        params["mechanism"] = mechanism_from_spec(params.pop("of"))
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**params)
+    except TypeError as error:
+        raise ValueError(f"mechanism {name!r} takes {', '.join(signature.parameters)}: {error}") from None
+    return cls(**{key: from_json(value) if key != "mechanism" else value for key, value in params.items()})
+
+
+def mechanism_names() -> list[str]:
+    """Return the sorted names of all registered mechanisms, also of other installed packages."""
+    _load_entry_points()
+    return sorted(_registry)
+
+
+def _load_entry_points() -> None:
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            cls = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ImportError(f"entry point {point.name} = {point.value} of {ENTRY_POINT_GROUP}: {error}") from error
+        register(point.name)(cls)

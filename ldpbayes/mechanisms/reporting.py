@@ -17,8 +17,7 @@ from ldpbayes._core.checks import FINITE, POSITIVE, refuse
 from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
 from ldpbayes._core.tracing import array_of, floating, is_concrete
 from ldpbayes._core.types import Array, ArrayModule, Key
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism
-from ldpbayes.mechanisms.registry import registered_dataclass
+from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, registered
 from ldpbayes.numerics.arrays import snapped
 
 UNITS_FROM_GRID = 1e-3  # of a unit: a quotient as near to a whole number is that number, but for rounding
@@ -142,7 +141,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
         return super().spec() | {"mechanism": self.name, "of": self.mechanism.spec()}
 
 
-@registered_dataclass("floored", "Print max(z, floor): a released number z below the floor is printed as the floor.")
+@registered("floored", "Print max(z, floor): a released number z below the floor is printed as the floor.")
 class Floored(Reported):
     """Print max(z, floor): many statistical offices print negative noisy counts z as 0.
 
@@ -164,7 +163,7 @@ class Floored(Reported):
         return jnp.maximum(z, jnp.asarray(self.floor, z.dtype))
 
 
-@registered_dataclass("withheld", "Print nothing instead of each released number below a threshold.")
+@registered("withheld", "Print nothing instead of each released number below a threshold.")
 class Withheld(Reported):
     """Print NaN instead of each released number z below a `threshold`, in the unit of the data: one number, or one for
     each value. Data must keep NaN for the withheld cells. `Floored` describes `mechanism`.
@@ -181,7 +180,7 @@ class Withheld(Reported):
         return jnp.where(z + _slack(z) < self.threshold, jnp.nan, z)
 
 
-@registered_dataclass("rounded", "Print the multiple of a unit that is nearest to the released number.")
+@registered("rounded", "Print the multiple of a unit that is nearest to the released number.")
 class Rounded(Reported):
     """Print unit·⌊z/unit + ½⌋, the multiple of a positive `unit` that is nearest to the released number z, in the unit
     of the data: one number, or one for each value. `Floored` describes `mechanism`.
@@ -200,7 +199,7 @@ class Rounded(Reported):
         return unit * jnp.floor(quotient + 0.5 + _slack(quotient)).astype(z.dtype)
 
 
-@registered_dataclass("incomplete", "Some released numbers are missing, for reasons that are unrelated to the numbers.")
+@registered("incomplete", "Some released numbers are missing, for reasons that are unrelated to the numbers.")
 class Incomplete(Reported):
     """Some released numbers are missing and printed as NaN, for unrelated reasons: this does not change the likelihood,
     and is not simulated. The inner `mechanism`, as in `Floored`, must not print NaN.

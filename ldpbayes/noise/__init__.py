@@ -5,18 +5,19 @@ difference between two records. To write your own law, derive a class from `Nois
 """
 
 from ldpbayes._core.pytrees import pytree
-from ldpbayes.noise._continuous import (
+from ldpbayes.noise._from_density import FromDensity
+from ldpbayes.noise._laws import (
+    DiscreteGaussian,
+    DiscreteLaplace,
     Gaussian,
     IndependentGaussian,
     Laplace,
+    Staircase,
     SymmetricLaplace,
-    WithPublicRecords,
+    WithPublicRecords,  # noqa: F401  # the noise of mechanisms that take public records, which specs may name
     ZeroInflated,
 )
-from ldpbayes.noise._discrete import DiscreteGaussian, DiscreteLaplace
-from ldpbayes.noise._from_density import FromDensity
 from ldpbayes.noise._noise import Noise
-from ldpbayes.noise._staircase import Staircase
 
 __all__ = [
     "DiscreteGaussian",
@@ -28,7 +29,6 @@ __all__ = [
     "Noise",
     "Staircase",
     "SymmetricLaplace",
-    "WithPublicRecords",
     "ZeroInflated",
     "pytree",
 ]

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -118,10 +118,10 @@ class FromDensity(Noise):
     scale: Array = ruled(POSITIVE, default=1.0)
     breaks: tuple[float, ...] = static(default=())
 
-    linear_tails: ClassVar[bool] = False
+    linear_tails = False
     monotone = True
-    norm: ClassVar[int] = 1  # of one column only
-    symmetric: ClassVar[bool] = False  # for all that is known
+    norm = 1  # of one column only
+    symmetric = False  # for all that is known
     kinks = property(lambda self: tuple(self.scale * place for place in self.breaks))  # type: ignore[assignment]
     assumption = "This was computed numerically, and no distance of two inputs is known to be worse."
     has_variance = property(lambda self: self._law.deviation < math.inf)  # type: ignore[assignment]

@@ -2,14 +2,14 @@
 
 import abc
 import inspect
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from ldpbayes._core.pytrees import check_fields, undeclared_traits
+from ldpbayes._core.pytrees import Owed, check_fields, undeclared_traits
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Key
 from ldpbayes.numerics.special import log1mexp
@@ -31,33 +31,27 @@ class Noise(abc.ABC):
     #: Length over which the log density falls by a fixed amount, wherever the length begins on one side of zero. None
     #: if every length has this property, or no length.
     period: Array = None
-    linear_tails: ClassVar[bool]  #: True if the log density is linear on each side of zero, or from period to period.
+    #: True if the log density is linear on each side of zero, or from period to period.
+    linear_tails: Annotated[bool, Owed("True if the log density is linear on each side of zero, or over whole periods")]
     #: Places where the density in one column is not smooth. Empty if they depend on the bounds (see `breakpoints`).
-    kinks: ClassVar[tuple[float, ...]]
+    kinks: Annotated[tuple[float, ...], Owed("places where the density in one column is not smooth")]
     has_variance: bool = True  #: True if the noise has a finite variance.
     monotone: bool = False  #: True if the trade-off curve is monotone in every parameter and in the distance.
     assumption: str = ""  #: A condition of the trade-off curves, which statements of the guarantee quote.
     symmetric: ClassVar[bool] = True  #: True if the density is symmetric about zero and falls off on each side.
     per_column: ClassVar[bool] = False  #: True if every column has a parameter of its own.
     omitted: ClassVar[bool] = False  #: True if some records may get no noise, as in `ZeroInflated`.
-    standard_deviation: Array  #: Standard deviation in one column, infinite if there is no variance.
+    #: Standard deviation in one column, infinite if there is no variance.
+    standard_deviation: Annotated[Array, Owed("standard deviation in one column, infinite if there is no variance")]
     #: Shortest length on which the density in one column changes, such as by a factor e for an exponential density.
-    resolution: ClassVar[Array]
+    resolution: Annotated[Array, Owed("shortest length on which the density changes by a factor e")]
     #: Distance beyond which the noise has a probability of at most 1e-32, or 0 if tails are linear from zero on.
-    reach: ClassVar[Array]
+    reach: Annotated[Array, Owed("distance beyond which at most 1e-32 is left, or 0 if tails are linear from zero on")]
     #: Norm, 1 or 2, of distances over several columns: a difference in a column is divided by the column's scale, and
     #: multiplied by that of the first column. Two inputs at a distance are no easier to distinguish than two that
     #: differ by this distance in the first column; a law for which this is not true overrides `tradeoff_within`.
-    norm: ClassVar[int]
+    norm: Annotated[int, Owed("1 or 2, the norm in which distances over several columns are measured")]
     chance: ClassVar[Array] = 0.0  #: Probability that the noise is left out of a record whose scale is positive.
-    _owed: ClassVar[dict[str, str]] = {
-        "linear_tails": "True if the log density is linear on each side of zero, or from period to period",
-        "kinks": "places where the density in one column is not smooth",
-        "standard_deviation": "standard deviation in one column, infinite if there is no variance",
-        "resolution": "shortest length on which the density changes by a factor e",
-        "reach": "distance beyond which the probability is at most 1e-32, or 0 if tails are linear from zero on",
-        "norm": "1 or 2, the norm in which distances over several columns are measured",
-    }
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

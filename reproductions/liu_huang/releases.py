@@ -17,7 +17,6 @@ from ldpbayes.data import Release
 from ldpbayes.estimation import label_prior
 from ldpbayes.mechanisms import (
     GaussianMechanism,
-    Histogram,
     LaplaceMechanism,
     RPWithPrior,
     RROnBins,
@@ -110,7 +109,7 @@ def private_prior(key, labels, epsilon, setting):
 def public_range(key, labels, epsilon, setting):
     """RPWithPrior on the public range with all of the budget, its half-width the best for a uniform prior."""
     lower, upper = setting.bounds
-    found = optimal_half_width(Histogram([lower, upper], [1 / (upper - lower)]), epsilon)
+    found = optimal_half_width(([lower, upper], [1 / (upper - lower)]), epsilon)
     return _drawn(key, RPWithPrior(epsilon, found.interval, found.half_width), labels)
 
 

@@ -310,8 +310,8 @@ def test_a_prior_of_one_bin_is_cut_into_cells():
 def test_optimal_bins_of_a_prior_take_cells_at_their_middles_and_move_with_it():
     nodes, densities = FALLING
     mechanism = RROnBins.optimal(FALLING, 2.0, nodes=nodes)
-    found = optimal_bins((nodes[1:] + nodes[:-1]) / 2, densities, 2.0)
-    np.testing.assert_allclose(mechanism.outputs, found.outputs, rtol=1e-12)
+    _, outputs = optimal_bins((nodes[1:] + nodes[:-1]) / 2, densities, 2.0)
+    np.testing.assert_allclose(mechanism.outputs, outputs, rtol=1e-12)
     np.testing.assert_array_equal(mechanism.edges[[0, -1]], [0.0, 8.0])
     moved = RROnBins.optimal((3 * nodes - 5, densities), 2.0, nodes=3 * nodes - 5)
     np.testing.assert_allclose(moved.outputs, 3 * mechanism.outputs - 5, rtol=1e-12)
@@ -347,9 +347,6 @@ def test_many_bins_of_a_prior_are_merged():
         (lambda: RROnBins.optimal(FALLING, -1.0), "epsilon must be a positive and finite number, got -1.0"),
         (lambda: RROnBins.optimal(([0.0, 1.0], [1.0]), 1.0, nodes=[0, 1, 2]), "degenerate: only 1 of 2 values"),
         (lambda: RROnBins.optimal(([0.0, 2.0, 1.0], [1.0, 1.0]), 1.0), "nodes must increase strictly"),
-        (lambda: optimal_bins([1.0, 0.0], [0.5, 0.5], 1.0), "values must increase strictly"),
-        (lambda: optimal_bins([0.0, 1.0], [0.5, -0.5], 1.0), "probabilities must be non-negative and finite"),
-        (lambda: optimal_bins([0.0, 1.0], [1.0], 1.0), "give one probability for each value"),
     ],
 )
 def test_what_is_wrong_with_bins_is_named(call, message):
@@ -531,8 +528,8 @@ def test_a_prior_is_rounded_to_the_nodes_as_labels_are():
         )
         for i in range(5)
     ]
-    direct = optimal_unbiased(NODES, hats, 1.3)
-    np.testing.assert_allclose(mine.matrix, direct.matrix, atol=1e-9)
+    _, direct = optimal_unbiased(NODES, np.array(hats), 1.3)
+    np.testing.assert_allclose(mine.matrix, direct, atol=1e-9)
     assert len(UnbiasedRandomizer.optimal(HISTOGRAM, 1.3, nodes=4).nodes) == 4
 
 
@@ -569,11 +566,6 @@ MATRIX = np.array([[0.75, 0.25], [0.25, 0.75]])  # of the labels −1/2 and 1/2,
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=1), "nodes must be an integer of at least 2, got 1"),
         (lambda: UnbiasedRandomizer.optimal(HISTOGRAM, 1.0, nodes=[5.0, 6.0]), "degenerate: only 1 of 2 values"),
         (lambda: UnbiasedRandomizer.optimal(([1.0, 0.0], [1.0]), 1.0), "nodes must increase strictly"),
-        (
-            lambda: optimal_unbiased([0.0, 1.0], [0.5, 0.5], 1.0, [0.0, 1.0]),
-            "unbiased at epsilon = 1: give outputs from -0.58",
-        ),
-        (lambda: optimal_unbiased([0.0, 1.0], [0.5, np.nan], 1.0), "probabilities must be non-negative and finite"),
     ],
 )
 def test_what_is_wrong_with_unbiased_laws_is_named(call, message):

@@ -12,7 +12,7 @@ from numpyro.infer.util import log_density
 from scipy import special, stats
 
 import ldpbayes as ldp
-from ldpbayes.mechanisms import registry as _registry
+from ldpbayes.mechanisms import protocol as _registry
 from tests.programs import call, randomize
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "how_to" / "own_mechanism.md"

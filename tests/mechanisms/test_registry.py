@@ -66,7 +66,7 @@ def test_register_refuses_what_is_no_mechanism_and_names_that_are_taken(registry
 
     with pytest.raises(ValueError, match="mechanism name 'laplace' is taken by"):
         register("laplace")(Other)
-    with pytest.raises(TypeError, match=r"must be a subclass of ldpbayes\.mechanisms\.Mechanism"):
+    with pytest.raises(TypeError, match=r"must be a subclass of ldpbayes\.mechanisms\.NumericMechanism"):
         register("dict")(dict)
     with pytest.raises(TypeError, match="must be a frozen dataclass"):
         register("plain")(type("Plain", (LaplaceMechanism,), {}))

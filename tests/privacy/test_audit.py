@@ -24,7 +24,7 @@ import pytest
 import ldpbayes as ldp
 from ldpbayes import bootstrap, mechanisms, noise, privacy
 from ldpbayes.bootstrap.statistics import SufficientStatisticsEstimator
-from ldpbayes.mechanisms import registry as _registry
+from ldpbayes.mechanisms import protocol as _registry
 from ldpbayes.mechanisms.protocol import Promise, joined_mechanism
 
 EPSILONS = np.array([0.0, 0.1, 0.3, 0.7, 1.3, 2.0, 3.0, 5.0, 8.0, 12.0])

@@ -861,18 +861,32 @@ def _label_prior(release, options):
 # --- mechanisms and noise chosen to be best, and what they need
 
 
+def _loss(values, probabilities, outputs, matrix):
+    return probabilities @ np.sum(matrix * (outputs - values[:, None]) ** 2, axis=1)
+
+
+def _bins(values, probabilities, epsilon):
+    edges, outputs = design.optimal_bins(values, probabilities, epsilon)
+    odds = np.where(np.searchsorted(edges, values)[:, None] == np.arange(len(outputs)), np.exp(epsilon), 1.0)
+    loss = _loss(values, probabilities, outputs, odds / odds.sum(axis=1, keepdims=True))
+    return {"edges": [values[0], *edges, values[-1]], "outputs": outputs, "loss": loss}
+
+
+def _unbiased(values, probabilities, *options):
+    outputs, matrix = design.optimal_unbiased(values, probabilities, *options)
+    return {"outputs": outputs, "matrix": matrix, "loss": _loss(values, probabilities, outputs, matrix)}
+
+
 def _designs():
     """Functions without arguments by name."""
     prior = np.linspace(0.0, 4.0, 9), np.exp(-np.linspace(0.0, 2.0, 8)) / 1.8
-    values, probabilities = [0.0, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1]
+    values, probabilities = np.array([0.0, 1.0, 2.0, 4.0]), np.array([0.4, 0.3, 0.2, 0.1])
     nodes = [0.0, 0.5, 1.5, 2.0, 4.0]
     bounds = [-1.0, 0.0], [1.0, 2.0]
     return {
-        "bins": lambda: design.optimal_bins(values, probabilities, 1.2)._asdict(),
-        "unbiased": lambda: design.optimal_unbiased(values, probabilities, 1.2)._asdict(),
-        "unbiased, outputs given": lambda: design.optimal_unbiased(
-            values, probabilities, 1.2, np.linspace(-5, 9, 29)
-        )._asdict(),
+        "bins": lambda: _bins(values, probabilities, 1.2),
+        "unbiased": lambda: _unbiased(values, probabilities, 1.2),
+        "unbiased, outputs given": lambda: _unbiased(values, probabilities, 1.2, np.linspace(-5, 9, 29)),
         "interval": lambda: {"ends": mechanisms.optimal_interval(prior, 1.5, 0.3)},
         "half width": lambda: _half_width(mechanisms.optimal_half_width(prior, 1.5)),
         "half width, interval chosen": lambda: _half_width(
