@@ -13,10 +13,10 @@ except ImportError:
 
 
 def completed(
-    function: Callable[..., Any], tasks: Iterable[tuple], executor: Executor | None = None
+    function: Callable[..., Any], tasks: Iterable[tuple], executor: Executor | None = None, in_order: bool = False
 ) -> Generator[tuple[tuple, Any], None, None]:
-    """Pairs of a task's arguments and ``function(*task)``, in order, or as an executor's workers finish them. TypeError
-    for a function that cannot travel, by value, ValueError for processes that are forked.
+    """Pairs of a task's arguments and ``function(*task)``, in order, or as an executor's workers finish them unless
+    `in_order`. TypeError for a function that cannot travel, by value, ValueError for processes that are forked.
     """
     if executor is None:
         yield from ((task, function(*task)) for task in tasks)
@@ -32,7 +32,7 @@ def completed(
         raise TypeError(f"the task cannot be sent to workers: {error}{hint}") from None
     futures = {executor.submit(_call, payload, task): task for task in tasks}
     try:
-        for future in as_completed(futures):
+        for future in futures if in_order else as_completed(futures):
             yield futures[future], future.result()
     finally:
         for future in futures:

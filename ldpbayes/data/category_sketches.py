@@ -4,8 +4,8 @@ import dataclasses
 import functools
 import math
 import mmap
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -325,6 +325,8 @@ def _products(v: jax.Array, order: int) -> tuple[jax.Array, ...]:
     return tuple(left @ products.T for left in (v, products)[: order - 2])
 
 
+Derivatives: TypeAlias = Callable[[np.ndarray], Sequence[Any]]
+"""Value, gradient and information of a log-likelihood at shares (*batch, d)."""
 MOST_PASSES_TO_MODE = 30  # over the records in search of the mode; three or four are needed
 LAST_STEP_LENGTH = 1.0  # standard deviations; the next step would be shorter by about √(r / N)
 
@@ -341,22 +343,26 @@ def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | No
     return Frame(center, root, np.linalg.pinv(root))
 
 
-def frame_at_mode(records: Any, batch: tuple[int, ...] = ()) -> Frame:
-    """Coordinates around each group's mode, of `CategoryRecords` or the like, with standard deviations of about one."""
+def frame_at_mode(
+    records: CategoryRecords, batch: tuple[int, ...] = (), derivatives: Derivatives | None = None
+) -> Frame:
+    """Coordinates around each group's mode, with standard deviations of about one, by derivatives of these records or
+    of more.
+    """
     d = records.mechanism.categories
-    start, _ = _mode(records.thinned(PROBED_RECORDS), np.full(d, 1 / d))
-    center, information = _mode(records, np.broadcast_to(start, (*batch, d)))
+    start, _ = _mode(records.thinned(PROBED_RECORDS).derivatives, np.full(d, 1 / d))
+    center, information = _mode(derivatives or records.derivatives, np.broadcast_to(start, (*batch, d)))
     basis = _tangent(d)
     # A uniform law of the shares has covariance (I − 11ᵀ/d) / (d (d + 1)), where the records say nothing.
     lower = np.linalg.cholesky(basis.T @ information @ basis + d * (d + 1) * np.eye(d - 1))
     return Frame(center, np.swapaxes(basis @ lower, -1, -2), basis @ np.swapaxes(np.linalg.inv(lower), -1, -2))
 
 
-def _mode(records: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _mode(derivatives: Derivatives, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Modes of the log-likelihoods plus Σ log θ_k, to a fraction of a standard deviation, and the information there."""
     best, kept = -np.inf, theta
     for _ in range(MOST_PASSES_TO_MODE):
-        value, gradient, information = records.derivatives(theta)
+        value, gradient, information = derivatives(theta)
         objective = np.sum(value) + np.sum(np.log(theta))
         if objective < best - 1e-9 * abs(best):  # a step too far, of which half is taken
             theta = (theta + kept) / 2
