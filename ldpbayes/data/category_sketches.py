@@ -14,9 +14,8 @@ from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import ArgumentError
 from ldpbayes._core.pytrees import host, pytree_dataclass
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes.data._sketches import Sketch
-from ldpbayes.data.panel_sketch import MixedSketch
+from ldpbayes._core.types import is_concrete
+from ldpbayes.data.sketches import MixedSketch, Sketch
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.numerics.polynomial import Frame, Polynomial

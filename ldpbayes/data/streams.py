@@ -23,11 +23,11 @@ from tqdm.auto import tqdm
 from ldpbayes._core import archive
 from ldpbayes._core.archive import blocks_of, read_arrays, reading, verified
 from ldpbayes._core.checks import warn
-from ldpbayes._core.executors import completed
-from ldpbayes.data._sketches import Sketch, Source, TotalSketch
+from ldpbayes._core.running import completed
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
-from ldpbayes.data.readers._parquet import parquet_file, pyarrow, spec_text, values_of
+from ldpbayes.data.readers.files import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
+from ldpbayes.data.sketches import Sketch, Source, TotalSketch
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import parts_of
 

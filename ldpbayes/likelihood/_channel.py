@@ -14,8 +14,7 @@ import numpyro.distributions as dist
 from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.pytrees import pytree_dataclass
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, ArrayModule
+from ldpbayes._core.types import Array, ArrayModule, is_concrete
 from ldpbayes.laws.families import NODES_PER_PANEL, aligned
 from ldpbayes.likelihood.latent import Latent, latent_nodes, log_density_at
 from ldpbayes.mechanisms import Mechanism

@@ -10,9 +10,8 @@ from jax.typing import ArrayLike
 
 import ldpbayes.noise as laws
 from ldpbayes._core.checks import FINITE, INSIDE_0_1, NOT_NEGATIVE, ONE_ABOVE_0, POSITIVE, SHARE, checked
-from ldpbayes._core.pytrees import optional, ruled, static, unchecked
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.pytrees import ruled, static, unchecked
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism, ColumnNames, ColumnSubset
 from ldpbayes.mechanisms.protocol import PiecewiseConstant
 from ldpbayes.mechanisms.registry import registered_dataclass
@@ -45,9 +44,9 @@ class LaplaceMechanism(Additive):
     epsilon: Array = ruled(POSITIVE)
     lower: Array = None
     upper: Array = None
-    columns: ColumnNames = static(default=None, omitted=True)
-    perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
+    sensitivity: Array = ruled(ONE_ABOVE_0, default=None)
     scale = property(lambda self: _diameter(self, 1) / self.epsilon, doc="Laplace's b: sensitivity over epsilon.")
     noise = property(lambda self: unchecked(laws.Laplace, self.scale))
 
@@ -173,9 +172,9 @@ class GaussianMechanism(Additive):
     delta: Array = ruled(INSIDE_0_1)
     lower: Array = None
     upper: Array = None
-    columns: ColumnNames = static(default=None, omitted=True)
-    perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
+    sensitivity: Array = ruled(ONE_ABOVE_0, default=None)
     scale: Array = dataclasses.field(init=False)
     noise = property(lambda self: unchecked(laws.Gaussian, self.scale))
 
@@ -245,7 +244,7 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
     epsilon: Array = ruled(POSITIVE)
     lower: Array = ruled(FINITE)
     upper: Array = ruled(FINITE)
-    gamma: Array = optional(SHARE, default=None)
+    gamma: Array = ruled(SHARE, default=None)
     columns = perturbed = None
 
     def __post_init__(self) -> None:
@@ -270,9 +269,9 @@ class _WholeNumberMechanism(Additive):
     scale: Array = ruled(POSITIVE)
     lower: Array = None
     upper: Array = None
-    columns: ColumnNames = static(default=None, omitted=True)
-    perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
+    sensitivity: Array = ruled(ONE_ABOVE_0, default=None)
 
     def __post_init__(self) -> None:
         if self.lower is None and self.upper is None and self.sensitivity is None:

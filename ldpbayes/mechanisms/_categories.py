@@ -17,8 +17,7 @@ from scipy import special
 
 from ldpbayes._core.checks import ABOVE_0, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
 from ldpbayes._core.pytrees import check_fields, ruled, static
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, drawn_columns, flipped
 from ldpbayes.mechanisms.registry import registered_dataclass

@@ -13,11 +13,9 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import FINITE, LARGEST_CODE, ONE_ABOVE_0, at_least, check_order, checked, is_integer, refuse
-from ldpbayes._core.printing import shown_fields
-from ldpbayes._core.pytrees import check_fields, optional, static, unchecked
+from ldpbayes._core.pytrees import check_fields, ruled, shown_fields, static, unchecked
 from ldpbayes._core.tabular import column_names, rows_of
-from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, array_of, extreme, floating, is_concrete
 from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, checked_integers
 from ldpbayes.mechanisms.registry import registered_dataclass
@@ -433,7 +431,7 @@ class AdditiveMechanism(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None)
     perturbed: ColumnSubset = static(default=None)
-    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
+    sensitivity: Array = ruled(ONE_ABOVE_0, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise):

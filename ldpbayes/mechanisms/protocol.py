@@ -15,10 +15,8 @@ from numpyro.distributions import constraints
 
 import ldpbayes.noise
 from ldpbayes._core.checks import FINITE_NUMBERS, checked, ends_of, kind_in_words, refuse, unmasked, whole_numbers_up_to
-from ldpbayes._core.printing import Called, shown_fields
-from ldpbayes._core.pytrees import checked_field, equal
-from ldpbayes._core.tracing import array_of, floating, is_concrete
-from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes._core.pytrees import Called, checked_field, equal, shown_fields
+from ldpbayes._core.types import Array, ArrayModule, Key, array_of, floating, is_concrete
 from ldpbayes.mechanisms.plausibility import implausible_counts
 from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded, snapped

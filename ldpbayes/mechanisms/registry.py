@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, dataclass_transform
 
-from ldpbayes._core.pytrees import optional, pytree, ruled, static, undeclared_traits
+from ldpbayes._core.pytrees import pytree, ruled, static, undeclared_traits
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, from_json
 
 ENTRY_POINT_GROUP = "ldpbayes.mechanisms"
@@ -53,7 +53,7 @@ def register(name: str, summary: str = "") -> Callable[[_M], _M]:
     return decorate
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, optional, ruled))
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, ruled))
 def registered_dataclass(name: str, summary: str) -> Callable[[Any], Any]:
     """Class decorator: a frozen dataclass that is a mechanism of this name, by `register`."""
     return lambda cls: register(name, summary)(dataclasses.dataclass(frozen=True)(cls))

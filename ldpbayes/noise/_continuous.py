@@ -13,8 +13,7 @@ from scipy import special
 
 from ldpbayes._core.checks import INSIDE_0_1, NOT_NEGATIVE, POSITIVE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.radial_law import log_density
 from ldpbayes.numerics.special import log_ndtr

@@ -12,8 +12,7 @@ from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import WHOLE_SCALE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.special import SQRT_HALF, erfcx, log1mexp, log_theta, theta_variance
 from ldpbayes.privacy import DiscreteGaussianTradeoff, DiscreteLaplaceTradeoff, Tradeoff, approximate_tradeoff

@@ -10,8 +10,7 @@ from jax.typing import DTypeLike
 
 from ldpbayes._core.checks import POSITIVE, SHARE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
-from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes._core.types import Array, ArrayModule, Key, array_of, is_concrete
 from ldpbayes.noise._noise import Noise
 from ldpbayes.privacy import PureProtocolTradeoff, Tradeoff
 

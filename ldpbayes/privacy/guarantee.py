@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ldpbayes._core.checks import PROBABILITY
-from ldpbayes._core.pytrees import check_fields, optional
+from ldpbayes._core.pytrees import check_fields, ruled
 from ldpbayes._core.types import Array
 from ldpbayes.privacy.tradeoffs import Tradeoff, composed_delta, composed_tradeoff
 
@@ -42,7 +42,7 @@ class Guarantee:
     tradeoff: Tradeoff
     unit: str = "record"
     trust_model: str = "local"
-    stated_delta: Array = optional(PROBABILITY)
+    stated_delta: Array = ruled(PROBABILITY, default=None)
     exposed: tuple[str, ...] = ()
     times: int = 1
     assumption: str = ""

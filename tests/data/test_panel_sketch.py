@@ -12,7 +12,7 @@ from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch, PanelSketch
-from ldpbayes.data.panel_sketch import panel_edges, panel_moments
+from ldpbayes.data.sketches import panel_edges, panel_moments
 from ldpbayes.likelihood import law_of_nodes
 
 N = 1_000_000

@@ -14,8 +14,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 import ldpbayes.noise as laws
 from ldpbayes._core.pytrees import unchecked
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.laws.normal import normal_log_density
 from ldpbayes.likelihood.registry import closed_form, register_closed_form
 from ldpbayes.mechanisms import Mechanism
