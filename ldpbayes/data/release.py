@@ -116,10 +116,12 @@ class Release(Holding):
         elif self.times is not None:
             object.__setattr__(self, "times", at_least(1, "times", self.times))
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
-            problem = doubts_about(self.mechanism, self.values)
-            if problem:
-                object.__setattr__(self, "doubts", (problem,))
-                warn(problem, ReleaseWarning)
+            self._doubt(doubts_about(self.mechanism, self.values))
+
+    def _doubt(self, problem: str | None) -> None:
+        if problem:
+            object.__setattr__(self, "doubts", (*self.doubts, problem))
+            warn(problem, ReleaseWarning)
 
     #: For each release in this one, its mechanism and the number of values about one person.
     promises = property(lambda self: self.added or (self._promise,))

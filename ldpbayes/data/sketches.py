@@ -379,16 +379,12 @@ class PanelSketch(Sketch):
         tails = xp.stack([beyond - far, far], axis=1).ravel()
         return xp.concatenate([inner.ravel(), tails, self.atoms])
 
-    def coarser(self, panels: int = 10, grid: int = 12, lattice: bool | None = None) -> "PanelSketch":
+    def coarser(self, panels: int, grid: int, lattice: bool) -> "PanelSketch":
         """Return a sketch of about so many panels and at most `grid` intervals of x, or this one if ``chosen``.
-        `lattice`: whether every integer must be an end of a panel (default: as in this sketch).
+        `lattice`: whether every integer must be an end of a panel.
         """
-        at_least(1, "panels", panels)
-        at_least(1, "grid", grid)
         edges, grid = np.asarray(self.edges), min(grid, self.channel_panels)
         whole = edges == np.rint(edges)
-        if lattice is None:
-            lattice = whole[1:-1].sum() == math.ceil(edges[-1]) - math.floor(edges[0]) - 1
         cuts = [edges[0], *_bends(self.mechanism, edges[0], edges[-1]), edges[-1]]
         targets = _split(edges[whole & lattice | np.isin(edges, cuts)], panels)
         keep = np.unique(np.argmin(np.abs(edges - targets[:, None]), axis=1))
