@@ -5,7 +5,7 @@ from ldpbayes.data._formula import DesignMatrix, Formula
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
-from ldpbayes.data.sketches import Groups, MixedSketch, MomentSketch, PanelSketch, Sketch, TotalSketch
+from ldpbayes.data.sketches import Groups, MixedSketch, PanelSketch, Sketch
 from ldpbayes.data.streams import sketch_from
 
 __all__ = [
@@ -15,14 +15,12 @@ __all__ = [
     "Formula",
     "Groups",
     "MixedSketch",
-    "MomentSketch",
     "NoisyTable",
     "PanelSketch",
     "Release",
     "ReleaseWarning",
     "RepeatedAnswersWarning",
     "Sketch",
-    "TotalSketch",
     "arrays_of_frames",
     "sketch_from",
 ]

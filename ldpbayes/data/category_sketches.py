@@ -49,8 +49,6 @@ class CountSketch(Sketch):
         return cls(mechanism, array, np.ones(len(array)), by, num_groups=num_groups)._compressed()
 
     def _plus(self, other: Any) -> "CountSketch":
-        if (self.groups is None) != (other.groups is None):
-            raise ValueError("a sketch made with by= and a sketch made without it cannot be added")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (len(self.nodes), len(other.nodes)))
         nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
         groups = None if self.groups is None else np.concatenate([self.groups, other.groups])

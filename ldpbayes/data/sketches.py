@@ -82,7 +82,8 @@ class Sketch(Holding):
     #: The array ``nodes``, without those of weight 0, where log-likelihoods may be infinite, but equally long.
     occupied = property(lambda self: np.where(self.weights != 0, self.nodes, self.nodes[np.abs(self.weights).argmax()]))
     _counts = property(lambda self: {"records": self.size, "groups": self.num_groups})
-    _common = property(lambda self: jax.tree.structure(self.mechanism))  # of sketches that add; budgets may differ
+    #: Of sketches that add; their budgets, and numbers of groups, may differ.
+    _common = property(lambda self: (jax.tree.structure(self.mechanism), self.num_groups is None))
 
     def _plus(self, other: Any) -> Any:
         """Sum with another sketch of the class and of a mechanism in common; ValueError if the two do not add."""

@@ -21,7 +21,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ldpbayes._core import archive
-from ldpbayes._core.archive import blocks_of, read_arrays, reading, verified
+from ldpbayes._core.archive import read_arrays, reading
 from ldpbayes._core.checks import warn
 from ldpbayes._core.running import completed
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
@@ -174,7 +174,7 @@ class _Reader:
             blocks = list[str]()
 
             def read(values: Any) -> Sketch:
-                blocks.extend(blocks_of(values=values) if signed else ())
+                blocks.extend(archive.blocks_of(values=values) if signed else ())
                 return self._sketch(values, released_by, times, bar)
 
             total = _sum(map(read, self._chunks(piece)))
@@ -318,7 +318,7 @@ def _of_release(parts: Sequence[_ReadPiece]) -> Sketch:
     total, (path, sketch, digest, blocks) = _sum(part.sketch for part in parts), parts[0]
     if path and blocks:
         with reading(path):
-            verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
+            archive.verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
             digest = hashlib.sha256(text.encode()).hexdigest()
     sources = (Source(path.name, round(float(total.size)), digest),) if path and digest else ()
     added = tuple(promise._replace(mechanism=total.mechanism) for promise in sketch.added[:1])
@@ -343,22 +343,21 @@ def _loaded(path: pathlib.Path, mechanism: Mechanism | None) -> Sketch:
 
 def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
     """Files in the order given, those of a folder or a pattern in that of their names."""
-    paths: list[pathlib.Path] = []
+    paths: dict[str, pathlib.Path] = {}
     for source in sources:
         path = pathlib.Path(source)
         files = path.iterdir() if path.is_dir() else [path] if path.exists() else glob.glob(os.fspath(source))
         here = sorted(file for file in map(pathlib.Path, files) if file.suffix in STREAMED_ENDINGS or not path.is_dir())
         if not here:
             raise FileNotFoundError(f"there is no file {os.fspath(source)!r}")
-        paths += here
-    seen = set[str]()
-    for path in paths:
-        if path.suffix not in STREAMED_ENDINGS:
-            raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(STREAMED_ENDINGS)}")
-        if os.path.realpath(path) in seen:
-            raise ValueError(f"records would count twice: {path.name} is given twice")
-        seen.add(os.path.realpath(path))
-    return paths
+        for file in here:
+            if file.suffix not in STREAMED_ENDINGS:
+                possible = f"possible files are {', '.join(STREAMED_ENDINGS)}"
+                raise ValueError(f"{file.name} cannot be read in parts; {possible}")
+            if os.path.realpath(file) in paths:
+                raise ValueError(f"records would count twice: {file.name} is given twice")
+            paths[os.path.realpath(file)] = file
+    return [*paths.values()]
 
 
 def holds_sketch(path: pathlib.Path) -> bool:

@@ -13,8 +13,8 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.pytrees import pytree_dataclass, unchecked
 from ldpbayes._core.types import Array, Key, array_of, is_concrete
-from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, MomentSketch, PanelSketch, Release, Sketch
-from ldpbayes.data.sketches import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS
+from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, PanelSketch, Release, Sketch
+from ldpbayes.data.sketches import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS, MomentSketch
 from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
 from ldpbayes.laws.families import family_of, is_narrow, unexpanded
 from ldpbayes.likelihood import latent

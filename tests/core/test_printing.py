@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes.data import CountSketch, ExpandedSketch, MomentSketch, PanelSketch, TotalSketch
+from ldpbayes.data import CountSketch, ExpandedSketch, PanelSketch
 from ldpbayes.data.category_sketches import joined_sketch
+from ldpbayes.data.sketches import MomentSketch, TotalSketch
 
 LAPLACE = ldp.LaplaceMechanism(1.0, -5, 5)
 PERSONAL = ldp.LaplaceMechanism(np.linspace(0.3, 4, 24_000), -5, 5)

@@ -9,8 +9,8 @@ import pytest
 from numpyro.infer import util
 
 import ldpbayes as ldp
-from ldpbayes.data import MomentSketch, TotalSketch
 from ldpbayes.data.release import promises
+from ldpbayes.data.sketches import MomentSketch, TotalSketch
 from ldpbayes.likelihood import RegressionRows, law_of_nodes, linear_rows
 from ldpbayes.privacy import compose
 

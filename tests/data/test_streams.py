@@ -11,7 +11,6 @@ from ldpbayes._core import archive
 from ldpbayes.data import (
     CountSketch,
     ExpandedSketch,
-    MomentSketch,
     PanelSketch,
     Release,
     Sketch,
@@ -19,6 +18,7 @@ from ldpbayes.data import (
     sketch_from,
     streams,
 )
+from ldpbayes.data.sketches import MomentSketch
 from ldpbayes.mechanisms.protocol import statements
 
 pa = pytest.importorskip("pyarrow")
