@@ -18,6 +18,7 @@ from ldpbayes._core.types import is_concrete
 from ldpbayes.data.sketches import MixedSketch, Sketch
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import joined_mechanism
+from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.numerics.polynomial import Frame, Polynomial
 
 VALUES_COUNTED_AT_ONCE = 1 << 20  # released values that are counted at a time, which bounds the memory
@@ -154,7 +155,7 @@ class ExpandedSketch(Sketch):
         raise AttributeError("an expansion has no nodes and weights; use release.sketch(expand=False) or sketch.exact")
 
     weights = nodes
-    size = _tallies = property(lambda self: self.count)
+    size = property(lambda self: self.count)
 
     @property
     def exact(self) -> CountSketch:
@@ -224,9 +225,7 @@ class CategoryRecords:
 
     def thinned(self, count: int) -> "CategoryRecords":
         """At most `count` of the records, evenly spread, without groups."""
-        if count >= len(self):
-            return dataclasses.replace(self, by=None)
-        rows = np.linspace(0, len(self) - 1, count).astype(int)
+        rows = evenly_spaced(np.arange(len(self)), count)
         return CategoryRecords(self.values[rows], self.mechanism.of_records((len(self),), rows))
 
     def derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -39,8 +39,8 @@ def read_measurements(
     **options
         Options of `NoisyTable.from_frame`, for example ``privacy``, or ``noise`` (default: "discrete_gaussian").
     """
-    where: Any = {"query": query, "geocodes": geocodes, "axes": axes}
-    return NoisyTable.from_file(path, format="census", **where, **options)
+    columns, stated = read_answers(path, query=query, geocodes=geocodes, axes=axes)
+    return NoisyTable.from_frame(columns, **{**stated, **options})
 
 
 @reader("census")
