@@ -13,10 +13,9 @@ from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes._core.types import Array
 from ldpbayes.data.readers import format_of
 from ldpbayes.data.release import Release
-from ldpbayes.mechanisms import AdditiveMechanism
+from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Rounded, Withheld
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_repeats
 from ldpbayes.mechanisms.protocol import Promise
-from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
 from ldpbayes.numerics.minimise import find_root
 

@@ -143,7 +143,7 @@ class ExpandedSketch(Sketch):
         records = CategoryRecords(array, mechanism, by)
         if not isinstance(at, ExpandedSketch):
             order = 4 if mechanism.categories <= MOST_CATEGORIES_OF_ORDER_4 else 3
-            frame = at or frame_at_mode(records, () if num_groups is None else (num_groups,))
+            frame = at or frame_at_mode(records, records.derivatives, () if num_groups is None else (num_groups,))
         else:
             order = at.polynomial.order
             frame, num_groups = _frame_of(at, records, num_groups), at.num_groups
@@ -339,15 +339,13 @@ def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | No
     return Frame(center, root, np.linalg.pinv(root))
 
 
-def frame_at_mode(
-    records: CategoryRecords, batch: tuple[int, ...] = (), derivatives: Derivatives | None = None
-) -> Frame:
-    """Coordinates around each group's mode, with standard deviations of about one, by derivatives of these records or
-    of more.
+def frame_at_mode(records: CategoryRecords, derivatives: Derivatives, batch: tuple[int, ...] = ()) -> Frame:
+    """Coordinates around each group's mode, with standard deviations of about one; by the derivatives of all records,
+    among which are these.
     """
     d = records.mechanism.categories
     start, _ = _mode(records.thinned(PROBED_RECORDS).derivatives, np.full(d, 1 / d))
-    center, information = _mode(derivatives or records.derivatives, np.broadcast_to(start, (*batch, d)))
+    center, information = _mode(derivatives, np.broadcast_to(start, (*batch, d)))
     basis = _tangent(d)
     # A uniform law of the shares has covariance (I − 11ᵀ/d) / (d (d + 1)), where the records say nothing.
     lower = np.linalg.cholesky(basis.T @ information @ basis + d * (d + 1) * np.eye(d - 1))

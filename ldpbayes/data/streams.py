@@ -28,8 +28,7 @@ from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, fra
 from ldpbayes.data.readers.files import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
 from ldpbayes.data.sketches import Sketch, Source, TotalSketch
-from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.protocol import parts_of
+from ldpbayes.mechanisms.protocol import Mechanism, parts_of
 
 ROWS_PER_PIECE = 1 << 22  # of a large file, that are one task
 CSV_BYTES_AT_ONCE = 1 << 24  # bytes of a CSV file that are read at a time
@@ -203,7 +202,7 @@ class _Reader:
         options: dict[str, Any] = {"expand": False} if codes else {}
         if expands:
             derivatives = functools.partial(self.derivatives, pieces, executor)
-            at = ready[0] if ready else frame_at_mode(CategoryRecords(first, mechanism), derivatives=derivatives)
+            at = ready[0] if ready else frame_at_mode(CategoryRecords(first, mechanism), derivatives)
             options = {"expand": True, "at": at}
         arrays = itertools.chain([] if first is None else [first], chunks) if once else self.arrays
         return dataclasses.replace(self, options=self.options | options, arrays=arrays)
