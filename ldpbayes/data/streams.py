@@ -98,7 +98,7 @@ def sketch_from(
     with tqdm(total=rows, unit=" values", unit_scale=True, desc="sketching", disable=hidden) as bar:
         if pieces:
             reader = reader.expanding(pieces, ready, executor)
-        files = itertools.groupby(reader.read(pieces, executor, bar), lambda part: part.path)
+        files = itertools.groupby(reader.read_all(pieces, executor, bar), lambda part: part.path)
         sketches: Iterable[Sketch] = itertools.chain(ready, (_of_release([*parts]) for _, parts in files))
         if different_people:
             whole = uuid.uuid4().hex
@@ -158,7 +158,7 @@ class _Reader:
             ends = np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()
             return [_Piece(path, a, b, sum(groups[a:b])) for a, b in itertools.pairwise(ends)] or [_Piece(path)]
 
-    def read(self, pieces: list[_Piece], executor: Executor | None, bar: Any) -> Iterator[_ReadPiece]:
+    def read_all(self, pieces: list[_Piece], executor: Executor | None, bar: Any) -> Iterator[_ReadPiece]:
         """Pieces that have values, in their order, so that the sum does not depend on who was first."""
         function = self.sketched if executor else functools.partial(self.sketched, bar=bar)  # moves it within a piece
         for (piece,), part in completed(function, [(piece,) for piece in pieces], executor, in_order=True):
@@ -298,7 +298,10 @@ class _Reader:
 
 def _total(parts: Iterable[Sequence[Any]]) -> list[Any]:
     """Sums of values, gradients and informations."""
-    return [*map(sum, zip([0.0, 0.0, 0.0], *parts, strict=True))]
+    total: list[Any] = [0.0, 0.0, 0.0]
+    for part in parts:
+        total = [x + y for x, y in zip(total, part, strict=True)]
+    return total
 
 
 def _sum(sketches: Iterable[Sketch]) -> Any:
