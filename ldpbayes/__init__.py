@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # editors and type checkers see all names; others are importe
     from ldpbayes import studies as studies
     from ldpbayes import tables as tables
     from ldpbayes._core.checks import LdpBayesWarning
-    from ldpbayes._core.compiling import keep_compiled_code
+    from ldpbayes._core.running import keep_compiled_code
     from ldpbayes.bootstrap import parametric_bootstrap as parametric_bootstrap
     from ldpbayes.data import NoisyTable, Release, Sketch
     from ldpbayes.data.readers import opendp as opendp
@@ -90,7 +90,7 @@ __all__ = [
 _FOLDERS = ["bootstrap", "data", "estimation", "functionals", "inference", "likelihood", "mechanisms"]
 _FOLDERS += ["models", "noise", "opendp", "plots", "privacy", "secure", "studies", "tables"]
 # where names of `__all__` are, in the order of the imports
-_HOMES = ("_core.checks", "_core.compiling", "mechanisms", "data", "likelihood", "estimation", "inference", "bootstrap")
+_HOMES = ("_core.checks", "_core.running", "mechanisms", "data", "likelihood", "estimation", "inference", "bootstrap")
 
 
 def __getattr__(name: str) -> Any:

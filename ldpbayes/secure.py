@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ldpbayes._core.checks import require
-from ldpbayes._core.printing import shown
+from ldpbayes._core.pytrees import shown
 from ldpbayes._core.tabular import column_names, rows_of
 from ldpbayes.data import Release
 from ldpbayes.mechanisms import (

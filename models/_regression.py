@@ -9,7 +9,6 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, observe
-from ldpbayes.data import TotalSketch
 from ldpbayes.inference import factory
 from ldpbayes.likelihood import RegressionRows, linear_rows, linear_statistics, logistic_statistics
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism
@@ -233,8 +232,8 @@ def _sum_and_count(release: Any, count: Any) -> tuple[Any, Any]:
     """A single sum of statistics, and the number of its records: a site with a flat prior if the number is noisy."""
     mechanism: StatisticsMechanism = release.mechanism
     if isinstance(release, Release) and mechanism.trust_model == "local" and mechanism.count is None:
-        total, values = mechanism.total, release.values
-        release = Release(None, total(release.count), 1) if values is None else TotalSketch.of(values, mechanism)
+        planned = release.values is None
+        release = Release(None, mechanism.total(release.count), 1) if planned else release.sketch()
     if release.mechanism.count is not None:
         return release, release.mechanism.count
     if count is None:

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpyro.distributions import constraints
 
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 
 # Packages whose lines would tell a user nothing: ours, and those through which it calls itself.
 _PACKAGES_PASSED_OVER = {"ldpbayes", "numpyro", "jax", "contextlib", "functools", "dataclasses"}

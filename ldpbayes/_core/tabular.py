@@ -54,9 +54,9 @@ class Table:
 
     def ordered(self, names: list[Any] | None) -> "Table":
         """The table of columns of these names, in their order; itself for None. ValueError if one is missing."""
-        missing = [name for name in names or () if name not in self._columns]
-        if missing:
-            raise ValueError(f"new data lack the column {missing[0]!r} of the fit; the new columns are {self.columns}")
+        for name in names or ():
+            if name not in self._columns:
+                raise ValueError(f"new data lack the column {name!r} of the fit; the new columns are {self.columns}")
         return self if names is None else Table({name: self._columns[name] for name in names})
 
     @property
@@ -112,11 +112,10 @@ def arrays_of_frames(tree: PyTree) -> PyTree:
 
 
 def _arrays_of(leaf: Any) -> Any:
-    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array, Table)):
         return leaf
     if column_names(leaf) is not None:
-        parts = leaf if isinstance(leaf, Table) else nw.from_native(leaf).iter_columns()
-        return leaf if parts is leaf else Table({part.name: values_of(part.to_native()) for part in parts})
+        return Table({part.name: values_of(part.to_native()) for part in nw.from_native(leaf).iter_columns()})
     series = _series(leaf)
     if series is None and not hasattr(leaf, "to_numpy"):  # as arrays of Arrow and indexes of pandas have
         return leaf

@@ -11,8 +11,7 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import pytree_dataclass, static
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key, Params
+from ldpbayes._core.types import Array, Key, Params, is_concrete
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator
 from ldpbayes.data import Release
 from ldpbayes.laws.normal import LEAST_VARIANCE, NormalVector, with_least_eigenvalue

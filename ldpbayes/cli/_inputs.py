@@ -20,10 +20,10 @@ from ldpbayes import Release, Sketch
 from ldpbayes._core.checks import ArgumentError, guess, require
 from ldpbayes._core.tabular import Table as Features
 from ldpbayes._core.tabular import column, columns_of
-from ldpbayes.data.panel_sketch import MOST_BUDGETS, budgets_of
 from ldpbayes.data.readers import format_of
-from ldpbayes.data.readers.csv import CSV_ENDINGS, CsvFile, FileError
+from ldpbayes.data.readers.files import CSV_ENDINGS, CsvFile, FileError
 from ldpbayes.data.release import grouped
+from ldpbayes.data.sketches import MOST_BUDGETS, budgets_of
 from ldpbayes.data.streams import holds_sketch
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec, mechanism_names
 from ldpbayes.mechanisms.protocol import mechanism_class

@@ -23,11 +23,11 @@ import numpyro.distributions as dist
 import ldpbayes as ldp
 from ldpbayes._core.archive import whole_file
 from ldpbayes._core.checks import guess, is_integer, require
-from ldpbayes._core.printing import one_line
+from ldpbayes._core.pytrees import one_line
 from ldpbayes.cli import _inputs as inputs
 from ldpbayes.cli._inputs import BadInput, naming
 from ldpbayes.cli._parser import FAMILY_OPTIONS, LABEL_LAWS, command, parser
-from ldpbayes.data.readers.csv import FileError
+from ldpbayes.data.readers.files import FileError
 from ldpbayes.data.release import is_npz, promises, write_release
 from ldpbayes.estimation import estimates
 from ldpbayes.estimation.smoothing import DEFAULTS, SmoothFamily

@@ -2,11 +2,10 @@
 
 from ldpbayes._core.tabular import arrays_of_frames
 from ldpbayes.data._formula import DesignMatrix, Formula
-from ldpbayes.data._sketches import Groups, MomentSketch, Sketch, TotalSketch
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
-from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
+from ldpbayes.data.sketches import Groups, MixedSketch, PanelSketch, Sketch
 from ldpbayes.data.streams import sketch_from
 
 __all__ = [
@@ -16,14 +15,12 @@ __all__ = [
     "Formula",
     "Groups",
     "MixedSketch",
-    "MomentSketch",
     "NoisyTable",
     "PanelSketch",
     "Release",
     "ReleaseWarning",
     "RepeatedAnswersWarning",
     "Sketch",
-    "TotalSketch",
     "arrays_of_frames",
     "sketch_from",
 ]

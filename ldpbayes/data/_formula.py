@@ -116,9 +116,8 @@ class Formula:
         except (formulaic.errors.FormulaicError, SyntaxError, RecursionError) as error:
             raise ValueError(f"{self.text!r}: {error}; the columns are {', '.join(columns_by_name)}") from None
         spec = matrix.model_spec
-        levels = {
-            name: encoder["categories"] for name, (_, encoder) in spec.encoder_state.items() if "categories" in encoder
-        }
+        encoded = ((name, encoder) for name, (_, encoder) in spec.encoder_state.items() if "categories" in encoder)
+        levels = {name: encoder["categories"] for name, encoder in encoded}
         levels = state.get("levels", levels | {name: list(pd.Categorical(by[name]).categories) for name in by})
         for name, of_fit in levels.items():
             values = pd.Series(by[name] if name in by else maker.factor_cache[name].values)

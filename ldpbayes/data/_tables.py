@@ -2,24 +2,22 @@
 
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from scipy.optimize import elementwise
 
-from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, checked, guess, warn
+from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, checked, guess
 from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
 from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes._core.types import Array
 from ldpbayes.data.readers import format_of
-from ldpbayes.data.release import Release, ReleaseWarning
-from ldpbayes.mechanisms import AdditiveMechanism
+from ldpbayes.data.release import Release
+from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Rounded, Withheld
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_repeats
 from ldpbayes.mechanisms.protocol import Promise
-from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
+from ldpbayes.numerics.minimise import find_root
 
 TABLE_NOISES = {"discrete_gaussian": DiscreteGaussian, "discrete_laplace": DiscreteLaplace, "gaussian": Gaussian}
 TABLE_NOISES |= {"geometric": DiscreteLaplace, "laplace": Laplace}
@@ -94,7 +92,7 @@ class NoisyTable(Release):
                 raise ValueError(f"key {name!r} needs a label for each of {self.count} cells, got shape {labels.shape}")
             if gaps := [row for row, label in enumerate(labels.tolist()) if is_missing(label)]:
                 raise ValueError(f"key {name!r} has no label in row {gaps[0]}")
-            labels = _dates(labels) if labels.dtype.kind == "M" else labels
+            labels = np.datetime_as_string(labels, unit="auto") if labels.dtype.kind == "M" else labels
             keys[name] = labels if labels.dtype.kind in "iufbU" else labels.astype(str)
         first = _first_rows(zip(*keys.values(), strict=True))
         for row in np.flatnonzero(first != np.arange(len(first)))[:1]:
@@ -108,7 +106,7 @@ class NoisyTable(Release):
             near = np.count_nonzero((self.values < rule.threshold + width) & ((width >= 1) | (not rule.noise.discrete)))
             if near >= SUSPICIOUS_NEIGHBOURS and not np.isnan(self.values).any():
                 hint = "if withheld cells were left out, results are biased: add a row without a value for each"
-                _doubt(self, f"no cell is withheld, although {near:,} values are just above the threshold; {hint}")
+                self._doubt(f"no cell is withheld, although {near:,} values are just above the threshold; {hint}")
 
     @classmethod
     def from_frame(
@@ -200,7 +198,7 @@ class NoisyTable(Release):
                 problem = f"repeated values differ {verdict} than is possible for noise with {moment} = {spread!r}"
                 problem += f" (probability below {FALSE_REPORT_LEVEL:g})"
                 problem += f"; the stated number could be the {fits}" if fits else ""
-                _doubt(table, problem)
+                table._doubt(problem)
         return table
 
     @classmethod
@@ -285,17 +283,6 @@ class NoisyTable(Release):
         return {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})
 
 
-def _dates(labels: np.ndarray) -> np.ndarray:
-    """Dates of any resolution as texts, without zeros that say nothing."""
-    texts = np.datetime_as_string(labels.astype(np.promote_types(labels.dtype, "M8[s]")))
-    return np.array([re.sub(r"\.?0*$" if "." in text else "$", "", text).removesuffix("T00:00:00") for text in texts])
-
-
-def _doubt(table: NoisyTable, problem: str) -> None:
-    object.__setattr__(table, "doubts", (*table.doubts, problem))
-    warn(problem, ReleaseWarning)
-
-
 def _law(noise: Any) -> Any:
     """The class of a noise with one parameter."""
     law: Any = TABLE_NOISES.get(noise) if isinstance(noise, str) else noise
@@ -315,7 +302,7 @@ def _scale(law: Any, moment: str, value: Array) -> Array:
         return deviation / law(1.0).standard_deviation
     # Between a tenth of the deviation and, where the noise is hardly ever not 0, a parameter of about 1.
     bracket = deviation / 10, 2 * deviation + 1
-    return elementwise.find_root(lambda b, sd: law(b).standard_deviation / sd - 1, bracket, args=(deviation,)).x
+    return find_root(lambda b, sd: law(b).standard_deviation / sd, 1.0, bracket, deviation).x
 
 
 def _first_rows(cells: Iterable[tuple]) -> np.ndarray:

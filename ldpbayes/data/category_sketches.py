@@ -4,8 +4,8 @@ import dataclasses
 import functools
 import math
 import mmap
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,11 @@ from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import ArgumentError
 from ldpbayes._core.pytrees import host, pytree_dataclass
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes.data._sketches import Sketch
-from ldpbayes.data.panel_sketch import MixedSketch
+from ldpbayes._core.types import is_concrete
+from ldpbayes.data.sketches import MixedSketch, Sketch
 from ldpbayes.mechanisms import PureProtocol
 from ldpbayes.mechanisms.protocol import joined_mechanism
+from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.numerics.polynomial import Frame, Polynomial
 
 VALUES_COUNTED_AT_ONCE = 1 << 20  # released values that are counted at a time, which bounds the memory
@@ -50,8 +50,6 @@ class CountSketch(Sketch):
         return cls(mechanism, array, np.ones(len(array)), by, num_groups=num_groups)._compressed()
 
     def _plus(self, other: Any) -> "CountSketch":
-        if (self.groups is None) != (other.groups is None):
-            raise ValueError("a sketch made with by= and a sketch made without it cannot be added")
         mechanism = joined_mechanism((self.mechanism, other.mechanism), (len(self.nodes), len(other.nodes)))
         nodes, weights = (np.concatenate([getattr(one, n) for one in (self, other)]) for n in ("nodes", "weights"))
         groups = None if self.groups is None else np.concatenate([self.groups, other.groups])
@@ -145,7 +143,7 @@ class ExpandedSketch(Sketch):
         records = CategoryRecords(array, mechanism, by)
         if not isinstance(at, ExpandedSketch):
             order = 4 if mechanism.categories <= MOST_CATEGORIES_OF_ORDER_4 else 3
-            frame = at or frame_at_mode(records, () if num_groups is None else (num_groups,))
+            frame = at or frame_at_mode(records, records.derivatives, () if num_groups is None else (num_groups,))
         else:
             order = at.polynomial.order
             frame, num_groups = _frame_of(at, records, num_groups), at.num_groups
@@ -157,7 +155,7 @@ class ExpandedSketch(Sketch):
         raise AttributeError("an expansion has no nodes and weights; use release.sketch(expand=False) or sketch.exact")
 
     weights = nodes
-    size = _tallies = property(lambda self: self.count)
+    size = property(lambda self: self.count)
 
     @property
     def exact(self) -> CountSketch:
@@ -227,9 +225,7 @@ class CategoryRecords:
 
     def thinned(self, count: int) -> "CategoryRecords":
         """At most `count` of the records, evenly spread, without groups."""
-        if count >= len(self):
-            return dataclasses.replace(self, by=None)
-        rows = np.linspace(0, len(self) - 1, count).astype(int)
+        rows = evenly_spaced(np.arange(len(self)), count)
         return CategoryRecords(self.values[rows], self.mechanism.of_records((len(self),), rows))
 
     def derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -325,6 +321,8 @@ def _products(v: jax.Array, order: int) -> tuple[jax.Array, ...]:
     return tuple(left @ products.T for left in (v, products)[: order - 2])
 
 
+Derivatives: TypeAlias = Callable[[np.ndarray], Sequence[Any]]
+"""Value, gradient and information of a log-likelihood at shares (*batch, d)."""
 MOST_PASSES_TO_MODE = 30  # over the records in search of the mode; three or four are needed
 LAST_STEP_LENGTH = 1.0  # standard deviations; the next step would be shorter by about √(r / N)
 
@@ -341,22 +339,24 @@ def _frame_of(at: ExpandedSketch, records: CategoryRecords, num_groups: int | No
     return Frame(center, root, np.linalg.pinv(root))
 
 
-def frame_at_mode(records: Any, batch: tuple[int, ...] = ()) -> Frame:
-    """Coordinates around each group's mode, of `CategoryRecords` or the like, with standard deviations of about one."""
+def frame_at_mode(records: CategoryRecords, derivatives: Derivatives, batch: tuple[int, ...] = ()) -> Frame:
+    """Coordinates around each group's mode, with standard deviations of about one; by the derivatives of all records,
+    among which are these.
+    """
     d = records.mechanism.categories
-    start, _ = _mode(records.thinned(PROBED_RECORDS), np.full(d, 1 / d))
-    center, information = _mode(records, np.broadcast_to(start, (*batch, d)))
+    start, _ = _mode(records.thinned(PROBED_RECORDS).derivatives, np.full(d, 1 / d))
+    center, information = _mode(derivatives, np.broadcast_to(start, (*batch, d)))
     basis = _tangent(d)
     # A uniform law of the shares has covariance (I − 11ᵀ/d) / (d (d + 1)), where the records say nothing.
     lower = np.linalg.cholesky(basis.T @ information @ basis + d * (d + 1) * np.eye(d - 1))
     return Frame(center, np.swapaxes(basis @ lower, -1, -2), basis @ np.swapaxes(np.linalg.inv(lower), -1, -2))
 
 
-def _mode(records: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _mode(derivatives: Derivatives, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Modes of the log-likelihoods plus Σ log θ_k, to a fraction of a standard deviation, and the information there."""
     best, kept = -np.inf, theta
     for _ in range(MOST_PASSES_TO_MODE):
-        value, gradient, information = records.derivatives(theta)
+        value, gradient, information = derivatives(theta)
         objective = np.sum(value) + np.sum(np.log(theta))
         if objective < best - 1e-9 * abs(best):  # a step too far, of which half is taken
             theta = (theta + kept) / 2

@@ -15,15 +15,12 @@ import numpy as np
 from ldpbayes._core import archive
 from ldpbayes._core.archive import blocks_of, read_arrays, reading, save_arrays, signed, verified, whole_file
 from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
-from ldpbayes._core.printing import Holding
-from ldpbayes._core.pytrees import host, pytree_dataclass, static, unchecked
+from ldpbayes._core.pytrees import Holding, host, pytree_dataclass, static, unchecked
 from ldpbayes._core.tabular import entries_of, is_missing
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Key
-from ldpbayes.data._sketches import Groups, MomentSketch, TotalSketch, levels_of
+from ldpbayes._core.types import Key, is_concrete
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
-from ldpbayes.data.panel_sketch import MixedSketch, PanelSketch, budgets_of
-from ldpbayes.data.readers._parquet import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
+from ldpbayes.data.readers.files import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
+from ldpbayes.data.sketches import Groups, MixedSketch, MomentSketch, PanelSketch, TotalSketch, budgets_of, levels_of
 from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
@@ -119,10 +116,12 @@ class Release(Holding):
         elif self.times is not None:
             object.__setattr__(self, "times", at_least(1, "times", self.times))
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
-            problem = doubts_about(self.mechanism, self.values)
-            if problem:
-                object.__setattr__(self, "doubts", (problem,))
-                warn(problem, ReleaseWarning)
+            self._doubt(doubts_about(self.mechanism, self.values))
+
+    def _doubt(self, problem: str | None) -> None:
+        if problem:
+            object.__setattr__(self, "doubts", (*self.doubts, problem))
+            warn(problem, ReleaseWarning)
 
     #: For each release in this one, its mechanism and the number of values about one person.
     promises = property(lambda self: self.added or (self._promise,))

@@ -13,7 +13,7 @@ import pathlib
 import uuid
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
@@ -21,20 +21,18 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ldpbayes._core import archive
-from ldpbayes._core.archive import blocks_of, read_arrays, reading, verified
+from ldpbayes._core.archive import read_arrays, reading
 from ldpbayes._core.checks import warn
-from ldpbayes._core.executors import completed
-from ldpbayes.data._sketches import Sketch, Source, TotalSketch
+from ldpbayes._core.running import completed
 from ldpbayes.data.category_sketches import CategoryRecords, ExpandedSketch, frame_at_mode
-from ldpbayes.data.readers._parquet import parquet_file, pyarrow, spec_text, values_of
+from ldpbayes.data.readers.files import parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data.release import Release, ReleaseWarning, mechanism_and_more
-from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.protocol import parts_of
+from ldpbayes.data.sketches import Sketch, Source, TotalSketch
+from ldpbayes.mechanisms.protocol import Mechanism, parts_of
 
 ROWS_PER_PIECE = 1 << 22  # of a large file, that are one task
 CSV_BYTES_AT_ONCE = 1 << 24  # bytes of a CSV file that are read at a time
 DIGEST_KEY = '"digest"'  # in the description of values that have one
-BAR_OPTIONS: dict[str, Any] = {"unit": " values", "unit_scale": True, "desc": "sketching"}
 STREAMED_ENDINGS = (".csv", ".npy", ".npz", ".parquet", ".tsv")
 
 
@@ -96,13 +94,11 @@ def sketch_from(
         if executor is not None or mechanism is None:
             raise ValueError("arrays need mechanism=, and executor=None: only files can be read by workers")
         pieces, reader = [_Piece()], dataclasses.replace(reader, arrays=source)
-    with tqdm(
-        total=sum(piece.rows for piece in pieces) or None, **BAR_OPTIONS, disable=None if progress_bar else True
-    ) as bar:
+    rows, hidden = sum(piece.rows for piece in pieces) or None, None if progress_bar else True
+    with tqdm(total=rows, unit=" values", unit_scale=True, desc="sketching", disable=hidden) as bar:
         if pieces:
             reader = reader.expanding(pieces, ready, executor)
-        read_parts = filter(None, _in_order(reader.sketched, pieces, executor, bar))
-        files = itertools.groupby(read_parts, lambda part: part.path)
+        files = itertools.groupby(reader.read_all(pieces, executor, bar), lambda part: part.path)
         sketches: Iterable[Sketch] = itertools.chain(ready, (_of_release([*parts]) for _, parts in files))
         if different_people:
             whole = uuid.uuid4().hex
@@ -162,6 +158,14 @@ class _Reader:
             ends = np.flatnonzero(np.diff(number, prepend=-1, append=-1)).tolist()
             return [_Piece(path, a, b, sum(groups[a:b])) for a, b in itertools.pairwise(ends)] or [_Piece(path)]
 
+    def read_all(self, pieces: list[_Piece], executor: Executor | None, bar: Any) -> Iterator[_ReadPiece]:
+        """Pieces that have values, in their order, so that the sum does not depend on who was first."""
+        function = self.sketched if executor else functools.partial(self.sketched, bar=bar)  # moves it within a piece
+        for (piece,), part in completed(function, [(piece,) for piece in pieces], executor, in_order=True):
+            bar.update(piece.rows if executor else 0)
+            if part is not None:
+                yield part
+
     def sketched(self, piece: _Piece, bar: Any = None) -> _ReadPiece | None:
         """The sketch of a piece, without one where it is empty."""
         with _naming(piece.path) as file:
@@ -169,7 +173,7 @@ class _Reader:
             blocks = list[str]()
 
             def read(values: Any) -> Sketch:
-                blocks.extend(blocks_of(values=values) if signed else ())
+                blocks.extend(archive.blocks_of(values=values) if signed else ())
                 return self._sketch(values, released_by, times, bar)
 
             total = _sum(map(read, self._chunks(piece)))
@@ -197,16 +201,20 @@ class _Reader:
             raise ValueError("an expansion reads the values several times: give files, one array, at=, or expand=False")
         options: dict[str, Any] = {"expand": False} if codes else {}
         if expands:
-            records = _AllRecords(self, pieces, executor, CategoryRecords(first, mechanism))
-            options = {"expand": True, "at": ready[0] if ready else frame_at_mode(records)}
+            derivatives = functools.partial(self.derivatives, pieces, executor)
+            at = ready[0] if ready else frame_at_mode(CategoryRecords(first, mechanism), derivatives)
+            options = {"expand": True, "at": at}
         arrays = itertools.chain([] if first is None else [first], chunks) if once else self.arrays
         return dataclasses.replace(self, options=self.options | options, arrays=arrays)
 
-    def derivatives(self, theta: np.ndarray, piece: _Piece) -> list[Any]:
-        """Those of `CategoryRecords`, of a piece."""
+    def derivatives(self, pieces: list[_Piece], executor: Executor | None, theta: np.ndarray) -> list[Any]:
+        """Those of `CategoryRecords`, of all pieces."""
+        tasks = [(theta, piece) for piece in pieces]
+        return _total(part for _, part in completed(self._derivatives, tasks, executor, in_order=True))
+
+    def _derivatives(self, theta: np.ndarray, piece: _Piece) -> list[Any]:
         mechanism, *_ = self._made(piece.path)
-        parts = (CategoryRecords(values, mechanism).derivatives(theta) for values in self._chunks(piece))
-        return functools.reduce(_plus, parts, [0.0, 0.0, 0.0])
+        return _total(CategoryRecords(values, mechanism).derivatives(theta) for values in self._chunks(piece))
 
     def _sketch(self, values: Any, mechanism: Mechanism, times: int | None, bar: Any = None) -> Sketch:
         with warnings.catch_warnings():
@@ -288,44 +296,12 @@ class _Reader:
         return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
 
 
-@dataclasses.dataclass(frozen=True)
-class _AllRecords:
-    """Records of all pieces, as `frame_at_mode` reads them; of the first chunk where it needs a few."""
-
-    reader: _Reader
-    pieces: list[_Piece]
-    executor: Executor | None
-    first: CategoryRecords
-
-    mechanism = property(lambda self: self.first.mechanism)
-
-    def thinned(self, count: int) -> CategoryRecords:
-        return self.first.thinned(count)
-
-    def derivatives(self, theta: np.ndarray) -> list[Any]:
-        parts = _in_order(functools.partial(self.reader.derivatives, theta), self.pieces, self.executor)
-        return functools.reduce(_plus, parts)
-
-
-def _plus(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-    return [x + y for x, y in zip(a, b, strict=True)]
-
-
-def _in_order(
-    function: Callable[..., Any], pieces: list[_Piece], executor: Executor | None, bar: Any = None
-) -> Iterator[Any]:
-    """Results in the order of the pieces, so that their sum does not depend on who was first."""
-    if bar is not None and executor is None:
-        function = functools.partial(function, bar=bar)  # which then moves within a piece
-    waiting, place = dict[int, Any](), 0
-    numbers = {piece: number for number, piece in enumerate(pieces)}
-    for (piece,), result in completed(function, [(piece,) for piece in pieces], executor):
-        waiting[numbers[piece]] = result
-        if bar is not None and executor is not None:
-            bar.update(piece.rows)
-        while place in waiting:
-            yield waiting.pop(place)
-            place += 1
+def _total(parts: Iterable[Sequence[Any]]) -> list[Any]:
+    """Sums of values, gradients and informations."""
+    total: list[Any] = [0.0, 0.0, 0.0]
+    for part in parts:
+        total = [x + y for x, y in zip(total, part, strict=True)]
+    return total
 
 
 def _sum(sketches: Iterable[Sketch]) -> Any:
@@ -344,7 +320,7 @@ def _of_release(parts: Sequence[_ReadPiece]) -> Sketch:
     total, (path, sketch, digest, blocks) = _sum(part.sketch for part in parts), parts[0]
     if path and blocks:
         with reading(path):
-            verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
+            archive.verified(text := _text(path), lambda: [block for part in parts for block in part.blocks])
             digest = hashlib.sha256(text.encode()).hexdigest()
     sources = (Source(path.name, round(float(total.size)), digest),) if path and digest else ()
     added = tuple(promise._replace(mechanism=total.mechanism) for promise in sketch.added[:1])
@@ -369,22 +345,21 @@ def _loaded(path: pathlib.Path, mechanism: Mechanism | None) -> Sketch:
 
 def _paths(sources: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
     """Files in the order given, those of a folder or a pattern in that of their names."""
-    paths: list[pathlib.Path] = []
+    paths: dict[str, pathlib.Path] = {}
     for source in sources:
         path = pathlib.Path(source)
         files = path.iterdir() if path.is_dir() else [path] if path.exists() else glob.glob(os.fspath(source))
         here = sorted(file for file in map(pathlib.Path, files) if file.suffix in STREAMED_ENDINGS or not path.is_dir())
         if not here:
             raise FileNotFoundError(f"there is no file {os.fspath(source)!r}")
-        paths += here
-    seen = set[str]()
-    for path in paths:
-        if path.suffix not in STREAMED_ENDINGS:
-            raise ValueError(f"{path.name} cannot be read in parts; possible files are {', '.join(STREAMED_ENDINGS)}")
-        if os.path.realpath(path) in seen:
-            raise ValueError(f"records would count twice: {path.name} is given twice")
-        seen.add(os.path.realpath(path))
-    return paths
+        for file in here:
+            if file.suffix not in STREAMED_ENDINGS:
+                possible = f"possible files are {', '.join(STREAMED_ENDINGS)}"
+                raise ValueError(f"{file.name} cannot be read in parts; {possible}")
+            if os.path.realpath(file) in paths:
+                raise ValueError(f"records would count twice: {file.name} is given twice")
+            paths[os.path.realpath(file)] = file
+    return [*paths.values()]
 
 
 def holds_sketch(path: pathlib.Path) -> bool:

@@ -15,8 +15,7 @@ from jax.scipy.special import ndtr, ndtri
 
 from ldpbayes._core.checks import FINITE, checked, is_integer
 from ldpbayes._core.pytrees import equal, pytree_dataclass, static
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.estimation.losses import Loss, derivatives_up_to
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.noise import Laplace, Noise, SymmetricLaplace, ZeroInflated

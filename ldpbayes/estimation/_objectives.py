@@ -15,9 +15,8 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy import special
 
 from ldpbayes._core.checks import ONE_ABOVE_0, ends_of
-from ldpbayes._core.pytrees import check_fields, optional, ruled
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.pytrees import check_fields, ruled
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian
@@ -142,7 +141,7 @@ class MarginalLikelihood(Objective):
     likelihood: ClassVar[bool] = True
 
     law: Callable[..., dist.Distribution] = dist.Normal
-    scale: float | None = optional(ONE_ABOVE_0)
+    scale: float | None = ruled(ONE_ABOVE_0, default=None)
     deviation: float = ruled(ONE_ABOVE_0, default=1.5)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import FINITE, checked, refuse
-from ldpbayes._core.compiling import quick_jit
+from ldpbayes._core.running import quick_jit
 from ldpbayes._core.tabular import arrays_of_frames, column_names
 from ldpbayes._core.types import Array, PyTree
 from ldpbayes.data.release import Release

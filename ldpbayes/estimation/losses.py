@@ -15,7 +15,7 @@ import scipy
 from scipy import special
 
 from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
-from ldpbayes._core.printing import shown
+from ldpbayes._core.pytrees import shown
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 

@@ -12,8 +12,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import at_least, warn
-from ldpbayes._core.compiling import quick_jit
 from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
+from ldpbayes._core.running import quick_jit
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, correction_from, settled_for

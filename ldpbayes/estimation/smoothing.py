@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ldpbayes._core.checks import at_least, ends_of, warn
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from ldpbayes._core.printing import MOST_SHOWN_ENTRIES, readable, shown
+from ldpbayes._core.pytrees import MOST_SHOWN_ENTRIES, readable, shown
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference.model import Model
 from ldpbayes.mechanisms import LinearStatisticsMechanism, LogisticStatisticsMechanism, StatisticsMechanism

@@ -15,7 +15,7 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Key, Message, Params, PyTree
 from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, PanelSketch, Release, Sketch
-from ldpbayes.data.panel_sketch import budgets_of
+from ldpbayes.data.sketches import budgets_of
 from ldpbayes.inference._handlers import joined_release
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density, given, sample_sites

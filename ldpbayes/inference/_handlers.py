@@ -15,8 +15,7 @@ from numpyro.primitives import _PYRO_STACK, Messenger
 
 from ldpbayes._core.checks import warn
 from ldpbayes._core.pytrees import unchecked
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Message, Model, PyTree
+from ldpbayes._core.types import Array, Message, Model, PyTree, is_concrete
 from ldpbayes.data import (
     CountSketch,
     ExpandedSketch,

@@ -10,8 +10,7 @@ import numpyro.distributions as dist
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.checks import ends_of
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Message
+from ldpbayes._core.types import Array, Message, is_concrete
 from ldpbayes.data import CountSketch, Release, Sketch
 from ldpbayes.inference._handlers import joined_release, kind_of, observe
 from ldpbayes.laws.compound import MixtureOverClasses, unwrapped

@@ -37,7 +37,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-from ldpbayes._core.compiling import compiled
+from ldpbayes._core.running import compiled
 from ldpbayes._core.types import PyTree
 
 # Rules of differentiation are left out of a description, because a program is never differentiated.

@@ -16,8 +16,7 @@ from numpyro.infer import init_to_uniform
 from numpyro.infer.util import constrain_fn, helpful_support_errors, potential_energy, unconstrain_fn
 from numpyro.util import _validate_model
 
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
+from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree, is_concrete
 from ldpbayes.data import Release, Sketch
 from ldpbayes.inference._handlers import check_site
 from ldpbayes.inference.compiled_programs import inputs_in_use

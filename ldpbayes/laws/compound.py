@@ -10,8 +10,7 @@ import numpyro.distributions as dist
 from jax import lax
 
 from ldpbayes._core.checks import ends_of
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.laws import families
 from ldpbayes.laws.families import Family, family_of, register_family, unexpanded
 from ldpbayes.mechanisms import Mechanism

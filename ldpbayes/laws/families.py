@@ -11,8 +11,7 @@ import numpyro.distributions as dist
 from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.checks import ends_of
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, stacked
 
 NODES_PER_PANEL = 8  # of Gauss-Legendre rules for densities

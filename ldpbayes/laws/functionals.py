@@ -15,8 +15,7 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import INSIDE_0_1, Rule, checked, ends_of
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.laws import families
 from ldpbayes.laws.compound import of_unwrapped, unwrapped
 from ldpbayes.laws.families import aligned, family_of, is_infinite, log_prob_on_support, panel_nodes

@@ -11,8 +11,7 @@ from numpyro.distributions import constraints
 from numpyro.util import is_prng_key
 
 from ldpbayes._core.checks import check_order
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes._core.types import Array, ArrayModule, Key, is_concrete
 from ldpbayes.laws.families import Family, aligned, register_family
 from ldpbayes.numerics.special import log_or_nothing, stacked
 

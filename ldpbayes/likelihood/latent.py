@@ -21,8 +21,7 @@ from numpy.polynomial.legendre import leggauss
 
 from ldpbayes._core.checks import ends_of
 from ldpbayes._core.pytrees import pytree_dataclass, static
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, ArrayModule
+from ldpbayes._core.types import Array, ArrayModule, is_concrete
 from ldpbayes.laws import families
 from ldpbayes.laws.families import NODES_PER_PANEL, aligned, density_breaks, family_of, log_prob_on_support, panel_nodes
 from ldpbayes.mechanisms import Mechanism

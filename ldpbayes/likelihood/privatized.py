@@ -12,10 +12,9 @@ from jax import lax
 from numpyro.distributions import constraints
 
 from ldpbayes._core.pytrees import pytree_dataclass, unchecked
-from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array, Key
-from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, MomentSketch, PanelSketch, Release, Sketch
-from ldpbayes.data.panel_sketch import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS
+from ldpbayes._core.types import Array, Key, array_of, is_concrete
+from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, PanelSketch, Release, Sketch
+from ldpbayes.data.sketches import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS, MomentSketch
 from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
 from ldpbayes.laws.families import family_of, is_narrow, unexpanded
 from ldpbayes.likelihood import latent

@@ -16,8 +16,7 @@ from scipy import special
 
 from ldpbayes._core.checks import ABOVE_0, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
 from ldpbayes._core.pytrees import Owed, check_fields, ruled, static
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, registered
 from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows

@@ -13,8 +13,7 @@ from numpyro.distributions import constraints
 from ldpbayes._core import checks
 from ldpbayes._core.checks import FINITE_NUMBERS, ONE_POSITIVE, POSITIVE, check_order, checked, refuse
 from ldpbayes._core.pytrees import Owed, check_fields, ruled, static, unchecked
-from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
-from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes._core.types import Array, ArrayModule, Key, array_of, extreme, floating, is_concrete
 from ldpbayes.mechanisms import design, protocol
 from ldpbayes.mechanisms._categories import RandomizedResponse, drawn_columns, flipped
 from ldpbayes.mechanisms.design import HistogramLike, checked_histogram, checked_interval, increasing

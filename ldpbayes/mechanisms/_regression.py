@@ -12,9 +12,8 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, refuse
-from ldpbayes._core.pytrees import check_fields, optional, ruled, static, unchecked
-from ldpbayes._core.tracing import array_of, floating, is_concrete
-from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes._core.pytrees import check_fields, ruled, static, unchecked
+from ldpbayes._core.types import Array, ArrayModule, Key, array_of, floating, is_concrete
 from ldpbayes.mechanisms._categories import RandomizedResponse
 from ldpbayes.mechanisms.additive import Additive, ColumnNames, Columns, Columnwise, checked_columns
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_numbers
@@ -275,7 +274,7 @@ class StatisticsMechanism(_Regression, Additive):
     ratios: Array = static(default=None)
     off_diagonal: str = static(default="scaled")
     trust_model: str = static(default="local")
-    count: Array = optional(RECORD_COUNT, default=None)
+    count: Array = ruled(RECORD_COUNT, default=None)
     clip: bool = static(default=False)
     standard_deviation: Array = dataclasses.field(init=False)
 

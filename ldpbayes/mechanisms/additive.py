@@ -15,18 +15,16 @@ from numpyro.distributions import constraints
 import ldpbayes.noise as laws
 from ldpbayes._core import checks
 from ldpbayes._core.checks import FINITE, INSIDE_0_1, NOT_NEGATIVE, ONE_ABOVE_0, POSITIVE, SHARE, checked, refuse
-from ldpbayes._core.printing import shown_fields
-from ldpbayes._core.pytrees import check_fields, optional, ruled, static, unchecked
+from ldpbayes._core.pytrees import check_fields, ruled, shown_fields, static, unchecked
 from ldpbayes._core.tabular import column_names, rows_of
-from ldpbayes._core.tracing import array_of, extreme, floating, is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, array_of, extreme, floating, is_concrete
 from ldpbayes.mechanisms import protocol
 from ldpbayes.mechanisms.plausibility import implausible_numbers
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, PiecewiseConstant, registered
 from ldpbayes.noise import Noise
 from ldpbayes.numerics.arrays import rounded, snapped
-from ldpbayes.privacy import Guarantee, LaplaceTradeoff, Tradeoff, gaussian_scale
-from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff
+from ldpbayes.privacy import Guarantee, Tradeoff, gaussian_scale
+from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, PureProtocolTradeoff
 
 ColumnNames: TypeAlias = Any  # how many columns a row has, or a sequence of their names (a tuple); None for a number
 ColumnSubset: TypeAlias = Any  # a sequence of positions or names of columns, kept as a tuple; None for all
@@ -431,7 +429,7 @@ class AdditiveMechanism(Additive):
     upper: Array = None
     columns: ColumnNames = static(default=None)
     perturbed: ColumnSubset = static(default=None)
-    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
+    sensitivity: Array = ruled(ONE_ABOVE_0, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Noise):
@@ -468,9 +466,9 @@ class LaplaceMechanism(Additive):
     epsilon: Array = ruled(POSITIVE)
     lower: Array = None
     upper: Array = None
-    columns: ColumnNames = static(default=None, omitted=True)
-    perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
+    sensitivity: Array = ruled(ONE_ABOVE_0, default=None)
     scale = property(lambda self: _diameter(self, 1) / self.epsilon, doc="Laplace's b: sensitivity over epsilon.")
     noise = property(lambda self: unchecked(laws.Laplace, self.scale))
 
@@ -592,9 +590,9 @@ class GaussianMechanism(Additive):
     delta: Array = ruled(INSIDE_0_1)
     lower: Array = None
     upper: Array = None
-    columns: ColumnNames = static(default=None, omitted=True)
-    perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
+    sensitivity: Array = ruled(ONE_ABOVE_0, default=None)
     scale: Array = dataclasses.field(init=False)
     noise = property(lambda self: unchecked(laws.Gaussian, self.scale))
 
@@ -664,7 +662,7 @@ class StaircaseMechanism(Additive, PiecewiseConstant):
     epsilon: Array = ruled(POSITIVE)
     lower: Array = ruled(FINITE)
     upper: Array = ruled(FINITE)
-    gamma: Array = optional(SHARE, default=None)
+    gamma: Array = ruled(SHARE, default=None)
     columns = perturbed = None
 
     def __post_init__(self) -> None:
@@ -689,9 +687,9 @@ class _WholeNumberMechanism(Additive):
     scale: Array = ruled(POSITIVE)
     lower: Array = None
     upper: Array = None
-    columns: ColumnNames = static(default=None, omitted=True)
-    perturbed: ColumnSubset = static(default=None, omitted=True)
-    sensitivity: Array = optional(ONE_ABOVE_0, default=None)
+    columns: ColumnNames = static(default=None)
+    perturbed: ColumnSubset = static(default=None)
+    sensitivity: Array = ruled(ONE_ABOVE_0, default=None)
 
     def __post_init__(self) -> None:
         if self.lower is None and self.upper is None and self.sensitivity is None:

@@ -8,8 +8,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ldpbayes._core.checks import FINITE_NUMBERS, NOT_NEGATIVE, ONE_ABOVE_0, ONE_POSITIVE, check_order, checked, refuse
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 
 
 class Histogram(NamedTuple):

@@ -16,10 +16,18 @@ from jax.typing import ArrayLike
 
 import ldpbayes.noise
 from ldpbayes._core.checks import ends_of, kind_in_words, refuse, unmasked, whole_numbers_up_to
-from ldpbayes._core.printing import Called, shown_fields
-from ldpbayes._core.pytrees import Owed, checked_field, equal, optional, pytree, ruled, static, undeclared_traits
-from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.pytrees import (
+    Called,
+    Owed,
+    checked_field,
+    equal,
+    pytree,
+    ruled,
+    shown_fields,
+    static,
+    undeclared_traits,
+)
+from ldpbayes._core.types import Array, Key, array_of, is_concrete
 from ldpbayes.noise import Noise
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import Guarantee, compose
@@ -486,7 +494,7 @@ def register(name: str, summary: str = "") -> Callable[[_M], _M]:
     return decorate
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, optional, ruled))
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static, ruled))
 def registered(name: str, summary: str) -> Callable[[Any], Any]:
     """Class decorator: a frozen dataclass that is a mechanism of this name, by `register`."""
     return lambda cls: register(name, summary)(dataclasses.dataclass(frozen=True)(cls))

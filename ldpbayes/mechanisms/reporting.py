@@ -15,8 +15,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import FINITE, POSITIVE, refuse
 from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
-from ldpbayes._core.tracing import array_of, floating, is_concrete
-from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes._core.types import Array, ArrayModule, Key, array_of, floating, is_concrete
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, registered
 from ldpbayes.numerics.arrays import snapped
 

@@ -14,8 +14,7 @@ from scipy import special
 
 from ldpbayes._core.checks import INSIDE_0_1, NOT_NEGATIVE, POSITIVE, SHARE, WHOLE_SCALE
 from ldpbayes._core.pytrees import pytree_dataclass, ruled
-from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array, ArrayModule, Key
+from ldpbayes._core.types import Array, ArrayModule, Key, array_of, is_concrete
 from ldpbayes.noise._noise import Noise
 from ldpbayes.numerics.radial_law import log_density
 from ldpbayes.numerics.special import SQRT_HALF, erfcx, log1mexp, log_ndtr, log_theta, theta_variance

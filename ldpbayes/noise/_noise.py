@@ -10,8 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ldpbayes._core.pytrees import Owed, check_fields, undeclared_traits
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.numerics.special import log1mexp
 from ldpbayes.privacy import Tradeoff
 from ldpbayes.privacy.tradeoffs import WorstTradeoff

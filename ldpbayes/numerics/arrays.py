@@ -10,8 +10,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ldpbayes._core.tracing import array_of
-from ldpbayes._core.types import Array, ArrayModule
+from ldpbayes._core.types import Array, ArrayModule, array_of
 
 CACHE_SIZE = 1 << 15  # floating-point numbers that stay in a core's cache
 

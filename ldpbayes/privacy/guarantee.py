@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import special, stats
 
 from ldpbayes._core.checks import ONE_INSIDE_0_1, PROBABILITY, at_least, checked, require
-from ldpbayes._core.pytrees import check_fields, optional
+from ldpbayes._core.pytrees import check_fields, ruled
 from ldpbayes._core.types import Array
 from ldpbayes.privacy import tradeoffs
 from ldpbayes.privacy.tradeoffs import GaussianTradeoff, LogTradeoff, SymmetricTradeoff, Tradeoff
@@ -56,7 +56,7 @@ class Guarantee:
     tradeoff: Tradeoff
     unit: str = "record"
     trust_model: str = "local"
-    stated_delta: Array = optional(PROBABILITY)
+    stated_delta: Array = ruled(PROBABILITY, default=None)
     exposed: tuple[str, ...] = ()
     times: int = 1
     assumption: str = ""

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from ldpbayes._core.checks import ONE_INSIDE_0_1, ONE_POSITIVE, at_least, checked, ends_of
 from ldpbayes._core.types import Array
-from ldpbayes.data.panel_sketch import atom_places, panel_edges
+from ldpbayes.data.sketches import atom_places, panel_edges
 from ldpbayes.estimation.estimates import names_of, table
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import graded_breaks, is_narrow, panel_nodes

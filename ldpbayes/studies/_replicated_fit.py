@@ -10,7 +10,8 @@ import numpy as np
 from numpyro.infer import NUTS
 
 from ldpbayes._core.types import Model, Params
-from ldpbayes.data import CountSketch, MixedSketch, MomentSketch, PanelSketch, TotalSketch
+from ldpbayes.data import CountSketch, MixedSketch, PanelSketch
+from ldpbayes.data.sketches import MomentSketch, TotalSketch
 from ldpbayes.inference.approximations.integral import Integrated
 from ldpbayes.inference.approximations.panels import COARSE_ERROR_NATS, Certificate, coarser
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate, sample

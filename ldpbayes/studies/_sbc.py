@@ -15,8 +15,8 @@ import numpyro
 import scipy
 
 from ldpbayes._core.checks import at_least
-from ldpbayes._core.executors import completed
-from ldpbayes._core.printing import MOST_SHOWN_ENTRIES
+from ldpbayes._core.pytrees import MOST_SHOWN_ENTRIES
+from ldpbayes._core.running import completed
 from ldpbayes._core.types import Key, Message, Model, Params
 from ldpbayes.data import Release, ReleaseWarning
 from ldpbayes.estimation.estimates import table

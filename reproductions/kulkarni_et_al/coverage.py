@@ -9,7 +9,8 @@ import numpy as np
 import numpyro
 from jax import lax
 
-from ldpbayes.data import MomentSketch, Release, ReleaseWarning, TotalSketch
+from ldpbayes.data import Release, ReleaseWarning
+from ldpbayes.data.sketches import MomentSketch, TotalSketch
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.likelihood import Privatized
 from ldpbayes.mechanisms import AdditiveMechanism, LinearRecordsMechanism, StatisticsMechanism

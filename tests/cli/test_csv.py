@@ -14,7 +14,7 @@ import ldpbayes as ldp
 from ldpbayes.cli import _main as cli
 from ldpbayes.cli._inputs import BadInput, Named, load_features, load_releases, parameter, place_names
 from ldpbayes.cli._main import few
-from ldpbayes.data.readers.csv import CsvFile, FileError
+from ldpbayes.data.readers.files import CsvFile, FileError
 from ldpbayes.data.release import promises
 from tests.cli import made_up
 

@@ -7,7 +7,7 @@ import time
 import jax
 
 import ldpbayes as ldp
-from ldpbayes._core.compiling import CACHE_ENTRY, _delete_old
+from ldpbayes._core.running import CACHE_ENTRY, _delete_old
 
 
 def test_a_folder_that_jax_has_been_given_is_left_alone(tmp_path):
@@ -66,7 +66,7 @@ def test_the_names_that_jax_gives_are_known():
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("ldpbayes._core.compiling.jax", Unset)
+    monkeypatch.setattr("ldpbayes._core.running.jax", Unset)
     assert ldp.keep_compiled_code(tmp_path / "file" / "below") is None
     monkeypatch.setenv("LDPBAYES_COMPILED_CODE", str(tmp_path / "own"))
     assert ldp.keep_compiled_code() == tmp_path / "own"

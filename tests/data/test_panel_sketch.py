@@ -12,7 +12,7 @@ from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.data import CountSketch, PanelSketch
-from ldpbayes.data.panel_sketch import panel_edges, panel_moments
+from ldpbayes.data.sketches import panel_edges, panel_moments
 from ldpbayes.likelihood import law_of_nodes
 
 N = 1_000_000
@@ -149,7 +149,7 @@ def test_a_coarser_sketch_is_that_of_the_records_on_its_panels(mechanism, rng):
     z = np.where(mechanism.has_atoms & (x > 4), x, x + mechanism.scale * rng.normal(size=10_000))
     fine = ldp.Release(z, mechanism).sketch()
     integers = {edge for edge in fine.edges if edge == round(edge)}
-    for lattice in (None, True, False):
+    for lattice in (True, False):
         coarse = fine.coarser(10, 12, lattice)
         edges = np.array(coarse.edges)
         moments, tails, atoms = panel_moments(mechanism, z, edges)
@@ -161,8 +161,8 @@ def test_a_coarser_sketch_is_that_of_the_records_on_its_panels(mechanism, rng):
         assert (coarse.records, coarse.probes, coarse.doubts) == (fine.records, fine.probes, fine.doubts)
         # where edges at integers stay, there is a panel more at most for each
         assert len(edges) - 1 < len(fine.edges) - 1
-        assert len(edges) - 1 <= 10 + (0 if lattice is False else len(integers))
-        assert lattice is False or integers <= set(coarse.edges)
+        assert len(edges) - 1 <= 10 + (len(integers) if lattice else 0)
+        assert not lattice or integers <= set(coarse.edges)
         # at most a tenth of the range and a panel of what there was
         assert np.diff(edges).max() <= (edges[-1] - edges[0]) / 10 + np.diff(fine.edges).max()
 
@@ -183,11 +183,11 @@ def test_a_coarser_sketch_has_a_coarser_channel_and_the_same_log_likelihood(x64,
 
 def test_coarser_sketches_add_up_and_stay_what_they_are_as_pytrees(rng):
     parts = [ldp.Release(rng.laplace(0, 10, 100), LAPLACE).sketch() for _ in range(2)]
-    whole, coarse = sum(parts).coarser(10, 12), sum(part.coarser(10, 12) for part in parts)
+    whole, coarse = sum(parts).coarser(10, 12, True), sum(part.coarser(10, 12, True) for part in parts)
     # sums of 200 terms of size at most one in another order
     np.testing.assert_allclose(coarse.moments, whole.moments, rtol=0, atol=200 * 11 * 1e-15)
-    assert (coarse.edges, coarse.grid) == (whole.edges, whole.grid) == (parts[0].coarser(10, 12).edges, 12)
-    assert (parts[0].coarser(10, 12) + parts[1].coarser(10, 16)).grid == 16
+    assert (coarse.edges, coarse.grid) == (whole.edges, whole.grid) == (parts[0].coarser(10, 12, True).edges, 12)
+    assert (parts[0].coarser(10, 12, True) + parts[1].coarser(10, 16, True)).grid == 16
     again = jax.tree.map(np.asarray, whole)
     assert (again.edges, again.grid, again.chosen) == (whole.edges, 12, False)
     assert jax.tree.structure(parts[0]) != jax.tree.structure(dataclasses.replace(parts[0], grid=12))
@@ -197,12 +197,9 @@ def test_a_sketch_does_not_get_coarser_where_its_panels_were_chosen_or_are_few(r
     release = ldp.Release(rng.laplace(0, 10, 100), LAPLACE)
     chosen, default = release.sketch(panels=40), release.sketch()
     assert chosen.edges == default.edges and chosen.chosen and not default.chosen
-    coarse = default.coarser(10, 12)
+    coarse = default.coarser(10, 12, True)
     for sketch in (chosen, chosen + default, default.refine(), coarse):
-        assert sketch.coarser(10, 12) is sketch and sketch.coarser(1000, 1000) is sketch
-    for options, name in (({"panels": 0}, "panels"), ({"grid": 2.5}, "grid"), ({"grid": True}, "grid")):
-        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got"):
-            default.coarser(**options)
+        assert sketch.coarser(10, 12, True) is sketch and sketch.coarser(1000, 1000, True) is sketch
 
 
 @pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")  # all between the bounds

@@ -9,8 +9,8 @@ import pytest
 from numpyro.infer import util
 
 import ldpbayes as ldp
-from ldpbayes.data import MomentSketch, TotalSketch
 from ldpbayes.data.release import promises
+from ldpbayes.data.sketches import MomentSketch, TotalSketch
 from ldpbayes.likelihood import RegressionRows, law_of_nodes, linear_rows
 from ldpbayes.privacy import compose
 
@@ -64,7 +64,7 @@ def test_sketches_of_rows_add_and_read_in_chunks(monkeypatch):
     whole = records.sketch()
     parts = [sketch_of(records.values[rows], MECHANISM) for rows in (slice(0, 1), slice(1, 400), slice(400, None))]
     np.testing.assert_allclose(by_nodes(sum(parts)), by_nodes(whole), rtol=1e-13)
-    monkeypatch.setattr("ldpbayes.data._sketches.ROWS_READ_AT_ONCE", 64)
+    monkeypatch.setattr("ldpbayes.data.sketches.ROWS_READ_AT_ONCE", 64)
     np.testing.assert_allclose(by_nodes(records.sketch()), by_nodes(whole), rtol=1e-13)
     with pytest.raises(ValueError, match="sketches of different mechanisms or groups cannot be added"):
         whole + release(10, ldp.mechanisms.LinearRecordsMechanism(1.0, 1e-4, 1.0, 2.0, columns=4)).sketch()

@@ -11,7 +11,6 @@ from ldpbayes._core import archive
 from ldpbayes.data import (
     CountSketch,
     ExpandedSketch,
-    MomentSketch,
     PanelSketch,
     Release,
     Sketch,
@@ -19,6 +18,7 @@ from ldpbayes.data import (
     sketch_from,
     streams,
 )
+from ldpbayes.data.sketches import MomentSketch
 from ldpbayes.mechanisms.protocol import statements
 
 pa = pytest.importorskip("pyarrow")
@@ -378,34 +378,19 @@ def test_a_signed_file_is_checked_in_its_parts(groups, tmp_path):
             sketch_from(tmp_path / f"{name}.parquet")
 
 
-def write_header(path, changes, arrays=()):
-    """Change entries of a sketch's header and arrays; without a digest, as of a file that somebody made."""
+@pytest.mark.parametrize("mechanism", [LAPLACE, COIN, ROWS], ids=lambda m: type(m).__name__)
+def test_a_sketch_file_that_was_changed_or_has_no_digest_is_refused(mechanism, tmp_path):
+    path = tmp_path / "a.npz"
+    Release(released(mechanism, 300), mechanism).sketch().save(path)
     with np.load(path) as file:
         content = dict(file)
     header = json.loads(str(content.pop("sketch")))
-    header = {name: each for name, each in (header | changes).items() if each is not ... and name != "digest"}
-    np.savez(path, **content | dict(arrays), sketch=np.array(json.dumps(header)))
-
-
-@pytest.mark.parametrize("mechanism", [LAPLACE, COIN, ROWS], ids=lambda m: type(m).__name__)
-def test_a_sketch_file_with_impossible_numbers_or_without_a_field_is_refused(mechanism, tmp_path):
-    sketch, path = Release(released(mechanism, 300), mechanism).sketch(), tmp_path / "a.npz"
-    weights = "moments" if mechanism is LAPLACE else "weights"
-    for bad in (np.nan, np.inf, -1.0):
-        sketch.save(path)
-        array = getattr(sketch, weights).copy()
-        array.flat[0] = bad
-        write_header(path, {}, {weights: array})
-        with pytest.raises(ValueError, match=r"a.npz is not a valid sketch file: some of its numbers are not"):
+    name = "moments" if mechanism is LAPLACE else "weights"
+    for change, message in (({name: 2 * content[name]}, "does not agree with its digest"), ({}, "it has no digest")):
+        kept = {key: value for key, value in header.items() if change or key != "digest"}
+        np.savez(path, **content | change, sketch=np.array(json.dumps(kept)))
+        with pytest.raises(ValueError, match=f"a.npz is not a valid sketch file: .*{message}"):
             Sketch.load(path)
-    for field in ("doubts", "coords", "sources", "added", "kind", "mechanism", "num_groups"):
-        sketch.save(path)
-        write_header(path, {field: ...})
-        with pytest.raises(ValueError, match=rf"a.npz is not a valid sketch file: .*{field}"):
-            Sketch.load(path)
-    sketch.save(path)
-    write_header(path, {})
-    same(Sketch.load(path), sketch)
 
 
 def test_loops_of_links_are_no_files(tmp_path):

@@ -136,7 +136,7 @@ def test_dates_of_two_resolutions_are_one_label():
     assert all(each.tolist() == ["2020-01-31", "2020-02-29"] for each in texts)
     fine = np.array(["2020-01-31T10:00:00.500", "2020-01-31T10:00:00"], "M8[ns]")
     labels = NoisyTable([1, 2], ldp.DiscreteLaplaceMechanism(1.0), keys={"time": fine}).labels
-    assert labels.tolist() == ["2020-01-31T10:00:00.5", "2020-01-31T10:00:00"]
+    assert labels.tolist() == ["2020-01-31T10:00:00.500", "2020-01-31T10:00"]
 
 
 def test_decimal_numbers_are_numbers():

@@ -179,7 +179,7 @@ def test_sketches_cut_where_released_labels_bend_equal_the_product_over_records(
         product, total = totals(*parameters, release.values, sketch.weights)
         # between the cuts the law is smooth on its own scale, three panels and more
         assert float(total) == pytest.approx(float(product), rel=2e-9)
-    coarse = sketch.coarser()
+    coarse = sketch.coarser(10, 12, True)
     assert set(mechanism.released_breakpoints[[1, 2]].tolist()) <= set(coarse.edges)
 
 

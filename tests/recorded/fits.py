@@ -181,7 +181,7 @@ def _grids():
     """Other grids of one sketch."""
     sketch = _release(NUMBERS + WIDE, LAPLACE).sketch()
     grids = {
-        "coarser": sketch.coarser(3, 4),
+        "coarser": sketch.coarser(3, 4, lattice=True),
         "reference": sketch.reference,
         "thinned": sketch.thinned,
     }

@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 import pytest
 
 import ldpbayes as ldp
-from ldpbayes._core.executors import completed
+from ldpbayes._core.running import completed
 from ldpbayes.models import warner
 from ldpbayes.studies import Checkpoint, sbc
 

@@ -169,8 +169,7 @@ def read_mechanism(measurement: Any, *, d_in: float | None = None, categories: i
 
 def _rows(summary: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Rows of a summary, with None for what is missing; ValueError without the columns of one."""
-    names = ("column", "aggregate", "distribution", "scale")
-    columns = {name: column(summary, name).tolist() for name in names}
+    columns = {name: column(summary, name).tolist() for name in ("column", "aggregate", "distribution", "scale")}
     columns["threshold"] = np.asarray(summary.get("threshold", [None] * len(columns["scale"]))).tolist()
     rows = zip(*columns.values(), strict=True)
     return [{n: None if is_missing(entry) else entry for n, entry in zip(columns, row, strict=True)} for row in rows]

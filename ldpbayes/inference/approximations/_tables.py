@@ -17,8 +17,7 @@ from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.pytrees import pytree_dataclass
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Message, Params, PyTree
+from ldpbayes._core.types import Array, Message, Params, PyTree, is_concrete
 from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.panels import panel_sketches, records_instead
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate

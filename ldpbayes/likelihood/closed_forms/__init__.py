@@ -15,8 +15,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from ldpbayes._core.checks import ends_of
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.laws import families
 from ldpbayes.laws.normal import normal_log_density
 from ldpbayes.likelihood.latent import latent_nodes

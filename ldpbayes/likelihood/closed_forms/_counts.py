@@ -12,8 +12,7 @@ import numpyro.distributions as dist
 from jax import lax, nn
 
 from ldpbayes._core.checks import ends_of
-from ldpbayes._core.tracing import array_of, is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, array_of, is_concrete
 from ldpbayes.laws import families
 from ldpbayes.laws.counts import negative_binomial_parameters
 from ldpbayes.likelihood.closed_forms import register_closed_form

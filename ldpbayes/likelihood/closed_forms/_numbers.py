@@ -13,8 +13,7 @@ from jax.lax import stop_gradient
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ldpbayes._core.pytrees import unchecked
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.laws.normal import normal_log_density
 from ldpbayes.likelihood.closed_forms import closed_form, register_closed_form
 from ldpbayes.mechanisms import Mechanism

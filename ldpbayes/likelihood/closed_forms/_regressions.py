@@ -13,8 +13,7 @@ from jax.scipy.special import erf
 from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked, ends_of, refuse
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array, Key
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.laws.normal import normal_log_density
 from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.closed_forms._numbers import mixing_precisions, mixing_rule, normal_rows_gaussian

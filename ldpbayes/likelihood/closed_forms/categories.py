@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from ldpbayes._core.tracing import is_concrete
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.laws.compound import Grouped
 from ldpbayes.laws.families import CATEGORICAL, family_of, log_prob_on_support
 from ldpbayes.likelihood.closed_forms import register_closed_form

@@ -1,15 +1,22 @@
-"""How functions are compiled, and a folder that keeps compiled code for later processes."""
+"""How functions run: compiled, with a folder that keeps compiled code for later processes; and as tasks of workers."""
 
 import functools
 import os
 import pathlib
+import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Executor, as_completed
 from typing import Any
 
 import jax
 
-from ldpbayes._core.tracing import is_concrete
+from ldpbayes._core.types import is_concrete
+
+try:
+    import cloudpickle as pickler  # which knows functions that were made within others, as models are
+except ImportError:
+    pickler = pickle  # type: ignore[misc]
 
 # XLA's newer code generator for loops on CPUs takes twice as long to compile, and its loops are hardly faster. The
 # option is dropped where XLA no longer knows it, since that generator is then the only one.
@@ -97,3 +104,39 @@ def _delete_old(folder: pathlib.Path, files: int = 1000, size: int = 1 << 30) ->
         kept += path.stat().st_size
         if number >= files or kept > size:
             path.unlink(missing_ok=True)
+
+
+def completed(
+    function: Callable[..., Any], tasks: Iterable[tuple], executor: Executor | None = None, in_order: bool = False
+) -> Generator[tuple[tuple, Any], None, None]:
+    """Pairs of a task's arguments and ``function(*task)``, in order, or as an executor's workers finish them unless
+    `in_order`. TypeError for a function that cannot travel, by value, ValueError for processes that are forked.
+    """
+    if executor is None:
+        yield from ((task, function(*task)) for task in tasks)
+        return
+    context = getattr(executor, "_mp_context", None)  # of a ProcessPoolExecutor
+    if context is not None and context.get_start_method() == "fork":
+        context = "multiprocessing.get_context('spawn')"
+        raise ValueError(f"forked processes hang in JAX: use ProcessPoolExecutor(mp_context={context})")
+    try:
+        payload = pickler.dumps(function)
+    except Exception as error:  # pickle raises nearly anything
+        hint = "" if pickler is not pickle else "; install cloudpickle to send models that are defined inside functions"
+        raise TypeError(f"the task cannot be sent to workers: {error}{hint}") from None
+    futures = {executor.submit(_call, payload, task): task for task in tasks}
+    try:
+        for future in futures if in_order else as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _call(payload: bytes, task: tuple) -> Any:
+    return _loaded(payload)(*task)
+
+
+@functools.lru_cache(maxsize=4)  # so that what a function has compiled serves its next task
+def _loaded(payload: bytes) -> Callable[..., Any]:
+    return pickle.loads(payload)
