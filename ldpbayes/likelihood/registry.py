@@ -14,7 +14,7 @@ from ldpbayes._core.checks import ends_of
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.laws import families
-from ldpbayes.laws.normal import normal_log_density
+from ldpbayes.laws.numbers import normal_log_density
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive

@@ -108,23 +108,12 @@ class Cells:
         return self.centre + (0.5 * (low + high) + 0.5 * (high - low) * places) @ self.root.T
 
     @functools.cached_property
-    def _density(self) -> np.ndarray:
-        """At the dense nodes, relative to the largest value of each cell."""
-        logs = _along_axes(_rule(len(self.centre)).synthesis, self.logs)
-        return np.exp(logs - logs.max(axis=tuple(range(1, logs.ndim)), keepdims=True))
-
-    @functools.cached_property
     def _series(self) -> np.ndarray:
-        """Legendre coefficients of this density."""
-        return _along_axes(_rule(len(self.centre)).dense_analysis, self._density)
-
-    @property
-    def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Points (m, n) and weights (m,), of sum 1: weighted sums of a function's values are its expectation."""
-        rule, cells = _rule(len(self.centre)), np.arange(len(self.masses))
-        weights = self._density.reshape(len(cells), -1) * rule.weights
-        weights *= (self.masses / weights.sum(axis=1))[:, None]
-        return np.concatenate([self._points(cell, rule.dense) for cell in cells]), weights.ravel()
+        """Legendre coefficients of the density, relative to its largest value at the dense nodes of each cell."""
+        rule = _rule(len(self.centre))
+        logs = _along_axes(rule.synthesis, self.logs)
+        density = np.exp(logs - logs.max(axis=tuple(range(1, logs.ndim)), keepdims=True))
+        return _along_axes(rule.dense_analysis, density)
 
     def draws(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draws (m, n), and log densities (m,), by numbers (m, 1 + n) in [0, 1) for a cell and a place on each axis."""
@@ -158,11 +147,7 @@ def _at(series: np.ndarray, basis: np.ndarray) -> np.ndarray:
 
 def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Places from −1 to 1 up to which the integrals of Legendre series (m, k) are shares (m,) of the whole."""
-    k = series.shape[1]
-    scaled, integral = series / (2 * np.arange(k) + 1), np.zeros((k + 1, len(series)))
-    integral[1:] += scaled.T  # ∫ P_i = (P_{i+1} − P_{i−1}) / (2i + 1)
-    integral[: k - 1] -= scaled.T[1:]
-    integral[0] += scaled.T[0]
+    integral = legendre.legint(series, lbnd=-1, axis=1).T
     target = shares * 2 * series[:, 0]
     low, high = np.full(len(series), -1.0), np.ones(len(series))
     for _ in range(INVERSION_STEPS):
