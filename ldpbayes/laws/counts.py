@@ -65,28 +65,27 @@ def poisson_log_mass(k: Array, rate: Array) -> jax.Array:
     return jnp.where(positive, -deviance - _stirling_error(k) - 0.5 * jnp.log(2 * math.pi * k), -rate)
 
 
+def _log_split(k: Array, rest: Array, excess: Array, log_p: Array, log_q: Array) -> jax.Array:
+    """Log Γ(n + 1)/(Γ(k + 1) Γ(n − k + 1))·p^k q^(n − k), with q = 1 − p, `rest` n − k > 0, `excess` n p − k."""
+    deviance = _deviance(k, excess, jnp.log1p(rest / k) + log_p) + _deviance(rest, -excess, jnp.log1p(k / rest) + log_q)
+    errors = _stirling_error(k + rest) - _stirling_error(k) - _stirling_error(rest)
+    return 0.5 * (jnp.log((k + rest) / (k * rest)) - math.log(2 * math.pi)) + errors - deviance
+
+
 def binomial_log_mass(k: Array, n: Array, log_p: Array, log_q: Array) -> jax.Array:
     """Log probability of k successes in n trials, where log_p = log p and log_q = log(1 − p)."""
     inside, ends = (k > 0) & (k < n), jnp.where(k == n, n * log_p, jnp.where(k > n, -jnp.inf, n * log_q))
     n = jnp.where(inside, n, 1.0)  # derivatives at 0 trials would be NaN, even if not selected
-    at = jnp.where(inside, k, 0.5)
-    rest, excess = n - at, n * jnp.exp(log_p) - at
-    deviance = _deviance(at, excess, jnp.log(n / at) + log_p) + _deviance(rest, -excess, jnp.log(n / rest) + log_q)
-    errors = _stirling_error(n) - _stirling_error(at) - _stirling_error(rest)
-    lead = 0.5 * (jnp.log(n / (at * rest)) - math.log(2 * math.pi))
-    return jnp.where(inside, lead + errors - deviance, ends)
+    k = jnp.where(inside, k, 0.5)
+    return jnp.where(inside, _log_split(k, n - k, n * jnp.exp(log_p) - k, log_p, log_q), ends)
 
 
 def negative_binomial_log_mass(k: Array, concentration: Array, log_q: Array, log_p: Array) -> jax.Array:
     """Log Γ(α + k)/(Γ(α) k!)·p^α q^k, with the `concentration` α, and p = 1 − q."""
     alpha, positive = concentration, k > 0
     k = jnp.where(positive, k, 1.0)
-    excess = k * jnp.exp(log_p) - alpha * jnp.exp(log_q)  # of α, and of −k, over their shares of α + k
-    deviance = _deviance(alpha, excess, log_p + jnp.log1p(k / alpha))
-    deviance += _deviance(k, -excess, log_q + jnp.log1p(alpha / k))
-    errors = _stirling_error(alpha + k) - _stirling_error(alpha) - _stirling_error(k)
-    lead = 0.5 * (jnp.log(alpha) - jnp.log((alpha + k) * k) - math.log(2 * math.pi))
-    return jnp.where(positive, lead + errors - deviance, alpha * log_p)
+    split = _log_split(alpha, k, k * jnp.exp(log_p) - alpha * jnp.exp(log_q), log_p, log_q)
+    return jnp.where(positive, split - jnp.log1p(k / alpha), alpha * log_p)
 
 
 @functools.cache

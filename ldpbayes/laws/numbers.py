@@ -247,6 +247,7 @@ class NormalVector(ParametricFamily):
 
     event_shape = property(lambda self: (self.dimension,))
     dimension = property(lambda self: len(self.lower))
+    unit = property(lambda self: jnp.outer(self.half, self.half), doc="What covariances of scaled columns are times.")
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -281,28 +282,26 @@ class NormalVector(ParametricFamily):
         return mean[:d], unpacked(mean[d:], d, "scaled")
 
     def nearest(self, params: Params) -> Params:
-        unit = jnp.outer(self.half, self.half)
-        covariance, _ = with_least_eigenvalue(params["covariance_matrix"] / unit, LEAST_VARIANCE)
-        return {"loc": jnp.clip(params["loc"], self.lower, self.upper), "covariance_matrix": covariance * unit}
+        covariance, _ = with_least_eigenvalue(params["covariance_matrix"] / self.unit, LEAST_VARIANCE)
+        return {"loc": jnp.clip(params["loc"], self.lower, self.upper), "covariance_matrix": covariance * self.unit}
 
     def solve(self, mean: Array) -> tuple[Params, jax.Array]:
         first, second = self.split(mean)
         within = jnp.clip(first, -1.0, 1.0)
         covariance, raised = with_least_eigenvalue(second - jnp.outer(within, within), LEAST_VARIANCE)
-        loc, unit = self.centre + self.half * within, jnp.outer(self.half, self.half)
-        return {"loc": loc, "covariance_matrix": covariance * unit}, raised | jnp.any(within != first)
+        params = {"loc": self.centre + self.half * within, "covariance_matrix": covariance * self.unit}
+        return params, raised | jnp.any(within != first)
 
     def covariance(self, params: Params, noise: Array, count: Array, *, clamped: bool) -> jax.Array:
         covariance, d = params["covariance_matrix"], self.dimension
         once = jnp.einsum("ik,jl->ijkl", covariance, covariance)
         of_second = (once + once.swapaxes(0, 1)).reshape(d * d, d * d)
         first = self.standardised(params["loc"])
-        second = covariance / jnp.outer(self.half, self.half) + jnp.outer(first, first)
+        second = covariance / self.unit + jnp.outer(first, first)
 
         def flat_params(mean: jax.Array) -> jax.Array:
             one, two = self.split(mean)
-            entries = (two - jnp.outer(one, one)) * jnp.outer(self.half, self.half)
-            return jnp.concatenate([entries.ravel(), self.half * one])
+            return jnp.concatenate([((two - jnp.outer(one, one)) * self.unit).ravel(), self.half * one])
 
         response = jax.jacfwd(flat_params)(jnp.concatenate([first, packed(second, "scaled")]))
         of_records = jax.scipy.linalg.block_diag(of_second, covariance) / count

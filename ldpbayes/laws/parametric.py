@@ -51,8 +51,6 @@ class PointMasses(NamedTuple):
 
     def compressed(self, size: int) -> "PointMasses":
         """At most ``size`` masses with the moments up to 2 size − 1: Lanczos with reorthogonalisation ([GW])."""
-        if len(self.nodes) <= size:
-            return self
         middle = self.expectation(self.nodes)
         spread = jnp.sqrt(self.expectation((self.nodes - middle) ** 2))
         unit = jnp.where(spread > 0, spread, 1.0)
@@ -410,7 +408,7 @@ class NumberFamily(ParametricFamily):
     ) -> tuple[Params, jax.Array]:
         """Parameters with an expectation, by Newton steps, and whether there are none (`minimise`: 2.5 × the time)."""
         first, params_of = free_parameters(self.constraints, start)
-        ends = [{name: allowed[end] for name, allowed in self.ranges.items()} for end in (0, 1)]
+        ends = ({name: allowed[end] for name, allowed in self.ranges.items()} for end in (0, 1))
         low, high = (free_parameters(self.constraints, end)[0] for end in ends)
         positive = [self.constraints[name] is constraints.positive for name in sorted(self.ranges)]
         most = jnp.where(jnp.array(positive), 1.0, (high - low) / 8)
