@@ -10,22 +10,14 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy import special
 from jax.scipy.linalg import solve_triangular
+from jax.scipy.stats import norm
 
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.laws.families import Family, is_empty, register_family
 from ldpbayes.laws.parametric import NumberFamily, OneParameterFamily, ParametricFamily, Range, check_bounds
 from ldpbayes.numerics.arrays import diagonal_first_pairs, packed, unpacked
-from ldpbayes.numerics.special import (
-    INVERSE_SQRT_2PI,
-    SQRT_HALF,
-    betainc,
-    log1mexp,
-    log_ndtr,
-    relative_expm1,
-    stacked,
-    student_t_cdf,
-)
+from ldpbayes.numerics.special import betainc, log1mexp, log_ndtr, relative_expm1, stacked, student_t_cdf
 
 NORMAL_REACH_DEVIATIONS = 9.0  # standard deviations that hold all of a normal law but 2e-19
 LEAST_VARIANCE = 4e-6  # in any direction, for bounds -1 and 1: a thousandth of their distance, squared
@@ -62,15 +54,6 @@ class _OfHalfNormal(Family):
     tame = True
 
 
-@register_family(dist.Logistic)
-class _OfLogistic(Family):
-    tame = True
-
-    def tails(self, x: Array) -> jax.Array:
-        x = (x - self.law.loc) / self.law.scale
-        return jnp.stack([jax.nn.sigmoid(x), jax.nn.sigmoid(-x)])
-
-
 @register_family(dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile)
 class _OfAsymmetricLaplace(Family):
     def breaks(self) -> list[Array]:
@@ -88,7 +71,7 @@ class _OfSymmetric(Family):
 
     def first_moments(self, x: Array) -> jax.Array:
         """∫ s f(s) ds (n − 1, ...) between neighbouring x (n, ...), with the density f of X."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self.law).__name__} has no integrated tail")
 
     def cdf(self, x: Array) -> jax.Array:
         """With derivatives at the centre and in all parameters, of which NumPyro's own lack some."""
@@ -107,13 +90,19 @@ class _OfSymmetric(Family):
         return self.law.scale * (products[1:] - products[:-1] + self.first_moments(x))
 
 
+@register_family(dist.Logistic)
+class _OfLogistic(_OfSymmetric):
+    def standard_tail(self, x: Array) -> jax.Array:
+        return jax.nn.sigmoid(x)
+
+
 @register_family(dist.Normal)
 class _OfNormal(_OfSymmetric):
     def standard_tail(self, x: Array) -> jax.Array:
-        return 0.5 * special.erfc(-x * SQRT_HALF)
+        return special.ndtr(x)
 
     def first_moments(self, x: Array) -> jax.Array:
-        density = INVERSE_SQRT_2PI * jnp.exp(-0.5 * x * x)
+        density = norm.pdf(x)
         return density[:-1] - density[1:]
 
     def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
