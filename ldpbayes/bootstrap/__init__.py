@@ -13,8 +13,7 @@ from ldpbayes.bootstrap._one_posterior_sample import OnePosteriorSampleEstimator
 from ldpbayes.bootstrap._result import BootstrapEstimate, BootstrapWarning, Transformed
 from ldpbayes.bootstrap.statistics import least_squares, sufficient_statistics
 from ldpbayes.laws.counts import Bernoulli, Binomial, Counts, Multinomial, Poisson
-from ldpbayes.laws.normal import Normal, NormalMean, NormalVector
-from ldpbayes.laws.numbers import Beta, Exponential, Gamma, GammaRate
+from ldpbayes.laws.numbers import Beta, Exponential, Gamma, GammaRate, Normal, NormalMean, NormalVector
 from ldpbayes.laws.parametric import NumberFamily, OneParameterFamily, ParametricFamily
 
 __all__ = [

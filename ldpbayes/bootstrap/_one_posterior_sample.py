@@ -19,8 +19,7 @@ from ldpbayes._core.types import Array, Key, Params
 from ldpbayes.bootstrap._bootstrap import Estimated
 from ldpbayes.bootstrap.statistics import FamilyEstimator
 from ldpbayes.laws.counts import Bernoulli, Binomial, Poisson
-from ldpbayes.laws.normal import NormalMean
-from ldpbayes.laws.numbers import Exponential, GammaRate
+from ldpbayes.laws.numbers import Exponential, GammaRate, NormalMean
 from ldpbayes.laws.parametric import ParametricFamily, check_bounds
 from ldpbayes.privacy import Guarantee, approximate_tradeoff
 

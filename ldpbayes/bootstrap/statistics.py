@@ -14,7 +14,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array, Key, Params, is_concrete
 from ldpbayes.bootstrap._bootstrap import Estimated, PrivateEstimator
 from ldpbayes.data import Release
-from ldpbayes.laws.normal import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
+from ldpbayes.laws.numbers import LEAST_VARIANCE, NormalVector, with_least_eigenvalue
 from ldpbayes.laws.parametric import ParametricFamily, free_parameters
 from ldpbayes.mechanisms import GaussianMechanism, LaplaceMechanism, Mechanism
 from ldpbayes.mechanisms.additive import Additive

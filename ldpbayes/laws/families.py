@@ -22,7 +22,6 @@ CENTRE_REACH_WIDTHS = 8.0  # widths from its centre beyond which a normal law ha
 GRADES = 0.5 * np.concatenate([1.5 ** np.arange(8), 1.5**7 * 2.0 ** np.arange(1, 18)])
 GRADES = np.concatenate([-GRADES[::-1], [0.0], GRADES])
 CATEGORICAL = dist.CategoricalProbs, dist.CategoricalLogits
-LEAST_LOG_COMPLEMENT = -9.0  # a tail above exp(-9), as 1 less all other masses, is good to 1e-12, relatively
 NEGLIGIBLE_LOG_DENSITY = -750.0  # exp of it is zero in double precision
 
 
@@ -224,12 +223,9 @@ def log_mass_outside(base: dist.Distribution, first: Array, last: Array) -> jax.
 
 def _has_smooth_cdf(base: dist.Distribution) -> bool:
     """Whether the base has a cdf that can be differentiated in its parameters."""
+    law = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.result_type(float)), base)
     try:
-        leaves, tree = jax.tree.flatten(base)
-        jax.eval_shape(
-            lambda values: jax.jvp(lambda v: family_of(jax.tree.unflatten(tree, v)).cdf(0.5), (values,), (values,)),
-            [jnp.asarray(leaf).astype(jnp.result_type(float)) for leaf in leaves],
-        )
+        jax.eval_shape(lambda law: jax.jvp(lambda law: family_of(law).cdf(0.5), (law,), (law,)), law)
     except Exception:
         return False
     return True

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpy.polynomial.legendre import leggauss
+from numpy.polynomial import legendre
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 
@@ -51,8 +51,6 @@ class PointMasses(NamedTuple):
 
     def compressed(self, size: int) -> "PointMasses":
         """At most ``size`` masses with the moments up to 2 size − 1: Lanczos with reorthogonalisation ([GW])."""
-        if len(self.nodes) <= size:
-            return self
         middle = self.expectation(self.nodes)
         spread = jnp.sqrt(self.expectation((self.nodes - middle) ** 2))
         unit = jnp.where(spread > 0, spread, 1.0)
@@ -78,24 +76,10 @@ class PointMasses(NamedTuple):
         return PointMasses(middle + unit * values, masses / jnp.sum(masses))
 
     def counts(self, key: Key, count: Array) -> jax.Array:
-        """Numbers (m,) of ``count`` draws on each node, in floating point: multinomial, as successive binomials."""
-        dtype = self.weights.dtype
+        """Numbers (m,) of ``count`` draws on each node, in floating point."""
         order = jnp.argsort(-self.weights)  # the largest first, so that the remaining mass is no small difference
-        weights = self.weights[order]
-        left = jnp.cumsum(weights[::-1])[::-1]
-        chances = jnp.clip(weights / jnp.where(left > 0, left, 1.0), 0.0, 1.0)
-
-        def draw(remaining: jax.Array, at: tuple) -> tuple[jax.Array, jax.Array]:
-            node_key, chance = at
-            number = jax.random.binomial(node_key, remaining, chance, dtype=dtype)
-            # a sampler need not know the degenerate laws
-            number = jnp.where((remaining > 0) & (chance > 0), number, 0.0)
-            number = jnp.where(chance < 1, number, remaining)
-            return remaining - number, number
-
-        keys = jax.random.split(key, len(weights) - 1)
-        last, numbers = lax.scan(draw, jnp.asarray(count, dtype), (keys, chances[:-1]))
-        return jnp.zeros_like(weights).at[order].set(jnp.append(numbers, last))
+        numbers = jax.random.multinomial(key, jnp.asarray(count, self.weights.dtype), self.weights[order])
+        return jnp.zeros_like(self.weights).at[order].set(numbers)
 
 
 def sum_of_draws(key: Key, law: PointMasses, count: Array, step: float | None = None) -> jax.Array:
@@ -174,20 +158,11 @@ def sum_inside(key: Key, law: PointMasses, number: Array, values: Callable[[jax.
 
 def table_of_one(law: PointMasses) -> tuple[jax.Array, jax.Array]:
     """Points between the bounds, denser near the ends of panels, and the share of draws inside that are below."""
-    legendre, weights = lagrange_from_legendre(NODES_PER_PIECE), np.polynomial.legendre.leggauss(NODES_PER_PIECE)[1]
-    below = np.polynomial.legendre.legint(legendre / weights, lbnd=-1)
+    lagrange, (_, weights) = lagrange_from_legendre(NODES_PER_PIECE), legendre.leggauss(NODES_PER_PIECE)
+    below = legendre.legint(lagrange / weights, lbnd=-1)
+    at = legendre.legvander(-np.cos(np.pi * np.arange(RECORD_TABLE_CELLS + 1) / RECORD_TABLE_CELLS), NODES_PER_PIECE)
     nodes, masses = (part[:-2].reshape(-1, NODES_PER_PIECE) for part in law)
-    coefficients = jnp.concatenate([jnp.pad(nodes @ legendre.T, ((0, 0), (0, 1))), masses @ below.T])
-    t = -jnp.cos(jnp.pi * jnp.arange(RECORD_TABLE_CELLS + 1) / RECORD_TABLE_CELLS)
-
-    def clenshaw(state: tuple, at: tuple) -> tuple:
-        k, coefficient = at
-        first, second = state
-        return (coefficient[:, None] + (2 * k + 1) / (k + 1) * t * first - (k + 1) / (k + 2) * second, first), None
-
-    zeros = jnp.zeros((len(coefficients), len(t)), coefficients.dtype)
-    (first, second), _ = lax.scan(clenshaw, (zeros, zeros), (jnp.arange(NODES_PER_PIECE, 0, -1), coefficients.T[:0:-1]))
-    x, share = (coefficients[:, :1] + t * first - second / 2).reshape(2, -1, len(t))
+    x, share = nodes @ (at[:, :-1] @ lagrange).T, masses @ (at @ below).T
     before = jnp.cumsum(share[:, -1]) - share[:, -1]
     share = lax.cummax(jnp.maximum(share + before[:, None], 0.0).ravel())
     return x.ravel(), share / jnp.where(share[-1] > 0, share[-1], 1.0)
@@ -379,7 +354,7 @@ class NumberFamily(ParametricFamily):
         parts = jnp.stack([jnp.clip(cuts, low, high), jnp.minimum(cuts, low), jnp.maximum(cuts, high)])
         # Panels of 8 nodes graded around the centres, as in the likelihood, would take 1.6 to 3.5 times as long for a
         # bootstrap, and are off by 1e-5 at a beta law of concentration 0.05, whose coordinate here is the logit.
-        t, w = leggauss(NODES_PER_PIECE)
+        t, w = legendre.leggauss(NODES_PER_PIECE)
         half = jnp.diff(parts)[..., None] / 2
         nodes = parts[:, :-1, None] + half * (1 + t)
         # An empty panel is at a bound, where a density may be 0 or infinite and have no derivative.
@@ -433,7 +408,7 @@ class NumberFamily(ParametricFamily):
     ) -> tuple[Params, jax.Array]:
         """Parameters with an expectation, by Newton steps, and whether there are none (`minimise`: 2.5 × the time)."""
         first, params_of = free_parameters(self.constraints, start)
-        ends = [{name: allowed[end] for name, allowed in self.ranges.items()} for end in (0, 1)]
+        ends = ({name: allowed[end] for name, allowed in self.ranges.items()} for end in (0, 1))
         low, high = (free_parameters(self.constraints, end)[0] for end in ends)
         positive = [self.constraints[name] is constraints.positive for name in sorted(self.ranges)]
         most = jnp.where(jnp.array(positive), 1.0, (high - low) / 8)

@@ -13,7 +13,7 @@ from numpyro.util import is_prng_key
 from ldpbayes._core.checks import check_order
 from ldpbayes._core.types import Array, ArrayModule, Key, is_concrete
 from ldpbayes.laws.families import Family, aligned, register_family
-from ldpbayes.numerics.special import log_or_nothing, stacked
+from ldpbayes.numerics.special import log_or_nothing, relative_expm1, stacked
 
 FEWEST_KNOTS = 4  # knots
 STEEP_FALLS = np.array([4.0, 14.0])  # of the log density of a steep piece, where panels of integrals end
@@ -77,8 +77,9 @@ class SmoothDensity(dist.Distribution):
     support = property(lambda self: constraints.interval(self.lower, self.upper))
     knots = property(lambda s: np.linspace(s.lower, s.upper, s.log_density.shape[-1]), doc="Positions of the knots.")
     _step = property(lambda self: (self.upper - self.lower) / (self.log_density.shape[-1] - 1))
+    _atoms = property(lambda self: (0.0, 0.0) if self.outside is None else jnp.moveaxis(self.outside, -1, 0))
     # probability of the interval without atoms; log integrals of exp(f) over the pieces, of length one; their shares
-    _inside = property(lambda self: 1.0 if self.outside is None else 1.0 - jnp.sum(self.outside, axis=-1))
+    _inside = property(lambda self: 1.0 - sum(self._atoms))
     _log_pieces = property(lambda self: _log_integral(self.log_density[..., :-1], self.log_density[..., 1:]))
     _masses = property(lambda self: jax.nn.softmax(self._log_pieces, axis=-1))
 
@@ -94,9 +95,8 @@ class SmoothDensity(dist.Distribution):
         """Return the log density at `value`, without the atoms: −inf outside the interval."""
         value = jnp.asarray(value)
         _, share, left, right = self._place(value)
-        inside = 0.0 if self.outside is None else jnp.log(self._inside)
         total = jax.nn.logsumexp(self._log_pieces, axis=-1)
-        log_prob = left + share * (right - left) - total - np.log(self._step) + inside
+        log_prob = left + share * (right - left) - total - np.log(self._step) + jnp.log(self._inside)
         return jnp.where((value >= self.lower) & (value <= self.upper), log_prob, -jnp.inf)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
@@ -107,13 +107,12 @@ class SmoothDensity(dist.Distribution):
         before = _taken(jnp.concatenate([jnp.zeros_like(masses[..., :1]), jnp.cumsum(masses, axis=-1)], -1), piece)
         within = share * jnp.exp(_log_integral(left, left + share * (right - left)) - total)
         inside = jnp.where(value >= self.upper, 1.0, before + within)
-        below = 0.0 if self.outside is None else self.outside[..., 0]
-        cdf = below + self._inside * inside
+        cdf = self._atoms[0] + self._inside * inside
         return jnp.where(value < self.lower, 0.0, jnp.where(value >= self.upper, 1.0, cdf))
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the smallest x with P(X ≤ x) ≥ q, for a record X that is clipped to the interval."""
-        below, above = (0.0, 0.0) if self.outside is None else jnp.moveaxis(self.outside, -1, 0)
+        below, above = self._atoms
         beyond = jnp.asarray(q) > 1.0 - above
         q = jnp.clip((jnp.asarray(q) - below) / self._inside, 0.0, 1.0)
         masses, batch = self._masses, jnp.broadcast_shapes(q.shape, self.batch_shape)
@@ -136,8 +135,7 @@ class SmoothDensity(dist.Distribution):
         start = np.arange(self.log_density.shape[-1] - 1.0)
         of_pieces = start + first if power == 1 else start**2 + 2 * start * first + second
         inside = self._step**power * jnp.sum(self._masses * of_pieces, axis=-1)
-        above = 0.0 if self.outside is None else self.outside[..., 1] * (self.upper - self.lower) ** power
-        return self._inside * inside + above
+        return self._inside * inside + self._atoms[1] * (self.upper - self.lower) ** power
 
     mean = property(lambda self: self.lower + self._moment(1))
     variance = property(lambda self: self._moment(2) - self._moment(1) ** 2)
@@ -213,9 +211,9 @@ class _OfSmoothDensity(Family):
 
     def log_mass_outside(self, first: Array, last: Array) -> Array:
         """Of the atoms, and of what lies between the interval's ends and edges inside it."""
-        law = self.law
-        below = jnp.where(first <= law.lower, 0.0 if law.outside is None else law.outside[..., 0], law.cdf(first))
-        above = jnp.where(last >= law.upper, 0.0 if law.outside is None else law.outside[..., 1], 1.0 - law.cdf(last))
+        law, (below, above) = self.law, self.law._atoms
+        below = jnp.where(first <= law.lower, below, law.cdf(first))
+        above = jnp.where(last >= law.upper, above, 1.0 - law.cdf(last))
         return log_or_nothing(stacked(below, above))
 
 
@@ -232,13 +230,10 @@ def _taken(values: Array, index: jax.Array) -> jax.Array:
 
 
 def _log_integral(left: Array, right: Array) -> jax.Array:
-    """Log ∫ exp(f), f linear on [0, 1]: the mean plus log sinh(u)/u, a series if half the difference u is small."""
-    u = 0.5 * (right - left)
-    small = jnp.abs(u) < 0.1
-    near, far = jnp.where(small, u, 0.0) ** 2, jnp.where(small, 1.0, jnp.abs(u))
-    series = near / 6 * (1 - near / 30 * (1 - near * 4 / 63 * (1 - near * 3 / 40)))
-    formula = far + jnp.log(-jnp.expm1(-2 * far)) - jnp.log(2 * far)
-    return 0.5 * (left + right) + jnp.where(small, series, formula)
+    """Log ∫ exp(f), f linear on [0, 1], from the larger end."""
+    fall = left - right
+    steep = jnp.where(fall < 0, -fall, fall)  # abs() would have no derivative at 0
+    return jnp.where(fall < 0, right, left) + jnp.log(relative_expm1(steep))
 
 
 def _share_below(rest: jax.Array, rise: jax.Array) -> jax.Array:

@@ -24,6 +24,7 @@ INNER_HALF, WIDENING = 2.0, 2.8  # half width of the innermost cell, in standard
 RINGS = 28  # cells on each side of the innermost one: to 7e12 standard deviations
 TESTS = 3  # places of a cell, where its mass is, at which the polynomial is compared with the density
 CORNER_SHARE = 0.04  # share of a cell that another place stands for: its outermost nodes leave as much at the ends
+DRAWS_PER_CALL = 1 << 12  # whose series, in three variables, have 2000 numbers each
 INVERSION_STEPS = 45  # steps of inverting a cumulative distribution function
 SEARCHES, SEARCH_ROUNDS, SEARCH_STEPS = 8, 6, 60  # searches for modes at once, how often, and their steps at most
 LESSER_MODE_NATS = 25.0  # nats: difference of the masses of two modes
@@ -108,61 +109,39 @@ class Cells:
         return self.centre + (0.5 * (low + high) + 0.5 * (high - low) * places) @ self.root.T
 
     @functools.cached_property
-    def _density(self) -> np.ndarray:
-        """At the dense nodes, relative to the largest value of each cell."""
-        logs = _along_axes(_rule(len(self.centre)).synthesis, self.logs)
-        return np.exp(logs - logs.max(axis=tuple(range(1, logs.ndim)), keepdims=True))
-
-    @functools.cached_property
     def _series(self) -> np.ndarray:
-        """Legendre coefficients of this density."""
-        return _along_axes(_rule(len(self.centre)).dense_analysis, self._density)
-
-    @property
-    def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Points (m, n) and weights (m,), of sum 1: weighted sums of a function's values are its expectation."""
-        rule, cells = _rule(len(self.centre)), np.arange(len(self.masses))
-        weights = self._density.reshape(len(cells), -1) * rule.weights
-        weights *= (self.masses / weights.sum(axis=1))[:, None]
-        return np.concatenate([self._points(cell, rule.dense) for cell in cells]), weights.ravel()
+        """Legendre coefficients of the density, relative to its largest value at the dense nodes of each cell."""
+        rule = _rule(len(self.centre))
+        logs = _along_axes(rule.synthesis, self.logs)
+        density = np.exp(logs - logs.max(axis=tuple(range(1, logs.ndim)), keepdims=True))
+        return _along_axes(rule.dense_analysis, density)
 
     def draws(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draws (m, n), and log densities (m,), by numbers (m, 1 + n) in [0, 1) for a cell and a place on each axis."""
+        blocks = np.split(uniforms, range(DRAWS_PER_CALL, len(uniforms), DRAWS_PER_CALL))
+        points, logs = zip(*map(self._draws, blocks), strict=True)
+        return np.concatenate(points), np.concatenate(logs)
+
+    def _draws(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n, ends = len(self.centre), np.cumsum(self.masses)
         cell = np.searchsorted(ends / ends[-1], uniforms[:, 0], side="right").clip(0, len(ends) - 1)
-        chosen, inverse, counts = np.unique(cell, return_inverse=True, return_counts=True)
-        rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])  # of the draws in each chosen cell
-        # Series in the axes that are left, of density and log density: one for all draws of a cell, then one a draw.
-        parts, logs = ([of[[i]] for i in chosen] for of in (self._series, self.logs))
-        places, series = np.empty((len(cell), n)), np.empty((len(cell), self._series.shape[1]))
+        series, logs, places = self._series[cell], self.logs[cell], np.empty((len(cell), n))
         for axis in range(n):
-            for part, draws in zip(parts, rows, strict=True):
-                # Integrals over the later axes: those of Legendre polynomials of positive degree are 0.
-                series[draws] = part.reshape(*part.shape[:2], -1)[..., 0]
-            places[:, axis] = _inverted(series, uniforms[:, 1 + axis])
+            # Integrals over the later axes: those of Legendre polynomials of positive degree are 0.
+            places[:, axis] = _inverted(series.reshape(*series.shape[:2], -1)[..., 0], uniforms[:, 1 + axis])
             basis = legendre.legvander(places[:, axis], series.shape[1] - 1)
-            bases = [basis[draws] for draws in rows]
-            parts, logs = ([_at(*pair) for pair in zip(of, bases, strict=True)] for of in (parts, logs))
-        height = np.empty(len(cell))
-        height[np.concatenate(rows)] = np.concatenate(logs)
-        return self._points(cell, places), self.height + height
+            series, logs = _at(series, basis), _at(logs, basis)
+        return self._points(cell, places), self.height + logs
 
 
 def _at(series: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Legendre series (m or 1, k, ...) on the first of their axes, at places with such polynomials (m, k or more)."""
-    basis = basis[:, : series.shape[1]]
-    if len(series) == 1:
-        return np.tensordot(basis, series[0], (1, 0))
-    return np.einsum("mk,mk...->m...", basis, series)
+    """Legendre series (m, k, ...) on the first of their axes, at places with such polynomials (m, k or more)."""
+    return np.einsum("mk,mk...->m...", basis[:, : series.shape[1]], series)
 
 
 def _inverted(series: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Places from −1 to 1 up to which the integrals of Legendre series (m, k) are shares (m,) of the whole."""
-    k = series.shape[1]
-    scaled, integral = series / (2 * np.arange(k) + 1), np.zeros((k + 1, len(series)))
-    integral[1:] += scaled.T  # ∫ P_i = (P_{i+1} − P_{i−1}) / (2i + 1)
-    integral[: k - 1] -= scaled.T[1:]
-    integral[0] += scaled.T[0]
+    integral = legendre.legint(series, lbnd=-1, axis=1).T
     target = shares * 2 * series[:, 0]
     low, high = np.full(len(series), -1.0), np.ones(len(series))
     for _ in range(INVERSION_STEPS):
@@ -299,24 +278,22 @@ class _Cubature:
     def _climb(self, x: np.ndarray, value: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ends (k, n) of searches uphill by Newton steps, roots (k, n, n) of inverse curvatures, log densities (k,)."""
         k, n = x.shape
-        pairs, unit = [*itertools.combinations(range(n), 2)], np.eye(n)
-        both = np.array([unit[i] + unit[j] for i, j in pairs]).reshape(-1, n)
-        design = np.concatenate([unit, -unit, both, -both])
-        opposite = np.argmin(np.abs(design[:, None] + design).sum(axis=-1), axis=1)
+        first, second = np.triu_indices(n, 1)
+        moves = np.concatenate([np.eye(n), np.eye(n)[first] + np.eye(n)[second]])
+        design, count = np.concatenate([moves, -moves]), len(moves)
         root, active, settled = np.tile(np.diag(scale), (k, 1, 1)), np.arange(k), np.zeros(k, int)
         for _ in range(SEARCH_STEPS):
             rows = np.arange(len(active))
             around = x[active, None] + design @ np.swapaxes(root[active], 1, 2)
-            exact, f = self._at(around), value[active]
+            exact, f = self._at(around), value[active, None]
             # Beyond an edge the density is taken to be as on the other side, or else the next step is a quarter.
-            mirrored = exact[:, opposite]
-            near = [np.abs(values - f[:, None]) < MAX_DIFFERENCE for values in (exact, mirrored)]
-            v = np.select(near, [exact, mirrored], f[:, None] - 8.0)
-            slope, curve = 0.5 * (v[:, :n] - v[:, n : 2 * n]), np.empty((len(active), n, n))
-            curve[:, range(n), range(n)] = v[:, :n] + v[:, n : 2 * n] - 2 * f[:, None]
-            for place, (i, j) in enumerate(pairs, start=2 * n):
-                curve[:, i, j] = v[:, place] + v[:, place + len(pairs)] - 2 * f
-                curve[:, i, j] = curve[:, j, i] = 0.5 * (curve[:, i, j] - curve[:, i, i] - curve[:, j, j])
+            mirrored = np.roll(exact, count, axis=1)
+            near = [np.abs(values - f) < MAX_DIFFERENCE for values in (exact, mirrored)]
+            v = np.select(near, [exact, mirrored], f - 8.0)
+            slope, bends = 0.5 * (v[:, :n] - v[:, count : count + n]), v[:, :count] + v[:, count:] - 2 * f
+            mixed, curve = 0.5 * (bends[:, n:] - bends[:, first] - bends[:, second]), np.empty((len(active), n, n))
+            curve[:, range(n), range(n)] = bends[:, :n]
+            curve[:, first, second] = curve[:, second, first] = mixed
             bend, axes = np.linalg.eigh(curve)
             lost = np.abs(bend) < 1e-10 * np.abs(bend).max(axis=1, keepdims=True)  # to rounding
             bend = np.where(lost, -1.0, bend)
@@ -329,7 +306,7 @@ class _Cubature:
             candidates = np.concatenate([trials, around], axis=1)
             heights = np.concatenate([self._at(trials), exact], axis=1)
             best = np.argmax(heights, axis=1)
-            gain = heights[rows, best] - f
+            gain = heights[rows, best] - value[active]
             better = gain > 0
             x[active[better]] = candidates[rows, best][better]
             value[active[better]] = heights[rows, best][better]
@@ -425,8 +402,7 @@ class _Cubature:
         places = np.concatenate([_rule(n).dense[pick], np.tile(ends, (len(tested), 1, 1))], axis=1)
         low, high = batch.low[tested][:, None], batch.high[tested][:, None]
         exact = self._heights(0.5 * (low + high) + 0.5 * (high - low) * places)
-        at_ends = np.repeat(np.arange(len(tested)), len(ends)), np.tile(ends, (len(tested), 1))
-        values = _values(batch.logs[tested][at_ends[0]], at_ends[1]).reshape(len(tested), -1)
+        values = np.stack([_values(batch.logs[tested], np.tile(end, (len(tested), 1))) for end in ends], axis=1)
         off = np.abs(np.expm1(np.minimum(exact[:, :TESTS] - np.take_along_axis(batch.dense[tested], pick, 1), 1.0)))
         jumps = np.abs(np.exp(np.minimum(exact[:, TESTS:], MAX_NATS)) - np.exp(np.minimum(values, MAX_NATS)))
         jumps *= CORNER_SHARE * np.prod(high - low, axis=-1) / batch.mass[tested][:, None]

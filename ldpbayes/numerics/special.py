@@ -196,13 +196,12 @@ def log1mexp(x: Array) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.jit
-def log_relative_expm1(y: Array) -> jax.Array:
-    """Return log((1 − exp(−y)) / y), the log of the integral of exp(−y s) for s from 0 to 1, smooth at y = 0."""
-    small = y < 1e-2
+def relative_expm1(y: Array) -> jax.Array:
+    """Return (1 − exp(−y))/y, the integral of exp(−y s) for s from 0 to 1, smooth at y = 0."""
+    small = jnp.abs(y) < 1e-2
     series, safe = jnp.where(small, y, 0.0), jnp.where(small, 1.0, y)
-    # log((1 − e^−y)/y) = −y/2 + y²/24 − y⁴/2880 + y⁶/181440 − ..., whose next term is below 1e-24 here
-    expansion = series * (-0.5 + series * (1 / 24 + series * series * (-1 / 2880 + series * series / 181440)))
-    return jnp.where(small, expansion, jnp.log(-jnp.expm1(-safe)) - jnp.log(safe))
+    expansion = horner([(-1) ** k / math.factorial(k + 1) for k in range(7)][::-1], series)  # the next is below 3e-19
+    return jnp.where(small, expansion, -jnp.expm1(-safe) / safe)
 
 
 def log_tilted_normal(u: Array, v: Array, k: Array, anchor: Array) -> jax.Array:

@@ -11,7 +11,7 @@ import statsmodels.api as sm
 from ldpbayes.bootstrap import NormalVector, least_squares, parametric_bootstrap
 from ldpbayes.bootstrap._bootstrap import Replication
 from ldpbayes.bootstrap.statistics import LeastSquaresEstimator
-from ldpbayes.laws.normal import LEAST_VARIANCE
+from ldpbayes.laws.numbers import LEAST_VARIANCE
 from ldpbayes.mechanisms import LaplaceMechanism
 
 LOWER, UPPER = np.array([-1.0, 2.0, -6.0, 0.5, -3.0]), np.array([3.0, 9.0, 7.0, 0.75, 11.0])  # asymmetric

@@ -7,8 +7,18 @@ import numpy as np
 
 from ldpbayes.inference.approximations.integral import Integrated
 from ldpbayes.inference.density import density_of
+from ldpbayes.numerics import cubature as _cubature
 
 BLOCK = 1 << 12  # points that are mapped to sites at once, so that nodes and draws need one program
+
+
+def nodes_of(cells):
+    """Points (m, n) and weights (m,), of sum 1: weighted sums of a function's values are its expectation."""
+    rule, count = _cubature._rule(len(cells.centre)), len(cells.masses)
+    logs = _cubature._along_axes(rule.synthesis, cells.logs).reshape(count, -1)
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True)) * rule.weights
+    weights *= (cells.masses / weights.sum(axis=1))[:, None]
+    return np.concatenate([cells._points(cell, rule.dense) for cell in range(count)]), weights.ravel()
 
 
 def integral_of(model, *args):
@@ -24,7 +34,7 @@ def integral_of(model, *args):
     with jax.enable_x64(True):
         integral = Integrated(lambda _: density, [(0,)], BLOCK)
         (cells,) = integral.solve()
-    rows, weights = cells.nodes
+    rows, weights = nodes_of(cells)
     return SimpleNamespace(
         nodes=constrained(rows),
         weights=weights,

@@ -17,7 +17,7 @@ import numpyro.distributions as dist
 from ldpbayes._core.checks import ends_of
 from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.laws import families
-from ldpbayes.laws.normal import normal_log_density
+from ldpbayes.laws.numbers import normal_log_density
 from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive

@@ -14,12 +14,18 @@ from jax import lax, nn
 from ldpbayes._core.checks import ends_of
 from ldpbayes._core.types import Array, array_of, is_concrete
 from ldpbayes.laws import families
-from ldpbayes.laws.counts import negative_binomial_parameters
+from ldpbayes.laws.counts import (
+    binomial_log_mass,
+    negative_binomial_log_mass,
+    negative_binomial_parameters,
+    negative_binomial_tail,
+    poisson_log_mass,
+    poisson_tail,
+)
 from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.latent import log_sum_over_counts
 from ldpbayes.mechanisms.reporting import Reported
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, SymmetricLaplace
-from ldpbayes.numerics import tails
 from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows, width_classes
 from ldpbayes.numerics.special import log1mexp, log_or_nothing, log_sum, logsumexp
 
@@ -34,26 +40,26 @@ class _CountLaw(NamedTuple):
     log_mass: Callable  # of (k, *parameters)
     log_step: Callable  # log of the ratio of the masses at k and k − 1, for real k ≥ 1: of (k, *parameters)
     peak: Callable  # the masses fall beyond: of the parameters
-    tail: Any  # of laws without end, a `ldpbayes.numerics.tails.Tail`: of (z, *parameters, tilt, side)
+    tail: Any  # of laws without end, a `ldpbayes.laws.counts.Tail`: of (z, *parameters, tilt, side)
     log_concave: bool  # whether masses are, whatever the parameters
 
 
 _POISSON = _CountLaw(
-    tails.poisson_log_mass,
+    poisson_log_mass,
     lambda k, rate: jnp.log(rate) - jnp.log(k),
     lambda rate: rate,
-    tails.poisson_tail,
+    poisson_tail,
     log_concave=True,
 )
 _NEGATIVE_BINOMIAL = _CountLaw(
-    tails.negative_binomial_log_mass,
+    negative_binomial_log_mass,
     lambda k, alpha, log_q, log_p: log_q + jnp.log1p((alpha - 1.0) / k),
     lambda alpha, log_q, log_p: alpha * jnp.exp(log_q - log_p),
-    tails.negative_binomial_tail,
+    negative_binomial_tail,
     log_concave=False,  # it is not where the concentration is below 1
 )
 _BINOMIAL = _CountLaw(
-    tails.binomial_log_mass,
+    binomial_log_mass,
     lambda k, n, log_p, log_q: log_p - log_q + jnp.log(jnp.maximum(n + 1.0 - k, 0.0) / k),
     lambda n, log_p, log_q: n * jnp.exp(log_p),
     None,
@@ -151,10 +157,7 @@ def _under_laplace(
     sides = []
     for side, count in ((1, jnp.maximum(first, 0.0)), (-1, last)):
         tail = law.tail(count, *parameters, side * rate, side)
-        part = law.log_mass(count, *parameters) + tail.log_ratio
-        # the tail as 1 less the other side of the tilted law
-        other = jnp.where(tail.direct, -1.0, part - tail.log_whole)
-        sides.append(jnp.where(tail.direct, part, tail.log_whole + log1mexp(other)))
+        sides.append(tail.log_sum(law.log_mass(count, *parameters)))
     above = sides[1] + (high - last) * rate
     # a negative number is below all counts, of which 0 is on the first side
     under = jnp.where(first < 0, -jnp.inf, sides[0] - jnp.where(first < 0, 0.0, low - first) * rate)

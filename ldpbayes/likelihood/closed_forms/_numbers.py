@@ -14,7 +14,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Array, is_concrete
-from ldpbayes.laws.normal import normal_log_density
+from ldpbayes.laws.numbers import normal_log_density
 from ldpbayes.likelihood.closed_forms import closed_form, register_closed_form
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.additive import Additive, AdditiveMechanism
@@ -268,7 +268,7 @@ def laplace_laplace(base: dist.Laplace, mechanism: Additive, z: Array) -> jax.Ar
     larger = jnp.where(fall > 0, start, stop)
     exponents = -steep * (larger - base.loc) - noisy * (larger - z)
     fall = jnp.where(fall > 0, fall, -fall)  # abs() would lose the gradient where the two scales are equal
-    shares = (stop - start) * jnp.exp(special.log_relative_expm1(fall * (stop - start))) / (2 * base.scale)
+    shares = (stop - start) * special.relative_expm1(fall * (stop - start)) / (2 * base.scale)
     below = _log_tail((lower - base.loc) / base.scale) - rate * jnp.abs(z - lower)
     above = _log_tail((base.loc - upper) / base.scale) - rate * jnp.abs(z - upper)
     # Widths stay outside the logs: that of a piece that is empty has a derivative, and its log has none.
@@ -297,7 +297,8 @@ def exponential_laplace(base: dist.Exponential, mechanism: Additive, z: Array) -
     gap = jnp.where(gap > 0, gap, -gap)  # abs() would lose the gradient at the singularity
     # exponents, widths and steps, of one shape before they are stacked: z alone may lack the axes of theta
     parts = jnp.stack(jnp.broadcast_arrays(left, right, before, behind, gap * before, (rate + theta) * behind))
-    inside = jnp.log(theta) + parts[:2] + special.log_or_nothing(parts[2:4]) + special.log_relative_expm1(parts[4:])
+    lengths = special.log_or_nothing(parts[2:4]) + jnp.log(special.relative_expm1(parts[4:]))
+    inside = jnp.log(theta) + parts[:2] + lengths
     below = special.log1mexp(-theta * jnp.maximum(mechanism.lower, 0.0)) - rate * jnp.abs(z - mechanism.lower)
     above = -theta * jnp.maximum(upper, 0.0) - rate * jnp.abs(z - upper)
     return jnp.log(0.5 * rate) + special.logsumexp(below, above, *inside)

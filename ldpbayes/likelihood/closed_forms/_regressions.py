@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 
 from ldpbayes._core.checks import ONE_POSITIVE, at_least, checked, ends_of, refuse
 from ldpbayes._core.types import Array, Key, is_concrete
-from ldpbayes.laws.normal import normal_log_density
+from ldpbayes.laws.numbers import normal_log_density
 from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.closed_forms._numbers import mixing_precisions, mixing_rule, normal_rows_gaussian
 from ldpbayes.mechanisms import LogisticRecordsMechanism
