@@ -11,11 +11,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
-from ldpbayes.estimation._criterion import Penalty
-from ldpbayes.estimation._labels import checked_bounds, checked_features
-from ldpbayes.estimation._linear import LinearPredictor, linear_fit
+from ldpbayes.estimation._labels import MarginalLikelihood, Objective, checked_bounds, checked_features
+from ldpbayes.estimation._linear import LinearPredictor, Penalty, linear_fit
 from ldpbayes.estimation._network import Network, NetworkPredictor, network_fit
-from ldpbayes.estimation._objectives import MarginalLikelihood, Objective
 from ldpbayes.laws.families import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
