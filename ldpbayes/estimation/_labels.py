@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from numpy.polynomial.hermite_e import hermegauss
 from scipy import special
 
-from ldpbayes._core.checks import FINITE_NUMBERS, ONE_ABOVE_0, POSITIVE, at_least, check_order, checked, ends_of
+from ldpbayes._core.checks import FINITE_NUMBERS, ONE_ABOVE_0, check_order, checked, ends_of
 from ldpbayes._core.pytrees import check_fields, optional, ruled
 from ldpbayes._core.tabular import column_names
 from ldpbayes._core.tracing import is_concrete
@@ -191,8 +191,7 @@ class MarginalLikelihood(Objective):
             return self.label(prediction, scale).mean
         prediction = jnp.asarray(prediction)
         scale = jnp.broadcast_to(1.0 if scale is None else scale, prediction.shape)
-        constant = (float(bounds[0]), float(bounds[1])) if self.counts else None
-        return _clipped_mean(self, constant, bounds, prediction, scale)
+        return _clipped_mean(self, bounds, prediction, scale)
 
 
 @functools.cache
@@ -208,17 +207,15 @@ NODES_AT_A_TIME = 1 << 22  # nodes of laws that are held while the means of clip
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _clipped_mean(
-    objective: MarginalLikelihood, constant: Bounds | None, bounds: Bounds, prediction: Array, scale: Array
-) -> jax.Array:
-    """Means of clipped labels; bounds of counts are constants of the compiled function."""
+def _clipped_mean(objective: MarginalLikelihood, bounds: Bounds, prediction: Array, scale: Array) -> jax.Array:
+    """Means of clipped labels; bounds of counts must be constants of the compiled function."""
     # A release under unbiased noise has the mean of the clipped label.
-    mechanism = AdditiveMechanism(Gaussian(1.0), *(constant or bounds))
+    mechanism = AdditiveMechanism(Gaussian(1.0), *bounds)
 
     def mean(label: tuple[jax.Array, jax.Array]) -> jax.Array:
         return Privatized(objective.label(*label), mechanism, validate_args=False).mean
 
-    batch = max(1, NODES_AT_A_TIME // int(2000 + max(map(abs, constant or (0.0,)))))
+    batch = max(1, NODES_AT_A_TIME // int(2000 + objective.counts * max(map(abs, bounds))))
     return jax.lax.map(mean, (prediction, scale), batch_size=min(batch, len(prediction)))
 
 
@@ -248,8 +245,7 @@ def predicted(
     quadrature integrates out for new labels.
     """
     inputs, covariance = np.asarray(inputs), np.asarray(covariance)
-    fixed = bounds if objective.counts else None  # bounds of counts are constants of a compiled function
-    means = _means(objective, fixed, bounds, inputs, covariance, special.ndtri((1 + level) / 2))
+    means = _means(objective, bounds, inputs, covariance, special.ndtri((1 + level) / 2))
     label = np.asarray(_labels(objective, inputs, covariance, (1 - level) / 2))
     lower, upper = label[:2] if bounds is None else np.clip(label[:2], *bounds)
     return Prediction(*map(np.asarray, (*means, lower, upper, label[2])))
@@ -257,17 +253,12 @@ def predicted(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _means(
-    objective: MarginalLikelihood,
-    fixed: Bounds | None,
-    bounds: Bounds | None,
-    inputs: Array,
-    covariance: Array,
-    quantile: Array,
+    objective: MarginalLikelihood, bounds: Bounds | None, inputs: Array, covariance: Array, quantile: Array
 ) -> tuple[Array, Array, Array]:
     """Expected labels (m,), and the ends of their intervals, each a quantile away."""
 
     def mean(inputs: Array) -> Array:
-        return objective.mean(inputs[:, 0], jnp.exp(inputs[:, 1]), fixed or bounds)
+        return objective.mean(inputs[:, 0], jnp.exp(inputs[:, 1]), bounds)
 
     # Of all errors of a given size the one along which the mean varies most: exact for a monotone link.
     expected, slopes = jax.vjp(mean, inputs)
@@ -328,6 +319,15 @@ def checked_data(
     features: Array, release: Release, objective: Objective | None
 ) -> tuple[Objective, np.ndarray, list[str]]:
     """The objective, features (n, d) and their names; TypeError or ValueError unless a fit can use them."""
+    _check_labels(release)
+    objective = MarginalLikelihood() if objective is None else objective
+    if not isinstance(objective, Objective):
+        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(dist.Normal), got {objective!r}")
+    warn_of_repeats(release.promises)
+    return objective, *checked_features(features, len(release))
+
+
+def _check_labels(release: Release) -> None:
     if not isinstance(release, Release):
         hint = ": a sketch has one law for all labels" if isinstance(release, Sketch) else ""
         hint = ": pass its attribute .release" if isinstance(release, LabelRelease) else hint
@@ -336,11 +336,6 @@ def checked_data(
         raise ValueError(f"labels must be numbers, but {type(release.mechanism).__name__} releases rows")
     if release.values is None:
         raise ValueError("a release without values has no labels to learn from")
-    objective = MarginalLikelihood() if objective is None else objective
-    if not isinstance(objective, Objective):
-        raise TypeError(f"objective must be an Objective, such as MarginalLikelihood(dist.Normal), got {objective!r}")
-    warn_of_repeats(release.promises)
-    return objective, *checked_features(features, len(release))
 
 
 def privacy_of(release: Release) -> str:
@@ -437,16 +432,16 @@ def release_labels(
     lower: float,
     upper: float,
     prior_epsilon: float = 0.0,
-    half_width: float | None = None,
-    interval: tuple[float, float] | None = None,
     seed: int = 0,
 ) -> LabelRelease:
     """Release labels under `RPWithPrior`, for studies only: real labels need a cryptographically secure sampler.
 
     With the part ``prior_epsilon`` of the budget, labels are released under Laplace noise, from which `label_prior`
-    estimates their prior; with the rest, under `RPWithPrior` ([LH], Algorithm 4). If ``prior_epsilon`` is 0, the prior
-    is uniform. An estimated prior is useful if the bounds are several times wider than the range of the labels. For n
-    labels, about 12/√n is enough to distinguish their law from a uniform law.
+    estimates their prior; with the rest, under `RPWithPrior` ([LH], Algorithm 4), whose interval is that of highest
+    density with 90 % of the prior, and whose distance ζ is chosen by `ldpbayes.mechanisms.optimal_half_width`. If
+    ``prior_epsilon`` is 0, the prior is uniform, and the interval has the bounds as ends. An estimated prior is useful
+    if the bounds are several times wider than the range of the labels. For n labels, about 12/√n is enough to
+    distinguish their law from a uniform law.
 
     Parameters
     ----------
@@ -456,40 +451,28 @@ def release_labels(
         The whole budget ε of each label in nats, positive and finite, and its part for the prior, 0 (default) or more.
     lower, upper : float
         Bounds in the unit of the labels, finite, lower < upper. Choose them without looking at the labels.
-    half_width : float, optional
-        Distance ζ of `RPWithPrior`, in the unit of the labels. Default: by `ldpbayes.mechanisms.optimal_half_width`.
-    interval : pair of float, optional
-        Interval of `RPWithPrior`, in the unit of the labels. Default: the bounds, or the interval of highest density
-        with 90 % of an estimated prior.
     seed : int
         Random seed. Default: 0.
     """
     allowed = "a vector of numbers (drop or impute missing labels first)"
     values = checked("labels", labels, allowed, lambda a: ~np.isnan(a) & (a.ndim == 1))
-    # Mechanisms check their parameters, before anything is released.
-    LaplaceMechanism(epsilon, lower, upper)
+    LaplaceMechanism(epsilon, lower, upper)  # which checks its parameters, before anything is released
     allowed = f"at least 0 and below epsilon = {epsilon:g}, the whole budget"
     prior_epsilon = checked("prior_epsilon", prior_epsilon, allowed, lambda a: (a >= 0) & (a < epsilon))
-    label_epsilon = epsilon - prior_epsilon
-    whole = (lower, upper)
-    width = upper - lower if half_width is None else half_width
-    RPWithPrior(label_epsilon, whole if interval is None else interval, width)
-
+    label_epsilon, interval = epsilon - prior_epsilon, (lower, upper)
     prior_key, label_key = jax.random.split(jax.random.key(seed))
     if prior_epsilon > 0:
         prior_release = simulated_release(prior_key, values, LaplaceMechanism(prior_epsilon, lower, upper))
         prior = label_prior(prior_release).within(lower, upper)
+        interval = prior.highest_density_interval(PRIOR_SHARE)
     else:
-        prior_release, prior = None, Histogram(np.array(whole), np.array([1 / (upper - lower)]))
-    if interval is None:
-        interval = whole if prior_release is None else prior.highest_density_interval(PRIOR_SHARE)
-    if half_width is None:
-        half_width, interval, _ = optimal_half_width(prior, label_epsilon, interval=interval)
+        prior_release, prior = None, Histogram(np.array(interval), np.array([1 / (upper - lower)]))
+    half_width, interval, _ = optimal_half_width(prior, label_epsilon, interval=interval)
     release = simulated_release(label_key, values, RPWithPrior(label_epsilon, interval, half_width))
     return LabelRelease(release, prior_release, prior, (prior_epsilon, label_epsilon))
 
 
-def label_prior(release: Release, *, deconvolved: bool = True, width: float | None = None) -> Histogram:
+def label_prior(release: Release, *, deconvolved: bool = True) -> Histogram:
     """Estimate the law (probability distribution) of labels from released labels, without further privacy budget.
 
     Parameters
@@ -499,37 +482,29 @@ def label_prior(release: Release, *, deconvolved: bool = True, width: float | No
         and very many labels must all have the same budget. Otherwise a ValueError is raised.
     deconvolved : bool
         True (default): a histogram of the original labels by `estimate_density`, with 64 bins between the bounds.
-        False: a histogram of the released labels, including their noise ([LH], Algorithm 3).
-    width : float, optional
-        Only for ``deconvolved=False``: the width of the bins but the first and the last, in the unit of the labels.
-        Default: the standard deviation of the released labels.
+        False: a histogram of the released labels, including their noise, in bins that are one standard deviation of the
+        released labels wide, but for the first and the last ([LH], Algorithm 3).
     """
-    if not isinstance(release, Release):
-        raise TypeError(f"release must be an ldpbayes Release, got {type(release).__name__}")
-    if release.values is None:
-        raise ValueError("the prior of labels needs released values; this release has none")
+    _check_labels(release)
     if not deconvolved:
-        return _released_histogram(release, width)
-    if width is not None:
-        raise ValueError(f"width is only for a histogram of released labels, deconvolved=False; got {width!r}")
+        return _released_histogram(release)
     edges = np.linspace(*SmoothFamily.of(release.mechanism)[:2], PRIOR_BINS + 1)
     data = release if release.mechanism.batch_shape else release.sketch(keep_records=False)
     below = estimate_density(data, knots=len(edges), functionals={"below": cdf(edges[1:-1])}).params
     return Histogram(edges, np.diff(below, prepend=0.0, append=1.0) / np.diff(edges))
 
 
-def _released_histogram(release: Release, width: float | None) -> Histogram:
+def _released_histogram(release: Release) -> Histogram:
     """[LH], Algorithm 3, with each bin's probability divided by its width."""
     mechanism = release.mechanism
-    if not isinstance(mechanism, NumericMechanism) or mechanism.event_shape or mechanism.support.is_discrete:
+    if not isinstance(mechanism, NumericMechanism) or mechanism.support.is_discrete:
         raise ValueError(f"released labels must be real numbers, one for each record; got values under {mechanism!r}")
     z = np.asarray(release.values, float)
     low, high, mean = z.min(), z.max(), z.mean()
     if not low < high:
         raise ValueError(f"the released labels are degenerate: all {len(z)} of them are {low:g}")
-    width = checked("width", z.std() if width is None else width, *POSITIVE)
+    width = z.std()
     first, last = np.floor((low - mean) / width) + 1, np.ceil((high - mean) / width)
-    at_least(1, "the number of bins that width makes", int(last - first + 1), 10**6)
     nodes = mean + width * np.arange(first, last)
     nodes = np.concatenate([[low], nodes[(nodes > low) & (nodes < high)], [high]])
     return Histogram(nodes, np.histogram(z, nodes)[0] / len(z) / np.diff(nodes))

@@ -476,8 +476,8 @@ def linear_fit(
         minimum = minimise_on_host(criterion, start, CHUNKED_NATS if chunked else HOST_NATS)
         identified = _identified(minimum.at.hessian)
         profile = _scale_profile(criterion, minimum) if identified and objective.scaled else None
-    loss = float(minimum.at.value - criterion.prior(minimum.theta)[0])
-    theta, covariance = minimum.theta, np.full((len(minimum.theta),) * 2, np.nan)
+    theta, loss = minimum.theta, float(minimum.at.value - criterion.prior(minimum.theta)[0])
+    covariance = np.full((len(theta), len(theta)), np.nan)
     if identified:  # a penalty and the scale's prior count as information
         inverse = np.linalg.inv(minimum.at.hessian)
         covariance = inverse if objective.likelihood else inverse @ minimum.at.spread @ inverse.T

@@ -72,18 +72,14 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
             noise = Gaussian(NEGLIGIBLE_SHARE * (float(labels.std()) or 1.0))
             mechanism = AdditiveMechanism(noise, sensitivity=np.inf)
             objective = _likelihood(objective, labels) if isinstance(objective, MarginalLikelihood) else objective
-        features, release = np.asarray(X, float), Release(y, mechanism)
+        if not isinstance(self.network, Network | None):
+            raise TypeError(f"network must be a Network, got {self.network!r}")
+        data = np.asarray(X, float), Release(y, mechanism)
         self.fit_: LinearPredictor | NetworkPredictor
         if self.network is None:
-            self.fit_ = linear_fit(
-                features, release, objective=objective, penalty=self.penalty, intercept=self.intercept
-            )
-        elif not isinstance(self.network, Network):
-            raise TypeError(f"network must be a Network, got {self.network!r}")
+            self.fit_ = linear_fit(*data, objective=objective, penalty=self.penalty, intercept=self.intercept)
         else:
-            self.fit_ = network_fit(
-                features, release, objective=objective, network=self.network, seed=self.random_state
-            )
+            self.fit_ = network_fit(*data, objective=objective, network=self.network, seed=self.random_state)
         return self
 
     def predict(self, X: Array, return_std: bool = False) -> Any:

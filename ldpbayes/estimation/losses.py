@@ -15,7 +15,6 @@ import scipy
 from scipy import special
 
 from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
-from ldpbayes._core.printing import shown
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 
@@ -203,7 +202,8 @@ class RegressionLoss(Loss):
                 raise ValueError(f"the response is column {self.response}, which is among the features {features}")
 
     def __repr__(self) -> str:
-        parts = [_kernel_name(self.kernel), f"response={self.response!r}"]
+        name = getattr(self.kernel, "__name__", type(self.kernel).__name__).lstrip("_")
+        parts = [name, f"response={self.response!r}"]
         parts += [] if self.features is None else [f"features={self.features}"]
         return f"{type(self).__name__}({', '.join(parts + ([] if self.intercept else ['intercept=False']))})"
 
@@ -286,7 +286,11 @@ class RegressionLoss(Loss):
         if self.smooth_kernel is None:
             return self
         smooth = self.smooth_kernel
-        return dataclasses.replace(self, kernel=lambda eta, y: smooth(eta, y, width), smooth_kernel=None, smooth=None)
+
+        def smoothed(eta: jax.Array, y: jax.Array) -> jax.Array:
+            return smooth(eta, y, width)
+
+        return dataclasses.replace(self, kernel=smoothed, smooth_kernel=None, smooth=None)
 
     def width(self, rows: jax.Array) -> Array:
         if self.smooth_kernel is None:
@@ -361,6 +365,7 @@ def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
     def smooth(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
         return tau * (y - eta) + width * _softplus((eta - y) / width)
 
+    kernel.__name__ = f"pinball({tau=:g})"
     return kernel, smooth
 
 
@@ -422,17 +427,8 @@ def _huber_kernel(threshold: float) -> Callable:
         inside = jnp.clip(r, -threshold, threshold)
         return inside * (r - 0.5 * inside)
 
+    kernel.__name__ = f"huber({threshold=:g})"
     return kernel
-
-
-def _kernel_name(kernel: Callable) -> str:
-    """Name of a kernel; a closure is named after the function that made it, with the numbers that it holds."""
-    name, cells = getattr(kernel, "__name__", type(kernel).__name__), getattr(kernel, "__closure__", None)
-    if not cells:
-        return name.lstrip("_")
-    held = {name: cell.cell_contents for name, cell in zip(kernel.__code__.co_freevars, cells, strict=True)}
-    numbers = ", ".join(f"{name}={shown(value)}" for name, value in held.items() if not callable(value))
-    return f"{kernel.__qualname__.split('.')[0].lstrip('_')}({numbers})"
 
 
 def _position(column: int | str, columns: tuple[str, ...]) -> int:

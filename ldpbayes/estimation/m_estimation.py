@@ -450,11 +450,9 @@ class Solver:
         self, records: Records, start: np.ndarray, seed: int, earlier: MEstimationResult | None = None
     ) -> MEstimationResult:
         """Minimise from every start, with the evidence of an earlier estimate added, and warn of problems."""
-        estimator, keys, first = self.estimator, jax.random.split(jax.random.key(seed)), np.asarray(start)
-        starts = first[None]
-        if self.starts > 1:
-            others = estimator.space.sample(keys[1], (self.starts - 1,), len(first), first.dtype)
-            starts = np.concatenate([starts, others])
+        estimator, keys = self.estimator, jax.random.split(jax.random.key(seed))
+        others = estimator.space.sample(keys[1], (self.starts - 1,), len(start), start.dtype)
+        starts = np.concatenate([start[None], others])
         evidence_before, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
         promises += records.promises or (Promise(estimator.mechanism),)
         warn_of_repeats(promises)
