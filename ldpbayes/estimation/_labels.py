@@ -191,7 +191,8 @@ class MarginalLikelihood(Objective):
             return self.label(prediction, scale).mean
         prediction = jnp.asarray(prediction)
         scale = jnp.broadcast_to(1.0 if scale is None else scale, prediction.shape)
-        return _clipped_mean(self, bounds, prediction, scale)
+        constant = (float(bounds[0]), float(bounds[1])) if self.counts else None
+        return _clipped_mean(self, constant, bounds, prediction, scale)
 
 
 @functools.cache
@@ -207,15 +208,17 @@ NODES_AT_A_TIME = 1 << 22  # nodes of laws that are held while the means of clip
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _clipped_mean(objective: MarginalLikelihood, bounds: Bounds, prediction: Array, scale: Array) -> jax.Array:
-    """Means of clipped labels; bounds of counts must be constants of the compiled function."""
+def _clipped_mean(
+    objective: MarginalLikelihood, constant: Bounds | None, bounds: Bounds, prediction: Array, scale: Array
+) -> jax.Array:
+    """Means of clipped labels; bounds of counts are constants of the compiled function."""
     # A release under unbiased noise has the mean of the clipped label.
-    mechanism = AdditiveMechanism(Gaussian(1.0), *bounds)
+    mechanism = AdditiveMechanism(Gaussian(1.0), *(constant or bounds))
 
     def mean(label: tuple[jax.Array, jax.Array]) -> jax.Array:
         return Privatized(objective.label(*label), mechanism, validate_args=False).mean
 
-    batch = max(1, NODES_AT_A_TIME // int(2000 + objective.counts * max(map(abs, bounds))))
+    batch = max(1, NODES_AT_A_TIME // int(2000 + max(map(abs, constant or (0.0,)))))
     return jax.lax.map(mean, (prediction, scale), batch_size=min(batch, len(prediction)))
 
 
@@ -245,7 +248,8 @@ def predicted(
     quadrature integrates out for new labels.
     """
     inputs, covariance = np.asarray(inputs), np.asarray(covariance)
-    means = _means(objective, bounds, inputs, covariance, special.ndtri((1 + level) / 2))
+    fixed = bounds if objective.counts else None  # bounds of counts are constants of a compiled function
+    means = _means(objective, fixed, bounds, inputs, covariance, special.ndtri((1 + level) / 2))
     label = np.asarray(_labels(objective, inputs, covariance, (1 - level) / 2))
     lower, upper = label[:2] if bounds is None else np.clip(label[:2], *bounds)
     return Prediction(*map(np.asarray, (*means, lower, upper, label[2])))
@@ -253,12 +257,17 @@ def predicted(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _means(
-    objective: MarginalLikelihood, bounds: Bounds | None, inputs: Array, covariance: Array, quantile: Array
+    objective: MarginalLikelihood,
+    fixed: Bounds | None,
+    bounds: Bounds | None,
+    inputs: Array,
+    covariance: Array,
+    quantile: Array,
 ) -> tuple[Array, Array, Array]:
     """Expected labels (m,), and the ends of their intervals, each a quantile away."""
 
     def mean(inputs: Array) -> Array:
-        return objective.mean(inputs[:, 0], jnp.exp(inputs[:, 1]), bounds)
+        return objective.mean(inputs[:, 0], jnp.exp(inputs[:, 1]), fixed or bounds)
 
     # Of all errors of a given size the one along which the mean varies most: exact for a monotone link.
     expected, slopes = jax.vjp(mean, inputs)
@@ -283,14 +292,13 @@ def _labels(objective: MarginalLikelihood, inputs: Array, covariance: Array, tai
         error = jnp.sqrt(covariance[0, 0])
         shared = covariance[0, 1] / jnp.where(error > 0, error, 1.0)
         rest = jnp.sqrt(jnp.maximum(covariance[1, 1] - shared**2, 0.0))
-        law = objective.label(at[0] + error * first, jnp.exp(at[1] + shared * first + rest * second))
-        mean = law.mean @ weights
-        deviation = jnp.sqrt((law.variance + law.mean**2) @ weights - mean**2)
+        laws = objective.label(at[0] + error * first, jnp.exp(at[1] + shared * first + rest * second))
+        law = dist.MixtureSameFamily(dist.Categorical(jnp.asarray(weights)), laws, validate_args=False)
         least = jnp.asarray(ends_of(law.support)[0])
         probabilities = jnp.stack([tail, 1 - tail])
 
         def below(values: Array) -> Array:
-            return jnp.stack([law.cdf(value) @ weights for value in values]) < probabilities
+            return law.cdf(values) < probabilities
 
         def widen(ends: Array) -> Array:
             low, high = ends
@@ -310,7 +318,8 @@ def _labels(objective: MarginalLikelihood, inputs: Array, covariance: Array, tai
         except NotImplementedError:  # the law has no cdf
             ends = jnp.full(2, jnp.nan)
         ends = jnp.rint(ends) if law.support.is_discrete else ends
-        return jnp.append(jnp.where(jnp.isnan(covariance).any(), jnp.nan, ends), deviation)  # of errors that are known
+        ends = jnp.where(jnp.isnan(covariance).any(), jnp.nan, ends)  # of errors that are known
+        return jnp.append(ends, jnp.sqrt(law.variance))
 
     return jax.lax.map(quantiles, (inputs, covariance), batch_size=1000).T
 
