@@ -20,7 +20,6 @@ from scipy import special
 from ldpbayes._core.checks import FINITE_NUMBERS, ONE_ABOVE_0, check_order, checked, ends_of
 from ldpbayes._core.pytrees import check_fields, optional, ruled
 from ldpbayes._core.tabular import column_names
-from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import simulated_release, warn_of_repeats
@@ -49,18 +48,15 @@ def plausible_labels(values: Array, mechanism: Mechanism) -> Array:
 
 def label_range(mechanism: Mechanism) -> tuple[Array, Array]:
     """The widest bounds of any label, infinite if there is none."""
-    (lower, upper), xp = ends_of(mechanism.domain), np if is_concrete(mechanism) else jnp
-    return xp.min(lower), xp.max(upper)
+    lower, upper = ends_of(mechanism.domain)
+    return jnp.min(lower), jnp.max(upper)
 
 
 def label_spread(values: Array, mechanism: Mechanism) -> Array:
     """A plausible scale of labels: a sixth of their range, or without bounds the released values' deviation."""
     lower, upper = label_range(mechanism)
-    xp = np if is_concrete(values, mechanism) else jnp
-    labels = plausible_labels(xp.asarray(values, float), mechanism)
-    xp = np if is_concrete(labels) else jnp  # while something else is traced, JAX's results are traced, too
-    deviation = xp.std(xp.asarray(labels))
-    return xp.where(xp.isfinite(upper - lower), (upper - lower) / 6, xp.where(deviation > 0, deviation, 1.0))
+    deviation = jnp.std(plausible_labels(jnp.asarray(values, float), mechanism))
+    return jnp.where(jnp.isfinite(upper - lower), (upper - lower) / 6, jnp.where(deviation > 0, deviation, 1.0))
 
 
 class Objective(abc.ABC):
