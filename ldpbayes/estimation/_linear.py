@@ -348,7 +348,7 @@ class LinearPredictor(Estimate):
     - ``count``: the number of released labels;
     - ``objective``, ``loss``: the objective, and the sum of its losses without the penalty;
     - ``penalty``: the penalty that was used; with `Evidence`, the most probable penalty;
-    - ``converged``, ``steps``: True if the minimisation converged, and the number of its steps.
+    - ``converged``: True if the minimisation converged.
     """
 
     names: list[str]
@@ -359,7 +359,6 @@ class LinearPredictor(Estimate):
     penalty: float
     loss: float
     converged: bool
-    steps: int
     privacy: str
     _intercept: bool
     _profile: tuple[np.ndarray, np.ndarray] | None
@@ -500,7 +499,6 @@ def linear_fit(
         penalty=strength,
         loss=loss,
         converged=minimum.converged,
-        steps=minimum.iterations,
         privacy=labels.privacy_of(release),
         _intercept=criterion.intercept,
         _profile=profile,

@@ -352,21 +352,18 @@ def pinball(
         As in `squared`.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
-    kernel, smooth = _pinball_kernels(tau)
+    kernel = _pinball_kernel(tau)
     density = float(np.exp(-(special.ndtri(tau) ** 2) / 2) / np.sqrt(2 * np.pi))
-    return RegressionLoss(kernel, response, features, intercept, smooth, False, value_of_normal=density)
+    return RegressionLoss(kernel, response, features, intercept, kernel, False, value_of_normal=density)
 
 
 @functools.cache  # so that two losses of one kind are equal, and share what is compiled
-def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
-    def kernel(eta: jax.Array, y: jax.Array) -> jax.Array:
-        return (y - eta) * (tau - (y < eta))
-
-    def smooth(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-        return tau * (y - eta) + width * _softplus((eta - y) / width)
+def _pinball_kernel(tau: float) -> Callable:
+    def kernel(eta: jax.Array, y: jax.Array, width: Array = None) -> jax.Array:
+        return tau * (y - eta) + _positive_part(eta - y, width)
 
     kernel.__name__ = f"pinball({tau=:g})"
-    return kernel, smooth
+    return kernel
 
 
 def absolute(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
@@ -375,15 +372,11 @@ def absolute(response: int | str = -1, *, features: Columns | None = None, inter
     `response`, `features` and `intercept` are as in `squared`.
     """
     mean = float(np.sqrt(2 / np.pi))
-    return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
+    return RegressionLoss(_absolute, response, features, intercept, _absolute, False, value_of_normal=mean)
 
 
-def _absolute(eta: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.abs(y - eta)
-
-
-def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-    return y - eta + 2 * width * _softplus((eta - y) / width)
+def _absolute(eta: jax.Array, y: jax.Array, width: Array = None) -> jax.Array:
+    return y - eta + 2 * _positive_part(eta - y, width)
 
 
 def hinge(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
@@ -391,15 +384,11 @@ def hinge(response: int | str = -1, *, features: Columns | None = None, intercep
 
     `response`, `features` and `intercept` are as in `squared`.
     """
-    return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
+    return RegressionLoss(_hinge, response, features, intercept, _hinge, False, "margin", admits=_SIGNS)
 
 
-def _hinge(eta: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.maximum(1 - y * eta, 0.0)
-
-
-def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-    return width * _softplus((1 - y * eta) / width)
+def _hinge(eta: jax.Array, y: jax.Array, width: Array = None) -> jax.Array:
+    return _positive_part(1 - y * eta, width)
 
 
 def huber(
@@ -461,6 +450,11 @@ def _second_derivative(kernel: Callable, argument: int) -> Callable:
         return derivatives_up_to(2, along)(at)[-1]
 
     return derivative
+
+
+def _positive_part(t: jax.Array, width: Array) -> jax.Array:
+    """max(t, 0), or a smooth function that is as near to it as the width is small."""
+    return jnp.maximum(t, 0.0) if width is None else width * _softplus(t / width)
 
 
 @jax.custom_jvp
