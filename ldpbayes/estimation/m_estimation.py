@@ -447,8 +447,10 @@ class Solver:
     ) -> MEstimationResult:
         """Minimise from every start, with the evidence of an earlier estimate added, and warn of problems."""
         estimator, keys = self.estimator, jax.random.split(jax.random.key(seed))
-        others = estimator.space.sample(keys[1], (self.starts - 1,), len(start), start.dtype)
-        starts = np.concatenate([start[None], others])
+        starts = start[None]
+        if self.starts > 1:  # else nothing is compiled for no points
+            others = estimator.space.sample(keys[1], (self.starts - 1,), len(start), start.dtype)
+            starts = np.concatenate([starts, others])
         evidence_before, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
         promises += records.promises or (Promise(estimator.mechanism),)
         warn_of_repeats(promises)
