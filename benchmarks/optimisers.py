@@ -27,12 +27,12 @@ def fits(estimator, criterion, start):
     size = estimator.space.upper
 
     def value(theta, _=None):
-        return jnp.mean(criterion.values(estimator.loss, theta, estimator.index))
+        return jnp.mean(criterion.values(estimator.loss, theta, estimator.mechanism.index))
 
     def inside(u, _=None):
         return value(size * jnp.tanh(u / size))
 
-    newton = minimise(lambda at: criterion.derivatives(estimator.loss, at, estimator.index), start, estimator.space)
+    newton = minimise(lambda at: derivatives(estimator, criterion, at), start, estimator.space)
     jaxs = jax_minimize(inside, start, method="BFGS", options={"maxiter": 100})
     solver = optimistix.BFGS(rtol=1e-8, atol=1e-8)
     theirs = optimistix.minimise(inside, solver, start, max_steps=256, throw=False)
@@ -64,7 +64,7 @@ def scipys(estimator, criterion, start):
 @jax.jit
 def derivatives(estimator, criterion, theta):
     """Criterion, gradient and Hessian."""
-    return criterion.derivatives(estimator.loss, theta, estimator.index)
+    return criterion.derivatives(estimator.loss, theta, estimator.mechanism.index)
 
 
 def main():

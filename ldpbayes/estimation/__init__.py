@@ -22,12 +22,10 @@ from ldpbayes.estimation._corrections import (
     SmoothedDoublyRandom,
     SymmetricLaplaceCorrection,
 )
-from ldpbayes.estimation._criterion import CrossValidation, Evidence, Penalty
 from ldpbayes.estimation._frequencies import FrequencyEstimate, frequencies
-from ldpbayes.estimation._labels import LabelRelease, label_prior, release_labels
-from ldpbayes.estimation._linear import LinearPredictor, linear_fit
-from ldpbayes.estimation._network import Network, NetworkPredictor, network_fit, train_network
-from ldpbayes.estimation._objectives import MarginalLikelihood, Objective, Prediction, SquaredError, UnbiasedLabels
+from ldpbayes.estimation._labels import MarginalLikelihood, SquaredError, UnbiasedLabels, label_prior, release_labels
+from ldpbayes.estimation._linear import CrossValidation, Evidence, LinearPredictor, linear_fit
+from ldpbayes.estimation._network import Network, network_fit, train_network
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.estimation.m_estimation import Estimator, MEstimationResult, m_estimate
 from ldpbayes.estimation.smoothing import DensityEstimate, SmoothFamily, estimate_density
@@ -49,19 +47,14 @@ __all__ = [
     "FrequencyEstimate",
     "IndependentLaplaceCorrection",
     "LabelPrivateRegressor",
-    "LabelRelease",
     "Laplacians",
     "LinearPredictor",
     "MEstimationResult",
     "MarginalLikelihood",
     "Naive",
     "Network",
-    "NetworkPredictor",
-    "Objective",
     "Oracle",
-    "Penalty",
     "Points",
-    "Prediction",
     "SmoothFamily",
     "SmoothedDoublyRandom",
     "SquaredError",

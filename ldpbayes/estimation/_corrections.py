@@ -222,11 +222,12 @@ class Oracle(Naive):
     original: ClassVar[bool] = True
 
 
+@pytree_dataclass(eq=False)
 class AveragedCorrection(Correction):
-    """A method that averages over the analyst's own noise. Subclasses have both as fields."""
+    """A method that averages over the analyst's own noise."""
 
-    draws: int | Literal["exact"]
-    cuts: tuple[float, ...]
+    draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
+    cuts: tuple[float, ...] = static(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.draws, str) and self.draws == "exact"):
@@ -279,9 +280,7 @@ class DoublyRandom(AveragedCorrection):
         Only for ``draws="exact"``: values of the column with noise at which the loss has kinks.
     """
 
-    draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
     support: Support = BOUNDS
-    cuts: tuple[float, ...] = static(default=())
 
     name: ClassVar[str] = "dr"
 
@@ -333,7 +332,7 @@ class Combined(DoublyRandom):
         keys = jax.random.split(key)
         # For one set of draws the smoothed doubly random, the doubly random and the symmetric Laplace correction of a
         # smooth loss are on one line: two of them say all.
-        methods: list[Correction] = [SmoothedDoublyRandom(self.draws, self.cuts)] if loss.smooth else []
+        methods: list[Correction] = [SmoothedDoublyRandom(self.draws, cuts=self.cuts)] if loss.smooth else []
         methods += [dataclasses.replace(self, support=None)]
         whole = [method.terms(mechanism, rows, keys[0]) for method in methods] if everywhere else []
         if support is None:
@@ -350,9 +349,6 @@ class SymmetricLaplaceCorrection(AveragedCorrection):
     deviation of the noise in a column, and Δℓ the sum of the second derivatives of ℓ in the columns with noise. S is 0
     unless the noise is zero-inflated. `DoublyRandom` describes S and the parameters ``draws`` and ``cuts``.
     """
-
-    draws: int | Literal["exact"] = static(default=DEFAULT_DRAWS)
-    cuts: tuple[float, ...] = static(default=())
 
     name: ClassVar[str] = "sl"
     only_smooth: ClassVar[bool] = True

@@ -1,6 +1,7 @@
 """Shares of categories, and their errors."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -19,7 +20,7 @@ from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import PureProtocol, TransitionMatrix
 from ldpbayes.mechanisms.protocol import Promise, statements
-from ldpbayes.numerics.minimise import Likelihood, likeliest_shares, nearest_probabilities
+from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
@@ -327,22 +328,17 @@ def _products(sketch: CountSketch, extra: jax.Array, low: jax.Array, basis: jax.
 def _maximum_likelihood(sketch: CountSketch, tolerance: float, max_iterations: int) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
     count, d = float(sketch.weights.sum()), sketch.mechanism.categories
-    dense = d <= DENSE_CATEGORIES
 
-    def likelihood(theta: np.ndarray) -> Likelihood:
-        mean, gradient = _likelihood(sketch, theta)
-        return float(mean), np.asarray(gradient)
+    def on_host(function: Callable) -> Callable:
+        return lambda theta: jax.tree.map(np.asarray, function(sketch, theta))
 
-    def information(theta: np.ndarray) -> np.ndarray:
-        return np.asarray(_information(sketch, theta))
-
-    newton = information if dense else None
-    theta, gap, steps = likeliest_shares(likelihood, newton, d, count, tolerance, max_iterations)
+    information = on_host(_information) if d <= DENSE_CATEGORIES else None
+    theta, gap, steps = likeliest_shares(on_host(_likelihood), information, d, count, tolerance, max_iterations)
     converged = gap <= tolerance
     if not converged:
         below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}"
         warn(f"maximum likelihood has not converged in {max_iterations} iterations: {below}", RuntimeWarning)
-    error, covariance = _errors(theta, count, information(theta)) if dense else (None, None)
+    error, covariance = (None, None) if information is None else _errors(theta, count, information(theta))
     return FrequencyEstimate("mle", sketch.promises, theta, error, converged, steps, gap, _matrix=covariance)
 
 

@@ -13,7 +13,7 @@ from ldpbayes._core.pytrees import check_fields, pytree_dataclass, ruled, static
 from ldpbayes._core.types import Array, Key
 from ldpbayes.data import Release
 from ldpbayes.estimation import _labels as labels
-from ldpbayes.estimation._objectives import Objective, label_spread, plausible_labels
+from ldpbayes.estimation._labels import Objective
 from ldpbayes.estimation.estimates import EstimationWarning
 from ldpbayes.mechanisms import Mechanism
 
@@ -80,7 +80,7 @@ class Network:
         numbers = [jnp.log(objective.scale_prior(values, mechanism)[0]), 0.0, 1.0]
         if self.standardise:
             layers[-1] = (layers[-1][0], 0 * layers[-1][1])
-            numbers[1:] = jnp.mean(plausible_labels(values, mechanism)), label_spread(values, mechanism)
+            numbers[1:] = jnp.mean(labels.plausible_labels(values, mechanism)), labels.label_spread(values, mechanism)
         return TrainedNetwork(tuple(layers), *(jnp.asarray(number, dtype) for number in numbers))
 
     def predictor(self, trained: TrainedNetwork, features: Array) -> tuple[jax.Array, jax.Array]:

@@ -11,11 +11,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ldpbayes._core.tabular import column_names
 from ldpbayes._core.types import Array
 from ldpbayes.data import Release
-from ldpbayes.estimation._criterion import Penalty
-from ldpbayes.estimation._labels import checked_bounds, checked_features
-from ldpbayes.estimation._linear import LinearPredictor, linear_fit
+from ldpbayes.estimation._labels import MarginalLikelihood, Objective, checked_bounds, checked_features
+from ldpbayes.estimation._linear import LinearPredictor, Penalty, linear_fit
 from ldpbayes.estimation._network import Network, NetworkPredictor, network_fit
-from ldpbayes.estimation._objectives import MarginalLikelihood, Objective
 from ldpbayes.laws.families import density_breaks
 from ldpbayes.mechanisms import AdditiveMechanism, Mechanism
 from ldpbayes.noise import Gaussian, Laplace
@@ -74,18 +72,14 @@ class LabelPrivateRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
             noise = Gaussian(NEGLIGIBLE_SHARE * (float(labels.std()) or 1.0))
             mechanism = AdditiveMechanism(noise, sensitivity=np.inf)
             objective = _likelihood(objective, labels) if isinstance(objective, MarginalLikelihood) else objective
-        features, release = np.asarray(X, float), Release(y, mechanism)
+        if not isinstance(self.network, Network | None):
+            raise TypeError(f"network must be a Network, got {self.network!r}")
+        data = np.asarray(X, float), Release(y, mechanism)
         self.fit_: LinearPredictor | NetworkPredictor
         if self.network is None:
-            self.fit_ = linear_fit(
-                features, release, objective=objective, penalty=self.penalty, intercept=self.intercept
-            )
-        elif not isinstance(self.network, Network):
-            raise TypeError(f"network must be a Network, got {self.network!r}")
+            self.fit_ = linear_fit(*data, objective=objective, penalty=self.penalty, intercept=self.intercept)
         else:
-            self.fit_ = network_fit(
-                features, release, objective=objective, network=self.network, seed=self.random_state
-            )
+            self.fit_ = network_fit(*data, objective=objective, network=self.network, seed=self.random_state)
         return self
 
     def predict(self, X: Array, return_std: bool = False) -> Any:

@@ -15,7 +15,6 @@ import scipy
 from scipy import special
 
 from ldpbayes._core.checks import INSIDE_0_1, ONE_INSIDE_0_1, ONE_POSITIVE, POSITIVE, checked, is_integer
-from ldpbayes._core.pytrees import shown
 from ldpbayes._core.types import Array
 from ldpbayes.numerics.minimise import Derivatives, value_gradient_hessian
 
@@ -203,7 +202,8 @@ class RegressionLoss(Loss):
                 raise ValueError(f"the response is column {self.response}, which is among the features {features}")
 
     def __repr__(self) -> str:
-        parts = [_kernel_name(self.kernel), f"response={self.response!r}"]
+        name = getattr(self.kernel, "__name__", type(self.kernel).__name__).lstrip("_")
+        parts = [name, f"response={self.response!r}"]
         parts += [] if self.features is None else [f"features={self.features}"]
         return f"{type(self).__name__}({', '.join(parts + ([] if self.intercept else ['intercept=False']))})"
 
@@ -286,7 +286,11 @@ class RegressionLoss(Loss):
         if self.smooth_kernel is None:
             return self
         smooth = self.smooth_kernel
-        return dataclasses.replace(self, kernel=lambda eta, y: smooth(eta, y, width), smooth_kernel=None, smooth=None)
+
+        def smoothed(eta: jax.Array, y: jax.Array) -> jax.Array:
+            return smooth(eta, y, width)
+
+        return dataclasses.replace(self, kernel=smoothed, smooth_kernel=None, smooth=None)
 
     def width(self, rows: jax.Array) -> Array:
         if self.smooth_kernel is None:
@@ -338,30 +342,22 @@ def pinball(
 ) -> RegressionLoss:
     """Return the loss of a quantile regression, (y − η) (τ − 1[y < η]), also called check loss ([KB]).
 
-    `m_estimate` smooths the loss by convolution with a narrow logistic density.
-
-    Parameters
-    ----------
-    tau : float
-        The probability τ of the quantile, strictly between 0 and 1.
-    response, features, intercept
-        As in `squared`.
+    The probability τ of the quantile, `tau`, is strictly between 0 and 1; `response`, `features` and `intercept` are as
+    in `squared`. `m_estimate` smooths the loss by convolution with a narrow logistic density.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
-    kernel, smooth = _pinball_kernels(tau)
+    kernel = _pinball_kernel(tau)
     density = float(np.exp(-(special.ndtri(tau) ** 2) / 2) / np.sqrt(2 * np.pi))
-    return RegressionLoss(kernel, response, features, intercept, smooth, False, value_of_normal=density)
+    return RegressionLoss(kernel, response, features, intercept, kernel, False, value_of_normal=density)
 
 
 @functools.cache  # so that two losses of one kind are equal, and share what is compiled
-def _pinball_kernels(tau: float) -> tuple[Callable, Callable]:
-    def kernel(eta: jax.Array, y: jax.Array) -> jax.Array:
-        return (y - eta) * (tau - (y < eta))
+def _pinball_kernel(tau: float) -> Callable:
+    def kernel(eta: jax.Array, y: jax.Array, width: Array = None) -> jax.Array:
+        return tau * (y - eta) + _positive_part(eta - y, width)
 
-    def smooth(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-        return tau * (y - eta) + width * _softplus((eta - y) / width)
-
-    return kernel, smooth
+    kernel.__name__ = f"pinball({tau=:g})"
+    return kernel
 
 
 def absolute(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
@@ -370,15 +366,11 @@ def absolute(response: int | str = -1, *, features: Columns | None = None, inter
     `response`, `features` and `intercept` are as in `squared`.
     """
     mean = float(np.sqrt(2 / np.pi))
-    return RegressionLoss(_absolute, response, features, intercept, _smooth_absolute, False, value_of_normal=mean)
+    return RegressionLoss(_absolute, response, features, intercept, _absolute, False, value_of_normal=mean)
 
 
-def _absolute(eta: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.abs(y - eta)
-
-
-def _smooth_absolute(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-    return y - eta + 2 * width * _softplus((eta - y) / width)
+def _absolute(eta: jax.Array, y: jax.Array, width: Array = None) -> jax.Array:
+    return y - eta + 2 * _positive_part(eta - y, width)
 
 
 def hinge(response: int | str = -1, *, features: Columns | None = None, intercept: bool = True) -> RegressionLoss:
@@ -386,15 +378,11 @@ def hinge(response: int | str = -1, *, features: Columns | None = None, intercep
 
     `response`, `features` and `intercept` are as in `squared`.
     """
-    return RegressionLoss(_hinge, response, features, intercept, _smooth_hinge, False, "margin", admits=_SIGNS)
+    return RegressionLoss(_hinge, response, features, intercept, _hinge, False, "margin", admits=_SIGNS)
 
 
-def _hinge(eta: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.maximum(1 - y * eta, 0.0)
-
-
-def _smooth_hinge(eta: jax.Array, y: jax.Array, width: Array) -> jax.Array:
-    return width * _softplus((1 - y * eta) / width)
+def _hinge(eta: jax.Array, y: jax.Array, width: Array = None) -> jax.Array:
+    return _positive_part(1 - y * eta, width)
 
 
 def huber(
@@ -402,14 +390,9 @@ def huber(
 ) -> RegressionLoss:
     """Return the Huber loss of the residual r = y − η: ½ r² if |r| ≤ threshold, else threshold (|r| − ½ threshold).
 
-    See [Huber64]. Its second derivative jumps: use `DoublyRandom` or `Combined`, not the corrections for smooth losses.
-
-    Parameters
-    ----------
-    threshold : float
-        Positive and finite, in the unit of the response.
-    response, features, intercept
-        As in `squared`.
+    See [Huber64]. The `threshold` is positive and finite, in the unit of the response; `response`, `features` and
+    `intercept` are as in `squared`. The second derivative of the loss jumps: use `DoublyRandom` or `Combined`, not the
+    corrections for smooth losses.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)
@@ -422,17 +405,8 @@ def _huber_kernel(threshold: float) -> Callable:
         inside = jnp.clip(r, -threshold, threshold)
         return inside * (r - 0.5 * inside)
 
+    kernel.__name__ = f"huber({threshold=:g})"
     return kernel
-
-
-def _kernel_name(kernel: Callable) -> str:
-    """Name of a kernel; a closure is named after the function that made it, with the numbers that it holds."""
-    name, cells = getattr(kernel, "__name__", type(kernel).__name__), getattr(kernel, "__closure__", None)
-    if not cells:
-        return name.lstrip("_")
-    held = {name: cell.cell_contents for name, cell in zip(kernel.__code__.co_freevars, cells, strict=True)}
-    numbers = ", ".join(f"{name}={shown(value)}" for name, value in held.items() if not callable(value))
-    return f"{kernel.__qualname__.split('.')[0].lstrip('_')}({numbers})"
 
 
 def _position(column: int | str, columns: tuple[str, ...]) -> int:
@@ -465,6 +439,11 @@ def _second_derivative(kernel: Callable, argument: int) -> Callable:
         return derivatives_up_to(2, along)(at)[-1]
 
     return derivative
+
+
+def _positive_part(t: jax.Array, width: Array) -> jax.Array:
+    """max(t, 0), or a smooth function that is as near to it as the width is small."""
+    return jnp.maximum(t, 0.0) if width is None else width * _softplus(t / width)
 
 
 @jax.custom_jvp

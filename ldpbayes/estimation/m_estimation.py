@@ -57,16 +57,12 @@ def m_estimate(
         The released records. For the method ``oracle``, an array or a data frame of original records, whose columns
         have the order of the release if the loss is a function: ``frame[list(mechanism.columns)]``.
     method : str or Correction
-        The correction: an object, such as ``DoublyRandom(draws=4)``, or one of these names for a class with default
-        options:
-
-        - ``dr``, `DoublyRandom`: for zero-inflated symmetric Laplace noise, and any loss;
-        - ``sdr``, `SmoothedDoublyRandom`: for zero-inflated symmetric Laplace noise, and a smooth loss;
-        - ``combined`` (default), `Combined`: an optimal combination of ``dr`` and ``sdr``;
-        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise (in one column, also Laplace), smooth loss;
-        - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise, and a smooth loss;
-        - ``naive``, `Naive`: no correction. The estimate is biased;
-        - ``oracle``, `Oracle`: the loss of original records, for comparisons.
+        The correction: an object, such as ``DoublyRandom(draws=4)``, or the name of a class with default options. For
+        zero-inflated symmetric Laplace noise: ``dr`` (`DoublyRandom`), ``sdr`` (`SmoothedDoublyRandom`, for a smooth
+        loss), and ``combined`` (`Combined`, both, the default). For symmetric Laplace noise and a smooth loss: ``sl``
+        (`SymmetricLaplaceCorrection`; in one column, also for Laplace noise). For independent Laplace noise and a
+        smooth loss: ``independent`` (`IndependentLaplaceCorrection`). For comparisons: ``naive`` (`Naive`, no
+        correction) and ``oracle`` (`Oracle`, the loss of original records).
     start : array or pytree, optional
         Where the minimisation starts, or for a function with kinks the search for the naive estimate. Needed if the
         loss is a function, to show the form of ``theta``. Default for regressions: the naive estimate.
@@ -450,10 +446,10 @@ class Solver:
         self, records: Records, start: np.ndarray, seed: int, earlier: MEstimationResult | None = None
     ) -> MEstimationResult:
         """Minimise from every start, with the evidence of an earlier estimate added, and warn of problems."""
-        estimator, keys, first = self.estimator, jax.random.split(jax.random.key(seed)), np.asarray(start)
-        starts = first[None]
-        if self.starts > 1:
-            others = estimator.space.sample(keys[1], (self.starts - 1,), len(first), first.dtype)
+        estimator, keys = self.estimator, jax.random.split(jax.random.key(seed))
+        starts = start[None]
+        if self.starts > 1:  # else nothing is compiled for no points
+            others = estimator.space.sample(keys[1], (self.starts - 1,), len(start), start.dtype)
             starts = np.concatenate([starts, others])
         evidence_before, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
         promises += records.promises or (Promise(estimator.mechanism),)

@@ -51,13 +51,10 @@ def smooth_basis(knots: int) -> np.ndarray:
 
 
 class Penalised(NamedTuple):
-    """Coefficients of `smooth_basis`, then the log odds of two atoms, if any, at the posterior mode; the roughness τ;
-    and the information (p, p) of the released values about them.
-    """
+    """Posterior mode: coefficients of `smooth_basis`, then the log odds of two atoms, if any; and the roughness τ."""
 
     coefficients: np.ndarray
     roughness: float
-    information: np.ndarray
     covariance: np.ndarray  # (p, p) of the coefficients, with the error of the roughness
     at_ends: np.ndarray  # probabilities (2,) of the first and the last piece, with their atoms
     converged: bool
@@ -223,7 +220,7 @@ def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamil
     covariance = np.linalg.inv(information + np.diag(precisions))
     drift = covariance[:, basis] @ (precisions * theta)[basis]  # of the mode, by log τ²
     covariance += 2 / _roughness_at(theta[basis], covariance[basis, basis], square)[1] * np.outer(drift, drift)
-    return Penalised(theta, np.sqrt(square), information, covariance, at_ends, converged)
+    return Penalised(theta, np.sqrt(square), covariance, at_ends, converged)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -222,7 +222,7 @@ def test_exact_integration_is_the_mean_over_the_noise():
     scale = np.sqrt(0.2) * 0.8 / np.sqrt(2)
     values = np.maximum(nodes - 0.5, 0.0) + nodes**3
     for support in (None, UNIT):
-        exact = evidence_of(DoublyRandom("exact", support, (0.5,)), mechanism, z[:, None], jax.random.key(0))
+        exact = evidence_of(DoublyRandom("exact", support, cuts=(0.5,)), mechanism, z[:, None], jax.random.key(0))
         all_exact = values_of(exact, loss, theta, (0,))
         for i, at in enumerate(z):
             inside = 1.0 if support is None else (nodes >= 0) & (nodes <= 1)
@@ -245,7 +245,7 @@ def test_exact_integration_follows_noise_from_narrow_to_wide(scale):
     noise = np.sqrt(0.5) * scale / np.sqrt(2)
     z = np.array([-0.2, 0.003, 0.3, 0.5, 0.93, 1.02])
 
-    exact = evidence_of(DoublyRandom("exact", UNIT, (0.5,)), mechanism, z[:, None], jax.random.key(0))
+    exact = evidence_of(DoublyRandom("exact", UNIT, cuts=(0.5,)), mechanism, z[:, None], jax.random.key(0))
     got = values_of(exact, WAVE, np.array([1.0]), (0,))
     for at, found in zip(z, got, strict=True):
         ends = np.clip([0, 0.5, 1, *(at + noise * np.array([-40, -20, -10, -4, -1, 0, 1, 4, 10, 20, 40]))], 0, 1)
@@ -328,7 +328,7 @@ def test_a_name_stands_for_a_method_with_its_defaults(name, method):
 
 
 def test_options_beside_a_name_are_those_of_the_method_it_stands_for():
-    assert correction_from("dr", draws=2, support=(0, 1), cuts=[0.5]) == DoublyRandom(2, (0.0, 1.0), (0.5,))
+    assert correction_from("dr", draws=2, support=(0, 1), cuts=[0.5]) == DoublyRandom(2, (0.0, 1.0), cuts=(0.5,))
     assert correction_from("sl", draws=3, support=(0, 1)) == SymmetricLaplaceCorrection(3)  # it knows no support
     named = ldp.m_estimate(MEAN, release(), "dr", draws=2, support=(0, 1), seed=4, **PLACED)
     made = ldp.m_estimate(MEAN, release(), DoublyRandom(draws=2, support=(0, 1)), seed=4, **PLACED)
@@ -342,7 +342,7 @@ def test_methods_are_equal_by_their_options():
     assert DoublyRandom(support=(ends, 2)) == DoublyRandom(support=(np.array(ends), 2.0))
     assert DoublyRandom(support=None) != DoublyRandom() != DoublyRandom(support=(0, 1)) != Combined(support=(0, 1))
     assert len({DoublyRandom(), DoublyRandom(), DoublyRandom(4), Naive(), Oracle()}) == 4
-    assert repr(DoublyRandom(4)) == "DoublyRandom(draws=4, support='bounds', cuts=())"
+    assert repr(DoublyRandom(4)) == "DoublyRandom(draws=4, cuts=(), support='bounds')"
 
 
 def test_supports_of_a_kind_share_what_is_compiled():

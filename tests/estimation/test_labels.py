@@ -20,6 +20,8 @@ def test_the_budget_is_split_and_the_prior_is_where_the_labels_are():
     assert len(made.release) == len(made.prior_release) == N
     low, high = mechanism.interval
     assert 0 <= low < np.quantile(LABELS, 0.25) and np.quantile(LABELS, 0.75) < high < 2
+    assert made.prior.nodes[0] == 0 and made.prior.nodes[-1] == 4
+    assert made.prior.probabilities.sum() == pytest.approx(1, abs=1e-12)
     assert made.guarantee.unit == "label"
     assert made.guarantee.epsilon(0.0) == pytest.approx(1.5, abs=1e-12)
     # the curve of pure privacy: no false alarm below exp(-epsilon) detects more than exp(epsilon) times as often
@@ -36,27 +38,14 @@ def test_without_a_prior_all_of_the_budget_goes_into_the_labels():
     assert made.privacy == mechanism.guarantee.statement()
 
 
-def test_the_interval_and_the_half_width_can_be_given():
-    # with the budget and the bounds of the prior above, to share what is compiled
-    made = release_labels(LABELS, 2.0, lower=0.0, upper=4.0, prior_epsilon=0.5, half_width=0.3, seed=1)
-    assert made.release.mechanism.half_width == 0.3
-    assert made.prior.nodes[0] == 0 and made.prior.nodes[-1] == 4
-    assert made.prior.probabilities.sum() == pytest.approx(1, abs=1e-12)
-    given = release_labels(LABELS, 2.0, **OPTIONS, interval=(0.1, 0.4))
-    assert given.release.mechanism.interval == (0.1, 0.4)
-
-
 def test_both_steps_have_randomness_of_their_own_and_repeat_with_the_seed():
-    one, same, other = (
-        release_labels(LABELS[:50], 1.0, **OPTIONS, prior_epsilon=0.3, half_width=0.2, interval=(0, 1), seed=seed)
-        for seed in (0, 0, 1)
-    )
+    one, same, other = (release_labels(LABELS[:50], 1.0, **OPTIONS, prior_epsilon=0.3, seed=seed) for seed in (0, 0, 1))
     for part in ("release", "prior_release"):
         values = [np.asarray(getattr(made, part).values) for made in (one, same, other)]
         assert values[0].dtype == float and np.array_equal(values[0], values[1])
         assert not np.any(values[0] == values[2])
     # with the mechanism's law as under NumPy: the mean of what is released, five standard errors around it
-    made = release_labels(LABELS, 1.0, **OPTIONS, half_width=0.2)
+    made = release_labels(LABELS, 1.0, **OPTIONS)
     unbiased = np.asarray(made.release.mechanism.unbiased(made.release.values))
     assert abs(unbiased.mean() - LABELS.mean()) < 5 * unbiased.std() / np.sqrt(N)
 
@@ -72,11 +61,8 @@ def test_both_steps_have_randomness_of_their_own_and_repeat_with_the_seed():
         ([0.1], {"prior_epsilon": 1.0}, "below epsilon"),
         ([0.1], {"prior_epsilon": 2.0}, "below epsilon"),
         ([0.1], {"prior_epsilon": -0.1}, "prior_epsilon"),
-        ([0.1], {"half_width": 0.0}, "half_width"),
-        ([0.1], {"half_width": -1.0}, "half_width"),
         ([0.1], {"lower": 1.0}, "lower must be below upper"),
         ([0.1], {"upper": np.inf}, "upper"),
-        ([0.1], {"interval": (1, 0)}, "lower"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_released(labels, options, said):

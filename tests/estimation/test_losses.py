@@ -187,8 +187,8 @@ def test_bad_input_is_named(call, message):
 def test_losses_show_themselves_in_a_line_without_addresses():
     shown = {
         "RegressionLoss(absolute, response='score')": losses.absolute("score"),
-        "RegressionLoss(pinball_kernels(tau=0.3), response=-1, intercept=False)": losses.pinball(0.3, intercept=False),
-        "RegressionLoss(huber_kernel(threshold=0.7), response=0, features=(2, 1))": SMOOTH["huber"],
+        "RegressionLoss(pinball(tau=0.3), response=-1, intercept=False)": losses.pinball(0.3, intercept=False),
+        "RegressionLoss(huber(threshold=0.7), response=0, features=(2, 1))": SMOOTH["huber"],
     }
     assert [repr(loss) for loss in shown.values()] == list(shown)
     assert all("0x" not in repr(loss) for loss in SMOOTH.values())

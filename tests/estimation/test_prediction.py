@@ -13,7 +13,7 @@ from ldpbayes.estimation import (
     SquaredError,
     linear_fit,
 )
-from ldpbayes.estimation._objectives import predicted
+from ldpbayes.estimation._labels import predicted
 
 INPUTS = np.array([[0.3, -0.5], [1.2, 0.2], [-2.0, 0.0]])
 ROOTS = np.array([[[0.3, 0.0], [0.1, 0.2]]]) * np.array([1.0, 0.5, 0.0])[:, None, None]
