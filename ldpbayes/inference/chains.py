@@ -1,6 +1,5 @@
-"""Chains, their progress bar, and how they are run."""
+"""How a posterior is sampled: the options of `fit`, chains, and their progress bar."""
 
-import contextlib
 import functools
 import inspect
 import itertools
@@ -11,23 +10,133 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.infer import HMC, MCMC
+from numpyro.infer import HMC, MCMC, NUTS
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo, initialize_model
 from scipy.optimize import minimize
 from tqdm.auto import tqdm
 
+from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.inference.compiled_programs import Program, Traced, kept, trace
+from ldpbayes.inference.compiled_programs import Program, Traced, kept, stacked, trace
 from ldpbayes.inference.density import RUNNING, Density
+from ldpbayes.inference.problem import Problem
 from ldpbayes.numerics.arrays import evenly_spaced
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one posterior is sampled: a kernel that was made for its model, numbers of draws, and random keys."""
+
+    kernel: Any
+    key: Key
+    num_warmup: int
+    num_samples: int
+    num_chains: int
+    chain_method: str | None = None
+    progress_bar: bool = True
+    outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
+    chains_because: str | None = None  # why chains sample; None if the posterior is integrated where that is possible
+    improper: bool = False  # whether a prior is
+    seed: int = 0  # of integrals, beside the key of chains
+
+    iterations = property(lambda self: self.num_chains * (self.num_warmup + self.num_samples))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """How `fit` samples a posterior. Each of these options can also be given to `fit` itself. Raises ValueError for a
+    wrong value, or an option of a kernel class beside a finished kernel.
+
+    Parameters
+    ----------
+    kernel : callable or numpyro.infer.mcmc.MCMCKernel
+        An MCMC kernel of NumPyro, or a function of the model that returns a kernel. A kernel, or any of the options
+        `chain_method`, `init_strategy`, `target_accept_prob`, `max_tree_depth` and `dense_mass`, gives chains. Default:
+        an integral for at most three unconstrained parameters, otherwise ``numpyro.infer.NUTS``.
+    num_warmup, num_samples, num_chains : int
+        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. And the number
+        of chains. An integral has no warm-up, but its draws have the axis of chains.
+    chain_method : {"threads", "vectorized"}, optional
+        How several chains of HMC or NUTS run at the same time: each in its own thread (default on a CPU), or all in one
+        vectorized program (default on an accelerator). Both give the same draws, up to rounding errors.
+    init_strategy : callable, optional
+        A function of NumPyro that chooses the starting point of each chain. Default: ``numpyro.infer.init_to_uniform``.
+    target_accept_prob : float, optional
+        The acceptance probability for which the warm-up adapts the step size of HMC or NUTS. Default: 0.8.
+    max_tree_depth : int or pair of int, optional
+        Only for NUTS: the largest number of doublings of a trajectory, or a pair for the warm-up and the draws after
+        it. Default: 10.
+    dense_mass : bool or list of tuple of str, optional
+        The mass matrix of HMC or NUTS: diagonal (False, the default), full (True), or with correlations only between
+        sites in the same tuple, as in ``[("mu", "sigma")]``.
+    progress_bar : bool
+        Whether `fit` shows its progress: by a bar, or by lines of text if stderr is redirected to a file.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> short = ldp.inference.Sampler(num_warmup=200, num_samples=200, progress_bar=False)
+    >>> release = ldp.Release([1, 0, 1] * 60, ldp.RandomizedResponse(epsilon=1.0))
+    >>> ldp.fit(ldp.models.warner(), release, sampler=short).posterior["theta"].shape
+    (4, 200)
+    """
+
+    kernel: Any = None
+    num_warmup: int = 1000
+    num_samples: int = 1000
+    num_chains: int = 4
+    chain_method: Literal["threads", "vectorized"] | None = None
+    init_strategy: Callable | None = None
+    target_accept_prob: float | None = None
+    max_tree_depth: int | tuple[int, int] | None = None
+    dense_mass: bool | Sequence[tuple[str, ...]] | None = None
+    progress_bar: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_warmup", 0), ("num_samples", 1), ("num_chains", 1)):
+            object.__setattr__(self, name, at_least(least, name, getattr(self, name)))
+        if self.chain_method not in (None, "threads", "vectorized"):
+            raise ValueError(f"chain_method must be 'threads', 'vectorized' or None, got {self.chain_method!r}")
+        if self._options and self.kernel is not None and not callable(self.kernel):
+            options = " and ".join(self._options)
+            raise ValueError(f"{options}: pass a kernel class, or give these options to the kernel itself")
+        if self.target_accept_prob is not None:
+            checked("target_accept_prob", self.target_accept_prob, *ONE_INSIDE_0_1)
+        depth = self.max_tree_depth
+        for number in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
+            at_least(1, "max_tree_depth", number)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        names = "init_strategy", "target_accept_prob", "max_tree_depth", "dense_mass"
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def for_problem(self, problem: Problem, seed: int) -> Sampling:
+        """Make the kernel for a problem. ValueError if the kernel or its options do not fit the problem."""
+        blocks, options = self.dense_mass, self._options
+        if isinstance(blocks, Sequence) and not all(isinstance(b, tuple) and {*b} <= problem.sampled for b in blocks):
+            raise ValueError(f"dense_mass must be True, False or tuples of {sorted(problem.sampled)}, got {blocks!r}")
+        factory = self.kernel or NUTS
+        factory = functools.partial(factory, **options) if options else factory
+        kernel = factory(problem.density.model) if callable(factory) else factory
+        plain = type(kernel) in (HMC, NUTS) and kernel.model is not None and problem.plain
+        if not plain and problem.expand:
+            needs = "expand= needs HMC or NUTS, and a model without discrete sites"
+            raise ValueError(f"{needs}; got kernel {self.kernel!r}")
+        chosen = self.kernel is not None or bool(options) or self.chain_method is not None
+        why = "a kernel or its options were given" if chosen else None if plain else "sites are discrete or subsampled"
+        numbers = self.num_warmup, self.num_samples, self.num_chains
+        outside, how = None if plain else factory, (self.chain_method, self.progress_bar)
+        return Sampling(kernel, jax.random.key(seed), *numbers, *how, outside, why, problem.improper, seed)
+
 
 FIRST_LINE_SECONDS = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_SECONDS_BETWEEN_LINES = 300.0  # seconds between lines at most
@@ -130,25 +239,22 @@ class Positions:
     def constrained(self, positions: Params) -> Params:
         """Samples of the latent and the deterministic sites at positions (chains, num_samples, ...)."""
         chains = [{name: part[chain] for name, part in positions.items()} for chain in range(self._count)]
-        samples = map(self._constrained, itertools.cycle(self._constants), chains)
-        return jax.tree.map(lambda *parts: np.stack(parts), *samples)
+        return stacked(map(self._constrained, itertools.cycle(self._constants), chains))
 
     def potentials(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
-        arrays = self._gradient[1][0]
-        program = self._slopes(arrays, ravel_pytree(self.example)[0])
-        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
-        return np.array(values), np.stack(gradients)
+        return stacked(self._slopes(self._gradient[1][0], row) for row in rows)
 
-    def _slopes(self, arrays: PyTree, flat: Any) -> Program:
+    @functools.cached_property
+    def _slopes(self) -> Program:
         """(arrays, flat parameters) → the potential and its gradient; traced once for all data of one structure."""
-        (gradient, _), (_, unravel) = self._gradient, ravel_pytree(self.example)
+        (gradient, arrays), (flat, unravel) = self._gradient, ravel_pytree(self.example)
 
         def slope(arrays: PyTree, row: Array) -> tuple[Array, Array]:
             value, slopes = gradient(arrays, unravel(row))
             return value, ravel_pytree(slopes)[0]
 
-        return gradient.program("slopes", slope, arrays, flat)
+        return gradient.program("slopes", slope, arrays[0], flat)
 
 
 class Chains(Positions):
@@ -157,21 +263,20 @@ class Chains(Positions):
     def __init__(
         self,
         density: Callable[[PyTree], Density],
-        kernel: Any,
-        keys: Key,
-        num_warmup: int,
-        num_samples: int,
-        chain_method: str | None = None,
+        sampling: Sampling,
+        keys: Key | None = None,
         data: Sequence[PyTree] = ((),),
     ) -> None:
-        super().__init__(density, data, len(keys), num_samples)
+        if keys is None:  # folding the chain's number in makes its draws independent of how many chains there are
+            keys = jax.vmap(functools.partial(jax.random.fold_in, sampling.key))(jnp.arange(sampling.num_chains))
+        super().__init__(density, data, len(keys), sampling.num_samples)
+        kernel, num_warmup, chain_method = sampling.kernel, sampling.num_warmup, sampling.chain_method
         self._kernel, self._keys, self._warmup = kernel, keys, num_warmup
         self._vectorized = chain_method == "vectorized" if chain_method else jax.default_backend() != "cpu"
         self.forward = kernel._forward_mode_differentiation  # for models with loops that have no reverse mode
-        starting = self._traced(lambda density, key: density.start(key, kernel._init_strategy), keys[0])
-        self._starting, start_arrays = starting
-        gradient, slope_arrays = self._gradient
-        self._arrays = list(zip(start_arrays, slope_arrays, strict=True))
+        self._starting, starting = self._traced(lambda part, key: part.start(key, kernel._init_strategy), keys[0])
+        gradient, slopes = self._gradient
+        self._arrays = [*zip(starting, slopes, strict=True)]
         options = _hmc_options(kernel, self.example)
         dimensions = sum(leaf.size for leaf in self.example.values())
         self._rows = max(1, min(MAX_ITERATIONS_OF_A_CALL, MAX_BYTES_OF_A_CALL // (8 * (dimensions + len(STATISTICS)))))
@@ -265,7 +370,7 @@ class Chains(Positions):
             # Threads that wait for the compiler are not waited for, so that an interrupt is answered at once.
             pool.shutdown(wait=self._advance.ready(), cancel_futures=True)
         draws = [future.result() for future in futures]
-        return draws[0] if self._vectorized else jax.tree.map(lambda *parts: np.stack(parts), *draws)
+        return draws[0] if self._vectorized else stacked(draws)
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         """Positions of the second half of the warm-up."""
@@ -280,7 +385,7 @@ class Chains(Positions):
                 if not np.all(finite):
                     self._raise_no_start(index)
                 if np.max(self._states[index].potential_energy) > STEEP_START_NATS:
-                    self._states[index] = self._descended(self._states[index], arrays[1])
+                    self._states[index] = self._descended(self._states[index], index)
             axis, done, length = int(self._vectorized), 0, 1
             parts: list[Any] = []
             while done < iterations and not stop.is_set():
@@ -298,29 +403,25 @@ class Chains(Positions):
                     bar.add(count * chains, *timed)
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
-    def _descended(self, state: Any, arrays: PyTree) -> Any:
+    def _descended(self, state: Any, index: int) -> Any:
         """States moved downhill until a step gains little: from far away, a chain would need its whole warm-up."""
         if not self._vectorized:
-            return state._replace(**self._downhill(state.z, float(state.potential_energy), arrays))
-        shared, lowered = len(self._arrays) == 1, []
-        for i, value in enumerate(np.asarray(state.potential_energy)):
-            z, of_chain = jax.tree.map(lambda leaf, i=i: leaf[i], (state.z, () if shared else arrays))
-            lowered.append(self._downhill(z, float(value), arrays if shared else of_chain))
-        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *lowered)
-        return state._replace(**jax.device_put(stacked, self._inputs(0)[0].sharding))
+            return state._replace(**self._downhill(index, state.z, float(state.potential_energy)))
+        chains = enumerate(np.asarray(state.potential_energy))
+        lowered = stacked(self._downhill(i, {n: z[i] for n, z in state.z.items()}, float(start)) for i, start in chains)
+        return state._replace(**jax.device_put(lowered, self._inputs(0)[0].sharding))
 
-    def _downhill(self, z: Params, start: float, arrays: PyTree) -> dict[str, Any]:
-        flat, unravel = ravel_pytree(z)
-        slopes = self._slopes(arrays, flat)
+    def _downhill(self, index: int, z: Params, start: float) -> dict[str, Any]:
+        arrays, (flat, unravel) = self._gradient[1][index % len(self._data)], ravel_pytree(z)
 
         def value_and_gradient(row: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = slopes(arrays, row)
+            value, gradient = self._slopes(arrays, row)
             return (float(value), np.asarray(gradient)) if np.isfinite(value) else (np.inf, np.zeros(len(row)))
 
-        row: Any = np.asarray(flat)
-        end = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": MIN_GAIN_NATS / start})
+        row, options = np.asarray(flat), {"ftol": MIN_GAIN_NATS / start}
+        end = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options=options)
         best = end.x if end.fun < start else row
-        value, gradient = slopes(arrays, best)
+        value, gradient = self._slopes(arrays, best)
         return {"z": unravel(best), "potential_energy": value, "z_grad": unravel(gradient)}
 
     def _raise_no_start(self, index: int) -> None:
@@ -351,9 +452,9 @@ class NumpyroChains:
         sampling, density = self.sampling, self.density
         kernel, model, args, kwargs = sampling.outside, density.model, density.args, density.kwargs
         parts, structure = jax.tree.flatten((args, kwargs))
-        arrays = [leaf for data in density.data for leaf in jax.tree.leaves(data)]
-        ours = {id(leaf) for leaf in arrays if getattr(leaf, "nbytes", 0) > MAX_CONSTANT_BYTES}
-        large = [i for i, leaf in enumerate(parts) if id(leaf) in ours]
+        ours = {id(leaf) for leaf in jax.tree.leaves(density.data)}
+        sizes = {i: getattr(part, "nbytes", 0) for i, part in enumerate(parts) if id(part) in ours}
+        large = [i for i, size in sizes.items() if size > MAX_CONSTANT_BYTES]
         if large and callable(kernel):
             # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
             def model_of_arrays(arrays: dict[int, Array]) -> Any:
@@ -383,36 +484,9 @@ class NumpyroChains:
         return positions
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How one posterior is sampled: a kernel that was made for its model, numbers of draws, and random keys."""
-
-    kernel: Any
-    key: Key
-    num_warmup: int
-    num_samples: int
-    num_chains: int
-    chain_method: str | None = None
-    progress_bar: bool = True
-    outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
-    chains_because: str | None = None  # why chains sample; None if the posterior is integrated where that is possible
-    improper: bool = False  # whether a prior is
-    seed: int = 0  # of integrals, beside the key of chains
-
-    iterations = property(lambda self: self.num_chains * (self.num_warmup + self.num_samples))
-
-    def chains(self, density: Density) -> Chains | NumpyroChains:
-        if self.outside is not None:
-            return NumpyroChains(density, self)
-        # Folding the chain's number in makes its draws independent of how many chains there are.
-        keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
-        return Chains(lambda _: density, self.kernel, keys, self.num_warmup, self.num_samples, self.chain_method)
-
-    def bar(self, faster: str | None = None, integrated: bool = False) -> contextlib.closing[Bar]:
-        """A context with the progress bar of all chains, or of evaluations; NumPyro's `MCMC` has its own."""
-        if integrated:
-            return contextlib.closing(Bar(None, self.progress_bar, desc="integrating", unit=" evaluations"))
-        return contextlib.closing(Bar(self.iterations, self.progress_bar and self.outside is None, faster=faster))
+def largest_depth(kernel: Any) -> float:
+    """Doublings of a trajectory after the warm-up, at most."""
+    return np.ravel(kernel._max_tree_depth)[-1] if isinstance(kernel, NUTS) else np.inf
 
 
 def flat_rows(positions: Params, example: Params) -> np.ndarray:

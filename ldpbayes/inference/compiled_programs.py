@@ -276,6 +276,11 @@ def in_threads(function: Callable, items: Any) -> list[Any]:
         return list(pool.map(result, items))
 
 
+def stacked(trees: Iterable[PyTree]) -> Any:
+    """Pytrees of one structure as one of NumPy arrays, with a new first axis."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
 MAX_KEPT_PROGRAMS = 64  # programs that are kept, those last used
 _kept: OrderedDict[tuple, Any] = OrderedDict()
 _lock = threading.Lock()

@@ -56,7 +56,7 @@ class ReplicatedFit:
             parts = [entry if isinstance(entry, tuple) else (entry,) for entry in data]
             columns, names = zip(*map(self._alike, zip(*parts, strict=True)), strict=True)
             sources, exact = [*zip(*columns, strict=True)], None
-            problem = Problem(Density(self._kernel.model, _argument(sources[0]), {}), {}, None, None)
+            problem = Problem(Density(self._kernel.model, _argument(sources[0]), {}), {})
             if len(columns) == 1 and isinstance(sources[0][0], PanelSketch):
                 problem = dataclasses.replace(problem, sites=sites_of(problem.density))
                 fewer = [coarser([sketch], problem.on_whole_numbers)[0] for sketch in columns[0]]
@@ -108,8 +108,7 @@ class ReplicatedPosteriors(Surrogate):
             for parts in self.sources
         ]
         if not integrated:
-            numbers = sampling.num_warmup, sampling.num_samples
-            return Chains(self._density, sampling.kernel, self.keys, *numbers, data=data)
+            return Chains(self._density, sampling, self.keys, data)
         seeds = [*np.asarray(jax.random.key_data(self.keys))]
         integrals = Integrated(self._density, seeds, sampling.num_samples, data, coarse=True)
         try:

@@ -12,7 +12,7 @@ from ldpbayes.inference.problem import Problem
 
 def problem_of(model, *args, expand=None):
     density = Density(model, args, {})
-    return Problem(density, sites_of(density), expand, None)
+    return Problem(density, sites_of(density), expand)
 
 
 class GivenUp(Exception):

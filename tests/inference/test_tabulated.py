@@ -111,7 +111,7 @@ SOME = ldp.Release(
 
 
 def with_tables(density, tabulated):
-    return _tabulated.TabulatedRecords(Problem(density, {}, None, None), None, tabulated)
+    return _tabulated.TabulatedRecords(Problem(density, {}), None, tabulated)
 
 
 def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_looked_up():
@@ -119,9 +119,7 @@ def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_look
         density, site = site_of(areas, SOME, EXPOSURE)
         tables, certified = site.tables()
         assert 0 < len(tables.others) < AREAS / 2 and certified <= _tabulated.TABLES_ERROR_NATS
-        surrogate = _tabulated.TabulatedRecords(
-            Problem(density, {}, None, None), None, {"z": (site, tables, certified)}
-        )
+        surrogate = _tabulated.TabulatedRecords(Problem(density, {}), None, {"z": (site, tables, certified)})
         effect = np.log((COUNTS + 0.5) / EXPOSURE)
         parameters = {"mean": np.array(-3.0), "spread": np.array(-0.7), "effect": effect}
         potentials = [jax.value_and_grad(each.potential) for each in (density, surrogate.density)]
@@ -176,9 +174,7 @@ def test_equal_cells_under_one_law_count_once():
 def test_the_model_with_tables_has_the_log_density_of_the_model():
     with jax.enable_x64(True):
         density, site = site_of(areas, RELEASE, EXPOSURE)
-        tabulated = _tabulated.TabulatedRecords(
-            Problem(density, {}, None, None), None, {"z": (site, *site.tables())}
-        ).density
+        tabulated = _tabulated.TabulatedRecords(Problem(density, {}), None, {"z": (site, *site.tables())}).density
         for seed in range(3):
             near = np.log((COUNTS + 0.5) / EXPOSURE)
             effect = near + 0.2 * jax.random.normal(jax.random.key(seed), (AREAS,))
@@ -199,9 +195,7 @@ def test_masked_records_and_weights_count_as_in_the_model():
     with jax.enable_x64(True):
         density, site = site_of(masked, RELEASE, EXPOSURE)
         np.testing.assert_array_equal(site.weights, weight * keep)
-        tabulated = _tabulated.TabulatedRecords(
-            Problem(density, {}, None, None), None, {"z": (site, *site.tables())}
-        ).density
+        tabulated = _tabulated.TabulatedRecords(Problem(density, {}), None, {"z": (site, *site.tables())}).density
         parameters = {"mean": -2.0, "spread": 0.5, "effect": np.log((COUNTS + 0.5) / EXPOSURE)}
         value, exact = jax.jit(lambda row: (tabulated.potential(row), density.potential(row)))(parameters)
         assert abs(value - exact) <= _tabulated.TABLES_ERROR_NATS

@@ -375,7 +375,7 @@ def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:
     """Tables for the observed sites whose likelihoods are worth it; None if there is no such site."""
     density, sites = problem.density, problem.sites
     candidates = [name for name, site in sites.items() if site.rows >= MIN_TABULATED_ROWS and not site.latent]
-    requested = problem.expand is not None or problem.expansion is not None
+    requested = problem.expand is not None
     if requested or sampling.outside is not None or not candidates or panel_sketches(density):
         return None
     parameters = jax.eval_shape(lambda key: density.start(key, sampling.kernel._init_strategy), sampling.key)

@@ -12,7 +12,7 @@ import numpy as np
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Params
 from ldpbayes.inference.approximations.integral import Integrated
-from ldpbayes.inference.chains import Bar, Sampling
+from ldpbayes.inference.chains import Bar, Chains, NumpyroChains, Sampling
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
 from ldpbayes.inference.result import Weights, arviz, resample
@@ -106,14 +106,20 @@ class Surrogate:
 
     def positions(self, integrated: bool) -> Any:
         """What draws: an integral, or chains."""
-        if not integrated:
-            return self.sampling.chains(self.density)
-        seeds = [(self.sampling.seed, chain) for chain in range(self.sampling.num_chains)]
-        count, coarse = self.sampling.num_samples, self.rings < RINGS
-        return Integrated(lambda _: self.density, seeds, count, rings=self.rings, coarse=coarse)
+        sampling = self.sampling
+        if integrated:
+            seeds = [(sampling.seed, chain) for chain in range(sampling.num_chains)]
+            options = {"rings": self.rings, "coarse": self.rings < RINGS}
+            return Integrated(lambda _: self.density, seeds, sampling.num_samples, **options)
+        outside = sampling.outside is not None
+        return NumpyroChains(self.density, sampling) if outside else Chains(lambda _: self.density, sampling)
 
     def progress(self, integrated: bool) -> contextlib.AbstractContextManager[Bar | None]:
-        return self.sampling.bar(self.advice, integrated)
+        shown, total = self.sampling.progress_bar, self.sampling.iterations
+        if integrated:
+            return contextlib.closing(Bar(None, shown, desc="integrating", unit=" evaluations"))
+        # NumPyro's own sampler has a bar of its own.
+        return contextlib.closing(Bar(total, shown and self.sampling.outside is None, faster=self.advice))
 
     def prepare(self, chains: Any) -> None:
         """Keep the chains, and let what compares be compiled while they are."""
