@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -205,15 +205,17 @@ MIN_GAIN_NATS = 10.0  # nats that a step downhill gains at least
 MAX_STARTS = 100  # points at which a chain may try to start
 
 
+DensityOf: TypeAlias = Callable[[PyTree], Density]
+"""The density of an entry of data that differ in arrays alone, such as those of a study."""
+
+
 class Positions:
     """Densities as functions of positions: ``density`` of entries of ``data``, one for all chains or for each."""
 
     measure = staticmethod(Density.potential)  # of positions
     forward = False  # whether gradients are computed forwards
 
-    def __init__(
-        self, density: Callable[[PyTree], Density], data: Sequence[PyTree], chains: int, num_samples: int
-    ) -> None:
+    def __init__(self, density: DensityOf, data: Sequence[PyTree], chains: int, num_samples: int) -> None:
         self._density, self._data, self._count, self._num_samples = density, data, chains, num_samples
         shapes = jax.eval_shape(density(data[0]).start, jax.random.key(0))
         self.example = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
@@ -261,11 +263,7 @@ class Chains(Positions):
     """Chains of an HMC or NUTS kernel, which `run` continues. Draws depend on the keys (chains,), not on the method."""
 
     def __init__(
-        self,
-        density: Callable[[PyTree], Density],
-        sampling: Sampling,
-        keys: Key | None = None,
-        data: Sequence[PyTree] = ((),),
+        self, density: DensityOf, sampling: Sampling, keys: Key | None = None, data: Sequence[PyTree] = ((),)
     ) -> None:
         if keys is None:  # folding the chain's number in makes its draws independent of how many chains there are
             keys = jax.vmap(functools.partial(jax.random.fold_in, sampling.key))(jnp.arange(sampling.num_chains))
@@ -302,14 +300,16 @@ class Chains(Positions):
                 position = starting(arrays[0], subkey)
                 value, slope = gradient(arrays[1], position)
                 finite = jnp.isfinite(value) & jnp.isfinite(ravel_pytree(slope)[0]).all()
-                return tries + 1, key, position, value, slope, finite
+                return tries + 1, key, ParamInfo(position, value, slope), finite
+
+            def again(carry: tuple) -> Array:
+                tries, *_, finite = carry
+                return (tries < MAX_STARTS) & ~finite
 
             nothing = jax.tree.map(jnp.zeros_like, example)
-            first = 0, key, nothing, 0.0, nothing, False
-            *_, key, position, value, slope, finite = lax.while_loop(
-                lambda carry: (carry[0] < MAX_STARTS) & ~carry[-1], attempt, first
-            )
-            return initial(ParamInfo(position, value, slope), rng_key=key, model_args=(arrays[1],)), finite
+            first = 0, key, ParamInfo(nothing, 0.0, nothing), False
+            _, key, start, finite = lax.while_loop(again, attempt, first)
+            return initial(start, rng_key=key, model_args=(arrays[1],)), finite
 
         def advance(state: Any, arrays: PyTree, count: Array) -> PyTree:
             # NumPyro's `hmc` keeps the options of the last start for its iterations; XLA removes this one, unused.

@@ -112,7 +112,7 @@ class ReplicatedPosteriors(Surrogate):
         seeds = [*np.asarray(jax.random.key_data(self.keys))]
         integrals = Integrated(self._density, seeds, sampling.num_samples, data, coarse=True)
         try:
-            integrals.solve()
+            integrals.warm_up()
         except ImproperDensity as reason:  # one data set without an integral sends all to chains
             raise NotIntegrable(str(reason)) from None
         return integrals

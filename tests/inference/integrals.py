@@ -23,7 +23,7 @@ def integral_of(model, *args):
 
     with jax.enable_x64(True):
         integral = Integrated(lambda _: density, [(0,)], BLOCK)
-        (cells,) = integral.solve()
+        (cells,) = integral.cells
     rows, weights = cells.nodes
     return SimpleNamespace(
         nodes=constrained(rows),

@@ -1,22 +1,38 @@
-"""A model that is cut in two: what is above, and the likelihood of many records below, as a function of few numbers."""
+"""Where a model is expanded: in the few numbers by which it sees many records, and around its posterior's mode."""
 
 import dataclasses
 import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import scipy
 
 from ldpbayes._core.types import Array, Params
 from ldpbayes.inference.approximations.panels import panel_sketches
-from ldpbayes.inference.compiled_programs import inputs_in_use
+from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use
 from ldpbayes.inference.density import Density, Site
 
 WORTHWHILE_RECORDS = 1000  # records from which on an observed site is worth expanding
 REQUESTED_RECORDS = 10  # records from which on an observed site is expanded on request
 MAX_COORDINATES = 128  # numbers in which a function is expanded, in each of its groups
 MAX_ALL_COORDINATES = 1 << 14  # numbers of all groups together
+
+GRADIENT_TOLERANCE = 0.05  # of the potential: the mode of a standard normal posterior is then off by a twentieth
+MAX_SEARCH_ITERATIONS = 500  # of a search
+DIFFERENCE_SDS = 0.3  # standard deviations over which slopes are differenced
+MAX_PARAMETER_SD = 3.0  # standard deviations of an unconstrained parameter; larger estimates are not believed
+MAX_HESSIANS = 3  # differences of slopes, repeated if the steps before were of a wrong length
+NEGLIGIBLE_MODE_NATS = 12.0  # nats of log mass by which another mode is lower if it may be left out: e^12 is 160,000
+MAX_GRADIENT_AT_MODE = 1.0  # gradient in standard deviations, a parameter, beyond which the end of a search is no mode
+SAME_MODE_SDS = 6.0  # standard deviations, beyond the typical distance of a draw, within which two modes count as one
+
+# From parameters (m, n) to potentials (m,) and their gradients (m, n).
+Gradients: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class NoExpansion(ValueError):
@@ -68,10 +84,10 @@ def cut_model(density: Density, sites: dict[str, Site], parameters: Params, leas
         raise NoExpansion("the data include a PanelSketch, whose accuracy is checked in another way")
     count = sum(sites[name].records for name in observed)
     values = jax.eval_shape(density.constrained, parameters)
-    real = [name for name, value in values.items() if jnp.issubdtype(value.dtype, jnp.floating)]
-    small = [name for name in real if values[name].size <= MAX_ALL_COORDINATES and name not in parameters]
-    for fixed in (small, []):
-        ancestors = _ancestors(density, observed, {name: values[name] for name in fixed}, parameters)
+    real = {name: value for name, value in values.items() if jnp.issubdtype(value.dtype, jnp.floating)}
+    small = {n: value for n, value in real.items() if value.size <= MAX_ALL_COORDINATES and n not in parameters}
+    for fixed in (small, {}):
+        ancestors = _ancestors(density, observed, fixed, parameters)
         # Two coordinates with a common latent ancestor are not free of each other: the cut is then at latent sites.
         if sum(map(len, ancestors.values())) == len(frozenset().union(*ancestors.values())):
             break
@@ -119,3 +135,75 @@ def _is_sum(cut: Cut, x: Array) -> bool:
             if not np.array_equal(np.asarray(after)[~changed], np.asarray(before)[~changed]):
                 return False
     return True
+
+
+class PosteriorMode(NamedTuple):
+    """The normal approximation at the highest density: at + root u for standard normal u."""
+
+    at: np.ndarray  # (n,), unconstrained parameters
+    root: np.ndarray  # (n, n), a root of their covariance
+
+    def distance(self, point: np.ndarray) -> float:
+        return float(np.linalg.norm(np.linalg.solve(self.root, point - self.at)))
+
+
+def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> PosteriorMode:
+    """The mode of most mass, by searches from starts (n,); `NoExpansion` if there is none or another matters."""
+
+    def potential(point: np.ndarray) -> tuple[float, np.ndarray]:
+        (value,), (gradient,) = gradients(point[None])
+        finite = np.isfinite(value) and np.isfinite(gradient).all()
+        return (float(value), gradient) if finite else (np.inf, np.zeros_like(point))
+
+    def search(start: np.ndarray) -> Any:
+        options = {"gtol": GRADIENT_TOLERANCE, "maxiter": MAX_SEARCH_ITERATIONS}
+        return scipy.optimize.minimize(potential, start, jac=True, method="BFGS", options=options)
+
+    # SciPy warns of a search that ends early; its end is judged below.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ends = sorted(in_threads(search, starts), key=lambda end: end.fun)
+    if not np.isfinite(ends[0].fun):
+        raise NoExpansion(f"the posterior density is zero or undefined at all {len(starts)} starting points")
+    visited: list[PosteriorMode] = []  # where searches have ended, at modes or not
+    modes: list[tuple[float, PosteriorMode]] = []  # with the logarithms of their masses, up to a constant
+    typical = np.sqrt(starts[0].size)  # distance of a draw from its mode, in standard deviations
+    for end in ends:
+        if not np.isfinite(end.fun) or any(place.distance(end.x) - typical <= SAME_MODE_SDS for place in visited):
+            continue
+        here = PosteriorMode(end.x, _spread(gradients, end.x, _root(np.asarray(end.hess_inv))))
+        visited.append(here)
+        # Elsewhere the density rises further, perhaps without bound.
+        if np.linalg.norm(end.jac @ here.root) <= MAX_GRADIENT_AT_MODE * typical:
+            # The highest density may be in a narrow place of little mass.
+            modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
+    if not modes:
+        raise NoExpansion(f"none of {len(starts)} searches found a mode; the density may be unbounded")
+    (most, best), *others = sorted(modes, key=lambda pair: -pair[0])
+    for mass, other in others:
+        if most - mass < NEGLIGIBLE_MODE_NATS:
+            apart = f"{best.distance(other.at):.0f} standard deviations apart"
+            factor = f"a factor e^{most - mass:.1f}"
+            raise NoExpansion(f"the posterior has modes {apart}, whose probabilities differ only by {factor}")
+    return best
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return vectors * np.sqrt(np.clip(values, 1e-16, MAX_PARAMETER_SD**2))
+
+
+def _spread(gradients: Gradients, at: np.ndarray, root: np.ndarray) -> np.ndarray:
+    """A root of the inverse of the potential's second derivatives, from differences of slopes along a first guess."""
+    for _ in range(MAX_HESSIANS):
+        steps = DIFFERENCE_SDS * root.T
+        after, before = np.split(gradients(np.concatenate([at + steps, at - steps]))[1], 2)
+        hessian = (after - before) / (2 * DIFFERENCE_SDS) @ root  # the identity, if the root was right
+        if not np.isfinite(hessian).all():
+            break
+        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+        scaled = root @ vectors / np.sqrt(np.maximum(values, 1e-4))
+        root = _root(scaled @ scaled.T)
+        if values[0] > 0.25 and values[-1] < 4:
+            break
+    return root

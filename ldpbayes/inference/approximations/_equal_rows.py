@@ -21,7 +21,7 @@ from ldpbayes.data import Release
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.compiled_programs import program_of
-from ldpbayes.inference.density import Density, Site, given, log_likelihood_shape, sites_of
+from ldpbayes.inference.density import Density, Site, log_likelihood_shape, sites_of
 from ldpbayes.inference.problem import Problem
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
@@ -100,7 +100,7 @@ def _laws(density: Density, example: Params) -> Callable[[Params], dict[str, Any
     """Laws by site at unconstrained parameters like the example; of records if the site is privatized."""
 
     def at(parameters: Params) -> dict[str, Any]:
-        sites = density.trace(given(density.model, parameters, parameters)).items()
+        sites = density.at(parameters).items()
         laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
         return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
 
@@ -186,7 +186,7 @@ def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bo
 def _terms(density: Density, parameters: Params) -> dict[str, Array]:
     """Sums of log p and of |log p| by site, at unconstrained parameters."""
     terms = {}
-    for name, site in density.trace(given(density.model, parameters, parameters)).items():
+    for name, site in density.at(parameters).items():
         if site["type"] == "sample":
             log_prob = site["fn"].log_prob(site["value"]) * (1.0 if site["scale"] is None else site["scale"])
             terms[name] = jnp.stack([jnp.sum(log_prob), jnp.sum(jnp.abs(log_prob))])

@@ -15,15 +15,29 @@ from numpyro.infer import init_to_uniform
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
-from ldpbayes.inference.approximations._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, NoExpansion, cut_model
-from ldpbayes.inference.approximations._expanded import HOPELESS_SD_NATS, MODERATE_SD_NATS, NEGLIGIBLE_SD_NATS, Expanded
-from ldpbayes.inference.approximations._mode import PosteriorMode, find_mode
-from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
+from ldpbayes.inference.approximations._cut import (
+    REQUESTED_RECORDS,
+    WORTHWHILE_RECORDS,
+    Cut,
+    NoExpansion,
+    PosteriorMode,
+    cut_model,
+    find_mode,
+)
+from ldpbayes.inference.approximations._expanded import (
+    HOPELESS_SD_NATS,
+    MODERATE_SD_NATS,
+    NEGLIGIBLE_SD_NATS,
+    TAIL_TOLERANCE,
+    Expanded,
+    straight_rays,
+    tail_errors,
+)
 from ldpbayes.inference.approximations.integral import ITERATIONS_AS_LONG
 from ldpbayes.inference.approximations.panels import panel_sketches, records_instead
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, flat_rows, some_draws
-from ldpbayes.inference.compiled_programs import in_threads, program_of, trace
+from ldpbayes.inference.compiled_programs import in_threads, program_of, stacked, trace
 from ldpbayes.inference.density import Density, Site, density_of, sites_of
 from ldpbayes.inference.model import model_of
 from ldpbayes.inference.problem import Problem
@@ -220,24 +234,23 @@ class SplitModel:
 
     def slopes(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-likelihoods (m,) of all records at coordinates, and their gradients: a pass each, as for `values`."""
-        values, slopes = zip(*self._passes(self._slopes, x), strict=True)
-        return np.array(values), np.stack(slopes)
+        return self._passes(self._slopes, x)
 
     def values(self, x: np.ndarray) -> np.ndarray:
-        return np.array(self._passes(self._values, x))
+        return self._passes(self._values, x)
 
-    def _passes(self, program: Callable, x: np.ndarray) -> list[Any]:
+    def _passes(self, program: Callable, x: np.ndarray) -> Any:
         with self._lock:  # searches for the mode run in threads
             self.passes += len(x)
-        return in_threads(lambda point: jax.tree.map(np.asarray, program(point)), x)
+        return stacked(in_threads(lambda point: jax.block_until_ready(program(point)), x))
 
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
-        return np.stack(list(map(self._coordinates, rows)))
+        return stacked(map(self._coordinates, rows))
 
     def potentials(self, rows: np.ndarray, values: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) and their gradients (m, n), from values and slopes of a likelihood at the coordinates."""
-        rest, gradients = zip(*map(self._tilted, rows, slopes), strict=True)
-        return np.array(rest) - values, np.stack(gradients)
+        rest, gradients = stacked(map(self._tilted, rows, slopes))
+        return rest - values, gradients
 
     def mode(self, searches: int, expansion: Expansion | None = None) -> PosteriorMode:
         """The posterior's mode, of several searches, by the records or by an expansion, or raise `NoExpansion`."""
@@ -372,11 +385,10 @@ class ExpandedShards(ExpandedRecords):
 
 def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
     """Expansions of the records; None if neither requested nor worthwhile, ValueError if one is given and no use."""
-    density, sites, expand, expansion = problem.density, problem.sites, problem.expand, problem.expansion
-    unsolicited = expand is None and expansion is None
+    density, sites, expansion, unsolicited = problem.density, problem.sites, problem.expansion, problem.expand is None
     # Nothing is traced, let alone compiled, for the sketches that most fits are of.
     few = unsolicited and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS)
-    if few or expand is False or sampling.outside is not None:
+    if few or problem.expand is False or sampling.outside is not None:
         return None
     least = WORTHWHILE_RECORDS if unsolicited else REQUESTED_RECORDS
     try:
@@ -384,7 +396,7 @@ def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
     except NoExpansion as reason:
         if expansion is not None:
             raise ValueError(f"expand is an Expansion, but this model cannot be expanded: {reason}") from None
-        return records_instead(problem, sampling, str(reason)) if expand else None
+        return None if unsolicited else records_instead(problem, sampling, str(reason))
     if expansion is not None:
         split.check("expand", expansion)
     cut = split.cut
@@ -411,9 +423,7 @@ def _begun(problem: Problem, sampling: Sampling, split: SplitModel, expansion: E
         if expansion is not None:
             return _begun(problem, sampling, split)
         return records_instead(problem, sampling, str(reason), split.report())
-    if expansion is None:
-        around_mode = split.expansion(split.coordinates(split.normal_draws(mode)))
-        return ExpandedRecords(problem, sampling, split, around_mode, mode)
-    if of_shards:
-        return ExpandedShards(problem, sampling, split, expansion, mode)
-    return ExpandedRecords(problem, sampling, split, expansion, mode, given=True)
+    kind, around_mode = ExpandedShards if of_shards else ExpandedRecords, expansion is None
+    if around_mode:
+        expansion = split.expansion(split.coordinates(split.normal_draws(mode)))
+    return kind(problem, sampling, split, expansion, mode, given=not around_mode)
