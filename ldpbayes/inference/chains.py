@@ -217,8 +217,7 @@ class Positions:
 
     def __init__(self, density: DensityOf, data: Sequence[PyTree], chains: int, num_samples: int) -> None:
         self._density, self._data, self._count, self._num_samples = density, data, chains, num_samples
-        shapes = jax.eval_shape(density(data[0]).start, jax.random.key(0))
-        self.example = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        self.example = density(data[0]).example()
         # Deterministic sites are those of all records.
         constraining, self._constants = self._traced(lambda d, u: (d.whole or d).constrained(u), self.example)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)

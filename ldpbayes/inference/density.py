@@ -119,6 +119,11 @@ class Density:
                     values[name] = biject_to(site["fn"].support).inv(site["value"])
         return values
 
+    def example(self, strategy: Callable = init_to_uniform) -> Params:
+        """Zeros in the place of the values of `start`; nothing is computed."""
+        shapes = jax.eval_shape(lambda key: self.start(key, strategy), jax.random.key(0))
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
     def spread(self) -> tuple[Params, Params]:
         """Prior means and standard deviations of latent sites, unconstrained, to first order; NaN if unknown."""
         deviations = {}
@@ -201,8 +206,7 @@ def sites_of(density: Density, strategy: Callable = init_to_uniform) -> dict[str
             model = numpyro.handlers.seed(given(density.model, parameters, parameters), jax.random.key(0))
             return unwrapped(density.trace(model)[name]["fn"])[0].mechanism
 
-        example = jax.eval_shape(lambda key: density.start(key, strategy), jax.random.key(0))
-        (sampled,) = inputs_in_use(lambda values: jax.tree.leaves(mechanism(values)), example)
+        (sampled,) = inputs_in_use(lambda values: jax.tree.leaves(mechanism(values)), density.example(strategy))
         fixed = None if sampled or sites[name].release else mechanism(density.start(jax.random.key(0), strategy))
         sites[name] = sites[name]._replace(mechanism=fixed, sampled=(*sampled,))
     return sites

@@ -34,7 +34,7 @@ def areas(release, exposure, law=lambda exposure, effect: dist.Poisson(exposure 
 
 def site_of(model, *args):
     density = density_of(model, args, {})
-    parameters = jax.eval_shape(density.start, jax.random.key(0))
+    parameters = density.example()
     return density, _tabulated.TabulatedSite.of(density, "z", parameters)
 
 
@@ -126,7 +126,8 @@ def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_look
         (exact, slope), (value, tabulated_slope) = jax.jit(lambda row: [each(row) for each in potentials])(parameters)
         assert abs(value - exact) <= _tabulated.TABLES_ERROR_NATS
         np.testing.assert_allclose(tabulated_slope["effect"], slope["effect"], atol=1e-4)
-        surrogate.prepare(types.SimpleNamespace(example=parameters))
+        surrogate.chains = types.SimpleNamespace(example=parameters)
+        surrogate.prepare()
         report = surrogate.judge({name: np.stack([each] * 2)[None] for name, each in parameters.items()})
     others = len(tables.others)
     assert report.entries()["others"] == others and report.count == AREAS - others
@@ -260,7 +261,8 @@ def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables(monkeypatch)
             "effect": np.tile(np.linspace(-3.01, -2.99, 8)[:, None], AREAS)[None],
         }
         example = {name: each[0, 0] for name, each in positions.items()}
-        surrogate.prepare(types.SimpleNamespace(example=example))
+        surrogate.chains = types.SimpleNamespace(example=example)
+        surrogate.prepare()
         monkeypatch.setattr(_tabulated, "records_instead", given_up)
         with pytest.raises(GivenUp) as up:
             surrogate.judge(positions)

@@ -37,8 +37,8 @@ MAX_ROUNDING_ERROR = 1e-9
 
 
 def reduced(problem: Problem, sampling: Sampling) -> Problem:
-    """The problem with fewer rows, or itself if rows differ, or if an expansion or NumPyro's `MCMC` needs all."""
-    if sampling.outside is not None or problem.expansion is not None:
+    """The problem with fewer rows, or itself if rows differ, or if an expansion needs all."""
+    if problem.expansion is not None:
         return problem
     sketched = sketched_releases(problem) if problem.expand is None else None
     return sketched or equal_rows_once(problem, sampling.kernel._init_strategy, sampling.key) or problem
@@ -80,9 +80,9 @@ def sketched_releases(problem: Problem) -> Problem | None:
         density = problem.density.replace_data(sketched)
         if all(one is other for one, other in zip(density.data, problem.density.data, strict=True)):
             return None
-        shapes, rng = jax.eval_shape(problem.density.start, jax.random.key(0)), np.random.default_rng(0)
-        points = [jax.tree.map(lambda leaf: rng.uniform(-2, 2, leaf.shape), shapes) for _ in range(MIN_COMPARED_POINTS)]
-        ours, theirs = ([*map(_laws(part, points[0]), points)] for part in (density, problem.density))
+        example, rng = problem.density.example(), np.random.default_rng(0)
+        points = [jax.tree.map(lambda x: rng.uniform(-2, 2, x.shape), example) for _ in range(MIN_COMPARED_POINTS)]
+        ours, theirs = ([*map(_laws(part, example), points)] for part in (density, problem.density))
         close = functools.partial(np.allclose, rtol=MAX_ROUNDING_ERROR, atol=0, equal_nan=True)
         if all(jax.tree.leaves(jax.tree.map(close, ours, theirs))):
             sites = sites_of(density)

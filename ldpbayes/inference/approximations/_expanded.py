@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -215,10 +215,9 @@ class ExpandedCategories(Expanded):
         kept = [data.records is not None for data in self.density.data if isinstance(data, ExpandedSketch)]
         self.least_warmup = CHECKED_DRAWS if all(kept) else np.inf
 
-    def prepare(self, chains: Any) -> None:
-        super().prepare(chains)
+    def prepare(self) -> None:
         self._sketches: list[ExpandedSketch] = []
-        first, unravel = ravel_pytree(chains.example)
+        first, unravel = ravel_pytree(self.chains.example)
 
         def shares(row: Array) -> list[Array]:
             sites = self.density.at(unravel(row)).values()
@@ -250,8 +249,8 @@ class ExpandedCategories(Expanded):
         rows = evenly_spaced(flat_rows(positions, self.chains.example), CHECKED_DRAWS)
         share = max(sketch.polynomial.share_outside(theta) for sketch, theta in self._at(rows))
         doubt = f"{share:.0%} of the draws are far from the centre of the sketch; keep the records in it"
-        report = dataclasses.replace(self.report(), ran="expansion without records", outside=share)
-        return dataclasses.replace(report, doubt=doubt if share > 0 else None)
+        facts = {"ran": "expansion without records", "outside": share, "doubt": doubt if share > 0 else None}
+        return dataclasses.replace(self.report(), **facts)
 
 
 def propose(problem: Problem, sampling: Sampling) -> ExpandedCategories | None:
@@ -260,4 +259,4 @@ def propose(problem: Problem, sampling: Sampling) -> ExpandedCategories | None:
         return None
     if problem.expansion is not None:
         raise ValueError("expand= cannot be an Expansion if the data are an expanded sketch; pass the release")
-    return ExpandedCategories(problem, sampling) if problem.expand is not False and sampling.outside is None else None
+    return ExpandedCategories(problem, sampling) if problem.expand is not False else None

@@ -19,8 +19,8 @@ from ldpbayes._core.checks import ends_of
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.tracing import is_concrete
 from ldpbayes._core.types import Array, Message, Params, PyTree
-from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.panels import panel_sketches, records_instead
+from ldpbayes.inference.approximations.polynomial import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, some_draws
 from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, stacked, trace
@@ -147,6 +147,7 @@ class TabulatedSite:
 
     base: Any  # the law of the records, at any parameters
     parameter: str  # the name of that parameter of the law
+    scale: _Scale  # of this parameter
     mechanism: Any
     values: np.ndarray  # (records,)
     weights: np.ndarray  # (records,)
@@ -185,16 +186,13 @@ class TabulatedSite:
         if len(fields) != 1 or depends(lambda site: constants(site)[1:]):
             raise NoTable(f"a record sees the parameters through {len(fields)} numbers of its law, or others")
         (parameter,) = fields
-        if _scale(base, parameter) is None:
+        scale = _scale(base, parameter)
+        if scale is None:
             raise NoTable("a parameter of the law of a record is no number")
-        start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), parameters)
-        arrays, mechanism, values, weights = jax.device_get(jax.jit(lambda at: constants(density.at(at)[name]))(start))
+        constant = jax.jit(lambda values: constants(density.at(values)[name]))(parameters)
+        arrays, mechanism, values, weights = jax.device_get(constant)
         mechanism = law.mechanism if is_concrete(law.mechanism) else mechanism
-        return cls(type(base)(**arrays), parameter, mechanism, values, weights)
-
-    @functools.cached_property
-    def scale(self) -> _Scale:
-        return _scale(self.base, self.parameter)  # type: ignore[return-value]  # `of` has seen that it is there
+        return cls(type(base)(**arrays), parameter, scale, mechanism, values, weights)
 
     @functools.cached_property
     def variances(self) -> np.ndarray:
@@ -324,15 +322,12 @@ class TabulatedRecords(Surrogate):
             exact, model=_LookUp(exact.model, self.tabulated), whole=exact.whole or exact
         )
 
-    def prepare(self, chains: Any) -> None:
-        super().prepare(chains)
-        exact = self.problem.density
-
+    def prepare(self) -> None:
         def numbers(parameters: Params) -> dict[str, Array]:
-            sites = exact.at(parameters)
+            sites = self.problem.density.at(parameters)
             return {name: site.numbers(sites[name]) for name, (site, *_) in self.tabulated.items()}
 
-        self._numbers = program_of("numbers", numbers, chains.example)
+        self._numbers = program_of("numbers", numbers, self.chains.example)
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
         flat = some_draws(positions, TABLE_DRAWS)
@@ -357,10 +352,9 @@ def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:
     """Tables for the observed sites whose likelihoods are worth it; None if there is no such site."""
     density, sites = problem.density, problem.sites
     candidates = [name for name, site in sites.items() if site.rows >= MIN_TABULATED_ROWS and not site.latent]
-    requested = problem.expand is not None
-    if requested or sampling.outside is not None or not candidates or panel_sketches(density):
+    if problem.expand is not None or not candidates or panel_sketches(density):
         return None
-    parameters = jax.eval_shape(lambda key: density.start(key, sampling.kernel._init_strategy), sampling.key)
+    parameters = density.example(sampling.kernel._init_strategy)
     few = sum(np.size(value) for value in parameters.values()) < FEW_PARAMETERS
     tabulated: Tabulated = {}
     for name in candidates:

@@ -39,8 +39,7 @@ class Integrated(Positions):
         rings: int = RINGS,
         coarse: bool = False,
     ) -> None:
-        shapes = jax.tree.leaves(jax.eval_shape(density(data[0]).start, jax.random.key(0)))
-        count, most = sum(leaf.size for leaf in shapes), MAX_INTEGRATED_PARAMETERS
+        count, most = sum(zeros.size for zeros in density(data[0]).example().values()), MAX_INTEGRATED_PARAMETERS
         if not 1 <= count <= most:
             raise NotIntegrable(f"the model has {count} unconstrained parameters, more than {most}")
         super().__init__(density, data, len(seeds), num_samples)

@@ -93,6 +93,7 @@ class Surrogate:
     problem: Problem
     sampling: Sampling
     reports: tuple[Report, ...] = dataclasses.field(default=(), kw_only=True)  # of what was sampled before
+    chains: Any = dataclasses.field(default=None, init=False)  # the `Positions` that draw
 
     least_warmup = math.inf  # iterations from which on the warm-up is compared with the reference, too
     advice = ""  # what is faster
@@ -121,9 +122,8 @@ class Surrogate:
         # NumPyro's own sampler has a bar of its own.
         return contextlib.closing(Bar(total, shown and self.sampling.outside is None, faster=self.advice))
 
-    def prepare(self, chains: Any) -> None:
-        """Keep the chains, and let what compares be compiled while they are."""
-        self.chains = chains
+    def prepare(self) -> None:
+        """Let what compares be compiled while the chains are."""
 
     def check_range(self, samples: Params) -> None:
         """ValueError if draws of unconstrained parameters are where numbers in double precision end."""
@@ -147,10 +147,9 @@ def sample(surrogate: Surrogate) -> Draws:
     why = sampling.chains_because
     while isinstance(verdict, Surrogate):
         surrogate, integrated = verdict, why is None
-        chains: Any = None
         try:
-            chains = surrogate.positions(integrated)
-            surrogate.prepare(chains)
+            chains = surrogate.chains = surrogate.positions(integrated)
+            surrogate.prepare()
             arviz()  # imported while the programs are being compiled
             with surrogate.progress(integrated) as bar:
                 settled = chains.warm_up(bar)
@@ -160,7 +159,7 @@ def sample(surrogate: Surrogate) -> Draws:
                         continue
                 positions, statistics = chains.run(sampling.num_samples, bar)
         except NotIntegrable as reason:
-            if sampling.improper and chains is not None:
+            if sampling.improper and surrogate.chains is not None:
                 problem = f"the posterior may be improper, since a prior is, and it could not be integrated: {reason}"
                 raise ValueError(f"{problem}. Give every parameter a proper prior, or kernel=NUTS.") from None
             why = str(reason)
