@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.inference.compiled_programs import Program, Traced, kept, stacked, trace
+from ldpbayes.inference.compiled_programs import Program, Traced, kept, stacked, trace, unstacked
 from ldpbayes.inference.density import RUNNING, Density
 from ldpbayes.inference.problem import Problem
 from ldpbayes.numerics.arrays import evenly_spaced
@@ -215,8 +215,8 @@ class Positions:
     measure = staticmethod(Density.potential)  # of positions
     forward = False  # whether gradients are computed forwards
 
-    def __init__(self, density: DensityOf, data: Sequence[PyTree], chains: int, num_samples: int) -> None:
-        self._density, self._data, self._count, self._num_samples = density, data, chains, num_samples
+    def __init__(self, density: DensityOf, data: Sequence[PyTree], num_samples: int) -> None:
+        self._density, self._data, self._num_samples = density, data, num_samples
         self.example = density(data[0]).example()
         # Deterministic sites are those of all records.
         constraining, self._constants = self._traced(lambda d, u: (d.whole or d).constrained(u), self.example)
@@ -239,8 +239,7 @@ class Positions:
 
     def constrained(self, positions: Params) -> Params:
         """Samples of the latent and the deterministic sites at positions (chains, num_samples, ...)."""
-        chains = [{name: part[chain] for name, part in positions.items()} for chain in range(self._count)]
-        return stacked(map(self._constrained, itertools.cycle(self._constants), chains))
+        return stacked(map(self._constrained, itertools.cycle(self._constants), unstacked(positions)))
 
     def potentials(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
@@ -266,14 +265,17 @@ class Chains(Positions):
     ) -> None:
         if keys is None:  # folding the chain's number in makes its draws independent of how many chains there are
             keys = jax.vmap(functools.partial(jax.random.fold_in, sampling.key))(jnp.arange(sampling.num_chains))
-        super().__init__(density, data, len(keys), sampling.num_samples)
+        super().__init__(density, data, sampling.num_samples)
         kernel, num_warmup, chain_method = sampling.kernel, sampling.num_warmup, sampling.chain_method
         self._kernel, self._keys, self._warmup = kernel, keys, num_warmup
         self._vectorized = chain_method == "vectorized" if chain_method else jax.default_backend() != "cpu"
         self.forward = kernel._forward_mode_differentiation  # for models with loops that have no reverse mode
         self._starting, starting = self._traced(lambda part, key: part.start(key, kernel._init_strategy), keys[0])
         gradient, slopes = self._gradient
-        self._arrays = [*zip(starting, slopes, strict=True)]
+        arrays = [*zip(starting, slopes, strict=True)]
+        # What runs at once: a chain, or all if they are vectorised; with their keys and arrays.
+        self._lanes = [self._spread(arrays)] if self._vectorized else [*zip(keys, itertools.cycle(arrays))]
+        self._states: list[Any] = [None] * len(self._lanes)
         options = _hmc_options(kernel, self.example)
         dimensions = sum(leaf.size for leaf in self.example.values())
         self._rows = max(1, min(MAX_ITERATIONS_OF_A_CALL, MAX_BYTES_OF_A_CALL // (8 * (dimensions + len(STATISTICS)))))
@@ -283,7 +285,6 @@ class Chains(Positions):
         spread = (len(keys), len(data), tuple(jax.devices())) if self._vectorized else ()
         key = self._starting.key, gradient.key, *algorithm, *spread
         self._begin, self._advance = kept(key, functools.partial(self._compiled, options))
-        self._states: list[Any] = [None] if self._vectorized else [None] * len(keys)
 
     def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:
         """Programs of a chain's start, (key, arrays) → state, and iterations, (state, arrays, count) → state, draws."""
@@ -323,10 +324,10 @@ class Chains(Positions):
 
             return lax.fori_loop(0, count, step, (state, empty))
 
-        (keys, arrays), count = self._inputs(0), jnp.zeros((), int)
+        (keys, arrays), count = self._lanes[0], jnp.zeros((), int)
         placed: dict[str, Any] = {}
         if self._vectorized:
-            axis = None if len(self._arrays) == 1 else 0
+            axis = None if len(self._data) == 1 else 0
             begin, advance = jax.vmap(begin, (0, axis)), jax.vmap(advance, (0, axis, None))
             placed["out_shardings"] = keys.sharding
         state, _ = jax.eval_shape(begin, keys, arrays)
@@ -337,25 +338,23 @@ class Chains(Positions):
         advancing = Program(advance, state, arrays[1], count, **placed)
         return Program(begin, keys, arrays, **placed), advancing
 
-    def _inputs(self, index: int) -> tuple[Key, PyTree]:
-        """Key and arrays of one chain, or of all chains if they are vectorised."""
-        if not self._vectorized:
-            return self._keys[index], self._arrays[index % len(self._arrays)]
+    def _spread(self, arrays: list[PyTree]) -> tuple[Key, PyTree]:
+        """Keys and arrays of all chains, spread over the devices."""
         devices = jax.devices()
         while len(self._keys) % len(devices):  # each device gets the same number of chains
             devices = devices[:-1]
         mesh, spec = jax.sharding.Mesh(np.array(devices), ("chains",)), jax.sharding.PartitionSpec
         by_chain, replicated = (jax.sharding.NamedSharding(mesh, axes) for axes in (spec("chains"), spec()))
         keys = jax.device_put(self._keys, by_chain)
-        if len(self._arrays) == 1:
-            return keys, jax.device_put(self._arrays[0], replicated)
-        return keys, jax.device_put(jax.tree.map(lambda *parts: jnp.stack(parts), *self._arrays), by_chain)
+        if len(arrays) == 1:
+            return keys, jax.device_put(arrays[0], replicated)
+        return keys, jax.device_put(jax.tree.map(lambda *parts: jnp.stack(parts), *arrays), by_chain)
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
         """Unconstrained positions by site and statistics by name, (chains, iterations, ...), of further iterations."""
-        stop, count = threading.Event(), len(self._states)
+        stop, count = threading.Event(), len(self._lanes)
         pool = ThreadPoolExecutor(min(count, os.cpu_count() or 1), "ldpbayes-chain")
-        futures = [pool.submit(self._run_chain, iterations, stop, bar, index) for index in range(count)]
+        futures = [pool.submit(self._run_lane, iterations, stop, bar, index) for index in range(count)]
         try:
             waiting = set(futures)
             while waiting:
@@ -376,16 +375,16 @@ class Chains(Positions):
         positions, _ = self.run(self._warmup, bar)
         return {name: values[:, self._warmup // 2 :] for name, values in positions.items()}
 
-    def _run_chain(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
+    def _run_lane(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
+        keys, arrays = self._lanes[index]
         with jax.enable_x64(True):
-            keys, arrays = self._inputs(index)
             if self._states[index] is None:
                 self._states[index], finite = self._begin(keys, arrays)
                 if not np.all(finite):
                     self._raise_no_start(index)
                 if np.max(self._states[index].potential_energy) > STEEP_START_NATS:
                     self._states[index] = self._descended(self._states[index], index)
-            axis, done, length = int(self._vectorized), 0, 1
+            axis, done, length = keys.ndim, 0, 1
             parts: list[Any] = []
             while done < iterations and not stop.is_set():
                 count = min(length, iterations - done, self._rows)
@@ -393,22 +392,21 @@ class Chains(Positions):
                 self._states[index], draws = self._advance(self._states[index], arrays[1], jnp.asarray(count))
                 parts.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf).take(range(n), axis), draws))
                 seconds = time.perf_counter() - start
-                chains = len(self._keys) if self._vectorized else 1
                 # The first call may have waited for the compiler.
-                timed = (np.sum(parts[-1][1]["num_steps"]) / chains, seconds) if done else (0.0, 0.0)
+                timed = (np.sum(parts[-1][1]["num_steps"]) / keys.size, seconds) if done else (0.0, 0.0)
                 length = max(1, min(self._rows, int(4 * length), int(count * CALL_SECONDS / seconds)))
                 done += count
                 if bar:
-                    bar.add(count * chains, *timed)
+                    bar.add(count * keys.size, *timed)
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
     def _descended(self, state: Any, index: int) -> Any:
         """States moved downhill until a step gains little: from far away, a chain would need its whole warm-up."""
         if not self._vectorized:
             return state._replace(**self._downhill(index, state.z, float(state.potential_energy)))
-        chains = enumerate(np.asarray(state.potential_energy))
-        lowered = stacked(self._downhill(i, {n: z[i] for n, z in state.z.items()}, float(start)) for i, start in chains)
-        return state._replace(**jax.device_put(lowered, self._inputs(0)[0].sharding))
+        starts = enumerate(zip(unstacked(state.z), state.potential_energy, strict=True))
+        lowered = stacked(self._downhill(chain, z, float(value)) for chain, (z, value) in starts)
+        return state._replace(**jax.device_put(lowered, self._lanes[0][0].sharding))
 
     def _downhill(self, index: int, z: Params, start: float) -> dict[str, Any]:
         arrays, (flat, unravel) = self._gradient[1][index % len(self._data)], ravel_pytree(z)
@@ -417,8 +415,8 @@ class Chains(Positions):
             value, gradient = self._slopes(arrays, row)
             return (float(value), np.asarray(gradient)) if np.isfinite(value) else (np.inf, np.zeros(len(row)))
 
-        row, options = np.asarray(flat), {"ftol": MIN_GAIN_NATS / start}
-        end = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options=options)
+        row: Any = np.asarray(flat)
+        end = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": MIN_GAIN_NATS / start})
         best = end.x if end.fun < start else row
         value, gradient = self._slopes(arrays, best)
         return {"z": unravel(best), "potential_energy": value, "z_grad": unravel(gradient)}

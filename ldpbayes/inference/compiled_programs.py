@@ -83,15 +83,14 @@ def _key(jaxpr: Any, *trees: Any) -> tuple:
             add("{", *map(text, getattr(value, "consts", ())))
             describe(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
             return "}"
-        if isinstance(value, (tuple, list)):
-            return f"{type(value).__name__}({','.join(map(text, value))})"
-        if isinstance(value, dict):
-            return f"dict({','.join(f'{text(k)}:{text(v)}' for k, v in value.items())})"
+        if isinstance(value, (tuple, list, dict)):
+            parts = value.items() if isinstance(value, dict) else value
+            return f"{type(value).__name__}({','.join(map(text, parts))})"
         if type(value) in _SCALARS or isinstance(value, (np.dtype, type)):
             return f"{type(value).__qualname__} {value!r}"
         if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             return f"{value.dtype} {text(jax.random.key_data(value))}"
-        if isinstance(value, (np.ndarray, np.generic, jax.Array)) or hasattr(value, "__array__"):
+        if hasattr(value, "__array__"):
             array = np.asarray(value)
             return f"{array.dtype} {array.shape} {array.tobytes().hex()}"
         try:
@@ -173,8 +172,7 @@ def _extract(
         parts["consts"] = [None] * len(constants)
     jaxpr = jaxpr.replace(**parts, debug_info=names)
     # An array that several entries of the data share is copied once.
-    distinct = {id(entry[var]): entry[var] for entry in arrays for var in constants}
-    placed = {identity: jax.device_put(array) for identity, array in distinct.items()}
+    placed = jax.device_put({id(entry[var]): entry[var] for entry in arrays for var in constants})
     needed_arrays = [tuple(placed[id(entry[var])] for var in constants) for entry in arrays]
     devices = tuple(array.sharding for array in needed_arrays[0])  # a program runs where its arrays are
     return Traced((*_key(jaxpr, *trees), devices), jaxpr, trees[1]), needed_arrays
@@ -279,6 +277,11 @@ def in_threads(function: Callable, items: Any) -> list[Any]:
 def stacked(trees: Iterable[PyTree]) -> Any:
     """Pytrees of one structure as one of NumPy arrays, with a new first axis."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def unstacked(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries on the first axis of all arrays, by name: the inverse of `stacked`."""
+    return [dict(zip(arrays, entries, strict=True)) for entries in zip(*arrays.values(), strict=True)]
 
 
 MAX_KEPT_PROGRAMS = 64  # programs that are kept, those last used

@@ -35,7 +35,8 @@ class Site(NamedTuple):
     dims: list[str]  # names of the plates that the first axes of its values belong to
     plain: bool  # whether a sampler of unconstrained parameters takes it as it is
     records: int = 0  # number of observed records: concrete weights of a sketch's nodes count
-    batch_shape: tuple[int, ...] = (0,)  # of the log-likelihoods of the observed values
+    rows: int = 0  # number of observed values, each of which may stand for several records
+    batch_shape: tuple[int, ...] = ()  # of the log-likelihoods of these values
     # whether an expansion uses its constrained values, in which likelihoods are smooth where a share or a scale is 0
     expanded_constrained: bool = False
     shape: tuple[int, ...] = ()
@@ -46,9 +47,6 @@ class Site(NamedTuple):
     on_panels: bool = False  # whether a channel integrates over its records, on panels that may be too wide
     kinked: bool = False  # whether it is privatized, with a density that has kinks at known places
     improper: bool = False  # whether its law is no probability
-
-    # Number of observed values, each of which may stand for several records.
-    rows = property(lambda self: math.prod(self.batch_shape))
 
 
 def _is_data(leaf: object) -> bool:
@@ -230,7 +228,7 @@ def _described(name: str, site: Message) -> Site:
     if latent and (private or site["infer"].get("original")):
         raise ValueError(f"site {name!r} is privatized, but observes no values: give the model the released values")
     discrete = latent and (site["fn"].support.is_discrete or isinstance(fn, dist.Delta))
-    batch_shape = log_likelihood_shape(site) if observed else (0,)
+    batch_shape = log_likelihood_shape(site) if observed else ()
     released = site["infer"].get("released") if observed else None
     return Site(
         latent,
@@ -238,6 +236,7 @@ def _described(name: str, site: Message) -> Site:
         dims=[frame.name for frame in frames] if fits else [],
         plain=site["type"] in ("sample", "deterministic", "control_flow") and not discrete,
         records=_record_count(site, batch_shape) if observed else 0,
+        rows=math.prod(batch_shape) if observed else 0,
         batch_shape=batch_shape,
         expanded_constrained=latent and _has_numbers_or_shares(site["fn"].support),
         shape=shape,

@@ -77,14 +77,14 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
         tables, certified = site.tables()
         low, high = map(np.asarray, tables.ends)
         x = low + (high - low) * np.linspace(0.003, 0.997, 41)[:, None]
-        exact = site.at(x)
+        exact = site.at(x, np.arange(len(site.values)))
         errors = np.abs(np.asarray(looked_up(tables, x)) - exact)
     assert certified <= _tabulated.TABLES_ERROR_NATS
     # The certificate looks at the extremes of Chebyshev's polynomial: an error is that polynomial times a derivative
     # that varies over a piece, by less than a half.
     assert errors.max(axis=0).sum() <= 1.5 * certified + 1e-12 * np.abs(exact).max() * AREAS
     # A table ends where its likelihood is negligible, or where its parameter does.
-    ends = site.at(np.stack([low, high]))
+    ends = site.at(np.stack([low, high]), np.arange(len(site.values)))
     assert np.all(
         (ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH_NATS) | (np.stack([low, high]) == np.stack([low, high]))
     )

@@ -248,9 +248,9 @@ class ExpandedCategories(Expanded):
             return super().judge(positions, final)
         rows = evenly_spaced(flat_rows(positions, self.chains.example), CHECKED_DRAWS)
         share = max(sketch.polynomial.share_outside(theta) for sketch, theta in self._at(rows))
-        doubt = f"{share:.0%} of the draws are far from the centre of the sketch; keep the records in it"
-        facts = {"ran": "expansion without records", "outside": share, "doubt": doubt if share > 0 else None}
-        return dataclasses.replace(self.report(), **facts)
+        far = f"{share:.0%} of the draws are far from the centre of the sketch; keep the records in it"
+        doubt, ran = far if share > 0 else None, "expansion without records"
+        return dataclasses.replace(self.report(), ran=ran, outside=share, doubt=doubt)
 
 
 def propose(problem: Problem, sampling: Sampling) -> ExpandedCategories | None:

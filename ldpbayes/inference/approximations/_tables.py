@@ -23,7 +23,7 @@ from ldpbayes.inference.approximations.panels import panel_sketches, records_ins
 from ldpbayes.inference.approximations.polynomial import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, some_draws
-from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, stacked, trace
+from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, stacked, trace, unstacked
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
 from ldpbayes.laws.compound import unwrapped
@@ -254,9 +254,8 @@ class TabulatedSite:
         arrays = [*map(jnp.asarray, [*of_records, coefficients]), others]
         return Tables(*arrays), float(weights @ errors)
 
-    def at(self, numbers: np.ndarray, records: Any = None) -> np.ndarray:
-        """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
-        records = np.arange(len(self.values)) if records is None else records
+    def at(self, numbers: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """Log-likelihoods of some records at numbers (..., records), in chunks and threads."""
         flat, owners = numbers.ravel(), np.broadcast_to(records, numbers.shape).ravel()
         size, result = LIKELIHOODS_AT_ONCE - 1, np.empty(flat.size)
         # Sums over counts have windows for the widest noise: records of one class of it share one that is compiled.
@@ -318,9 +317,8 @@ class TabulatedRecords(Surrogate):
 
     def __post_init__(self) -> None:
         exact = self.problem.density
-        self.density = dataclasses.replace(
-            exact, model=_LookUp(exact.model, self.tabulated), whole=exact.whole or exact
-        )
+        model, whole = _LookUp(exact.model, self.tabulated), exact.whole or exact
+        self.density = dataclasses.replace(exact, model=model, whole=whole)
 
     def prepare(self) -> None:
         def numbers(parameters: Params) -> dict[str, Array]:
@@ -330,9 +328,8 @@ class TabulatedRecords(Surrogate):
         self._numbers = program_of("numbers", numbers, self.chains.example)
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
-        flat = some_draws(positions, TABLE_DRAWS)
-        draws = (dict(zip(flat, values, strict=True)) for values in zip(*flat.values(), strict=True))
-        numbers = stacked(map(self._numbers, draws))  # by site, (draws, records)
+        # By site, (draws, records).
+        numbers = stacked(map(self._numbers, unstacked(some_draws(positions, TABLE_DRAWS))))
         errors, count, others = 0.0, 0, 0
         for name, (site, tables, _) in self.tabulated.items():
             kept = np.setdiff1d(np.arange(len(site.values)), tables.others)
@@ -340,8 +337,8 @@ class TabulatedRecords(Surrogate):
             values = np.asarray(_looked_up(tables, numbers[name]))
             errors += (site.at(numbers[name][:, kept], kept) - values[:, kept]) @ site.weights[kept]
         error, certified = float(np.max(np.abs(errors))), sum(error for *_, error in self.tabulated.values())
-        facts = {"count": count, "others": others or None, "error_nats": error, "certified_nats": certified}
-        report = Report("tables", sites=(*self.tabulated,), **facts)
+        report = Report("tables", sites=(*self.tabulated,), count=count, others=others or None)
+        report = dataclasses.replace(report, error_nats=error, certified_nats=certified)
         if error <= 10 * TABLES_ERROR_NATS:
             return report
         why = f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws"

@@ -17,12 +17,8 @@ from ldpbayes.numerics.cubature import RINGS, Cells, NotIntegrable, integrate
 MAX_INTEGRATED_PARAMETERS = 3
 # Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each longer than an evaluation.
 MAX_EVALUATIONS = 200_000
-ITERATIONS_AS_LONG = {
-    1: 50,
-    2: 200,
-    3: 2000,
-}  # by number of parameters: iterations of chains in the time of an integral
-START_POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters
+# By number of parameters: iterations of chains in the time of an integral, and points where a search for modes starts.
+ITERATIONS_AS_LONG, START_POINTS = {1: 50, 2: 200, 3: 2000}, {1: 256, 2: 768, 3: 2048}
 PRIOR_BULK_SDS = 12.0  # standard deviations around its mean in which a prior has its mass
 POINTS_AT_ONCE, MAX_ENTRIES_AT_ONCE = 128, 1 << 24  # points of one call, and array entries that these handle at most
 
@@ -42,7 +38,7 @@ class Integrated(Positions):
         count, most = sum(zeros.size for zeros in density(data[0]).example().values()), MAX_INTEGRATED_PARAMETERS
         if not 1 <= count <= most:
             raise NotIntegrable(f"the model has {count} unconstrained parameters, more than {most}")
-        super().__init__(density, data, len(seeds), num_samples)
+        super().__init__(density, data, num_samples)
         self._options, self._seeds = (rings, coarse), seeds
         potential, self._arrays = self._traced(lambda d, row: d.potential(self.at(row)), np.zeros(count))
         self._size = max(1, min(POINTS_AT_ONCE, int(MAX_ENTRIES_AT_ONCE / max(potential.work, 1))))

@@ -608,7 +608,6 @@ def _begun(problem: Problem, sampling: Sampling, split: SplitModel, expansion: E
         if expansion is not None:
             return _begun(problem, sampling, split)
         return records_instead(problem, sampling, str(reason), split.report())
-    kind, around_mode = ExpandedShards if of_shards else ExpandedRecords, expansion is None
-    if around_mode:
-        expansion = split.expansion(split.coordinates(split.normal_draws(mode)))
-    return kind(problem, sampling, split, expansion, mode, given=not around_mode)
+    given, kind = expansion is not None, ExpandedShards if of_shards else ExpandedRecords
+    expansion = expansion or split.expansion(split.coordinates(split.normal_draws(mode)))
+    return kind(problem, sampling, split, expansion, mode, given)

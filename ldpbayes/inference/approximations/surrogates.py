@@ -110,8 +110,8 @@ class Surrogate:
         sampling = self.sampling
         if integrated:
             seeds = [(sampling.seed, chain) for chain in range(sampling.num_chains)]
-            options = {"rings": self.rings, "coarse": self.rings < RINGS}
-            return Integrated(lambda _: self.density, seeds, sampling.num_samples, **options)
+            count, coarse = sampling.num_samples, self.rings < RINGS
+            return Integrated(lambda _: self.density, seeds, count, rings=self.rings, coarse=coarse)
         outside = sampling.outside is not None
         return NumpyroChains(self.density, sampling) if outside else Chains(lambda _: self.density, sampling)
 
