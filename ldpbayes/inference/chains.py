@@ -36,7 +36,7 @@ class Sampling:
     """How one posterior is sampled: a kernel that was made for its model, numbers of draws, and random keys."""
 
     kernel: Any
-    key: Key
+    seed: int  # of integrals, and of the key of chains
     num_warmup: int
     num_samples: int
     num_chains: int
@@ -45,8 +45,8 @@ class Sampling:
     outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
     chains_because: str | None = None  # why chains sample; None if the posterior is integrated where that is possible
     improper: bool = False  # whether a prior is
-    seed: int = 0  # of integrals, beside the key of chains
 
+    key = property(lambda self: jax.random.key(self.seed))
     iterations = property(lambda self: self.num_chains * (self.num_warmup + self.num_samples))
 
 
@@ -135,7 +135,7 @@ class Sampler:
         why = "a kernel or its options were given" if chosen else None if plain else "sites are discrete or subsampled"
         numbers = self.num_warmup, self.num_samples, self.num_chains
         outside, how = None if plain else factory, (self.chain_method, self.progress_bar)
-        return Sampling(kernel, jax.random.key(seed), *numbers, *how, outside, why, problem.improper, seed)
+        return Sampling(kernel, seed, *numbers, *how, outside, why, problem.improper)
 
 
 FIRST_LINE_SECONDS = 10.0  # seconds until a file has its first line; the time doubles from line to line

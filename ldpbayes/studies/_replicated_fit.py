@@ -62,7 +62,7 @@ class ReplicatedFit:
                 fewer = [coarser([sketch], problem.on_whole_numbers)[0] for sketch in columns[0]]
                 if not problem.kinked and fewer[0] is not columns[0][0]:
                     sources, exact = [(sketch,) for sketch in fewer], columns[0]
-            sampling = Sampling(self._kernel, key, *self._iterations, len(data), chains_because=self._chains_because)
+            sampling = Sampling(self._kernel, 0, *self._iterations, len(data), chains_because=self._chains_because)
             posteriors = ReplicatedPosteriors(problem, sampling, keys, sources, names, exact, bar)
             sample(posteriors)
             return posteriors.samples

@@ -26,7 +26,7 @@ def given_up(problem, sampling, why, report=None):
 
 def outcome(propose, kernel, problem, **numbers):
     """Draws of what is proposed for a problem; `GivenUp` if the records would be sampled."""
-    sampling = Sampling(kernel, jax.random.key(0), **numbers)
+    sampling = Sampling(kernel, 0, **numbers)
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
         for module in (_expanded, polynomial):
             patch.setattr(module, "records_instead", given_up)

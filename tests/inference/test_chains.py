@@ -43,7 +43,7 @@ def keys_of(numbers):
 def chains(*data, kernel=NUTS, method="parallel", count=2, model=model, warmup=20, **options):
     data = data or (Y, ONE)
     kernel = kernel(model, **options)
-    sampling = Sampling(kernel, jax.random.key(0), warmup, 10, count, method)
+    sampling = Sampling(kernel, 0, warmup, 10, count, method)
     return Chains(lambda _: Density(model, data, {}), sampling, keys_of(np.arange(count)))
 
 

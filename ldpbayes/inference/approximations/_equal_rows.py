@@ -82,7 +82,7 @@ def sketched_releases(problem: Problem) -> Problem | None:
             return None
         example, rng = problem.density.example(), np.random.default_rng(0)
         points = [jax.tree.map(lambda x: rng.uniform(-2, 2, x.shape), example) for _ in range(MIN_COMPARED_POINTS)]
-        ours, theirs = ([*map(_laws(part, example), points)] for part in (density, problem.density))
+        ours, theirs = _at_points(_laws, (density, problem.density), points)
         close = functools.partial(np.allclose, rtol=MAX_ROUNDING_ERROR, atol=0, equal_nan=True)
         if all(jax.tree.leaves(jax.tree.map(close, ours, theirs))):
             sites = sites_of(density)
@@ -96,15 +96,17 @@ def _in_place(problem: Problem, density: Density, sites: dict[str, Site], report
     return dataclasses.replace(problem, density=density, sites=sites, fewer=report)
 
 
-def _laws(density: Density, example: Params) -> Callable[[Params], dict[str, Any]]:
-    """Laws by site at unconstrained parameters like the example; of records if the site is privatized."""
+def _at_points(function: Callable, densities: tuple[Density, Density], points: list[Params]) -> list[list[Any]]:
+    """Values of ``function(density, parameters)`` for both densities at all points."""
+    programs = [program_of("compared", functools.partial(function, density), points[0]) for density in densities]
+    return [[*map(program, points)] for program in programs]
 
-    def at(parameters: Params) -> dict[str, Any]:
-        sites = density.at(parameters).items()
-        laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
-        return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
 
-    return program_of("laws", at, example)
+def _laws(density: Density, parameters: Params) -> dict[str, Any]:
+    """Laws by site at unconstrained parameters; of records if the site is privatized."""
+    sites = density.at(parameters).items()
+    laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
+    return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:
@@ -171,23 +173,21 @@ class _Weighted(Messenger):
 
 def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bool:
     """Whether the log densities of all sites are equal up to rounding near the starts of chains."""
-    example = whole.start(key, strategy)
-    programs = [program_of("terms", functools.partial(_terms, part), example) for part in (counted, whole)]
-    agreed = list[bool]()
+    points = list[Params]()
     for subkey in jax.random.split(key, COMPARED_POINTS):
         flat, unravel = ravel_pytree(whole.start(subkey, strategy))
-        parameters = unravel(flat + COMPARED_POINTS_SD * jax.random.normal(subkey, flat.shape))
-        ours, theirs = (np.stack(list(program(parameters).values())) for program in programs)
-        if np.isfinite(theirs).all():
-            agreed.append(bool(np.all(np.abs(ours - theirs)[:, 0] <= MAX_ROUNDING_ERROR * theirs[:, 1])))
-    return len(agreed) >= MIN_COMPARED_POINTS and all(agreed)
+        points.append(unravel(flat + COMPARED_POINTS_SD * jax.random.normal(subkey, flat.shape)))
+    ours, theirs = (np.array(values) for values in _at_points(_terms, (counted, whole), points))  # (points, sites, 2)
+    finite = np.isfinite(theirs).all(axis=(1, 2))
+    close = np.abs(ours - theirs)[..., 0] <= MAX_ROUNDING_ERROR * theirs[..., 1]
+    return bool(np.sum(finite) >= MIN_COMPARED_POINTS and np.all(close[finite]))
 
 
-def _terms(density: Density, parameters: Params) -> dict[str, Array]:
-    """Sums of log p and of |log p| by site, at unconstrained parameters."""
-    terms = {}
-    for name, site in density.at(parameters).items():
+def _terms(density: Density, parameters: Params) -> Array:
+    """Sums of log p and of |log p| (sites, 2), at unconstrained parameters."""
+    terms = list[Array]()
+    for site in density.at(parameters).values():
         if site["type"] == "sample":
             log_prob = site["fn"].log_prob(site["value"]) * (1.0 if site["scale"] is None else site["scale"])
-            terms[name] = jnp.stack([jnp.sum(log_prob), jnp.sum(jnp.abs(log_prob))])
-    return terms
+            terms.append(jnp.stack([jnp.sum(log_prob), jnp.sum(jnp.abs(log_prob))]))
+    return jnp.stack(terms)

@@ -90,12 +90,6 @@ _SCALES: dict[Any, _Scale] = {
 }
 
 
-def _scale(law: Any, parameter: str) -> _Scale | None:
-    constraint = law.arg_constraints[parameter]
-    number = not (constraint.event_dim or constraint.is_discrete)
-    return _SCALES.get(parameter, _SCALES.get(ends_of(constraint)) if number else None)
-
-
 @pytree_dataclass(eq=False)
 class Tables:
     """Log-likelihoods of records as functions of a number each: polynomials on pieces of equal width from `low`."""
@@ -186,7 +180,9 @@ class TabulatedSite:
         if len(fields) != 1 or depends(lambda site: constants(site)[1:]):
             raise NoTable(f"a record sees the parameters through {len(fields)} numbers of its law, or others")
         (parameter,) = fields
-        scale = _scale(base, parameter)
+        constraint = base.arg_constraints[parameter]
+        bounds = None if constraint.event_dim or constraint.is_discrete else ends_of(constraint)
+        scale = _SCALES.get(parameter, _SCALES.get(bounds))
         if scale is None:
             raise NoTable("a parameter of the law of a record is no number")
         constant = jax.jit(lambda values: constants(density.at(values)[name]))(parameters)
