@@ -436,7 +436,7 @@ class NumpyroChains:
 
     measure = staticmethod(Density.log_likelihood)
     density: Density
-    sampling: "Sampling"
+    sampling: Sampling
 
     @functools.cached_property
     def example(self) -> Params:

@@ -26,8 +26,6 @@ import functools
 import hashlib
 import itertools
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -285,20 +283,17 @@ def unstacked(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 MAX_KEPT_PROGRAMS = 64  # programs that are kept, those last used
-_kept: OrderedDict[tuple, Any] = OrderedDict()
-_lock = threading.Lock()
+
+
+@functools.lru_cache(MAX_KEPT_PROGRAMS)
+def _place(key: tuple) -> list[Any]:
+    """An empty list at first, for what is kept by this key."""
+    return []
 
 
 def kept(key: tuple, build: Callable[[], Any]) -> Any:
     """What ``build()`` returned when it was called first for this key and under these settings of JAX."""
-    key = (*key, *(str(getattr(jax.config, f"jax_{name}")) for name in _SETTINGS))
-    with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-    program = build()  # outside the lock; where two threads build at once, the first one's program is kept
-    with _lock:
-        program = _kept.setdefault(key, program)
-        while len(_kept) > MAX_KEPT_PROGRAMS:
-            _kept.popitem(last=False)
-        return program
+    place = _place((*key, *(str(getattr(jax.config, f"jax_{name}")) for name in _SETTINGS)))
+    if not place:
+        place.append(build())  # where two threads build at once, the first one's program is kept
+    return place[0]
