@@ -3,6 +3,7 @@
 import functools
 import inspect
 import itertools
+import operator
 import os
 import sys
 import threading
@@ -523,4 +524,4 @@ def _potential(gradient: Callable, arrays: PyTree) -> Callable:
 
 
 def _recorded(state: Any) -> tuple[Params, Params]:
-    return state.z, {name: functools.reduce(getattr, name.split("."), state) for name in STATISTICS}
+    return state.z, {name: operator.attrgetter(name)(state) for name in STATISTICS}

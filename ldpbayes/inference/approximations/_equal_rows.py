@@ -52,8 +52,7 @@ def equal_rows_once(problem: Problem, strategy: Callable, key: Key) -> Problem |
     if all(type(data) is Release for data in density.data):
         for size in sorted(sizes, reverse=True):
             # A model may do anything with its arguments, and fail or warn if these are fewer.
-            with contextlib.suppress(Exception), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
                 counted, rows = _counted(density, sites, size)
                 sites_now = sites_of(counted)
                 fewer = any(sites_now[name].rows < site.rows for name, site in sites.items())
@@ -75,8 +74,7 @@ def sketched_releases(problem: Problem) -> Problem | None:
         return sketch if MIN_RECORDS_A_ROW * np.size(sketch.weights) <= data.count else data
 
     # A model may do anything with its arguments, and fail or warn with a sketch, as it does for laws of each record.
-    with contextlib.suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
         density = problem.density.replace_data(sketched)
         if all(one is other for one, other in zip(density.data, problem.density.data, strict=True)):
             return None

@@ -311,8 +311,7 @@ def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> PosteriorMo
         return scipy.optimize.minimize(potential, start, jac=True, method="BFGS", options=options)
 
     # SciPy warns of a search that ends early; its end is judged below.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         ends = sorted(in_threads(search, starts), key=lambda end: end.fun)
     if not np.isfinite(ends[0].fun):
         raise NoExpansion(f"the posterior density is zero or undefined at all {len(starts)} starting points")
