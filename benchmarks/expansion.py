@@ -328,7 +328,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.row:
         watch(Chains, "run", RUNS, lambda made: int(made[1]["num_steps"].sum()))
-        watch(SplitModel, "_passes", PASSES, len)
+        watch(SplitModel, "_passes", PASSES, lambda made: len(jax.tree.leaves(made)[0]))
         name, size, count = arguments.row.split("-")
         print(json.dumps(ROWS[arguments.section](name, int(size), int(count), *json.loads(arguments.more))))
         return

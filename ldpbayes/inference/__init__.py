@@ -5,9 +5,9 @@ from ldpbayes.inference._fit import fit
 from ldpbayes.inference._handlers import observe, privatize, sharded
 from ldpbayes.inference._joint import observe_jointly
 from ldpbayes.inference._predict import predict
-from ldpbayes.inference._sampler import Sampler
 from ldpbayes.inference.approximations.polynomial import Expansion, expand
 from ldpbayes.inference.approximations.surrogates import ExpansionWarning, LikelihoodWarning, SketchWarning
+from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.model import Model
 from ldpbayes.inference.result import ConvergenceWarning
 

@@ -14,11 +14,10 @@ from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import ExpandedSketch, Release, Sketch
 from ldpbayes.inference._generated import generator, log_likelihoods, released, replicates
-from ldpbayes.inference._sampler import Sampler, largest_depth
 from ldpbayes.inference.approximations import surrogate_of
 from ldpbayes.inference.approximations.polynomial import Expansion
 from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning, sample
-from ldpbayes.inference.chains import some_draws
+from ldpbayes.inference.chains import Sampler, largest_depth, some_draws
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.model import check_call
@@ -141,12 +140,10 @@ def fit(
     """
     options = {name: kwargs.pop(name) for name in SAMPLER_FIELDS & {*kwargs}}
     sampler = dataclasses.replace(sampler or Sampler(), **options)
-    expansion = expand if isinstance(expand, Expansion) else None
-    expand = None if expansion is not None else expand
-    if expand not in (None, True, False):
+    if expand not in (None, True, False) and not isinstance(expand, Expansion):
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     check_call(model, args, kwargs, inspect.signature(fit).parameters)
-    problem = problem_of(model, args, kwargs, expand, expansion, dims, coords, same_people, different_people)
+    problem = problem_of(model, args, kwargs, expand, dims, coords, same_people, different_people)
     density = problem.density
     with jax.enable_x64(True):
         requested: dict[str, Callable] = {"posterior_predictive": replicates} if posterior_predictive else {}

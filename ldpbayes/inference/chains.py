@@ -1,9 +1,9 @@
-"""Chains, their progress bar, and how they are run."""
+"""How a posterior is sampled: the options of `fit`, chains, and their progress bar."""
 
-import contextlib
 import functools
 import inspect
 import itertools
+import operator
 import os
 import sys
 import threading
@@ -11,23 +11,133 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.infer import HMC, MCMC
+from numpyro.infer import HMC, MCMC, NUTS
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo, initialize_model
 from scipy.optimize import minimize
 from tqdm.auto import tqdm
 
+from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked
 from ldpbayes._core.types import Array, Key, Params, PyTree
-from ldpbayes.inference.compiled_programs import Program, Traced, kept, trace
+from ldpbayes.inference.compiled_programs import Program, Traced, kept, stacked, trace, unstacked
 from ldpbayes.inference.density import RUNNING, Density
+from ldpbayes.inference.problem import Problem
 from ldpbayes.numerics.arrays import evenly_spaced
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one posterior is sampled: a kernel that was made for its model, numbers of draws, and random keys."""
+
+    kernel: Any
+    seed: int  # of integrals, and of the key of chains
+    num_warmup: int
+    num_samples: int
+    num_chains: int
+    chain_method: str | None = None
+    progress_bar: bool = True
+    outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
+    chains_because: str | None = None  # why chains sample; None if the posterior is integrated where that is possible
+    improper: bool = False  # whether a prior is
+
+    key = property(lambda self: jax.random.key(self.seed))
+    iterations = property(lambda self: self.num_chains * (self.num_warmup + self.num_samples))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """How `fit` samples a posterior. Each of these options can also be given to `fit` itself. Raises ValueError for a
+    wrong value, or an option of a kernel class beside a finished kernel.
+
+    Parameters
+    ----------
+    kernel : callable or numpyro.infer.mcmc.MCMCKernel
+        An MCMC kernel of NumPyro, or a function of the model that returns a kernel. A kernel, or any of the options
+        `chain_method`, `init_strategy`, `target_accept_prob`, `max_tree_depth` and `dense_mass`, gives chains. Default:
+        an integral for at most three unconstrained parameters, otherwise ``numpyro.infer.NUTS``.
+    num_warmup, num_samples, num_chains : int
+        For each chain: the number of warm-up iterations, which are discarded, and the number of draws. And the number
+        of chains. An integral has no warm-up, but its draws have the axis of chains.
+    chain_method : {"threads", "vectorized"}, optional
+        How several chains of HMC or NUTS run at the same time: each in its own thread (default on a CPU), or all in one
+        vectorized program (default on an accelerator). Both give the same draws, up to rounding errors.
+    init_strategy : callable, optional
+        A function of NumPyro that chooses the starting point of each chain. Default: ``numpyro.infer.init_to_uniform``.
+    target_accept_prob : float, optional
+        The acceptance probability for which the warm-up adapts the step size of HMC or NUTS. Default: 0.8.
+    max_tree_depth : int or pair of int, optional
+        Only for NUTS: the largest number of doublings of a trajectory, or a pair for the warm-up and the draws after
+        it. Default: 10.
+    dense_mass : bool or list of tuple of str, optional
+        The mass matrix of HMC or NUTS: diagonal (False, the default), full (True), or with correlations only between
+        sites in the same tuple, as in ``[("mu", "sigma")]``.
+    progress_bar : bool
+        Whether `fit` shows its progress: by a bar, or by lines of text if stderr is redirected to a file.
+
+    Examples
+    --------
+    >>> import ldpbayes as ldp
+    >>> short = ldp.inference.Sampler(num_warmup=200, num_samples=200, progress_bar=False)
+    >>> release = ldp.Release([1, 0, 1] * 60, ldp.RandomizedResponse(epsilon=1.0))
+    >>> ldp.fit(ldp.models.warner(), release, sampler=short).posterior["theta"].shape
+    (4, 200)
+    """
+
+    kernel: Any = None
+    num_warmup: int = 1000
+    num_samples: int = 1000
+    num_chains: int = 4
+    chain_method: Literal["threads", "vectorized"] | None = None
+    init_strategy: Callable | None = None
+    target_accept_prob: float | None = None
+    max_tree_depth: int | tuple[int, int] | None = None
+    dense_mass: bool | Sequence[tuple[str, ...]] | None = None
+    progress_bar: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_warmup", 0), ("num_samples", 1), ("num_chains", 1)):
+            object.__setattr__(self, name, at_least(least, name, getattr(self, name)))
+        if self.chain_method not in (None, "threads", "vectorized"):
+            raise ValueError(f"chain_method must be 'threads', 'vectorized' or None, got {self.chain_method!r}")
+        if self._options and self.kernel is not None and not callable(self.kernel):
+            options = " and ".join(self._options)
+            raise ValueError(f"{options}: pass a kernel class, or give these options to the kernel itself")
+        if self.target_accept_prob is not None:
+            checked("target_accept_prob", self.target_accept_prob, *ONE_INSIDE_0_1)
+        depth = self.max_tree_depth
+        for number in depth if isinstance(depth, tuple) else [depth] if depth is not None else []:
+            at_least(1, "max_tree_depth", number)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        names = "init_strategy", "target_accept_prob", "max_tree_depth", "dense_mass"
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def for_problem(self, problem: Problem, seed: int) -> Sampling:
+        """Make the kernel for a problem. ValueError if the kernel or its options do not fit the problem."""
+        blocks, options = self.dense_mass, self._options
+        if isinstance(blocks, Sequence) and not all(isinstance(b, tuple) and {*b} <= problem.sampled for b in blocks):
+            raise ValueError(f"dense_mass must be True, False or tuples of {sorted(problem.sampled)}, got {blocks!r}")
+        factory = self.kernel or NUTS
+        factory = functools.partial(factory, **options) if options else factory
+        kernel = factory(problem.density.model) if callable(factory) else factory
+        plain = type(kernel) in (HMC, NUTS) and kernel.model is not None and problem.plain
+        if not plain and problem.expand:
+            needs = "expand= needs HMC or NUTS, and a model without discrete sites"
+            raise ValueError(f"{needs}; got kernel {self.kernel!r}")
+        chosen = self.kernel is not None or bool(options) or self.chain_method is not None
+        why = "a kernel or its options were given" if chosen else None if plain else "sites are discrete or subsampled"
+        numbers = self.num_warmup, self.num_samples, self.num_chains
+        outside, how = None if plain else factory, (self.chain_method, self.progress_bar)
+        return Sampling(kernel, seed, *numbers, *how, outside, why, problem.improper)
+
 
 FIRST_LINE_SECONDS = 10.0  # seconds until a file has its first line; the time doubles from line to line
 MAX_SECONDS_BETWEEN_LINES = 300.0  # seconds between lines at most
@@ -96,18 +206,19 @@ MIN_GAIN_NATS = 10.0  # nats that a step downhill gains at least
 MAX_STARTS = 100  # points at which a chain may try to start
 
 
+DensityOf: TypeAlias = Callable[[PyTree], Density]
+"""The density of an entry of data that differ in arrays alone, such as those of a study."""
+
+
 class Positions:
     """Densities as functions of positions: ``density`` of entries of ``data``, one for all chains or for each."""
 
     measure = staticmethod(Density.potential)  # of positions
     forward = False  # whether gradients are computed forwards
 
-    def __init__(
-        self, density: Callable[[PyTree], Density], data: Sequence[PyTree], chains: int, num_samples: int
-    ) -> None:
-        self._density, self._data, self._count, self._num_samples = density, data, chains, num_samples
-        shapes = jax.eval_shape(density(data[0]).start, jax.random.key(0))
-        self.example = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    def __init__(self, density: DensityOf, data: Sequence[PyTree], num_samples: int) -> None:
+        self._density, self._data, self._num_samples = density, data, num_samples
+        self.example = density(data[0]).example()
         # Deterministic sites are those of all records.
         constraining, self._constants = self._traced(lambda d, u: (d.whole or d).constrained(u), self.example)
         draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_samples, *leaf.shape), leaf.dtype), self.example)
@@ -129,49 +240,43 @@ class Positions:
 
     def constrained(self, positions: Params) -> Params:
         """Samples of the latent and the deterministic sites at positions (chains, num_samples, ...)."""
-        chains = [{name: part[chain] for name, part in positions.items()} for chain in range(self._count)]
-        samples = map(self._constrained, itertools.cycle(self._constants), chains)
-        return jax.tree.map(lambda *parts: np.stack(parts), *samples)
+        return stacked(map(self._constrained, itertools.cycle(self._constants), unstacked(positions)))
 
     def potentials(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) of the first density and their gradients (m, n) at flat parameters, in the order of names."""
-        arrays = self._gradient[1][0]
-        program = self._slopes(arrays, ravel_pytree(self.example)[0])
-        values, gradients = zip(*(program(arrays, row) for row in rows), strict=True)
-        return np.array(values), np.stack(gradients)
+        return stacked(self._slopes(self._gradient[1][0], row) for row in rows)
 
-    def _slopes(self, arrays: PyTree, flat: Any) -> Program:
+    @functools.cached_property
+    def _slopes(self) -> Program:
         """(arrays, flat parameters) → the potential and its gradient; traced once for all data of one structure."""
-        (gradient, _), (_, unravel) = self._gradient, ravel_pytree(self.example)
+        (gradient, arrays), (flat, unravel) = self._gradient, ravel_pytree(self.example)
 
         def slope(arrays: PyTree, row: Array) -> tuple[Array, Array]:
             value, slopes = gradient(arrays, unravel(row))
             return value, ravel_pytree(slopes)[0]
 
-        return gradient.program("slopes", slope, arrays, flat)
+        return gradient.program("slopes", slope, arrays[0], flat)
 
 
 class Chains(Positions):
     """Chains of an HMC or NUTS kernel, which `run` continues. Draws depend on the keys (chains,), not on the method."""
 
     def __init__(
-        self,
-        density: Callable[[PyTree], Density],
-        kernel: Any,
-        keys: Key,
-        num_warmup: int,
-        num_samples: int,
-        chain_method: str | None = None,
-        data: Sequence[PyTree] = ((),),
+        self, density: DensityOf, sampling: Sampling, keys: Key | None = None, data: Sequence[PyTree] = ((),)
     ) -> None:
-        super().__init__(density, data, len(keys), num_samples)
+        if keys is None:  # folding the chain's number in makes its draws independent of how many chains there are
+            keys = jax.vmap(functools.partial(jax.random.fold_in, sampling.key))(jnp.arange(sampling.num_chains))
+        super().__init__(density, data, sampling.num_samples)
+        kernel, num_warmup, chain_method = sampling.kernel, sampling.num_warmup, sampling.chain_method
         self._kernel, self._keys, self._warmup = kernel, keys, num_warmup
         self._vectorized = chain_method == "vectorized" if chain_method else jax.default_backend() != "cpu"
         self.forward = kernel._forward_mode_differentiation  # for models with loops that have no reverse mode
-        starting = self._traced(lambda density, key: density.start(key, kernel._init_strategy), keys[0])
-        self._starting, start_arrays = starting
-        gradient, slope_arrays = self._gradient
-        self._arrays = list(zip(start_arrays, slope_arrays, strict=True))
+        self._starting, starting = self._traced(lambda part, key: part.start(key, kernel._init_strategy), keys[0])
+        gradient, slopes = self._gradient
+        arrays = [*zip(starting, slopes, strict=True)]
+        # What runs at once: a chain, or all if they are vectorised; with their keys and arrays.
+        self._lanes = [self._spread(arrays)] if self._vectorized else [*zip(keys, itertools.cycle(arrays))]
+        self._states: list[Any] = [None] * len(self._lanes)
         options = _hmc_options(kernel, self.example)
         dimensions = sum(leaf.size for leaf in self.example.values())
         self._rows = max(1, min(MAX_ITERATIONS_OF_A_CALL, MAX_BYTES_OF_A_CALL // (8 * (dimensions + len(STATISTICS)))))
@@ -181,7 +286,6 @@ class Chains(Positions):
         spread = (len(keys), len(data), tuple(jax.devices())) if self._vectorized else ()
         key = self._starting.key, gradient.key, *algorithm, *spread
         self._begin, self._advance = kept(key, functools.partial(self._compiled, options))
-        self._states: list[Any] = [None] if self._vectorized else [None] * len(keys)
 
     def _compiled(self, options: dict[str, Any]) -> tuple[Program, Program]:
         """Programs of a chain's start, (key, arrays) → state, and iterations, (state, arrays, count) → state, draws."""
@@ -197,14 +301,16 @@ class Chains(Positions):
                 position = starting(arrays[0], subkey)
                 value, slope = gradient(arrays[1], position)
                 finite = jnp.isfinite(value) & jnp.isfinite(ravel_pytree(slope)[0]).all()
-                return tries + 1, key, position, value, slope, finite
+                return tries + 1, key, ParamInfo(position, value, slope), finite
+
+            def again(carry: tuple) -> Array:
+                tries, *_, finite = carry
+                return (tries < MAX_STARTS) & ~finite
 
             nothing = jax.tree.map(jnp.zeros_like, example)
-            first = 0, key, nothing, 0.0, nothing, False
-            *_, key, position, value, slope, finite = lax.while_loop(
-                lambda carry: (carry[0] < MAX_STARTS) & ~carry[-1], attempt, first
-            )
-            return initial(ParamInfo(position, value, slope), rng_key=key, model_args=(arrays[1],)), finite
+            first = 0, key, ParamInfo(nothing, 0.0, nothing), False
+            _, key, start, finite = lax.while_loop(again, attempt, first)
+            return initial(start, rng_key=key, model_args=(arrays[1],)), finite
 
         def advance(state: Any, arrays: PyTree, count: Array) -> PyTree:
             # NumPyro's `hmc` keeps the options of the last start for its iterations; XLA removes this one, unused.
@@ -219,10 +325,10 @@ class Chains(Positions):
 
             return lax.fori_loop(0, count, step, (state, empty))
 
-        (keys, arrays), count = self._inputs(0), jnp.zeros((), int)
+        (keys, arrays), count = self._lanes[0], jnp.zeros((), int)
         placed: dict[str, Any] = {}
         if self._vectorized:
-            axis = None if len(self._arrays) == 1 else 0
+            axis = None if len(self._data) == 1 else 0
             begin, advance = jax.vmap(begin, (0, axis)), jax.vmap(advance, (0, axis, None))
             placed["out_shardings"] = keys.sharding
         state, _ = jax.eval_shape(begin, keys, arrays)
@@ -233,25 +339,23 @@ class Chains(Positions):
         advancing = Program(advance, state, arrays[1], count, **placed)
         return Program(begin, keys, arrays, **placed), advancing
 
-    def _inputs(self, index: int) -> tuple[Key, PyTree]:
-        """Key and arrays of one chain, or of all chains if they are vectorised."""
-        if not self._vectorized:
-            return self._keys[index], self._arrays[index % len(self._arrays)]
+    def _spread(self, arrays: list[PyTree]) -> tuple[Key, PyTree]:
+        """Keys and arrays of all chains, spread over the devices."""
         devices = jax.devices()
         while len(self._keys) % len(devices):  # each device gets the same number of chains
             devices = devices[:-1]
         mesh, spec = jax.sharding.Mesh(np.array(devices), ("chains",)), jax.sharding.PartitionSpec
         by_chain, replicated = (jax.sharding.NamedSharding(mesh, axes) for axes in (spec("chains"), spec()))
         keys = jax.device_put(self._keys, by_chain)
-        if len(self._arrays) == 1:
-            return keys, jax.device_put(self._arrays[0], replicated)
-        return keys, jax.device_put(jax.tree.map(lambda *parts: jnp.stack(parts), *self._arrays), by_chain)
+        if len(arrays) == 1:
+            return keys, jax.device_put(arrays[0], replicated)
+        return keys, jax.device_put(jax.tree.map(lambda *parts: jnp.stack(parts), *arrays), by_chain)
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
         """Unconstrained positions by site and statistics by name, (chains, iterations, ...), of further iterations."""
-        stop, count = threading.Event(), len(self._states)
+        stop, count = threading.Event(), len(self._lanes)
         pool = ThreadPoolExecutor(min(count, os.cpu_count() or 1), "ldpbayes-chain")
-        futures = [pool.submit(self._run_chain, iterations, stop, bar, index) for index in range(count)]
+        futures = [pool.submit(self._run_lane, iterations, stop, bar, index) for index in range(count)]
         try:
             waiting = set(futures)
             while waiting:
@@ -265,23 +369,23 @@ class Chains(Positions):
             # Threads that wait for the compiler are not waited for, so that an interrupt is answered at once.
             pool.shutdown(wait=self._advance.ready(), cancel_futures=True)
         draws = [future.result() for future in futures]
-        return draws[0] if self._vectorized else jax.tree.map(lambda *parts: np.stack(parts), *draws)
+        return draws[0] if self._vectorized else stacked(draws)
 
     def warm_up(self, bar: Bar | None = None) -> Params:
         """Positions of the second half of the warm-up."""
         positions, _ = self.run(self._warmup, bar)
         return {name: values[:, self._warmup // 2 :] for name, values in positions.items()}
 
-    def _run_chain(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
+    def _run_lane(self, iterations: int, stop: threading.Event, bar: Bar | None, index: int) -> tuple[Params, Params]:
+        keys, arrays = self._lanes[index]
         with jax.enable_x64(True):
-            keys, arrays = self._inputs(index)
             if self._states[index] is None:
                 self._states[index], finite = self._begin(keys, arrays)
                 if not np.all(finite):
                     self._raise_no_start(index)
                 if np.max(self._states[index].potential_energy) > STEEP_START_NATS:
-                    self._states[index] = self._descended(self._states[index], arrays[1])
-            axis, done, length = int(self._vectorized), 0, 1
+                    self._states[index] = self._descended(self._states[index], index)
+            axis, done, length = keys.ndim, 0, 1
             parts: list[Any] = []
             while done < iterations and not stop.is_set():
                 count = min(length, iterations - done, self._rows)
@@ -289,38 +393,33 @@ class Chains(Positions):
                 self._states[index], draws = self._advance(self._states[index], arrays[1], jnp.asarray(count))
                 parts.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf).take(range(n), axis), draws))
                 seconds = time.perf_counter() - start
-                chains = len(self._keys) if self._vectorized else 1
                 # The first call may have waited for the compiler.
-                timed = (np.sum(parts[-1][1]["num_steps"]) / chains, seconds) if done else (0.0, 0.0)
+                timed = (np.sum(parts[-1][1]["num_steps"]) / keys.size, seconds) if done else (0.0, 0.0)
                 length = max(1, min(self._rows, int(4 * length), int(count * CALL_SECONDS / seconds)))
                 done += count
                 if bar:
-                    bar.add(count * chains, *timed)
+                    bar.add(count * keys.size, *timed)
             return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis), *parts) if parts else ({}, {})
 
-    def _descended(self, state: Any, arrays: PyTree) -> Any:
+    def _descended(self, state: Any, index: int) -> Any:
         """States moved downhill until a step gains little: from far away, a chain would need its whole warm-up."""
         if not self._vectorized:
-            return state._replace(**self._downhill(state.z, float(state.potential_energy), arrays))
-        shared, lowered = len(self._arrays) == 1, []
-        for i, value in enumerate(np.asarray(state.potential_energy)):
-            z, of_chain = jax.tree.map(lambda leaf, i=i: leaf[i], (state.z, () if shared else arrays))
-            lowered.append(self._downhill(z, float(value), arrays if shared else of_chain))
-        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *lowered)
-        return state._replace(**jax.device_put(stacked, self._inputs(0)[0].sharding))
+            return state._replace(**self._downhill(index, state.z, float(state.potential_energy)))
+        starts = enumerate(zip(unstacked(state.z), state.potential_energy, strict=True))
+        lowered = stacked(self._downhill(chain, z, float(value)) for chain, (z, value) in starts)
+        return state._replace(**jax.device_put(lowered, self._lanes[0][0].sharding))
 
-    def _downhill(self, z: Params, start: float, arrays: PyTree) -> dict[str, Any]:
-        flat, unravel = ravel_pytree(z)
-        slopes = self._slopes(arrays, flat)
+    def _downhill(self, index: int, z: Params, start: float) -> dict[str, Any]:
+        arrays, (flat, unravel) = self._gradient[1][index % len(self._data)], ravel_pytree(z)
 
         def value_and_gradient(row: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = slopes(arrays, row)
+            value, gradient = self._slopes(arrays, row)
             return (float(value), np.asarray(gradient)) if np.isfinite(value) else (np.inf, np.zeros(len(row)))
 
         row: Any = np.asarray(flat)
         end = minimize(value_and_gradient, row, jac=True, method="L-BFGS-B", options={"ftol": MIN_GAIN_NATS / start})
         best = end.x if end.fun < start else row
-        value, gradient = slopes(arrays, best)
+        value, gradient = self._slopes(arrays, best)
         return {"z": unravel(best), "potential_energy": value, "z_grad": unravel(gradient)}
 
     def _raise_no_start(self, index: int) -> None:
@@ -338,7 +437,7 @@ class NumpyroChains:
 
     measure = staticmethod(Density.log_likelihood)
     density: Density
-    sampling: "Sampling"
+    sampling: Sampling
 
     @functools.cached_property
     def example(self) -> Params:
@@ -351,9 +450,9 @@ class NumpyroChains:
         sampling, density = self.sampling, self.density
         kernel, model, args, kwargs = sampling.outside, density.model, density.args, density.kwargs
         parts, structure = jax.tree.flatten((args, kwargs))
-        arrays = [leaf for data in density.data for leaf in jax.tree.leaves(data)]
-        ours = {id(leaf) for leaf in arrays if getattr(leaf, "nbytes", 0) > MAX_CONSTANT_BYTES}
-        large = [i for i, leaf in enumerate(parts) if id(leaf) in ours]
+        ours = {id(leaf) for leaf in jax.tree.leaves(density.data)}
+        sizes = {i: getattr(part, "nbytes", 0) for i, part in enumerate(parts) if id(part) in ours}
+        large = [i for i, size in sizes.items() if size > MAX_CONSTANT_BYTES]
         if large and callable(kernel):
             # XLA copies constants of a compiled function several times and may evaluate what they are in for minutes.
             def model_of_arrays(arrays: dict[int, Array]) -> Any:
@@ -383,36 +482,9 @@ class NumpyroChains:
         return positions
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How one posterior is sampled: a kernel that was made for its model, numbers of draws, and random keys."""
-
-    kernel: Any
-    key: Key
-    num_warmup: int
-    num_samples: int
-    num_chains: int
-    chain_method: str | None = None
-    progress_bar: bool = True
-    outside: Any = None  # the kernel, or what makes it for a model, if only NumPyro's own `MCMC` can run it
-    chains_because: str | None = None  # why chains sample; None if the posterior is integrated where that is possible
-    improper: bool = False  # whether a prior is
-    seed: int = 0  # of integrals, beside the key of chains
-
-    iterations = property(lambda self: self.num_chains * (self.num_warmup + self.num_samples))
-
-    def chains(self, density: Density) -> Chains | NumpyroChains:
-        if self.outside is not None:
-            return NumpyroChains(density, self)
-        # Folding the chain's number in makes its draws independent of how many chains there are.
-        keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(jnp.arange(self.num_chains))
-        return Chains(lambda _: density, self.kernel, keys, self.num_warmup, self.num_samples, self.chain_method)
-
-    def bar(self, faster: str | None = None, integrated: bool = False) -> contextlib.closing[Bar]:
-        """A context with the progress bar of all chains, or of evaluations; NumPyro's `MCMC` has its own."""
-        if integrated:
-            return contextlib.closing(Bar(None, self.progress_bar, desc="integrating", unit=" evaluations"))
-        return contextlib.closing(Bar(self.iterations, self.progress_bar and self.outside is None, faster=faster))
+def largest_depth(kernel: Any) -> float:
+    """Doublings of a trajectory after the warm-up, at most."""
+    return np.ravel(kernel._max_tree_depth)[-1] if isinstance(kernel, NUTS) else np.inf
 
 
 def flat_rows(positions: Params, example: Params) -> np.ndarray:
@@ -452,4 +524,4 @@ def _potential(gradient: Callable, arrays: PyTree) -> Callable:
 
 
 def _recorded(state: Any) -> tuple[Params, Params]:
-    return state.z, {name: functools.reduce(getattr, name.split("."), state) for name in STATISTICS}
+    return state.z, {name: operator.attrgetter(name)(state) for name in STATISTICS}

@@ -26,8 +26,6 @@ import functools
 import hashlib
 import itertools
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -83,15 +81,14 @@ def _key(jaxpr: Any, *trees: Any) -> tuple:
             add("{", *map(text, getattr(value, "consts", ())))
             describe(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
             return "}"
-        if isinstance(value, (tuple, list)):
-            return f"{type(value).__name__}({','.join(map(text, value))})"
-        if isinstance(value, dict):
-            return f"dict({','.join(f'{text(k)}:{text(v)}' for k, v in value.items())})"
+        if isinstance(value, (tuple, list, dict)):
+            parts = value.items() if isinstance(value, dict) else value
+            return f"{type(value).__name__}({','.join(map(text, parts))})"
         if type(value) in _SCALARS or isinstance(value, (np.dtype, type)):
             return f"{type(value).__qualname__} {value!r}"
         if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             return f"{value.dtype} {text(jax.random.key_data(value))}"
-        if isinstance(value, (np.ndarray, np.generic, jax.Array)) or hasattr(value, "__array__"):
+        if hasattr(value, "__array__"):
             array = np.asarray(value)
             return f"{array.dtype} {array.shape} {array.tobytes().hex()}"
         try:
@@ -173,8 +170,7 @@ def _extract(
         parts["consts"] = [None] * len(constants)
     jaxpr = jaxpr.replace(**parts, debug_info=names)
     # An array that several entries of the data share is copied once.
-    distinct = {id(entry[var]): entry[var] for entry in arrays for var in constants}
-    placed = {identity: jax.device_put(array) for identity, array in distinct.items()}
+    placed = jax.device_put({id(entry[var]): entry[var] for entry in arrays for var in constants})
     needed_arrays = [tuple(placed[id(entry[var])] for var in constants) for entry in arrays]
     devices = tuple(array.sharding for array in needed_arrays[0])  # a program runs where its arrays are
     return Traced((*_key(jaxpr, *trees), devices), jaxpr, trees[1]), needed_arrays
@@ -276,21 +272,28 @@ def in_threads(function: Callable, items: Any) -> list[Any]:
         return list(pool.map(result, items))
 
 
+def stacked(trees: Iterable[PyTree]) -> Any:
+    """Pytrees of one structure as one of NumPy arrays, with a new first axis."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def unstacked(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries on the first axis of all arrays, by name: the inverse of `stacked`."""
+    return [dict(zip(arrays, entries, strict=True)) for entries in zip(*arrays.values(), strict=True)]
+
+
 MAX_KEPT_PROGRAMS = 64  # programs that are kept, those last used
-_kept: OrderedDict[tuple, Any] = OrderedDict()
-_lock = threading.Lock()
+
+
+@functools.lru_cache(MAX_KEPT_PROGRAMS)
+def _place(key: tuple) -> list[Any]:
+    """An empty list at first, for what is kept by this key."""
+    return []
 
 
 def kept(key: tuple, build: Callable[[], Any]) -> Any:
     """What ``build()`` returned when it was called first for this key and under these settings of JAX."""
-    key = (*key, *(str(getattr(jax.config, f"jax_{name}")) for name in _SETTINGS))
-    with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-    program = build()  # outside the lock; where two threads build at once, the first one's program is kept
-    with _lock:
-        program = _kept.setdefault(key, program)
-        while len(_kept) > MAX_KEPT_PROGRAMS:
-            _kept.popitem(last=False)
-        return program
+    place = _place((*key, *(str(getattr(jax.config, f"jax_{name}")) for name in _SETTINGS)))
+    if not place:
+        place.append(build())  # where two threads build at once, the first one's program is kept
+    return place[0]

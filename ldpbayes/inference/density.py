@@ -78,7 +78,7 @@ class Density:
     model: Model
     args: tuple
     kwargs: dict[str, Any]
-    # the density of all records, if equal ones count once in this one
+    # the density of all records, if equal ones count once in this one, or tables stand for their likelihoods
     whole: "Density | None" = field(default=None, kw_only=True)
 
     # The releases and sketches among the arguments, in their order there.
@@ -94,6 +94,10 @@ class Density:
         """Sites of one run of ``model``, a version of this model under further handlers."""
         with RUNNING:
             return numpyro.handlers.trace(model).get_trace(*self.args, **self.kwargs)
+
+    def at(self, parameters: Params) -> dict[str, Message]:
+        """Sites of one run with these unconstrained values of the latent sites."""
+        return self.trace(given(self.model, parameters, parameters))
 
     def run(self, key: Key, strategy: Callable = init_to_uniform) -> dict[str, Message]:
         """Sites of one run, with latent values by a strategy of NumPyro: an improper prior gives no draws."""
@@ -111,6 +115,11 @@ class Density:
                 with helpful_support_errors(site):
                     values[name] = biject_to(site["fn"].support).inv(site["value"])
         return values
+
+    def example(self, strategy: Callable = init_to_uniform) -> Params:
+        """Zeros in the place of the values of `start`; nothing is computed."""
+        shapes = jax.eval_shape(lambda key: self.start(key, strategy), jax.random.key(0))
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
     def spread(self) -> tuple[Params, Params]:
         """Prior means and standard deviations of latent sites, unconstrained, to first order; NaN if unknown."""
@@ -194,8 +203,7 @@ def sites_of(density: Density, strategy: Callable = init_to_uniform) -> dict[str
             model = numpyro.handlers.seed(given(density.model, parameters, parameters), jax.random.key(0))
             return unwrapped(density.trace(model)[name]["fn"])[0].mechanism
 
-        example = jax.eval_shape(lambda key: density.start(key, strategy), jax.random.key(0))
-        (sampled,) = inputs_in_use(lambda values: jax.tree.leaves(mechanism(values)), example)
+        (sampled,) = inputs_in_use(lambda values: jax.tree.leaves(mechanism(values)), density.example(strategy))
         fixed = None if sampled or sites[name].release else mechanism(density.start(jax.random.key(0), strategy))
         sites[name] = sites[name]._replace(mechanism=fixed, sampled=(*sampled,))
     return sites

@@ -1,6 +1,7 @@
 """What `fit` is asked: the density of a model with its data, the sites, and what its posterior states beside draws."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import json
@@ -36,12 +37,12 @@ class Problem:
 
     density: Density
     sites: dict[str, Site]
-    expand: bool | None  # whether a polynomial is requested in place of the records; None if where it saves time
-    expansion: Any  # the `Expansion` to use, or None
+    expand: Any = None  # whether a polynomial replaces the records, or the `Expansion` to use; None: if it saves time
     axes: tuple[Params, Params, Params] = ({}, {}, {})  # `labels` of the result
     attrs: Params = field(default_factory=dict)  # of the result: the promises, and what predictions need
     fewer: Params = field(default_factory=dict)  # what stands in place of all records, if their rows are fewer here
 
+    expansion = property(lambda self: None if self.expand in (None, True, False) else self.expand)
     improper = property(lambda self: any(site.improper for site in self.sites.values()))
     plain = property(lambda self: all(site.plain for site in self.sites.values()))
     kinked = property(lambda self: any(site.kinked for site in self.sites.values()))  # panels cannot be coarser then
@@ -53,8 +54,7 @@ def problem_of(
     model: Model,
     args: tuple,
     kwargs: Params,
-    expand: bool | None,
-    expansion: Any,
+    expand: Any,
     dims: Mapping[str, Sequence[str]] | None,
     coords: Mapping[str, Any] | None,
     same_people: bool = False,
@@ -71,6 +71,8 @@ def problem_of(
         sites = sites_of(density)
     if not any(site.latent for site in sites.values()):
         raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
+    problem = Problem(density, sites, expand)
+    expansion = problem.expansion
     data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
     promised = [promise for part in data for promise in part.promises]
     # The releases of other shards count, too.
@@ -91,7 +93,7 @@ def problem_of(
     of_tables = [site.fixed for site in sites.values() if isinstance(site.release, NoisyTable)]
     if of_tables:
         attrs["uncertainty"] = UNCERTAINTY[all(of_tables)]
-    return Problem(density, sites, expand, expansion, axes, attrs)
+    return dataclasses.replace(problem, axes=axes, attrs=attrs)
 
 
 def data_of(model: Model, data: PyTree) -> list[Any]:

@@ -57,13 +57,13 @@ class ReplicatedFit:
             parts = [entry if isinstance(entry, tuple) else (entry,) for entry in data]
             columns, names = zip(*map(self._alike, zip(*parts, strict=True)), strict=True)
             sources, exact = [*zip(*columns, strict=True)], None
-            problem = Problem(Density(self._kernel.model, _argument(sources[0]), {}), {}, None, None)
+            problem = Problem(Density(self._kernel.model, _argument(sources[0]), {}), {})
             if len(columns) == 1 and isinstance(sources[0][0], PanelSketch):
                 problem = dataclasses.replace(problem, sites=sites_of(problem.density))
                 fewer = [coarser([sketch], problem.on_whole_numbers)[0] for sketch in columns[0]]
                 if not problem.kinked and fewer[0] is not columns[0][0]:
                     sources, exact = [(sketch,) for sketch in fewer], columns[0]
-            sampling = Sampling(self._kernel, key, *self._iterations, len(data), chains_because=self._chains_because)
+            sampling = Sampling(self._kernel, 0, *self._iterations, len(data), chains_because=self._chains_because)
             posteriors = ReplicatedPosteriors(problem, sampling, keys, sources, names, exact, bar)
             sample(posteriors)
             return posteriors.samples
@@ -109,12 +109,11 @@ class ReplicatedPosteriors(Surrogate):
             for parts in self.sources
         ]
         if not integrated:
-            numbers = sampling.num_warmup, sampling.num_samples
-            return Chains(self._density, sampling.kernel, self.keys, *numbers, data=data)
+            return Chains(self._density, sampling, self.keys, data)
         seeds = [*np.asarray(jax.random.key_data(self.keys))]
         integrals = Integrated(self._density, seeds, sampling.num_samples, data, coarse=True)
         try:
-            integrals.solve()
+            integrals.warm_up()
         except ImproperDensity as reason:  # one data set without an integral sends all to chains
             raise NotIntegrable(str(reason)) from None
         return integrals

@@ -33,7 +33,7 @@ def integral_of(model, *args):
 
     with jax.enable_x64(True):
         integral = Integrated(lambda _: density, [(0,)], BLOCK)
-        (cells,) = integral.solve()
+        (cells,) = integral.cells
     rows, weights = nodes_of(cells)
     return SimpleNamespace(
         nodes=constrained(rows),

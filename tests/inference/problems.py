@@ -12,7 +12,7 @@ from ldpbayes.inference.problem import Problem
 
 def problem_of(model, *args, expand=None):
     density = Density(model, args, {})
-    return Problem(density, sites_of(density), expand, None)
+    return Problem(density, sites_of(density), expand)
 
 
 class GivenUp(Exception):
@@ -26,7 +26,7 @@ def given_up(problem, sampling, why, report=None):
 
 def outcome(propose, kernel, problem, **numbers):
     """Draws of what is proposed for a problem; `GivenUp` if the records would be sampled."""
-    sampling = Sampling(kernel, jax.random.key(0), **numbers)
+    sampling = Sampling(kernel, 0, **numbers)
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
         for module in (_expanded, polynomial):
             patch.setattr(module, "records_instead", given_up)

@@ -18,7 +18,7 @@ import ldpbayes as ldp
 from ldpbayes.inference import chains as chains_module
 from ldpbayes.inference import compiled_programs as programs
 from ldpbayes.inference.approximations.panels import SKETCH_ADVICE, faster
-from ldpbayes.inference.chains import Bar, Chains
+from ldpbayes.inference.chains import Bar, Chains, Sampling
 from ldpbayes.inference.density import Density
 
 Y = np.random.default_rng(0).normal(1.0, 2.0, 50)
@@ -43,7 +43,8 @@ def keys_of(numbers):
 def chains(*data, kernel=NUTS, method="parallel", count=2, model=model, warmup=20, **options):
     data = data or (Y, ONE)
     kernel = kernel(model, **options)
-    return Chains(lambda _: Density(model, data, {}), kernel, keys_of(np.arange(count)), warmup, 10, method)
+    sampling = Sampling(kernel, 0, warmup, 10, count, method)
+    return Chains(lambda _: Density(model, data, {}), sampling, keys_of(np.arange(count)))
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ CASES = {
 def collapsed(model, args, kwargs=None):
     density = density_of(model, ldp.data.arrays_of_frames(args), kwargs or {})
     sites = sites_of(density)
-    fewer = equal_rows_once(Problem(density, sites, None, None), init_to_uniform, jax.random.key(0))
+    fewer = equal_rows_once(Problem(density, sites), init_to_uniform, jax.random.key(0))
     return density, *((fewer.density, fewer.sites, fewer.fewer) if fewer else (density, sites, {}))
 
 

@@ -18,7 +18,7 @@ import ldpbayes as ldp
 from ldpbayes.inference import compiled_programs as _programs
 from ldpbayes.inference import result as _reweight
 from ldpbayes.inference.approximations import _expanded, polynomial
-from ldpbayes.inference.approximations._cut import NoExpansion, cut_model
+from ldpbayes.inference.approximations.polynomial import NoExpansion, cut_model
 from ldpbayes.inference.density import Density, sites_of
 from ldpbayes.inference.result import resample, smoothed_weights
 from ldpbayes.models import clipped_gaussian, label_regression, oue_histogram, regional_histograms, warner

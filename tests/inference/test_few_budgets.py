@@ -74,7 +74,7 @@ def test_parts_of_sketches_by_code_have_the_log_likelihood_of_the_records():
 def replaced(model, *args):
     density = density_of(model, args, {})
     with jax.enable_x64(True):
-        fewer = sketched_releases(Problem(density, sites_of(density), None, None))
+        fewer = sketched_releases(Problem(density, sites_of(density)))
         return fewer.fewer if fewer else {}
 
 

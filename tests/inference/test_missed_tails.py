@@ -10,9 +10,8 @@ from numpyro.infer import NUTS
 
 import ldpbayes as ldp
 from ldpbayes.inference.approximations import polynomial
-from ldpbayes.inference.approximations._cut import NoExpansion
-from ldpbayes.inference.approximations._mode import find_mode
-from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, follow_rays, tail_errors
+from ldpbayes.inference.approximations._expanded import TAIL_TOLERANCE, follow_rays, tail_errors
+from ldpbayes.inference.approximations.polynomial import NoExpansion, find_mode
 from ldpbayes.numerics.polynomial import Frame, polynomial_of_slopes
 from tests.inference import problems
 from tests.inference.problems import GivenUp, problem_of

@@ -34,7 +34,7 @@ def areas(release, exposure, law=lambda exposure, effect: dist.Poisson(exposure 
 
 def site_of(model, *args):
     density = density_of(model, args, {})
-    parameters = jax.eval_shape(density.start, jax.random.key(0))
+    parameters = density.example()
     return density, _tabulated.TabulatedSite.of(density, "z", parameters)
 
 
@@ -77,14 +77,14 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
         tables, certified = site.tables()
         low, high = map(np.asarray, tables.ends)
         x = low + (high - low) * np.linspace(0.003, 0.997, 41)[:, None]
-        exact = site.at(x)
+        exact = site.at(x, np.arange(len(site.values)))
         errors = np.abs(np.asarray(looked_up(tables, x)) - exact)
     assert certified <= _tabulated.TABLES_ERROR_NATS
     # The certificate looks at the extremes of Chebyshev's polynomial: an error is that polynomial times a derivative
     # that varies over a piece, by less than a half.
     assert errors.max(axis=0).sum() <= 1.5 * certified + 1e-12 * np.abs(exact).max() * AREAS
     # A table ends where its likelihood is negligible, or where its parameter does.
-    ends = site.at(np.stack([low, high]))
+    ends = site.at(np.stack([low, high]), np.arange(len(site.values)))
     assert np.all(
         (ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH_NATS) | (np.stack([low, high]) == np.stack([low, high]))
     )
@@ -111,7 +111,7 @@ SOME = ldp.Release(
 
 
 def with_tables(density, tabulated):
-    return _tabulated.TabulatedRecords(Problem(density, {}, None, None), None, tabulated)
+    return _tabulated.TabulatedRecords(Problem(density, {}), None, tabulated)
 
 
 def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_looked_up():
@@ -119,16 +119,15 @@ def test_cells_without_a_table_are_computed_and_reported_and_the_others_are_look
         density, site = site_of(areas, SOME, EXPOSURE)
         tables, certified = site.tables()
         assert 0 < len(tables.others) < AREAS / 2 and certified <= _tabulated.TABLES_ERROR_NATS
-        surrogate = _tabulated.TabulatedRecords(
-            Problem(density, {}, None, None), None, {"z": (site, tables, certified)}
-        )
+        surrogate = _tabulated.TabulatedRecords(Problem(density, {}), None, {"z": (site, tables, certified)})
         effect = np.log((COUNTS + 0.5) / EXPOSURE)
         parameters = {"mean": np.array(-3.0), "spread": np.array(-0.7), "effect": effect}
         potentials = [jax.value_and_grad(each.potential) for each in (density, surrogate.density)]
         (exact, slope), (value, tabulated_slope) = jax.jit(lambda row: [each(row) for each in potentials])(parameters)
         assert abs(value - exact) <= _tabulated.TABLES_ERROR_NATS
         np.testing.assert_allclose(tabulated_slope["effect"], slope["effect"], atol=1e-4)
-        surrogate.prepare(types.SimpleNamespace(example=parameters))
+        surrogate.chains = types.SimpleNamespace(example=parameters)
+        surrogate.prepare()
         report = surrogate.judge({name: np.stack([each] * 2)[None] for name, each in parameters.items()})
     others = len(tables.others)
     assert report.entries()["others"] == others and report.count == AREAS - others
@@ -176,9 +175,7 @@ def test_equal_cells_under_one_law_count_once():
 def test_the_model_with_tables_has_the_log_density_of_the_model():
     with jax.enable_x64(True):
         density, site = site_of(areas, RELEASE, EXPOSURE)
-        tabulated = _tabulated.TabulatedRecords(
-            Problem(density, {}, None, None), None, {"z": (site, *site.tables())}
-        ).density
+        tabulated = _tabulated.TabulatedRecords(Problem(density, {}), None, {"z": (site, *site.tables())}).density
         for seed in range(3):
             near = np.log((COUNTS + 0.5) / EXPOSURE)
             effect = near + 0.2 * jax.random.normal(jax.random.key(seed), (AREAS,))
@@ -199,9 +196,7 @@ def test_masked_records_and_weights_count_as_in_the_model():
     with jax.enable_x64(True):
         density, site = site_of(masked, RELEASE, EXPOSURE)
         np.testing.assert_array_equal(site.weights, weight * keep)
-        tabulated = _tabulated.TabulatedRecords(
-            Problem(density, {}, None, None), None, {"z": (site, *site.tables())}
-        ).density
+        tabulated = _tabulated.TabulatedRecords(Problem(density, {}), None, {"z": (site, *site.tables())}).density
         parameters = {"mean": -2.0, "spread": 0.5, "effect": np.log((COUNTS + 0.5) / EXPOSURE)}
         value, exact = jax.jit(lambda row: (tabulated.potential(row), density.potential(row)))(parameters)
         assert abs(value - exact) <= _tabulated.TABLES_ERROR_NATS
@@ -266,7 +261,8 @@ def test_the_likelihoods_are_read_where_draws_lie_beyond_the_tables(monkeypatch)
             "effect": np.tile(np.linspace(-3.01, -2.99, 8)[:, None], AREAS)[None],
         }
         example = {name: each[0, 0] for name, each in positions.items()}
-        surrogate.prepare(types.SimpleNamespace(example=example))
+        surrogate.chains = types.SimpleNamespace(example=example)
+        surrogate.prepare()
         monkeypatch.setattr(_tabulated, "records_instead", given_up)
         with pytest.raises(GivenUp) as up:
             surrogate.judge(positions)

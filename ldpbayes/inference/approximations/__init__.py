@@ -13,5 +13,7 @@ WAYS = _expanded.propose, _tables.propose, polynomial.propose, panels.propose
 
 def surrogate_of(problem: Problem, sampling: Sampling) -> Surrogate:
     """The surrogate of the first way that takes a problem. Fewer rows in place of all records serve all ways."""
+    if sampling.outside is not None:  # kernels of other kinds sample the data as they are
+        return panels.propose(problem, sampling)
     problem = _equal_rows.reduced(problem, sampling)
     return next(surrogate for propose in WAYS if (surrogate := propose(problem, sampling)) is not None)

@@ -21,7 +21,7 @@ from ldpbayes.data import Release
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.chains import Sampling
 from ldpbayes.inference.compiled_programs import program_of
-from ldpbayes.inference.density import Density, Site, given, log_likelihood_shape, sites_of
+from ldpbayes.inference.density import Density, Site, log_likelihood_shape, sites_of
 from ldpbayes.inference.problem import Problem
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
@@ -37,8 +37,8 @@ MAX_ROUNDING_ERROR = 1e-9
 
 
 def reduced(problem: Problem, sampling: Sampling) -> Problem:
-    """The problem with fewer rows, or itself if rows differ, or if an expansion or NumPyro's `MCMC` needs all."""
-    if sampling.outside is not None or problem.expansion is not None:
+    """The problem with fewer rows, or itself if rows differ, or if an expansion needs all."""
+    if problem.expansion is not None:
         return problem
     sketched = sketched_releases(problem) if problem.expand is None else None
     return sketched or equal_rows_once(problem, sampling.kernel._init_strategy, sampling.key) or problem
@@ -52,8 +52,7 @@ def equal_rows_once(problem: Problem, strategy: Callable, key: Key) -> Problem |
     if all(type(data) is Release for data in density.data):
         for size in sorted(sizes, reverse=True):
             # A model may do anything with its arguments, and fail or warn if these are fewer.
-            with contextlib.suppress(Exception), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
                 counted, rows = _counted(density, sites, size)
                 sites_now = sites_of(counted)
                 fewer = any(sites_now[name].rows < site.rows for name, site in sites.items())
@@ -75,14 +74,13 @@ def sketched_releases(problem: Problem) -> Problem | None:
         return sketch if MIN_RECORDS_A_ROW * np.size(sketch.weights) <= data.count else data
 
     # A model may do anything with its arguments, and fail or warn with a sketch, as it does for laws of each record.
-    with contextlib.suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
         density = problem.density.replace_data(sketched)
         if all(one is other for one, other in zip(density.data, problem.density.data, strict=True)):
             return None
-        shapes, rng = jax.eval_shape(problem.density.start, jax.random.key(0)), np.random.default_rng(0)
-        points = [jax.tree.map(lambda leaf: rng.uniform(-2, 2, leaf.shape), shapes) for _ in range(MIN_COMPARED_POINTS)]
-        ours, theirs = ([*map(_laws(part, points[0]), points)] for part in (density, problem.density))
+        example, rng = problem.density.example(), np.random.default_rng(0)
+        points = [jax.tree.map(lambda x: rng.uniform(-2, 2, x.shape), example) for _ in range(MIN_COMPARED_POINTS)]
+        ours, theirs = _at_points(_laws, (density, problem.density), points)
         close = functools.partial(np.allclose, rtol=MAX_ROUNDING_ERROR, atol=0, equal_nan=True)
         if all(jax.tree.leaves(jax.tree.map(close, ours, theirs))):
             sites = sites_of(density)
@@ -96,15 +94,17 @@ def _in_place(problem: Problem, density: Density, sites: dict[str, Site], report
     return dataclasses.replace(problem, density=density, sites=sites, fewer=report)
 
 
-def _laws(density: Density, example: Params) -> Callable[[Params], dict[str, Any]]:
-    """Laws by site at unconstrained parameters like the example; of records if the site is privatized."""
+def _at_points(function: Callable, densities: tuple[Density, Density], points: list[Params]) -> list[list[Any]]:
+    """Values of ``function(density, parameters)`` for both densities at all points."""
+    programs = [program_of("compared", functools.partial(function, density), points[0]) for density in densities]
+    return [[*map(program, points)] for program in programs]
 
-    def at(parameters: Params) -> dict[str, Any]:
-        sites = density.trace(given(density.model, parameters, parameters)).items()
-        laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
-        return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
 
-    return program_of("laws", at, example)
+def _laws(density: Density, parameters: Params) -> dict[str, Any]:
+    """Laws by site at unconstrained parameters; of records if the site is privatized."""
+    sites = density.at(parameters).items()
+    laws = {name: unwrapped(site["fn"])[0] for name, site in sites if site["type"] == "sample"}
+    return {name: unexpanded(law.base_dist) if isinstance(law, Privatized) else law for name, law in laws.items()}
 
 
 def _counted(density: Density, sites: dict[str, Site], count: int) -> tuple[Density, int]:
@@ -171,23 +171,21 @@ class _Weighted(Messenger):
 
 def _agree(counted: Density, whole: Density, strategy: Callable, key: Key) -> bool:
     """Whether the log densities of all sites are equal up to rounding near the starts of chains."""
-    example = whole.start(key, strategy)
-    programs = [program_of("terms", functools.partial(_terms, part), example) for part in (counted, whole)]
-    agreed = list[bool]()
+    points = list[Params]()
     for subkey in jax.random.split(key, COMPARED_POINTS):
         flat, unravel = ravel_pytree(whole.start(subkey, strategy))
-        parameters = unravel(flat + COMPARED_POINTS_SD * jax.random.normal(subkey, flat.shape))
-        ours, theirs = (np.stack(list(program(parameters).values())) for program in programs)
-        if np.isfinite(theirs).all():
-            agreed.append(bool(np.all(np.abs(ours - theirs)[:, 0] <= MAX_ROUNDING_ERROR * theirs[:, 1])))
-    return len(agreed) >= MIN_COMPARED_POINTS and all(agreed)
+        points.append(unravel(flat + COMPARED_POINTS_SD * jax.random.normal(subkey, flat.shape)))
+    ours, theirs = (np.array(values) for values in _at_points(_terms, (counted, whole), points))  # (points, sites, 2)
+    finite = np.isfinite(theirs).all(axis=(1, 2))
+    close = np.abs(ours - theirs)[..., 0] <= MAX_ROUNDING_ERROR * theirs[..., 1]
+    return bool(np.sum(finite) >= MIN_COMPARED_POINTS and np.all(close[finite]))
 
 
-def _terms(density: Density, parameters: Params) -> dict[str, Array]:
-    """Sums of log p and of |log p| by site, at unconstrained parameters."""
-    terms = {}
-    for name, site in density.trace(given(density.model, parameters, parameters)).items():
+def _terms(density: Density, parameters: Params) -> Array:
+    """Sums of log p and of |log p| (sites, 2), at unconstrained parameters."""
+    terms = list[Array]()
+    for site in density.at(parameters).values():
         if site["type"] == "sample":
             log_prob = site["fn"].log_prob(site["value"]) * (1.0 if site["scale"] is None else site["scale"])
-            terms[name] = jnp.stack([jnp.sum(log_prob), jnp.sum(jnp.abs(log_prob))])
-    return terms
+            terms.append(jnp.stack([jnp.sum(log_prob), jnp.sum(jnp.abs(log_prob))]))
+    return jnp.stack(terms)

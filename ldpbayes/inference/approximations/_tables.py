@@ -13,17 +13,17 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import nn
 from jax.scipy.special import logit
-from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
+from ldpbayes._core.checks import ends_of
 from ldpbayes._core.pytrees import pytree_dataclass
 from ldpbayes._core.types import Array, Message, Params, PyTree, is_concrete
-from ldpbayes.inference.approximations._cut import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.panels import panel_sketches, records_instead
+from ldpbayes.inference.approximations.polynomial import WORTHWHILE_RECORDS
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, some_draws
-from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, trace
-from ldpbayes.inference.density import Density, given
+from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, stacked, trace, unstacked
+from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
@@ -89,12 +89,6 @@ _SCALES: dict[Any, _Scale] = {
 }
 
 
-def _scale(law: Any, parameter: str) -> _Scale | None:
-    constraint = law.arg_constraints[parameter]
-    bounds = getattr(constraint, "lower_bound", -np.inf), getattr(constraint, "upper_bound", np.inf)
-    return _SCALES.get(parameter, None if constraint.event_dim or constraint.is_discrete else _SCALES.get(bounds))
-
-
 @pytree_dataclass(eq=False)
 class Tables:
     """Log-likelihoods of records as functions of a number each: polynomials on pieces of equal width from `low`."""
@@ -122,21 +116,8 @@ class Tables:
         return value + jnp.where(x < self.low, self.below, self.above) * (x - inside)
 
 
-class LookedUp(dist.Distribution):
-    """The law of records whose log-likelihoods are looked up at their numbers; released values are in the tables."""
-
-    support = constraints.real_vector
-
-    def __init__(self, tables: Tables, numbers: Array, keep: Any, of_others: Array) -> None:
-        self.tables, self.numbers, self.keep, self.of_others = tables, numbers, keep, of_others
-        super().__init__(batch_shape=jnp.shape(numbers))
-
-    def log_prob(self, value: Any, intermediates: Any = None) -> jax.Array:
-        return jnp.where(self.keep, self.tables(self.numbers).at[self.tables.others].set(self.of_others), 0.0)
-
-
 class _LookUp(Messenger):
-    """A model in which tables by site stand for likelihoods."""
+    """A model in which tables by site stand for likelihoods, as factors: released values are in the tables."""
 
     def __init__(self, model: Callable, tabulated: "Tabulated") -> None:
         self.tabulated = tabulated
@@ -145,10 +126,12 @@ class _LookUp(Messenger):
     def process_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and msg["name"] in self.tabulated:
             site, tables, _ = self.tabulated[msg["name"]]
-            others = tables.others
-            law = site.law_at(site.parameters(msg)[others], others) if len(others) else None
-            of_others = jnp.zeros(0) if law is None else law.log_prob(site.values[others])
-            msg["fn"] = LookedUp(tables, site.numbers(msg), unwrapped(msg["fn"])[1], of_others)
+            log_prob, others = tables(site.numbers(msg)), tables.others
+            if len(others):
+                law = site.law_at(site.parameters(msg)[others], others)
+                log_prob = log_prob.at[others].set(law.log_prob(site.values[others]))
+            log_prob = jnp.where(unwrapped(msg["fn"])[1], log_prob, 0.0)
+            msg["fn"], msg["value"] = dist.Unit(log_prob), jnp.empty((*log_prob.shape, 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +140,7 @@ class TabulatedSite:
 
     base: Any  # the law of the records, at any parameters
     parameter: str  # the name of that parameter of the law
+    scale: _Scale  # of this parameter
     mechanism: Any
     values: np.ndarray  # (records,)
     weights: np.ndarray  # (records,)
@@ -165,18 +149,18 @@ class TabulatedSite:
     def of(cls, density: Density, name: str, parameters: Params) -> "TabulatedSite":
         """The site by its name; `NoTable` if its law is of another form."""
 
-        def message(parameters: Params) -> Message:
-            return density.trace(given(density.model, parameters, parameters))[name]
+        def depends(part: Callable[[Message], PyTree]) -> bool:
+            return bool(inputs_in_use(lambda values: jax.tree.leaves(part(density.at(values)[name])), parameters)[0])
 
-        def depends(part: Callable[[Message, Any], PyTree]) -> bool:
-            def leaves(parameters: Params) -> list[Any]:
-                site = message(parameters)
-                return jax.tree.leaves(part(site, _law(site)))
-
-            return bool(inputs_in_use(leaves, parameters)[0])
+        def constants(site: Message) -> PyTree:
+            """Parameters of the law, and what no parameter of the model may change: mechanism, values, weights."""
+            (law, keep), base = unwrapped(site["fn"]), _law(site)
+            scale = 1.0 if site["scale"] is None else site["scale"]
+            arrays = {name: jnp.broadcast_to(getattr(base, name), shape) for name in base.arg_constraints}
+            return arrays, law.mechanism, site["value"], jnp.broadcast_to(jnp.asarray(keep, float) * scale, shape)
 
         traced: list[Message] = []
-        jax.eval_shape(lambda values: traced.append(message(values)), parameters)  # nothing is computed
+        jax.eval_shape(lambda values: traced.append(density.at(values)[name]), parameters)  # nothing is computed
         (site,) = traced
         law, _ = unwrapped(site["fn"])
         shape = np.shape(site["value"])
@@ -189,29 +173,21 @@ class TabulatedSite:
         arguments = inspect.signature(type(base)).parameters.values()
         if {argument.name for argument in arguments if argument.default is argument.empty} - set(base.arg_constraints):
             raise NoTable("the law of a record is made of other laws, not of numbers alone")
-        varying = [name for name in base.arg_constraints if depends(lambda _, law: getattr(law, name))]  # noqa: B023
-        others = depends(lambda site, _: (unwrapped(site["fn"])[0].mechanism, site["value"], site["scale"]))
-        if len(varying) != 1 or others or depends(lambda site, _: unwrapped(site["fn"])[1]):
-            raise NoTable(f"a record sees the parameters through {len(varying)} numbers of its law, or others")
-        (parameter,) = varying
-        if any(np.ndim(getattr(base, name)) > 1 for name in base.arg_constraints) or _scale(base, parameter) is None:
+        if any(np.ndim(getattr(base, field)) > 1 for field in base.arg_constraints):
             raise NoTable("a parameter of the law of a record is no number")
-
-        def constants(parameters: Params) -> PyTree:
-            site = message(parameters)
-            (law, keep), base = unwrapped(site["fn"]), _law(site)
-            scale = 1.0 if site["scale"] is None else site["scale"]
-            arrays = {name: jnp.broadcast_to(getattr(base, name), shape) for name in base.arg_constraints}
-            return arrays, law.mechanism, site["value"], jnp.broadcast_to(jnp.asarray(keep, float) * scale, shape)
-
-        start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), parameters)
-        arrays, mechanism, values, weights = jax.device_get(jax.jit(constants)(start))
+        fields = [field for field in base.arg_constraints if depends(lambda site: getattr(_law(site), field))]  # noqa: B023
+        if len(fields) != 1 or depends(lambda site: constants(site)[1:]):
+            raise NoTable(f"a record sees the parameters through {len(fields)} numbers of its law, or others")
+        (parameter,) = fields
+        constraint = base.arg_constraints[parameter]
+        bounds = None if constraint.event_dim or constraint.is_discrete else ends_of(constraint)
+        scale = _SCALES.get(parameter, _SCALES.get(bounds))
+        if scale is None:
+            raise NoTable("a parameter of the law of a record is no number")
+        constant = jax.jit(lambda values: constants(density.at(values)[name]))(parameters)
+        arrays, mechanism, values, weights = jax.device_get(constant)
         mechanism = law.mechanism if is_concrete(law.mechanism) else mechanism
-        return cls(type(base)(**arrays), parameter, mechanism, values, weights)
-
-    @functools.cached_property
-    def scale(self) -> _Scale:
-        return _scale(self.base, self.parameter)  # type: ignore[return-value]  # `of` has seen that it is there
+        return cls(type(base)(**arrays), parameter, scale, mechanism, values, weights)
 
     @functools.cached_property
     def variances(self) -> np.ndarray:
@@ -242,7 +218,7 @@ class TabulatedSite:
         count = len(first)
         low, high, possible = _ends(self, first)
         weights, errors = np.bincount(kinds, np.abs(self.weights), count), np.zeros(count)
-        polynomials: list[Any] = [None] * count
+        polynomials: dict[int, np.ndarray] = {}  # by kind: coefficients (pieces, powers)
         pieces, waiting, places = FIRST_PIECES, np.flatnonzero(possible), np.concatenate([_CHEBYSHEV, _TEST_PLACES])
         while len(waiting) and pieces <= MAX_PIECES:
             offset = (np.arange(pieces)[:, None] + 0.5 * (1 + places)).ravel() / pieces
@@ -252,31 +228,29 @@ class TabulatedSite:
             at_tests = np.einsum("kpc,tc->ptk", fitted, np.vander(_TEST_PLACES, TABLE_DEGREE + 1, increasing=True))
             before, now = errors[waiting], np.max(np.abs(at_tests - values[:, TABLE_DEGREE + 1 :]), axis=(0, 1))
             good = weights[waiting] * now <= TABLES_ERROR_NATS / count
-            for place in np.flatnonzero(good):
-                polynomials[waiting[place]] = fitted[place]
+            polynomials |= dict(zip(waiting[good].tolist(), fitted[good], strict=True))
             errors[waiting] = now
             hopeless = (pieces > 2 * FIRST_PIECES) & (now > before / MIN_GAIN_OF_PIECES)
             waiting, pieces = waiting[~good & ~hopeless], 2 * pieces
-        lacking = np.array([table is None for table in polynomials])
-        if lacking.all():
+        if not polynomials:
             raise NoTable(f"a log-likelihood is no polynomial of degree {TABLE_DEGREE} on each of {MAX_PIECES} pieces")
-        errors[lacking], flat = 0.0, np.zeros((1, TABLE_DEGREE + 1))
-        polynomials = [flat if table is None else table for table in polynomials]
-        sizes, powers = np.array([len(table) for table in polynomials]), np.arange(TABLE_DEGREE + 1)
+        lacking = ~np.isin(np.arange(count), [*polynomials])
+        errors[lacking], powers, flat = 0.0, np.arange(TABLE_DEGREE + 1), np.zeros((1, TABLE_DEGREE + 1))
+        tables = [polynomials.get(kind, flat) for kind in range(count)]
+        sizes = np.array([*map(len, tables)])
         width = (high - low) / sizes
-        below = np.array([table[0] @ (powers * (-1.0) ** (powers + 1)) for table in polynomials]) * 2 / width
-        above = np.array([table[-1] @ powers for table in polynomials]) * 2 / width
+        below = np.array([table[0] @ (powers * (-1.0) ** (powers + 1)) for table in tables]) * 2 / width
+        above = np.array([table[-1] @ powers for table in tables]) * 2 / width
         # The number of rows is a power of two, so that what is compiled serves other data.
         coefficients = np.zeros((1 << int(sizes.sum() - 1).bit_length(), TABLE_DEGREE + 1))
-        coefficients[: sizes.sum()] = np.concatenate(polynomials)
+        coefficients[: sizes.sum()] = np.concatenate(tables)
         of_records = [array[kinds] for array in (low, width, np.cumsum(sizes) - sizes, sizes, below, above)]
         others = np.flatnonzero(lacking[kinds])  # known while the model is traced
         arrays = [*map(jnp.asarray, [*of_records, coefficients]), others]
         return Tables(*arrays), float(weights @ errors)
 
-    def at(self, numbers: np.ndarray, records: Any = None) -> np.ndarray:
-        """Log-likelihoods of all records, or some, at numbers (..., records), in chunks and threads."""
-        records = np.arange(len(self.values)) if records is None else records
+    def at(self, numbers: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """Log-likelihoods of some records at numbers (..., records), in chunks and threads."""
         flat, owners = numbers.ravel(), np.broadcast_to(records, numbers.shape).ravel()
         size, result = LIKELIHOODS_AT_ONCE - 1, np.empty(flat.size)
         # Sums over counts have windows for the widest noise: records of one class of it share one that is compiled.
@@ -338,32 +312,28 @@ class TabulatedRecords(Surrogate):
 
     def __post_init__(self) -> None:
         exact = self.problem.density
-        self.density = dataclasses.replace(exact, model=_LookUp(exact.model, self.tabulated))
+        model, whole = _LookUp(exact.model, self.tabulated), exact.whole or exact
+        self.density = dataclasses.replace(exact, model=model, whole=whole)
 
-    def prepare(self, chains: Any) -> None:
-        super().prepare(chains)
-        exact = self.problem.density
-
+    def prepare(self) -> None:
         def numbers(parameters: Params) -> dict[str, Array]:
-            trace = exact.trace(given(exact.model, parameters, parameters))
-            return {name: site.numbers(trace[name]) for name, (site, *_) in self.tabulated.items()}
+            sites = self.problem.density.at(parameters)
+            return {name: site.numbers(sites[name]) for name, (site, *_) in self.tabulated.items()}
 
-        self._numbers = program_of("numbers", numbers, chains.example)
+        self._numbers = program_of("numbers", numbers, self.chains.example)
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
-        flat = some_draws(positions, TABLE_DRAWS)
-        draws = len(next(iter(flat.values())))
-        rows = [self._numbers({name: values[i] for name, values in flat.items()}) for i in range(draws)]
-        errors, count, others, certified = np.zeros(draws), 0, 0, 0.0
-        for name, (site, tables, error) in self.tabulated.items():
-            numbers, certified = np.stack([row[name] for row in rows]), certified + error
+        # By site, (draws, records).
+        numbers = stacked(map(self._numbers, unstacked(some_draws(positions, TABLE_DRAWS))))
+        errors, count, others = 0.0, 0, 0
+        for name, (site, tables, _) in self.tabulated.items():
             kept = np.setdiff1d(np.arange(len(site.values)), tables.others)
             count, others = count + len(kept), others + len(tables.others)
-            values = np.asarray(_looked_up(tables, numbers))
-            errors += (site.at(numbers[:, kept], kept) - values[:, kept]) @ site.weights[kept]
-        error = float(np.max(np.abs(errors)))
-        report = Report("tables", sites=(*self.tabulated,), count=count, error_nats=error, certified_nats=certified)
-        report = dataclasses.replace(report, others=others or None)
+            values = np.asarray(_looked_up(tables, numbers[name]))
+            errors += (site.at(numbers[name][:, kept], kept) - values[:, kept]) @ site.weights[kept]
+        error, certified = float(np.max(np.abs(errors))), sum(error for *_, error in self.tabulated.values())
+        report = Report("tables", sites=(*self.tabulated,), count=count, others=others or None)
+        report = dataclasses.replace(report, error_nats=error, certified_nats=certified)
         if error <= 10 * TABLES_ERROR_NATS:
             return report
         why = f"the error of tabulated likelihoods is {error:.2g} nats at posterior draws"
@@ -374,10 +344,9 @@ def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:
     """Tables for the observed sites whose likelihoods are worth it; None if there is no such site."""
     density, sites = problem.density, problem.sites
     candidates = [name for name, site in sites.items() if site.rows >= MIN_TABULATED_ROWS and not site.latent]
-    requested = problem.expand is not None or problem.expansion is not None
-    if requested or sampling.outside is not None or not candidates or panel_sketches(density):
+    if problem.expand is not None or not candidates or panel_sketches(density):
         return None
-    parameters = jax.eval_shape(lambda key: density.start(key, sampling.kernel._init_strategy), sampling.key)
+    parameters = density.example(sampling.kernel._init_strategy)
     few = sum(np.size(value) for value in parameters.values()) < FEW_PARAMETERS
     tabulated: Tabulated = {}
     for name in candidates:

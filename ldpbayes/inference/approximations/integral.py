@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,20 +10,15 @@ import numpy as np
 from scipy.special import ndtri
 
 from ldpbayes._core.types import Array, Params, PyTree
-from ldpbayes.inference.chains import Bar, Positions, flat_rows
-from ldpbayes.inference.compiled_programs import in_threads, program_of
-from ldpbayes.inference.density import Density
+from ldpbayes.inference.chains import Bar, DensityOf, Positions, flat_rows
+from ldpbayes.inference.compiled_programs import in_threads, program_of, stacked
 from ldpbayes.numerics.cubature import RINGS, Cells, NotIntegrable, integrate
 
 MAX_INTEGRATED_PARAMETERS = 3
 # Of the density. Four chains of 1,000 + 1,000 iterations take some 50,000 gradients, each longer than an evaluation.
 MAX_EVALUATIONS = 200_000
-ITERATIONS_AS_LONG = {
-    1: 50,
-    2: 200,
-    3: 2000,
-}  # by number of parameters: iterations of chains in the time of an integral
-START_POINTS = {1: 256, 2: 768, 3: 2048}  # at which searches for modes may start, by number of parameters
+# By number of parameters: iterations of chains in the time of an integral, and points where a search for modes starts.
+ITERATIONS_AS_LONG, START_POINTS = {1: 50, 2: 200, 3: 2000}, {1: 256, 2: 768, 3: 2048}
 PRIOR_BULK_SDS = 12.0  # standard deviations around its mean in which a prior has its mass
 POINTS_AT_ONCE, MAX_ENTRIES_AT_ONCE = 128, 1 << 24  # points of one call, and array entries that these handle at most
 
@@ -33,19 +28,17 @@ class Integrated(Positions):
 
     def __init__(
         self,
-        density: Callable[[PyTree], Density],
+        density: DensityOf,
         seeds: Sequence[Any],
         num_samples: int,
         data: Sequence[PyTree] = ((),),
         rings: int = RINGS,
         coarse: bool = False,
     ) -> None:
-        shapes = jax.tree.leaves(jax.eval_shape(density(data[0]).start, jax.random.key(0)))
-        if not 1 <= (count := sum(leaf.size for leaf in shapes)) <= MAX_INTEGRATED_PARAMETERS:
-            raise NotIntegrable(
-                f"the model has {count} unconstrained parameters, more than {MAX_INTEGRATED_PARAMETERS}"
-            )
-        super().__init__(density, data, len(seeds), num_samples)
+        count, most = sum(zeros.size for zeros in density(data[0]).example().values()), MAX_INTEGRATED_PARAMETERS
+        if not 1 <= count <= most:
+            raise NotIntegrable(f"the model has {count} unconstrained parameters, more than {most}")
+        super().__init__(density, data, num_samples)
         self._options, self._seeds = (rings, coarse), seeds
         potential, self._arrays = self._traced(lambda d, row: d.potential(self.at(row)), np.zeros(count))
         self._size = max(1, min(POINTS_AT_ONCE, int(MAX_ENTRIES_AT_ONCE / max(potential.work, 1))))
@@ -59,37 +52,35 @@ class Integrated(Positions):
 
             self._program = potential.program("integrand one by one", one_by_one, self._arrays[0], rows)
         self._spread = program_of("spread", density(data[0]).spread)
-        self._cells: list[Cells] = []
-        self._drawn: tuple[Params, Params] | None = None
+        self._bar: Bar | None = None
 
-    def solve(self, bar: Bar | None = None) -> list[Cells]:
+    @functools.cached_property
+    def cells(self) -> list[Cells]:
         """The integrals, one for each entry of the data. Raises `NotIntegrable` or `ImproperDensity`."""
-        if not self._cells:
-            starts = self._starts()
+        starts = self._starts()
 
-            def integral(arrays: PyTree) -> Cells:
-                log_density = functools.partial(self._log_density, arrays, bar)
-                return integrate(log_density, *starts, MAX_EVALUATIONS, *self._options)
+        def integral(arrays: PyTree) -> Cells:
+            log_density = functools.partial(self._log_density, arrays)
+            return integrate(log_density, *starts, MAX_EVALUATIONS, *self._options)
 
-            self._cells = in_threads(integral, self._arrays)
-        return self._cells
+        return in_threads(integral, self._arrays)
 
     @property
     def facts(self) -> dict[str, Any]:
         """How the first density was integrated."""
-        cells = self._cells[0]
+        cells = self.cells[0]
         numbers = {"total_variation": cells.error, "evaluations": cells.evaluations, "cells": len(cells.masses)}
         return {"ran": "integral", **numbers, "log_evidence": cells.log_integral}
 
-    def _log_density(self, arrays: PyTree, bar: Bar | None, points: np.ndarray) -> np.ndarray:
+    def _log_density(self, arrays: PyTree, points: np.ndarray) -> np.ndarray:
         count, size = len(points), self._size
         padded = np.concatenate([points, np.repeat(points[-1:], -count % size, axis=0)])
         blocks = []
         for start in range(0, len(padded), size):
             blocks.append(np.asarray(self._program(arrays, padded[start : start + size])))
-            if bar:
-                bar.add(size)
-                bar.show()
+            if self._bar:
+                self._bar.add(size)
+                self._bar.show()
         return -np.concatenate(blocks)[:count]
 
     def _starts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,22 +101,25 @@ class Integrated(Positions):
         points = np.concatenate([[centre], centre + prior, near, centre + wide])
         return points, scale, np.where(stated, PRIOR_BULK_SDS * scale, np.inf)
 
-    def warm_up(self, bar: Bar | None = None) -> Params:
-        return self.run(self._num_samples, bar)[0]
+    @functools.cached_property
+    def _draws(self) -> tuple[Params, Params]:
+        n = self.cells[0].low.shape[1]
+        # Other data have other numbers, or draws from two posteriors would not be independent. The evidence is rounded,
+        # so that numbers are the same where floating point numbers round otherwise.
+        owners = zip(self._seeds, itertools.cycle(self.cells))
+        seeds = [[*seed, round(1e4 * cell.log_integral) % 2**64] for seed, cell in owners]
+        uniforms = [np.random.default_rng(seed).random((self._num_samples, 1 + n)) for seed in seeds]
+        draws = in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(self.cells), uniforms)])
+        rows, log_density = stacked(draws)
+        return self.at(rows), {"potential_energy": -log_density}
 
     def run(self, iterations: int, bar: Bar | None = None) -> tuple[Params, Params]:
-        """Unconstrained positions by site and statistics by name, (chains, iterations, ...): the same in every call."""
-        if self._drawn is None:
-            cells, n = self.solve(bar), self._cells[0].low.shape[1]
-            # Other data have other numbers, or draws from two posteriors would not be independent. The evidence is
-            # rounded, so that numbers are the same where floating point numbers round otherwise.
-            owners = zip(self._seeds, itertools.cycle(cells))
-            seeds = [[*seed, round(1e4 * cell.log_integral) % 2**64] for seed, cell in owners]
-            uniforms = [np.random.default_rng(seed).random((iterations, 1 + n)) for seed in seeds]
-            draws = in_threads(lambda pair: pair[0].draws(pair[1]), [*zip(itertools.cycle(cells), uniforms)])
-            rows, log_density = map(np.stack, zip(*draws, strict=True))
-            self._drawn = self.at(rows), {"potential_energy": -log_density}
-        return self._drawn
+        """Positions by site and statistics by name, (chains, num_samples, ...): the same in every call."""
+        self._bar = bar
+        return self._draws
+
+    def warm_up(self, bar: Bar | None = None) -> Params:
+        return self.run(self._num_samples, bar)[0]
 
     def at(self, rows: Array) -> Params:
         """Positions by site at flat parameters (..., n)."""

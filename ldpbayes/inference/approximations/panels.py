@@ -39,10 +39,9 @@ class DataAsTheyAre(Surrogate):
         if any(a is not b for a, b in zip(fewer, sketches, strict=True)):
             self.density, self.least_warmup = with_sketches(self.exact, fewer), 2
 
-    def prepare(self, chains: Any) -> None:
-        super().prepare(chains)
+    def prepare(self) -> None:
         if panel_sketches(self.density):
-            self._certificate = Certificate(self.density, self.exact, chains.example, chains.measure)
+            self._certificate = Certificate(self.density, self.exact, self.chains.example, self.chains.measure)
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
         panels, exact = panel_counts(self.density), self.density is self.exact

@@ -1,29 +1,39 @@
-"""Polynomials that stand for the log-likelihood of many records: around the posterior's mode, or at its draws."""
+"""Polynomials that stand for the log-likelihood of many records: around the posterior's mode, or at its draws. A model
+is cut where it sees the records by few numbers, which are the coordinates of the polynomial.
+"""
 
 import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Callable
-from typing import Any
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import scipy
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_uniform
 
 from ldpbayes._core.checks import is_integer
 from ldpbayes._core.types import Array, Key, Model, Params
-from ldpbayes.inference.approximations._cut import REQUESTED_RECORDS, WORTHWHILE_RECORDS, Cut, NoExpansion, cut_model
-from ldpbayes.inference.approximations._expanded import HOPELESS_SD_NATS, MODERATE_SD_NATS, NEGLIGIBLE_SD_NATS, Expanded
-from ldpbayes.inference.approximations._mode import PosteriorMode, find_mode
-from ldpbayes.inference.approximations._rays import TAIL_TOLERANCE, straight_rays, tail_errors
+from ldpbayes.inference.approximations._expanded import (
+    HOPELESS_SD_NATS,
+    MODERATE_SD_NATS,
+    NEGLIGIBLE_SD_NATS,
+    TAIL_TOLERANCE,
+    Expanded,
+    straight_rays,
+    tail_errors,
+)
 from ldpbayes.inference.approximations.integral import ITERATIONS_AS_LONG
 from ldpbayes.inference.approximations.panels import panel_sketches, records_instead
 from ldpbayes.inference.approximations.surrogates import Report, Surrogate
 from ldpbayes.inference.chains import Sampling, flat_rows, some_draws
-from ldpbayes.inference.compiled_programs import in_threads, program_of, trace
+from ldpbayes.inference.compiled_programs import in_threads, inputs_in_use, program_of, stacked, trace
 from ldpbayes.inference.density import Density, Site, density_of, sites_of
 from ldpbayes.inference.model import model_of
 from ldpbayes.inference.problem import Problem
@@ -43,6 +53,22 @@ NARROW_RATIO = 0.05  # squared number of directions over the number of records u
 MIN_WORK_TO_EXPAND = 1.5e10  # array entries that a gradient an iteration handles, from which on an expansion pays
 WORST_ONE_IN = 20  # one draw in twenty, with the largest errors, may be a further point of the next expansion
 MAX_OUTSIDE = 0.02  # share of the draws that may be far from the points of an expansion
+WORTHWHILE_RECORDS = 1000  # records from which on an observed site is worth expanding
+REQUESTED_RECORDS = 10  # records from which on an observed site is expanded on request
+MAX_COORDINATES = 128  # numbers in which a function is expanded, in each of its groups
+MAX_ALL_COORDINATES = 1 << 14  # numbers of all groups together
+
+GRADIENT_TOLERANCE = 0.05  # of the potential: the mode of a standard normal posterior is then off by a twentieth
+MAX_SEARCH_ITERATIONS = 500  # of a search
+DIFFERENCE_SDS = 0.3  # standard deviations over which slopes are differenced
+MAX_PARAMETER_SD = 3.0  # standard deviations of an unconstrained parameter; larger estimates are not believed
+MAX_HESSIANS = 3  # differences of slopes, repeated if the steps before were of a wrong length
+NEGLIGIBLE_MODE_NATS = 12.0  # nats of log mass by which another mode is lower if it may be left out: e^12 is 160,000
+MAX_GRADIENT_AT_MODE = 1.0  # gradient in standard deviations, a parameter, beyond which the end of a search is no mode
+SAME_MODE_SDS = 6.0  # standard deviations, beyond the typical distance of a draw, within which two modes count as one
+
+# From parameters (m, n) to potentials (m,) and their gradients (m, n).
+Gradients: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -160,6 +186,179 @@ def expand(
         return dataclasses.replace(expansion, rays=rays, outwards=values, promises=promises, doubts=doubts)
 
 
+class NoExpansion(ValueError):
+    """The model has no place where it can be cut, or no mode, or several of which an expansion would know one only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """A model cut in two: potential = rest(parameters) − likelihood(coordinates(parameters))."""
+
+    density: Density
+    observed: tuple[str, ...]  # sites whose log-likelihood is below the cut
+    names: tuple[str, ...]  # sites whose values are coordinates: slopes, or a deterministic site below group effects
+    unconstrained: frozenset[str]  # those of them whose unconstrained values are taken
+    shapes: tuple[tuple[int, ...], ...]  # of the values of these sites
+    groups: int | None  # number of groups if the likelihood is a sum over groups, each of its own coordinates
+    count: int  # number of records below the cut
+    parameters: Params  # any unconstrained values of the latent sites
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the coordinates, (n,) or (groups, n)."""
+        total = sum(math.prod(shape) for shape in self.shapes)
+        return (total,) if self.groups is None else (self.groups, total // self.groups)
+
+    def rest(self, parameters: Params) -> Array:
+        above = numpyro.handlers.block(self.density.model, hide=list(self.observed))
+        return dataclasses.replace(self.density, model=above).potential(parameters)
+
+    def coordinates(self, parameters: Params) -> Array:
+        values = self.density.constrained(parameters) | {name: parameters[name] for name in self.unconstrained}
+        lead = () if self.groups is None else (self.groups,)
+        return jnp.concatenate([jnp.reshape(values[name], (*lead, -1)) for name in self.names], axis=-1)
+
+    def likelihood(self, x: Array) -> Array:
+        sizes = [math.prod(shape) // (self.groups or 1) for shape in self.shapes]
+        parts = jnp.split(jnp.asarray(x), np.cumsum(sizes)[:-1], axis=-1)
+        values = {name: jnp.reshape(p, s) for name, p, s in zip(self.names, parts, self.shapes, strict=True)}
+        unconstrained = self.unconstrained | (set(self.parameters) - set(self.names))
+        return self.density.log_likelihood(self.parameters | values, unconstrained, self.observed)
+
+
+def cut_model(density: Density, sites: dict[str, Site], parameters: Params, least: int = WORTHWHILE_RECORDS) -> Cut:
+    """Cut a model above its observed sites with enough records, by any parameters of finite density."""
+    observed = tuple(name for name, site in sites.items() if site.records >= least)
+    if not observed:
+        raise NoExpansion(f"no observed site has {least} records or more")
+    if panel_sketches(density):
+        raise NoExpansion("the data include a PanelSketch, whose accuracy is checked in another way")
+    count = sum(sites[name].records for name in observed)
+    values = jax.eval_shape(density.constrained, parameters)
+    real = {name: value for name, value in values.items() if jnp.issubdtype(value.dtype, jnp.floating)}
+    small = {n: value for n, value in real.items() if value.size <= MAX_ALL_COORDINATES and n not in parameters}
+    for fixed in (small, {}):
+        ancestors = _ancestors(density, observed, fixed, parameters)
+        # Two coordinates with a common latent ancestor are not free of each other: the cut is then at latent sites.
+        if sum(map(len, ancestors.values())) == len(frozenset().union(*ancestors.values())):
+            break
+    names = tuple(ancestors)
+    unconstrained = frozenset(name for name in names if name in parameters and not sites[name].expanded_constrained)
+    shapes = tuple(np.shape(parameters[name]) if name in unconstrained else values[name].shape for name in names)
+    whole = Cut(density, observed, names, unconstrained, shapes, None, count, parameters)
+    lead = {shape[:1] for shape in shapes}
+    if len(lead) == 1 and lead not in ({()}, {(1,)}):
+        (groups,) = next(iter(lead))
+        grouped = dataclasses.replace(whole, groups=groups)
+        # Groups with one coordinate each, such as slopes, are taken apart only if there are too many for one vector.
+        worthwhile = grouped.shape[1] > 1 or whole.shape[0] > MAX_COORDINATES
+        if worthwhile and grouped.shape[1] <= MAX_COORDINATES and _is_sum(grouped, grouped.coordinates(parameters)):
+            return grouped
+    if whole.shape[0] > MAX_COORDINATES:
+        sizes = ", ".join(f"{math.prod(shape)} of {name!r}" for name, shape in zip(names, shapes, strict=True))
+        most = f"at most {MAX_COORDINATES} are allowed for a group of records (name fewer with numpyro.deterministic)"
+        raise NoExpansion(f"the likelihood depends on {whole.shape[0]} numbers ({sizes}), but {most}")
+    return whole
+
+
+def _ancestors(density: Density, observed: tuple[str, ...], fixed: Params, parameters: Params) -> dict[str, frozenset]:
+    """Sites that the observed sites depend on if deterministic ones are fixed, with the latent sites behind each."""
+
+    def likelihood(latent: Params, fixed: Params) -> Array:
+        return density.log_likelihood(latent | fixed, latent, observed)
+
+    latent, deterministic = inputs_in_use(likelihood, parameters, fixed)
+    ancestors = {name: frozenset([name]) for name in latent}
+    for name in deterministic:
+        ancestors[name] = frozenset(inputs_in_use(lambda u, name=name: density.constrained(u)[name], parameters)[0])
+    return {name: roots for name, roots in ancestors.items() if roots}
+
+
+def _is_sum(cut: Cut, x: Array) -> bool:
+    """Whether the likelihood is a sum over groups: changing some leaves the slopes of all others unchanged."""
+    slopes = jax.jit(jax.grad(cut.likelihood))
+    step, before = 1e-3 * (1 + jnp.abs(x)), slopes(x)
+    numbers = np.arange(x.shape[0])
+    for bit in range(int(x.shape[0] - 1).bit_length()):
+        side = (numbers >> bit & 1).astype(bool)
+        for changed in (side, ~side):
+            after = slopes(x + jnp.where(changed[:, None], step, 0.0))
+            if not np.array_equal(np.asarray(after)[~changed], np.asarray(before)[~changed]):
+                return False
+    return True
+
+
+class PosteriorMode(NamedTuple):
+    """The normal approximation at the highest density: at + root u for standard normal u."""
+
+    at: np.ndarray  # (n,), unconstrained parameters
+    root: np.ndarray  # (n, n), a root of their covariance
+
+    def distance(self, point: np.ndarray) -> float:
+        return float(np.linalg.norm(np.linalg.solve(self.root, point - self.at)))
+
+
+def find_mode(gradients: Gradients, starts: Sequence[np.ndarray]) -> PosteriorMode:
+    """The mode of most mass, by searches from starts (n,); `NoExpansion` if there is none or another matters."""
+
+    def potential(point: np.ndarray) -> tuple[float, np.ndarray]:
+        (value,), (gradient,) = gradients(point[None])
+        finite = np.isfinite(value) and np.isfinite(gradient).all()
+        return (float(value), gradient) if finite else (np.inf, np.zeros_like(point))
+
+    def search(start: np.ndarray) -> Any:
+        options = {"gtol": GRADIENT_TOLERANCE, "maxiter": MAX_SEARCH_ITERATIONS}
+        return scipy.optimize.minimize(potential, start, jac=True, method="BFGS", options=options)
+
+    # SciPy warns of a search that ends early; its end is judged below.
+    with warnings.catch_warnings(action="ignore"):
+        ends = sorted(in_threads(search, starts), key=lambda end: end.fun)
+    if not np.isfinite(ends[0].fun):
+        raise NoExpansion(f"the posterior density is zero or undefined at all {len(starts)} starting points")
+    visited: list[PosteriorMode] = []  # where searches have ended, at modes or not
+    modes: list[tuple[float, PosteriorMode]] = []  # with the logarithms of their masses, up to a constant
+    typical = np.sqrt(starts[0].size)  # distance of a draw from its mode, in standard deviations
+    for end in ends:
+        if not np.isfinite(end.fun) or any(place.distance(end.x) - typical <= SAME_MODE_SDS for place in visited):
+            continue
+        here = PosteriorMode(end.x, _spread(gradients, end.x, _root(np.asarray(end.hess_inv))))
+        visited.append(here)
+        # Elsewhere the density rises further, perhaps without bound.
+        if np.linalg.norm(end.jac @ here.root) <= MAX_GRADIENT_AT_MODE * typical:
+            # The highest density may be in a narrow place of little mass.
+            modes.append((np.linalg.slogdet(here.root)[1] - end.fun, here))
+    if not modes:
+        raise NoExpansion(f"none of {len(starts)} searches found a mode; the density may be unbounded")
+    (most, best), *others = sorted(modes, key=lambda pair: -pair[0])
+    for mass, other in others:
+        if most - mass < NEGLIGIBLE_MODE_NATS:
+            apart = f"{best.distance(other.at):.0f} standard deviations apart"
+            factor = f"a factor e^{most - mass:.1f}"
+            raise NoExpansion(f"the posterior has modes {apart}, whose probabilities differ only by {factor}")
+    return best
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return vectors * np.sqrt(np.clip(values, 1e-16, MAX_PARAMETER_SD**2))
+
+
+def _spread(gradients: Gradients, at: np.ndarray, root: np.ndarray) -> np.ndarray:
+    """A root of the inverse of the potential's second derivatives, from differences of slopes along a first guess."""
+    for _ in range(MAX_HESSIANS):
+        steps = DIFFERENCE_SDS * root.T
+        after, before = np.split(gradients(np.concatenate([at + steps, at - steps]))[1], 2)
+        hessian = (after - before) / (2 * DIFFERENCE_SDS) @ root  # the identity, if the root was right
+        if not np.isfinite(hessian).all():
+            break
+        values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+        scaled = root @ vectors / np.sqrt(np.maximum(values, 1e-4))
+        root = _root(scaled @ scaled.T)
+        if values[0] > 0.25 and values[-1] < 4:
+            break
+    return root
+
+
 @dataclasses.dataclass(frozen=True)
 class _PolynomialDensity(Density):
     """A density in which a polynomial stands for the log-likelihood of the records below a cut."""
@@ -220,24 +419,23 @@ class SplitModel:
 
     def slopes(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-likelihoods (m,) of all records at coordinates, and their gradients: a pass each, as for `values`."""
-        values, slopes = zip(*self._passes(self._slopes, x), strict=True)
-        return np.array(values), np.stack(slopes)
+        return self._passes(self._slopes, x)
 
     def values(self, x: np.ndarray) -> np.ndarray:
-        return np.array(self._passes(self._values, x))
+        return self._passes(self._values, x)
 
-    def _passes(self, program: Callable, x: np.ndarray) -> list[Any]:
+    def _passes(self, program: Callable, x: np.ndarray) -> Any:
         with self._lock:  # searches for the mode run in threads
             self.passes += len(x)
-        return in_threads(lambda point: jax.tree.map(np.asarray, program(point)), x)
+        return stacked(in_threads(lambda point: jax.block_until_ready(program(point)), x))
 
     def coordinates(self, rows: np.ndarray) -> np.ndarray:
-        return np.stack(list(map(self._coordinates, rows)))
+        return stacked(map(self._coordinates, rows))
 
     def potentials(self, rows: np.ndarray, values: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials (m,) and their gradients (m, n), from values and slopes of a likelihood at the coordinates."""
-        rest, gradients = zip(*map(self._tilted, rows, slopes), strict=True)
-        return np.array(rest) - values, np.stack(gradients)
+        rest, gradients = stacked(map(self._tilted, rows, slopes))
+        return rest - values, gradients
 
     def mode(self, searches: int, expansion: Expansion | None = None) -> PosteriorMode:
         """The posterior's mode, of several searches, by the records or by an expansion, or raise `NoExpansion`."""
@@ -326,10 +524,9 @@ class ExpandedRecords(Expanded):
     def again(self, draws: np.ndarray, errors: np.ndarray, final: bool) -> Surrogate | None:
         if not self._may_repeat:
             return None
-        order = self.expansion.order
+        order, tail = self.expansion.order, None
         if final:
-            worst = np.argsort(-np.abs(errors - np.mean(errors)))[: len(draws) // WORST_ONE_IN]
-            expansion = self.split.expansion(draws, order, draws[worst])
+            tail = draws[np.argsort(-np.abs(errors - np.mean(errors)))[: len(draws) // WORST_ONE_IN]]
         else:
             sd, frame = np.std(errors), Frame.of_draws(draws)
             order += order < ORDERS[-1] and passes_for(frame, order + 1) <= MAX_PASSES
@@ -340,7 +537,7 @@ class ExpandedRecords(Expanded):
             # A hopeless expansion by the user is replaced by one around the mode, not by one at its draws.
             if sd <= tolerable or (self.given and not sd <= HOPELESS_SD_NATS):
                 return None
-            expansion = self.split.expansion(draws, order)
+        expansion = self.split.expansion(draws, order, tail)
         return dataclasses.replace(self, expansion=expansion, given=False, number=self.number + 1)
 
 
@@ -372,11 +569,10 @@ class ExpandedShards(ExpandedRecords):
 
 def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
     """Expansions of the records; None if neither requested nor worthwhile, ValueError if one is given and no use."""
-    density, sites, expand, expansion = problem.density, problem.sites, problem.expand, problem.expansion
-    unsolicited = expand is None and expansion is None
+    density, sites, expansion, unsolicited = problem.density, problem.sites, problem.expansion, problem.expand is None
     # Nothing is traced, let alone compiled, for the sketches that most fits are of.
     few = unsolicited and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS)
-    if few or expand is False or sampling.outside is not None:
+    if few or problem.expand is False:
         return None
     least = WORTHWHILE_RECORDS if unsolicited else REQUESTED_RECORDS
     try:
@@ -384,7 +580,7 @@ def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
     except NoExpansion as reason:
         if expansion is not None:
             raise ValueError(f"expand is an Expansion, but this model cannot be expanded: {reason}") from None
-        return records_instead(problem, sampling, str(reason)) if expand else None
+        return None if unsolicited else records_instead(problem, sampling, str(reason))
     if expansion is not None:
         split.check("expand", expansion)
     cut = split.cut
@@ -411,9 +607,6 @@ def _begun(problem: Problem, sampling: Sampling, split: SplitModel, expansion: E
         if expansion is not None:
             return _begun(problem, sampling, split)
         return records_instead(problem, sampling, str(reason), split.report())
-    if expansion is None:
-        around_mode = split.expansion(split.coordinates(split.normal_draws(mode)))
-        return ExpandedRecords(problem, sampling, split, around_mode, mode)
-    if of_shards:
-        return ExpandedShards(problem, sampling, split, expansion, mode)
-    return ExpandedRecords(problem, sampling, split, expansion, mode, given=True)
+    given, kind = expansion is not None, ExpandedShards if of_shards else ExpandedRecords
+    expansion = expansion or split.expansion(split.coordinates(split.normal_draws(mode)))
+    return kind(problem, sampling, split, expansion, mode, given)

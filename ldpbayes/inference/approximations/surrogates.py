@@ -12,7 +12,7 @@ import numpy as np
 from ldpbayes._core.checks import LdpBayesWarning, warn
 from ldpbayes._core.types import Params
 from ldpbayes.inference.approximations.integral import Integrated
-from ldpbayes.inference.chains import Bar, Sampling
+from ldpbayes.inference.chains import Bar, Chains, NumpyroChains, Sampling
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.problem import Problem
 from ldpbayes.inference.result import Weights, arviz, resample
@@ -93,6 +93,7 @@ class Surrogate:
     problem: Problem
     sampling: Sampling
     reports: tuple[Report, ...] = dataclasses.field(default=(), kw_only=True)  # of what was sampled before
+    chains: Any = dataclasses.field(default=None, init=False)  # the `Positions` that draw
 
     least_warmup = math.inf  # iterations from which on the warm-up is compared with the reference, too
     advice = ""  # what is faster
@@ -106,18 +107,23 @@ class Surrogate:
 
     def positions(self, integrated: bool) -> Any:
         """What draws: an integral, or chains."""
-        if not integrated:
-            return self.sampling.chains(self.density)
-        seeds = [(self.sampling.seed, chain) for chain in range(self.sampling.num_chains)]
-        count, coarse = self.sampling.num_samples, self.rings < RINGS
-        return Integrated(lambda _: self.density, seeds, count, rings=self.rings, coarse=coarse)
+        sampling = self.sampling
+        if integrated:
+            seeds = [(sampling.seed, chain) for chain in range(sampling.num_chains)]
+            count, coarse = sampling.num_samples, self.rings < RINGS
+            return Integrated(lambda _: self.density, seeds, count, rings=self.rings, coarse=coarse)
+        outside = sampling.outside is not None
+        return NumpyroChains(self.density, sampling) if outside else Chains(lambda _: self.density, sampling)
 
     def progress(self, integrated: bool) -> contextlib.AbstractContextManager[Bar | None]:
-        return self.sampling.bar(self.advice, integrated)
+        shown, total = self.sampling.progress_bar, self.sampling.iterations
+        if integrated:
+            return contextlib.closing(Bar(None, shown, desc="integrating", unit=" evaluations"))
+        # NumPyro's own sampler has a bar of its own.
+        return contextlib.closing(Bar(total, shown and self.sampling.outside is None, faster=self.advice))
 
-    def prepare(self, chains: Any) -> None:
-        """Keep the chains, and let what compares be compiled while they are."""
-        self.chains = chains
+    def prepare(self) -> None:
+        """Let what compares be compiled while the chains are."""
 
     def check_range(self, samples: Params) -> None:
         """ValueError if draws of unconstrained parameters are where numbers in double precision end."""
@@ -141,10 +147,9 @@ def sample(surrogate: Surrogate) -> Draws:
     why = sampling.chains_because
     while isinstance(verdict, Surrogate):
         surrogate, integrated = verdict, why is None
-        chains: Any = None
         try:
-            chains = surrogate.positions(integrated)
-            surrogate.prepare(chains)
+            chains = surrogate.chains = surrogate.positions(integrated)
+            surrogate.prepare()
             arviz()  # imported while the programs are being compiled
             with surrogate.progress(integrated) as bar:
                 settled = chains.warm_up(bar)
@@ -154,7 +159,7 @@ def sample(surrogate: Surrogate) -> Draws:
                         continue
                 positions, statistics = chains.run(sampling.num_samples, bar)
         except NotIntegrable as reason:
-            if sampling.improper and chains is not None:
+            if sampling.improper and surrogate.chains is not None:
                 problem = f"the posterior may be improper, since a prior is, and it could not be integrated: {reason}"
                 raise ValueError(f"{problem}. Give every parameter a proper prior, or kernel=NUTS.") from None
             why = str(reason)
