@@ -13,7 +13,7 @@ import numpy as np
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import ExpandedSketch, Release, Sketch
-from ldpbayes.inference._generated import generator, log_likelihoods, released, replicates
+from ldpbayes.inference._predict import generator, log_likelihoods, released, replicates
 from ldpbayes.inference._sampler import Sampler, largest_depth
 from ldpbayes.inference.approximations import surrogate_of
 from ldpbayes.inference.approximations.polynomial import Expansion

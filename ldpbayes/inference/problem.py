@@ -17,7 +17,7 @@ from ldpbayes.data import NoisyTable, Release, ReleaseWarning, Sketch
 from ldpbayes.data.release import promises, warn_of_repeats
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
-from ldpbayes.inference.model import model_of, plans_of
+from ldpbayes.inference.model import is_plan, model_of, plans_of
 from ldpbayes.inference.result import UNCERTAINTY, labels
 from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import Promise
@@ -65,7 +65,7 @@ def problem_of(
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     model = model_of(model).tuned(*args, **kwargs)
     density = density_of(model, args, kwargs)
-    if any(isinstance(data, Release) and data.values is None for data in density.data):
+    if any(map(is_plan, density.data)):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
         sites = sites_of(density)
