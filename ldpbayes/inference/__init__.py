@@ -4,14 +4,13 @@ from ldpbayes.inference._fit import fit
 from ldpbayes.inference._handlers import observe, observe_jointly, privatize, sharded
 from ldpbayes.inference._predict import predict
 from ldpbayes.inference._sampler import Sampler
-from ldpbayes.inference.approximations.polynomial import Expansion, expand
+from ldpbayes.inference.approximations.polynomial import expand
 from ldpbayes.inference.approximations.surrogates import ExpansionWarning, LikelihoodWarning, SketchWarning
 from ldpbayes.inference.model import Model, factory
 from ldpbayes.inference.result import ConvergenceWarning
 
 __all__ = [
     "ConvergenceWarning",
-    "Expansion",
     "ExpansionWarning",
     "LikelihoodWarning",
     "Model",

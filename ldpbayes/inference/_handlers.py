@@ -264,29 +264,22 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
                 logits = logits + log_prob_by_class(laws, whole.mechanism, np.arange(len(data)))
                 rows, data = zip(*((k, part) for k, sketch in enumerate(data) for part in sketch._parts), strict=True)
                 logits = logits[np.array(rows)]
-        laws, last = _laws_by_class(name, law, data, logits.shape[-1]), _Last()
-        with last:
+        laws = _laws_by_class(name, law, data, logits.shape[-1])
+        with numpyro.handlers.trace() as sites:
             values[name] = observe(name, _mixture(logits, laws), data)
         if isinstance(data, Release):
-            logits = logits + last.log_prob_by_class(laws)
+            logits = logits + _site_by_class(laws, sites[name])
     return values
 
 
-class _Last(Messenger):
-    """Keeps the site that is sampled, as all handlers have left it."""
-
-    def postprocess_message(self, msg: Message) -> None:
-        if msg["type"] == "sample":
-            self.site = msg
-
-    def log_prob_by_class(self, laws: dist.Distribution) -> Array:
-        """Of the site's values: released ones, or where a handler has taken the mechanism away, original ones."""
-        law, value = unwrapped(self.site["fn"])[0], self.site["value"]
-        if self.site["infer"].get("expectation"):
-            return 0.0  # it says nothing about a person's class
-        if isinstance(law, Privatized):
-            return log_prob_by_class(laws, law.mechanism, value)
-        return laws.log_prob(jnp.expand_dims(value, -1 - law.event_dim))
+def _site_by_class(laws: dist.Distribution, site: Message) -> Array:
+    """Log-likelihoods of a site's values: released ones, or where a handler has taken the mechanism away, original."""
+    law, value = unwrapped(site["fn"])[0], site["value"]
+    if site["infer"].get("expectation"):
+        return 0.0  # it says nothing about a person's class
+    if isinstance(law, Privatized):
+        return log_prob_by_class(laws, law.mechanism, value)
+    return laws.log_prob(jnp.expand_dims(value, -1 - law.event_dim))
 
 
 def _logits(classes: dist.Distribution) -> jax.Array:
@@ -421,8 +414,10 @@ class privatize(Messenger):
                 raise TypeError(f"the mechanism of site {name!r} must be an ldpbayes mechanism, got {value!r}")
         self.mechanisms, self.options = dict(mechanisms), options
         self._sites: list[str] = []
-        self.doubts: tuple[str, ...] = ()  # the warnings of all runs
+        self._doubts: dict[str, str] = {}  # by site, the warnings of all runs
         super().__init__(model)
+
+    doubts = property(lambda self: tuple(self._doubts.values()))
 
     def __repr__(self) -> str:
         model = self.fn.__name__ if inspect.isfunction(self.fn) else repr(self.fn)
@@ -459,14 +454,12 @@ class privatize(Messenger):
         name = msg["name"]
         if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
             return
-        site, checked = f"site {name!r}: ", check_site(name, msg["fn"], msg["value"])
-        warned = any(doubt.startswith(site) for doubt in self.doubts)
+        checked = check_site(name, msg["fn"], msg["value"])
         # A release has given the warning about its values itself.
-        if checked and not warned and not msg["infer"].get("released"):
-            problem = doubts_about(*checked)
-            if problem:
-                self.doubts += (site + problem,)
-                warn(site + problem, ReleaseWarning)
+        has_warned = name in self._doubts or msg["infer"].get("released")
+        if checked and not has_warned and (problem := doubts_about(*checked)):
+            self._doubts[name] = f"site {name!r}: {problem}"
+            warn(self._doubts[name], ReleaseWarning)
 
 
 def sharded(data: PyTree, mesh: Mesh) -> PyTree:

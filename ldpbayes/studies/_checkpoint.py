@@ -1,7 +1,6 @@
 """Checkpoints of long studies, and fingerprints of the models that were run."""
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -20,7 +19,6 @@ from ldpbayes._core.types import Array, Model, Params
 
 CHECKPOINT_FORMAT = 2
 VERSIONED_PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
-_version = functools.cache(metadata.version)  # which reads files of the installed package
 
 
 class Checkpoint(dict):
@@ -62,9 +60,10 @@ class Checkpoint(dict):
             with contextlib.ExitStack() as stack:
                 refusal = f"another running study uses the checkpoint {self.path}; give this study another file"
                 stack.enter_context(only_user(self.path, refusal))
-                model = {} if self._model is None else {"model": model_fingerprint(*self._model)}
-                versions = {name: _version(name) for name in VERSIONED_PACKAGES} | {"platform": jax.default_backend()}
-                self.settings = json.loads(json.dumps(self.settings | model | {"versions": versions}))
+                settings = self.settings | ({} if self._model is None else {"model": model_fingerprint(*self._model)})
+                versions = {name: metadata.version(name) for name in VERSIONED_PACKAGES}
+                settings["versions"] = versions | {"platform": jax.default_backend()}
+                self.settings = json.loads(json.dumps(settings))
                 self._read(self.path)
                 self._lock = stack.pop_all()
         return self

@@ -96,9 +96,6 @@ class ReplicatedPosteriors(Surrogate):
 
     def _density(self, arrays: Sequence[Params]) -> Density:
         parts = [dataclasses.replace(part, **changed) for part, changed in zip(self.sources[0], arrays, strict=True)]
-        return self._density_of(parts)
-
-    def _density_of(self, parts: Sequence[Any]) -> Density:
         return Density(self.problem.density.model, _argument(parts), {})
 
     def positions(self, integrated: bool) -> Any:
@@ -141,8 +138,8 @@ class ReplicatedPosteriors(Surrogate):
 
     def _failures(self, positions: Params, exact: Sequence[PanelSketch]) -> np.ndarray:
         """Numbers of the data sets whose coarse sketches err too much at their draws."""
-        densities = self._density_of(self.sources[0]), self._density_of([exact[0]])
-        certificate = Certificate(*densities, self.chains.example)
+        # The problem's density has the first exact sketch.
+        certificate = Certificate(self._density([{}]), self.problem.density, self.chains.example)
         errors = []
         for i, ((judged,), sketch) in enumerate(zip(self.sources, exact, strict=True)):
             draws = {name: values[i : i + 1] for name, values in positions.items()}
