@@ -71,9 +71,7 @@ def problem_of(
     if not any(site.latent for site in sites.values()):
         raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
     axes = labels(dims, coords, sites, (args, kwargs))
-    promised = promises_in(model, (args, kwargs), sites)
-    if expansion is not None:  # the releases of other shards count, too
-        promised += [[promise] for promise in expansion.promises if not any(promise in part for part in promised)]
+    promised = promises_in(model, (args, kwargs), sites, () if expansion is None else expansion.promises)
     together = [promise for part in promised for promise in part]
     privacy = statements(together, same_people, different_people)
     privacy = "\n".join(filter(None, [privacy, *map(_of_sampled, sites, sites.values())])) or UNKNOWN_PRIVACY
@@ -91,12 +89,18 @@ def problem_of(
     return Problem(density, sites, expand, expansion, axes, attrs)
 
 
-def promises_in(model: Model, arguments: PyTree, sites: Mapping[str, Site]) -> list[Sequence[Promise]]:
-    """Promises of releases and sketches among a model's arguments and variables, and of its sites without one."""
+def promises_in(
+    model: Model, arguments: PyTree, sites: Mapping[str, Site], of_shards: Sequence[Promise] = ()
+) -> list[Sequence[Promise]]:
+    """Promises of the releases and sketches among a model's arguments and variables, of those of other shards that an
+    expansion has, and of sites without a release.
+    """
     parts = (*leaves(arguments), *_variables(model))
     data = {id(part): part for part in parts if isinstance(part, (Release, Sketch))}.values()
-    of_sites = [Promise(site.mechanism) for site in sites.values() if site.mechanism is not None]
-    return [*(part.promises for part in data), *([promise] for promise in of_sites)]
+    promised = [part.promises for part in data]
+    others = [promise for promise in of_shards if not any(promise in part for part in promised)]
+    others += [Promise(site.mechanism) for site in sites.values() if site.mechanism is not None]
+    return promised + [[promise] for promise in others]
 
 
 def _of_sampled(name: str, site: Site) -> str:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import numpyro
 
-from ldpbayes._core.checks import LdpBayesWarning
+from ldpbayes._core.checks import ArgumentError, LdpBayesWarning
 from ldpbayes._core.types import Key, Params, PyTree
 from ldpbayes.data import DesignMatrix, Groups, NoisyTable, Sketch
 from ldpbayes.inference.density import Site
@@ -76,7 +76,7 @@ def labels(
             raise ValueError(f"dims has the site {name!r}, but the sites of the model are {', '.join(shapes)}")
         if isinstance(axes, str) or len(axes) > len(shapes[name]):
             allowed = f"a list of names, at most one for each axis of {shapes[name]}"
-            raise ValueError(f"dims of {name!r} must be {allowed}, got {axes!r}")
+            raise ArgumentError(f"dims of {name!r}", allowed, repr(axes))
         names[name] = list(axes)
     sizes: dict[str, dict[str, int]] = {}  # by axis and site
     for name, axes in names.items():
@@ -90,7 +90,7 @@ def labels(
         for name, size in sizes[axis].items():
             if array.shape != (size,):
                 allowed = f"{size} labels, one for each place on this axis of {name!r}"
-                raise ValueError(f"coords of {axis!r} must be {allowed}, got an array of shape {array.shape}")
+                raise ArgumentError(f"coords of {axis!r}", allowed, f"an array of shape {array.shape}")
     stated, keys = list[tuple[str, Any]](), dict[str, tuple[str, np.ndarray]]()  # axes, and the labels of their places
     for name, table in tables.items():
         axis = [*names[name], ""][0]

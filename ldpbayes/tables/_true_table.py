@@ -325,12 +325,11 @@ def known_sums(table: NoisyTable, total: Any, least: np.ndarray, most: np.ndarra
         if None in names:
             raise ValueError(f"total is a series whose index has no name; name it by a key of {', '.join(table.keys)}")
     for key, sums in (total if isinstance(total, Mapping) else {None: total}).items():
-        sums = dict(sums.items()) if hasattr(sums, "items") else sums
         names = () if key is None else key if isinstance(key, tuple) else (key,)
         if unknown := set(names) - set(table.keys):
             keys = ", ".join(table.keys) or "none"
             raise ValueError(f"total names the key {unknown.pop()!r}; the table's keys are {keys}")
-        for label, value in sums.items() if isinstance(sums, Mapping) else [((), sums)]:
+        for label, value in sums.items() if hasattr(sums, "items") else [((), sums)]:
             pairs = dict(zip(names, label if isinstance(label, tuple) else (label,), strict=True))
             name = ", ".join(f"{key} = {label!r}" for key, label in pairs.items()) or "all cells"
             inside = np.all([np.ones(table.count, bool), *(table.keys[key] == pairs[key] for key in pairs)], axis=0)
