@@ -167,13 +167,8 @@ def fit(
             groups[name], numbers[name] = generate(jax.random.fold_in(sampling.key, place), draws.samples)
         result = inference_data(groups, *problem.axes, numbers)
     problems = convergence_problems(result) if draws.integral["ran"] == "chains" else []
-    result.attrs.update(
-        **problem.attrs,
-        **_facts(draws),
-        narrow_share=narrow,
-        convergence_warnings=json.dumps(problems),
-        seed=int(seed),
-    )
+    facts = {"narrow_share": narrow, "convergence_warnings": json.dumps(problems), "seed": int(seed)}
+    result.attrs.update(problem.attrs | _facts(draws) | facts)
     if narrow:
         warn(f"at {narrow:.0%} of posterior draws {NARROW_LAW}", LikelihoodWarning)
     if problems:

@@ -126,11 +126,7 @@ P = ParamSpec("P")
 
 
 def factory(
-    kind: str,
-    groups: bool = False,
-    coordinates: Callable[..., Any] | None = None,
-    summary: str = "",
-    **defaults: str,
+    kind: str, groups: bool = False, coordinates: Callable[..., Any] | None = None, summary: str = "", **defaults: str
 ) -> Callable[[Callable[Concatenate[D, P], None]], Callable[P, "FactoryModel"]]:
     """Decorator that makes a factory of models from a function of data and options, such as priors.
 
