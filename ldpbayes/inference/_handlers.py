@@ -354,9 +354,7 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
     xp: Any = np if is_concrete(whole, joined) else jnp
     order = xp.argsort(xp.lexsort((codes,)))  # from people by code, as they are joined, to their own order
     is_personal = joined.mechanism._is_personal
-    return jax.tree_util.tree_map_with_path(
-        lambda at, leaf: xp.asarray(leaf)[order] if is_personal(at, leaf) else leaf, joined
-    )
+    return jax.tree.map_with_path(lambda at, leaf: xp.asarray(leaf)[order] if is_personal(at, leaf) else leaf, joined)
 
 
 def check_site(name: str, distribution: dist.Distribution, value: Array) -> tuple[Mechanism, np.ndarray] | None:

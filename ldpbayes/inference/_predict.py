@@ -129,10 +129,8 @@ def predict(
         sources: dict[str, tuple[str, str]] = {}  # site and function of each variable
         if functions:
             places = list(dict.fromkeys(site for site, _ in predictions))
-            pairs = [(site, function) for site in places for function in functions]  # in the user's order
-            sources = {
-                f"{pair[0]}_{pair[1]}" if len(places) > 1 and pair[1] else pair[1] or pair[0]: pair for pair in pairs
-            }
+            many, pairs = len(places) > 1, [(site, label) for site in places for label in functions]
+            sources = {f"{site}_{label}" if many and label else label or site: (site, label) for site, label in pairs}
             predictions = {name: predictions[source] for name, source in sources.items()}
             sites = {name: sites[site] for name, (site, _) in sources.items()}
         sequences = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple, Groups))]
@@ -154,9 +152,7 @@ def predict(
 def _names(fitted: Any, sites: dict[str, Site], answers: Params, groups: set[int]) -> tuple[dict, dict]:
     """Axes of answers, one a group, if the posterior has one axis of that size; and the labels that it has."""
     axes = {axis: size for axis, size in fitted.sizes.items() if axis not in ("chain", "draw")}
-    dims = {
-        name: [axis for axis, size in axes.items() if {size} == groups & {*sites[name].shape[:1]}] for name in answers
-    }
+    dims = {n: [axis for axis, size in axes.items() if {size} == groups & {*sites[n].shape[:1]}] for n in answers}
     dims = {name: named for name, named in dims.items() if len(named) == 1 and not sites[name].dims}
     named = [pair for n in answers for pair in zip(dims.get(n, sites[n].dims), sites[n].shape, strict=False)]
     fits = {axis for axis, _ in named if {size for other, size in named if other == axis} == {axes.get(axis)}}
@@ -243,9 +239,8 @@ def generator(name: str, function: Generate, example: Params) -> Callable[[Key, 
 
         inputs = arrays, keys, jax.tree.map(jnp.asarray, flat)
         results = traced.program("generated", at_all, *inputs)(*inputs)
-        return {
-            name: np.asarray(array).reshape(chains, -1, *array.shape[1:]) for name, array in results.items()
-        }, numbers
+        by_chain = {name: np.asarray(array).reshape(chains, -1, *array.shape[1:]) for name, array in results.items()}
+        return by_chain, numbers
 
     return at_draws
 

@@ -68,7 +68,7 @@ class Model:
             names[place] = leaf.columns
             return leaf.ordered(fitted.get(place))
 
-        call.arguments.update(jax.tree_util.tree_map_with_path(ordered, arguments, is_leaf=_is_table))
+        call.arguments.update(jax.tree.map_with_path(ordered, arguments, is_leaf=_is_table))
         return call.args, call.kwargs, {"columns": json.dumps(names)} if names else {}
 
     def tuned(self, *args: Any, **kwargs: Any) -> NumpyroModel:

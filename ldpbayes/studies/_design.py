@@ -206,9 +206,7 @@ def design(
     if not at:
         raise ValueError("at must have a guess of at least one parameter of the law, got none")
     named = {type(mechanisms).__name__: mechanisms} if isinstance(mechanisms, Mechanism) else mechanisms
-    if not (
-        isinstance(named, Mapping) and named and all(isinstance(mechanism, Mechanism) for mechanism in named.values())
-    ):
+    if not (isinstance(named, Mapping) and named and all(isinstance(one, Mechanism) for one in named.values())):
         raise TypeError(f"mechanisms must be a mechanism, or a dict of mechanisms by name, got {mechanisms!r}")
     if columns is not None and functionals:
         raise ValueError("functionals need one law for all people; with columns each row has its own law")
