@@ -55,33 +55,26 @@ class AlongAxes(_LinearMap):
         return jnp.broadcast_to(jnp.sum(jnp.log(self.spread)), jnp.shape(x)[:-1])
 
 
-class _Coordinates(constraints.greater_than):
+class _Coordinates(constraints.Constraint):
     """(x − center)/scale or, for positive x, (log x − center)/scale, after a linear map of vectors."""
 
     def __init__(self, center: Any, scale: Any, positive: bool = False, linear: _LinearMap | None = None) -> None:
-        super().__init__(jnp.full(jnp.shape(center), 0.0 if positive else -jnp.inf))
-        self.center, self.scale, self.positive, self.linear = center, scale, positive, linear
-        self.event_dim = int(linear is not None)
+        affine = transforms.AffineTransform(center, scale, domain=constraints.real)
+        parts = [*([linear] if linear else []), affine, *([transforms.ExpTransform()] if positive else [])]
+        self.transform = transforms.ComposeTransform(parts) if len(parts) > 1 else affine
+        self.event_dim = self.transform.codomain.event_dim
 
     def __call__(self, x: Any) -> Any:
-        return jnp.all(super().__call__(x), axis=-1) if self.event_dim else super().__call__(x)
+        return self.transform.codomain(x)
 
     def feasible_like(self, prototype: Any) -> Any:
         return jnp.ones_like(prototype)
 
     def tree_flatten(self) -> Any:
-        names, fixed = ("lower_bound", "center", "scale", "linear"), ("positive", "event_dim")
-        return tuple(getattr(self, n) for n in names), (names, {name: getattr(self, name) for name in fixed})
-
-    def eq(self, other: object, static: bool = False) -> Any:
-        return self is other
+        return (self.transform,), (("transform",), {"event_dim": self.event_dim})
 
 
-@biject_to.register(_Coordinates)
-def _(support: _Coordinates) -> transforms.Transform:
-    affine = transforms.AffineTransform(support.center, support.scale, domain=constraints.real)
-    parts = [*([support.linear] if support.linear else []), affine, *[transforms.ExpTransform()] * support.positive]
-    return transforms.ComposeTransform(parts) if len(parts) > 1 else affine
+biject_to.register(_Coordinates)(lambda support: support.transform)
 
 
 class Located(dist.Distribution):
@@ -129,12 +122,13 @@ def pooled_relative(loc: ArrayLike, scale: ArrayLike, center: ArrayLike, precisi
     total = jnp.sum(sharpness, axis=-1, keepdims=True)
     total = jnp.where(total > 0, total, 1.0)
     level = jnp.sum(sharpness * (loc - center), axis=-1, keepdims=True) / total
-    apart = pooled(loc, scale, center + level, precision)
-    moved = informed / (1 + informed) / apart.support.scale / jnp.sqrt(total)
+    weight, error = informed / (1 + informed), scale / jnp.sqrt(1 + informed)
+    moved = weight / error / jnp.sqrt(total)
     length = jnp.sum(jnp.square(moved), axis=-1, keepdims=True)
     direction = moved / jnp.sqrt(jnp.where(length > 0, length, 1.0))
+    law = dist.Normal(loc, scale, validate_args=False).to_event(1)
     stretch = _Stretch(direction, jnp.sqrt(1 + length))
-    return Located(apart.law.to_event(1), apart.support.center, apart.support.scale, False, stretch)
+    return Located(law, loc + weight * (center + level - loc), error, linear=stretch)
 
 
 def pooled_gamma(loc: ArrayLike, concentration: ArrayLike, center: ArrayLike, precision: ArrayLike) -> Located:

@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 from ldpbayes import Release, observe
 from ldpbayes.data import DesignMatrix, Formula
 from ldpbayes.inference import Model
-from ldpbayes.models._coordinates import Located, pooled
+from ldpbayes.models._coordinates import Located, located, pooled
 
 PRIOR_DEVIATIONS = 2.5  # of the answer for one of a column: bambi's scale of slopes and intercepts
 RESPONSE_LAWS: dict[str, tuple[tuple[str, ...], Any]] = {  # names of parameters, and the law given a linear predictor
@@ -24,6 +24,7 @@ RESPONSE_LAWS: dict[str, tuple[tuple[str, ...], Any]] = {  # names of parameters
     "bernoulli": ((), lambda eta: dist.Bernoulli(logits=eta)),
 }
 POSITIVE_PARAMETERS = ("sigma", "nu", "tau")
+POSITIVE_SPREAD = 0.5  # of the logarithms of positive parameters, for the coordinates in which they are sampled
 
 
 class _Stacked(dist.Distribution):
@@ -153,7 +154,7 @@ class regression(Model):
                 slopes = numpyro.sample("coefficients", Located(law, 0 * design.unit, rough / design.unit))
             eta = eta + design.columns @ (slopes * design.unit)
         if design.intercept:
-            level = numpyro.sample("at_means", Located(laws["intercept"], middle, rough))
+            level = numpyro.sample("at_means", located(laws["intercept"], middle, rough))
             numpyro.deterministic("intercept", level - design.centre @ slopes - design.shift)
             eta = eta + level
         # Variance with which a record tells its predictor: of a link's, as a yes or no tells a logit of 0.
@@ -161,7 +162,7 @@ class regression(Model):
         if release is not None and RESPONSE_LAWS[self.family][0]:
             variance = jnp.square(rough) + jnp.mean(release.mechanism.innermost.moments(middle)[1])
         for name, levels in design.groups:
-            tau = numpyro.sample(f"tau_{name}", _positive(laws["tau"], rough))
+            tau = numpyro.sample(f"tau_{name}", located(laws["tau"], rough, POSITIVE_SPREAD))
             # The first groups' coordinates are those of level + effect, which records tell, and neither of the two.
             counts = jnp.bincount(design.codes[name], length=len(levels))
             centre = jnp.full(len(levels), middle - level if name == design.groups[0][0] else 0.0)
@@ -170,24 +171,18 @@ class regression(Model):
             eta = eta + effects[design.codes[name]]
         starts = {"sigma": rough, "nu": 20.0}
         needed, law_of = RESPONSE_LAWS[self.family]
-        law = law_of(eta, *(numpyro.sample(name, _positive(laws[name], starts[name])) for name in needed))
-        observe(self.formula.answer, law, release)
+        parameters = [numpyro.sample(name, located(laws[name], starts[name], POSITIVE_SPREAD)) for name in needed]
+        observe(self.formula.answer, law_of(eta, *parameters), release)
 
     def _scale(self, release: Any) -> tuple[float, float]:
         """Rough mean and standard deviation of the answers, or of the linear predictor before a link."""
         if self.answer is not None or not RESPONSE_LAWS[self.family][0]:
             return self.answer or (0.0, 1.0)
         domain: Any = None if release is None else release.mechanism.innermost.domain
-        ends = (getattr(domain, name, np.inf) for name in ("lower_bound", "upper_bound"))
-        bounds = [float(np.mean(end)) for end in ends]
-        if not np.all(np.isfinite(bounds)):
+        low, high = (float(np.mean(getattr(domain, name, np.inf))) for name in ("lower_bound", "upper_bound"))
+        if not np.isfinite([low, high]).all():
             raise ValueError(
                 "without bounds, the size of the answers is unknown: give the mechanism lower and upper, or in Python "
                 "answer=(rough mean, rough standard deviation)"
             )
-        return sum(bounds) / 2, (bounds[1] - bounds[0]) / 4
-
-
-def _positive(law: dist.Distribution, start: Any) -> dist.Distribution:
-    """A prior of a positive number, in coordinates that start around a value if the prior allows any."""
-    return Located(law, jnp.log(start), 0.5, positive=True) if law.support is constraints.positive else law
+        return (low + high) / 2, (high - low) / 4

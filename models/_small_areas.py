@@ -76,7 +76,7 @@ def small_areas(
     informed = 1 / (1 / np.maximum(precision, 1e-12) + ROUGH_SPREAD**2)
     exact_cells = np.sum(np.square(informed * ROUGH_SPREAD**2))  # that would tell as much without noise
     overall = np.average(center, weights=informed)
-    mean = numpyro.sample("intercept", located(intercept, overall, ROUGH_SPREAD))
+    mean = jnp.atleast_1d(numpyro.sample("intercept", located(intercept, overall, ROUGH_SPREAD)))
     slopes = numpyro.sample("slopes", slope.expand([matrix.shape[1]]).to_event(1)) if matrix.shape[1] else jnp.zeros(0)
     cells = np.zeros(count, int)
     for key in keys[:-1]:
@@ -87,9 +87,8 @@ def small_areas(
         estimate = rough_mean - np.reshape(rough_columns, (-1, len(total))).T @ slopes
         between = numpyro.sample(f"spread_{key}", located(spread, ROUGH_SPREAD, 1 / np.sqrt(2 * len(total))))
         with numpyro.plate(key, len(total)):
-            larger = mean[above] if jnp.ndim(mean) else mean
-            mean = numpyro.sample(f"effect_{key}", pooled(larger, between, estimate, total))
-    mean = (mean[cells] if jnp.ndim(mean) else mean) + matrix @ slopes
+            mean = numpyro.sample(f"effect_{key}", pooled(mean[above], between, estimate, total))
+    mean = mean[cells] + matrix @ slopes
     # Within an area rates are log-normal, or gamma with a variance of 1/concentration.
     error = 1 / np.sqrt(2 * max(exact_cells, 1.0))
     if gamma:

@@ -13,7 +13,7 @@ import numpy as np
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import ExpandedSketch, Release, Sketch
-from ldpbayes.inference._generated import generator, log_likelihoods, released, replicates
+from ldpbayes.inference._predict import generator, log_likelihoods, released, replicates
 from ldpbayes.inference.approximations import surrogate_of
 from ldpbayes.inference.approximations.polynomial import Expansion
 from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning, sample
@@ -164,13 +164,8 @@ def fit(
             groups[name], numbers[name] = generate(jax.random.fold_in(sampling.key, place), draws.samples)
         result = inference_data(groups, *problem.axes, numbers)
     problems = convergence_problems(result) if draws.integral["ran"] == "chains" else []
-    result.attrs.update(
-        **problem.attrs,
-        **_facts(draws),
-        narrow_share=narrow,
-        convergence_warnings=json.dumps(problems),
-        seed=int(seed),
-    )
+    facts = {"narrow_share": narrow, "convergence_warnings": json.dumps(problems), "seed": int(seed)}
+    result.attrs.update(problem.attrs | _facts(draws) | facts)
     if narrow:
         warn(f"at {narrow:.0%} of posterior draws {NARROW_LAW}", LikelihoodWarning)
     if problems:

@@ -1,7 +1,9 @@
-"""`predict`: original answers of new people, what their mean is, and what a mechanism would release of them."""
+"""What is generated from draws of a posterior: predictions, new released values, log-likelihoods of the values."""
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -13,18 +15,27 @@ import xarray as xr
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.checks import ONE_INSIDE_0_1, checked
-from ldpbayes._core.types import Array, Key, Message, Model, Params
-from ldpbayes.data import Groups
-from ldpbayes.inference._generated import generator
-from ldpbayes.inference.density import Site, density_of, given, sample_sites, sites_of
+from ldpbayes._core.pytrees import unchecked
+from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree
+from ldpbayes.data import CountSketch, ExpandedSketch, Groups, MixedSketch, PanelSketch, Release, Sketch
+from ldpbayes.data.sketches import budgets_of
+from ldpbayes.inference._handlers import joined_release
+from ldpbayes.inference.compiled_programs import trace
+from ldpbayes.inference.density import Density, Site, density_of, given, sample_sites, sites_of
 from ldpbayes.inference.model import model_of, releases_in, with_plans
 from ldpbayes.inference.result import dataset, inference_data, labels
 from ldpbayes.laws.compound import Grouped, of_unwrapped, unwrapped
 from ldpbayes.laws.families import CATEGORICAL
 from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.mechanisms.protocol import joined_mechanism
+from ldpbayes.numerics.arrays import evenly_spaced
 
 PREDICTION_KINDS = ("original", "mean", "released")
 OfLaw: TypeAlias = Callable[[Any], Any]  # a function of a NumPyro law that returns an array
+MAX_BYTES_OF_A_GROUP = 1 << 28
+
+Generate: TypeAlias = Callable[[Key, Params], Params]
+"""From a random key and values of the latent sites to arrays by observed site."""
 
 
 def predict(
@@ -106,32 +117,28 @@ def predict(
                 shapes = f"has shape {old} in the posterior, but {new} with the new data"
                 raise ValueError(f"site {name!r} {shapes}: its values belong to the records or groups of the fit")
 
-        def answers(key: Key, values: Params) -> Any:
-            trace = sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), False)
-            if functions:
-                by_site = {name: site["infer"].get("functionals", {}) for name, site in trace.items()}
-                return {(name, label): value for name, row in by_site.items() for label, value in row.items()}
-            return {name: site["value"] for name, site in trace.items() if name not in values}
+        def functionals(key: Key, values: Params) -> Any:
+            sites = _run(density, key, values, observed=False)
+            by_site = {name: site["infer"].get("functionals", {}) for name, site in sites.items()}
+            return {(name, label): value for name, row in by_site.items() for label, value in row.items()}
 
         values = {name: jax.ShapeDtypeStruct(draws[name].shape[2:], draws[name].dtype) for name in fitted_sites}
         predictions: Any
+        answers = functionals if functions else _drawn(density)
         predictions, numbers = generator("a prediction", answers, values)(jax.random.key(seed), draws)
         sources: dict[str, tuple[str, str]] = {}  # site and function of each variable
         if functions:
             places = list(dict.fromkeys(site for site, _ in predictions))
-            pairs = [(site, function) for site in places for function in functions]  # in the user's order
-            sources = {
-                f"{pair[0]}_{pair[1]}" if len(places) > 1 and pair[1] else pair[1] or pair[0]: pair for pair in pairs
-            }
+            many, pairs = len(places) > 1, [(site, label) for site in places for label in functions]
+            sources = {f"{site}_{label}" if many and label else label or site: (site, label) for site, label in pairs}
             predictions = {name: predictions[source] for name, source in sources.items()}
             sites = {name: sites[site] for name, (site, _) in sources.items()}
         sequences = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple, Groups))]
         groups = {len(value) for value in sequences if releases_in(value)}
         axes = labels(*_names(fitted, sites, predictions, groups), sites, (args, kwargs))
-        for name, (site, _) in sources.items():
+        for name, (site, function) in sources.items():
             named = axes[0].get(name, [])
             axes[0][name] = [*named, *(f"{site}_dim_{n}" for n in range(len(named), len(sites[name].shape)))]
-        for name, (_, function) in sources.items():
             _label(name, functions[function], *axes[:2])
         result = inference_data({"predictions": predictions}, *axes, {"predictions": numbers})
     result = dataset(result["predictions"])
@@ -145,9 +152,7 @@ def predict(
 def _names(fitted: Any, sites: dict[str, Site], answers: Params, groups: set[int]) -> tuple[dict, dict]:
     """Axes of answers, one a group, if the posterior has one axis of that size; and the labels that it has."""
     axes = {axis: size for axis, size in fitted.sizes.items() if axis not in ("chain", "draw")}
-    dims = {
-        name: [axis for axis, size in axes.items() if {size} == groups & {*sites[name].shape[:1]}] for name in answers
-    }
+    dims = {n: [axis for axis, size in axes.items() if {size} == groups & {*sites[n].shape[:1]}] for n in answers}
     dims = {name: named for name, named in dims.items() if len(named) == 1 and not sites[name].dims}
     named = [pair for n in answers for pair in zip(dims.get(n, sites[n].dims), sites[n].shape, strict=False)]
     fits = {axis for axis, _ in named if {size for other, size in named if other == axis} == {axes.get(axis)}}
@@ -174,7 +179,9 @@ def _summary(draws: Any, level: float) -> Any:
 class _NewAnswers(Messenger):
     """Lets observed sites be drawn: of privatized laws the original record, or its expectation."""
 
-    def __init__(self, model: Model, kind: str, observed: set, functions: Mapping[str, OfLaw] | None = None) -> None:
+    def __init__(
+        self, model: Model, kind: str, observed: Container[str] = (), functions: Mapping[str, OfLaw] | None = None
+    ) -> None:
         self.kind, self.observed, self.functions = kind, observed, functions or {}
         super().__init__(model)
 
@@ -207,3 +214,107 @@ def _expectation(law: dist.Distribution) -> Array:
         return law.mean
     except NotImplementedError:
         return jnp.full(law.shape(), jnp.nan)
+
+
+def generator(name: str, function: Generate, example: Params) -> Callable[[Key, Params], tuple[Params, np.ndarray]]:
+    """``function`` at samples (chains, draws, ...), or at evenly spaced ones if all exceed `MAX_BYTES_OF_A_GROUP`."""
+    shapes = jax.eval_shape(function, jax.random.key(0), example)
+    if not shapes:
+        raise ValueError(f"{name} needs observed data, but the model has none")
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes.values())
+    if size > MAX_BYTES_OF_A_GROUP:
+        raise ValueError(f"{name} would take {size / 2**30:.1f} GiB for each draw; give the model fewer records")
+
+    def at_draws(key: Key, samples: Params) -> tuple[Params, np.ndarray]:
+        values = {name: samples[name] for name in sorted(example)}
+        chains, draws = next(iter(values.values())).shape[:2]
+        numbers = evenly_spaced(np.arange(draws), max(1, int(MAX_BYTES_OF_A_GROUP / size / chains)))
+        count = chains * len(numbers)
+        flat = {name: array[:, numbers].reshape(count, *array.shape[2:]) for name, array in values.items()}
+        keys = jax.random.split(key, count)
+        traced, (arrays,) = trace(lambda _, *draw: function(*draw), *jax.tree.map(lambda leaf: leaf[0], (keys, flat)))
+
+        def at_all(arrays: PyTree, keys: Key, values: Params) -> Params:
+            return jax.lax.map(lambda draw: traced(arrays, *draw), (keys, values))
+
+        inputs = arrays, keys, jax.tree.map(jnp.asarray, flat)
+        results = traced.program("generated", at_all, *inputs)(*inputs)
+        by_chain = {name: np.asarray(array).reshape(chains, -1, *array.shape[1:]) for name, array in results.items()}
+        return by_chain, numbers
+
+    return at_draws
+
+
+def replicates(density: Density) -> Generate:
+    """What mechanisms would have released of other records of the same law; ValueError for sketches without laws."""
+    simulation = density.replace_data(_unobserved)
+    return _drawn(dataclasses.replace(simulation, model=_NewAnswers(density.model, "released")))
+
+
+def _drawn(density: Density) -> Generate:
+    """Values of the sites that are drawn where others have given values."""
+
+    def drawn(key: Key, values: Params) -> Params:
+        sites = _run(density, key, values, observed=False)
+        return {name: site["value"] for name, site in sites.items() if name not in values}
+
+    return drawn
+
+
+def _run(density: Density, key: Key, values: Params, observed: bool) -> dict[str, Message]:
+    """Sites of a run with this random key, whose latent sites have given values."""
+    return sample_sites(density.trace(numpyro.handlers.seed(given(density.model, values), key)), observed)
+
+
+def _unobserved(data: Release | Sketch) -> Release:
+    """A release of as many records, without values."""
+    if isinstance(data, Release):
+        return dataclasses.replace(data, values=None)
+    if isinstance(data, MixedSketch):
+        return joined_release("", range(len(data.parts)), [*map(_unobserved, data.parts)])
+    if data.law_shape or data.mechanism.batch_shape:
+        lacking = f"which a {type(data).__name__} of groups or personal budgets does not have"
+        raise ValueError(f"posterior_predictive needs each record's law, {lacking}; pass the release")
+    return Release(None, data.mechanism, int(np.rint(data.size)))
+
+
+def log_likelihoods(density: Density, release: bool | Release = True) -> Generate:
+    """The log-likelihood of every released value, with a release in place of its sketch, if that is what is given."""
+    sketches = [data for data in density.data if isinstance(data, Sketch)]
+    if isinstance(release, Release):
+        kinds = [joined_mechanism(budgets_of(release.mechanism, release.count)[1]), release.mechanism]
+        same = [data for data in sketches if data.size == release.size and data.mechanism in kinds]
+        if release.values is None or len(sketches) != 1 or not same:
+            raise ValueError(f"log_likelihood must be the release from which the only sketch was made, got {release!r}")
+        density = density.replace_data(lambda data: release if isinstance(data, Sketch) else data)
+    elif sketches:
+        raise ValueError("log_likelihood=True needs records, but a sketch has none; pass log_likelihood=release")
+
+    def log_likelihood(key: Key, values: Params) -> Params:
+        sites = _run(density, key, values, observed=True)
+        observed = {name: site for name, site in sites.items() if not isinstance(site["fn"], dist.Unit)}
+        return {name: site["fn"].log_prob(site["value"]) for name, site in observed.items()}
+
+    return log_likelihood
+
+
+def released(density: Density) -> Density | None:
+    """A density with released values, in any order, in the places of sketches; None if one has not kept its records."""
+    return None if any(_release(data) is None for data in density.data) else density.replace_data(_release)
+
+
+def _release(data: Release | Sketch) -> Release | None:
+    """A release, or that which a sketch was made from, if it has kept its records."""
+    if isinstance(data, Release):
+        return data
+    sketch = data.exact if isinstance(data, ExpandedSketch) and data.records is not None else data
+    if isinstance(sketch, CountSketch):
+        values = np.repeat(np.asarray(sketch.nodes), np.asarray(sketch.weights).astype(int), axis=0)
+    elif isinstance(sketch, MixedSketch):
+        parts = [part for part in map(_release, sketch.parts) if part is not None]
+        return joined_release("", range(len(parts)), parts) if len(parts) == len(sketch.parts) else None
+    elif isinstance(sketch, PanelSketch) and sketch.records is not None:
+        values = np.concatenate(sketch.records)
+    else:
+        return None
+    return unchecked(Release, values, data.mechanism, len(values))

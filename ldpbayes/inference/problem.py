@@ -15,13 +15,12 @@ from numpyro.primitives import Messenger
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Model, Params, PyTree
 from ldpbayes.data import NoisyTable, Release, ReleaseWarning, Sketch
-from ldpbayes.data.release import promises, warn_of_repeats
+from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
-from ldpbayes.inference.model import model_of, plans_of
+from ldpbayes.inference.model import is_plan, model_of, plans_of
 from ldpbayes.inference.result import UNCERTAINTY, labels
-from ldpbayes.mechanisms import Mechanism
-from ldpbayes.mechanisms.protocol import Promise
+from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.privacy.guarantee import counted_once
 
 UNKNOWN_PRIVACY = (
@@ -65,48 +64,44 @@ def problem_of(
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     model = model_of(model).tuned(*args, **kwargs)
     density = density_of(model, args, kwargs)
-    if any(isinstance(data, Release) and data.values is None for data in density.data):
+    if any(map(is_plan, density.data)):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
         sites = sites_of(density)
     if not any(site.latent for site in sites.values()):
         raise ValueError("the model has no site to sample; call a model factory first: fit(warner(), ...)")
     problem = Problem(density, sites, expand)
-    expansion = problem.expansion
-    data, axes = data_of(model, (args, kwargs)), labels(dims, coords, sites, (args, kwargs))
-    promised = [promise for part in data for promise in part.promises]
-    # The releases of other shards count, too.
-    of_shards = [] if expansion is None else [promise for promise in expansion.promises if promise not in promised]
-    mechanisms = mechanisms_of(data, sites) + [promise.mechanism for promise in of_shards]
-    others = [*of_shards, *map(Promise, mechanisms_of([], sites))]
-    privacy = promises(data, others, same_people, different_people)
+    expansion, axes = problem.expansion, labels(dims, coords, sites, (args, kwargs))
+    promised = promises_in(model, (args, kwargs), sites, () if expansion is None else expansion.promises)
+    together = [promise for part in promised for promise in part]
+    privacy = statements(together, same_people, different_people)
     privacy = "\n".join(filter(None, [privacy, *map(_of_sampled, sites, sites.values())])) or UNKNOWN_PRIVACY
     doubts = [doubt for part in density.data for doubt in part.doubts]
     doubts += [] if expansion is None else [doubt for doubt in expansion.doubts if doubt not in doubts]
     for doubt in doubts:
         warn(doubt, ReleaseWarning)
     doubts += model.doubts if isinstance(model, privatize) else ()  # it has warned when the model ran
-    parts = [*(part.promises for part in data), *([promise] for promise in of_shards)]
-    doubts += warn_of_repeats(*parts, same_people=same_people)
+    doubts += warn_of_repeats(*promised, same_people=same_people)
     attrs = plans | entries | {"privacy": privacy, "release_warnings": json.dumps(doubts)}
-    attrs["mechanisms"] = json.dumps([mechanism.spec() for mechanism in mechanisms])
+    attrs["mechanisms"] = json.dumps([promise.mechanism.spec() for promise in counted_once(together)])
     of_tables = [site.fixed for site in sites.values() if isinstance(site.release, NoisyTable)]
     if of_tables:
         attrs["uncertainty"] = UNCERTAINTY[all(of_tables)]
     return dataclasses.replace(problem, axes=axes, attrs=attrs)
 
 
-def data_of(model: Model, data: PyTree) -> list[Any]:
-    """The releases and sketches among a model's arguments and variables."""
-    parts = (*leaves(data), *_variables(model))
-    return [*{id(part): part for part in parts if isinstance(part, (Release, Sketch))}.values()]
-
-
-def mechanisms_of(data: Sequence[Any], sites: Mapping[str, Site]) -> list[Mechanism]:
-    """Mechanisms of releases and sketches, and of a model's sites without one."""
-    of_sites = [site.mechanism for site in sites.values() if site.mechanism is not None]
-    promised = counted_once(promise for part in data for promise in part.promises)
-    return [*(promise.mechanism for promise in promised), *of_sites]
+def promises_in(
+    model: Model, arguments: PyTree, sites: Mapping[str, Site], of_shards: Sequence[Promise] = ()
+) -> list[Sequence[Promise]]:
+    """Promises of the releases and sketches among a model's arguments and variables, of those of other shards that an
+    expansion has, and of sites without a release.
+    """
+    parts = (*leaves(arguments), *_variables(model))
+    data = {id(part): part for part in parts if isinstance(part, (Release, Sketch))}.values()
+    promised = [part.promises for part in data]
+    others = [promise for promise in of_shards if not any(promise in part for part in promised)]
+    others += [Promise(site.mechanism) for site in sites.values() if site.mechanism is not None]
+    return promised + [[promise] for promise in others]
 
 
 def _of_sampled(name: str, site: Site) -> str:

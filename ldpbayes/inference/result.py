@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import numpyro
 
-from ldpbayes._core.checks import LdpBayesWarning
+from ldpbayes._core.checks import ArgumentError, LdpBayesWarning
 from ldpbayes._core.types import Key, Params, PyTree
-from ldpbayes.data import NoisyTable
+from ldpbayes.data import DesignMatrix, Groups, NoisyTable, Sketch
 from ldpbayes.inference.density import Site
 
 MAX_RHAT = 1.01
@@ -30,6 +30,7 @@ ADVICE = {  # on options of `fit`, as Python spells them
     "max_tree_depth": "raise max_tree_depth",
     "dense_mass": "reparametrise, or try dense_mass=True if parameters are correlated",
 }
+LABELLED = Sketch, Groups, DesignMatrix  # data whose `coords` label axes
 # What intervals are of, where noisy tables are among the data: by whether cells are numbers, not draws of a law.
 UNCERTAINTY = {
     True: "of the table: what the cells were before noise was added; not of a population that they are drawn from",
@@ -75,7 +76,7 @@ def labels(
             raise ValueError(f"dims has the site {name!r}, but the sites of the model are {', '.join(shapes)}")
         if isinstance(axes, str) or len(axes) > len(shapes[name]):
             allowed = f"a list of names, at most one for each axis of {shapes[name]}"
-            raise ValueError(f"dims of {name!r} must be {allowed}, got {axes!r}")
+            raise ArgumentError(f"dims of {name!r}", allowed, repr(axes))
         names[name] = list(axes)
     sizes: dict[str, dict[str, int]] = {}  # by axis and site
     for name, axes in names.items():
@@ -89,29 +90,25 @@ def labels(
         for name, size in sizes[axis].items():
             if array.shape != (size,):
                 allowed = f"{size} labels, one for each place on this axis of {name!r}"
-                raise ValueError(f"coords of {axis!r} must be {allowed}, got an array of shape {array.shape}")
-    candidates, keys = dict[str, list[np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
+                raise ArgumentError(f"coords of {axis!r}", allowed, f"an array of shape {array.shape}")
+    stated, keys = list[tuple[str, Any]](), dict[str, tuple[str, np.ndarray]]()  # axes, and the labels of their places
     for name, table in tables.items():
         axis = [*names[name], ""][0]
-        for place, places in ((axis, table.labels), *((key, table.levels(key)[0]) for key in table.keys)):
-            if set(sizes.get(place, {}).values()) == {len(places)}:
-                candidates.setdefault(place, []).append(places)
+        stated += [(axis, table.labels), *((key, table.levels(key)[0]) for key in table.keys)]
         if len(table.keys) > 1:
             taken = {*sizes, *(key for key, (along, _) in keys.items() if along != axis)}
             keys |= {f"{key}_of_{axis}" if key in taken else key: (axis, levels) for key, levels in table.keys.items()}
-    for part in jax.tree.leaves(arguments, is_leaf=_has_coords):
-        for axis, places in part.coords.items() if _has_coords(part) else ():
-            fitting = [name for name, others in sizes.items() if {*others.values()} == {len(places)}]
-            # Groups whose levels came without a name are those of the only axis that fits.
-            nameless = axis == "group" and len(fitting) == 1
-            for name in [axis] if axis in fitting else fitting if nameless else []:
-                candidates.setdefault(name, []).append(np.asarray(places))
+    for part in jax.tree.leaves(arguments, is_leaf=lambda part: isinstance(part, LABELLED)):
+        stated += (part.coords or {}).items() if isinstance(part, LABELLED) else ()
+    candidates = dict[str, list[np.ndarray]]()
+    for axis, places in stated:
+        fitting = [name for name, others in sizes.items() if {*others.values()} == {len(places)}]
+        # Groups whose levels came without a name are those of the only axis that fits.
+        nameless = axis == "group" and len(fitting) == 1
+        for name in [axis] if axis in fitting else fitting if nameless else []:
+            candidates.setdefault(name, []).append(np.asarray(places))
     agreed = {axis: first for axis, (first, *more) in candidates.items() if all(np.array_equal(first, m) for m in more)}
     return names, agreed | arrays, keys
-
-
-def _has_coords(part: Any) -> bool:
-    return isinstance(getattr(part, "coords", None), dict)
 
 
 def inference_data(
@@ -163,39 +160,35 @@ def convergence_problems(result: Any) -> list[str]:
         return problems
     # Entries that the model fixes have variance 0, and no R-hat.
     varying = posterior[[name for name in posterior.data_vars if posterior[name].std() != 0]]
-    enough, concerned = MIN_ESS_PER_CHAIN * chains, set[str]()
-
-    def add(problem: str, texts: Mapping[str, str]) -> None:
-        concerned.update(texts)
-        problems.extend([f"{problem}: {', '.join(f'{name} {text}' for name, text in texts.items())}"] * bool(texts))
+    names, enough = [*varying.data_vars], MIN_ESS_PER_CHAIN * chains
+    found = dict[str, dict[str, str]]()  # numbers of the parameters concerned, by criterion
 
     def least_ess(names: Sequence[str], **how: Any) -> dict[str, float]:
         return {name: float(values.min()) for name, values in az.ess(varying[names], **how).data_vars.items()}
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        names = [*varying.data_vars]
         if chains > 1:
             worst = {name: float(values.max()) for name, values in az.rhat(varying).data_vars.items()}
             # Rounded, a number just above the limit would not be.
             texts = {name: f"{rhat:.3f}" if round(rhat, 3) > MAX_RHAT else f"{rhat}" for name, rhat in worst.items()}
-            add(f"R-hat is above {MAX_RHAT}", {name: texts[name] for name in worst if not worst[name] <= MAX_RHAT})
+            found[f"R-hat is above {MAX_RHAT}"] = {name: texts[name] for name in worst if not worst[name] <= MAX_RHAT}
         for method in ("bulk", "tail"):
             least = least_ess(names, method=method)
             few = {name: f"{np.floor(ess):.0f}" for name, ess in least.items() if not ess >= enough}
-            add(f"{method} effective sample size is below {enough}", few)
+            found[f"{method} effective sample size is below {enough}"] = few
         # Chains that are seldom in a long tail, and then for long: elsewhere they may mix well.
         rare = [name for name in names if enough <= least[name] < draws * chains / 4]
         if rare and draws * chains >= MIN_DRAWS_FOR_TAIL_ESS:
             enough = MIN_TAIL_ESS_PER_CHAIN * chains
             ends = [least_ess(rare, method="quantile", prob=probability) for probability in (0.01, 0.99)]
             far = {name: min(end[name] for end in ends) for name in rare}
-            few = {name: f"{ess:.0f}" for name, ess in far.items() if ess < enough}
-            add(
-                "chains have seldom been in a tail, and standard deviations may be wrong: effective sample size at "
-                f"the 1% or the 99% quantile is below {enough}",
-                few,
-            )
-    if concerned and (good := [name for name in names if name not in concerned]):
+            seldom = "chains have seldom been in a tail, and standard deviations may be wrong: effective sample size at"
+            seldom = f"{seldom} the 1% or the 99% quantile is below {enough}"
+            found[seldom] = {name: f"{ess:.0f}" for name, ess in far.items() if ess < enough}
+    for problem, texts in found.items():
+        problems += [f"{problem}: {', '.join(f'{name} {text}' for name, text in texts.items())}"] if texts else []
+    good = [name for name in names if not any(name in texts for texts in found.values())]
+    if good and any(found.values()):
         problems.append(f"converged by these criteria: {', '.join(good)}")
     return problems
 

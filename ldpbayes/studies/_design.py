@@ -1,7 +1,6 @@
 """Plans of surveys: what released values will tell about a law, by their Fisher information and without simulation."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -207,9 +206,7 @@ def design(
     if not at:
         raise ValueError("at must have a guess of at least one parameter of the law, got none")
     named = {type(mechanisms).__name__: mechanisms} if isinstance(mechanisms, Mechanism) else mechanisms
-    if not (
-        isinstance(named, Mapping) and named and all(isinstance(mechanism, Mechanism) for mechanism in named.values())
-    ):
+    if not (isinstance(named, Mapping) and named and all(isinstance(one, Mechanism) for one in named.values())):
         raise TypeError(f"mechanisms must be a mechanism, or a dict of mechanisms by name, got {mechanisms!r}")
     if columns is not None and functionals:
         raise ValueError("functionals need one law for all people; with columns each row has its own law")
@@ -235,15 +232,10 @@ def design(
         def narrow(edges: Array) -> Array:
             return jnp.any(_mapped(lambda index: is_narrow(law_at(theta, index), edges), count))
 
-        def by_law(mechanism: Mechanism, values: Array) -> Callable[[Array, Array], Array]:
-            return lambda theta, index: Privatized(law_at(theta, index), mechanism, validate_args=False).log_prob(
-                values
-            )
-
-        def followed(mechanism: Mechanism, values: Array) -> tuple[Array, Array]:
+        def by_law(mechanism: Mechanism, values: Array, by_row: bool = False, **options: Any) -> tuple[Array, Array]:
             def log_prob(theta: Array, row: Array) -> Array:
-                law = Privatized(law_at(theta, row), mechanism, method="quadrature", validate_args=False)
-                return law.log_prob(values[row])
+                law = Privatized(law_at(theta, row), mechanism, validate_args=False, **options)
+                return law.log_prob(values[row] if by_row else values)
 
             return _with_scores(log_prob, theta, count)
 
@@ -254,11 +246,11 @@ def design(
                 raise ValueError(f"{name} must have one budget, got parameters of shape {mechanism.batch_shape}")
             possible = [outcomes(mechanism, first)] * count
             if first.support.is_discrete:  # its sums are over places that are known before tracing
-                scored = _with_scores(by_law(mechanism, possible[0].values), theta, count)
+                scored = by_law(mechanism, possible[0].values)
             elif narrow(latent_nodes(first, mechanism).edges):
                 possible = [outcomes(mechanism, law_at(theta, row), narrow=True) for row in range(count)]
-                values = np.stack([of_row.values for of_row in possible])
-                scored = jax.jit(functools.partial(followed, mechanism))(values)
+                of_rows = jnp.stack([of_row.values for of_row in possible])
+                scored = by_law(mechanism, of_rows, by_row=True, method="quadrature")
             else:
                 scored = released(PreparedLikelihood.at(possible[0].values, possible[0].volume, mechanism, first))
             variances.append(_variances(_information([of_row.weights for of_row in possible], *scored), jacobian, name))

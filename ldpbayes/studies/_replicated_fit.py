@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Sequence
+from types import EllipsisType
 from typing import Any
 
 import jax
@@ -92,14 +93,11 @@ class ReplicatedPosteriors(Surrogate):
     names: Sequence[Sequence[str]]  # of the arrays of each part in which data sets differ
     exact: Sequence[PanelSketch] | None  # sketches that are compared with the coarser ones in `sources`
     bar: Bar | None
-    samples: Params = dataclasses.field(default_factory=dict)  # by site, (data sets, draws, ...)
-    places: np.ndarray | None = None  # of these data sets among all, if others have their draws
+    samples: Params = dataclasses.field(default_factory=dict)  # by site, (all data sets, draws, ...)
+    places: np.ndarray | EllipsisType = ...  # of these data sets among all
 
     def _density(self, arrays: Sequence[Params]) -> Density:
         parts = [dataclasses.replace(part, **changed) for part, changed in zip(self.sources[0], arrays, strict=True)]
-        return self._density_of(parts)
-
-    def _density_of(self, parts: Sequence[Any]) -> Density:
         return Density(self.problem.density.model, _argument(parts), {})
 
     def positions(self, integrated: bool) -> Any:
@@ -119,30 +117,26 @@ class ReplicatedPosteriors(Surrogate):
         return integrals
 
     def progress(self, integrated: bool) -> contextlib.AbstractContextManager[Bar | None]:
-        return contextlib.nullcontext(None if integrated or self.places is not None else self.bar)
+        return contextlib.nullcontext(None if integrated else self.bar)
 
     def check_range(self, samples: Params) -> None:
         """Nothing: a study keeps the data set whose posterior reaches the end of the range of numbers."""
 
     def judge(self, positions: Params, final: bool = True) -> Surrogate | Report:
-        if self.integrated and self.bar and self.places is None:
+        if self.integrated and self.bar:
             self.bar.add(len(self.sources) * (self.sampling.num_warmup + self.sampling.num_samples))
             self.bar.show()
-        samples = self.chains.constrained(positions)
-        if self.places is None:
-            self.samples.update(samples)
-        else:
-            for name, values in samples.items():
-                self.samples[name][self.places] = values
+        for name, values in self.chains.constrained(positions).items():
+            self.samples.setdefault(name, values)[self.places] = values
         if self.exact is None or not len(failures := self._failures(positions, self.exact)):
             return Report()
-        exact = [(self.exact[i],) for i in failures]
-        return dataclasses.replace(self, keys=self.keys[failures], sources=exact, exact=None, places=failures)
+        keys, sources = self.keys[failures], [(self.exact[i],) for i in failures]
+        return dataclasses.replace(self, keys=keys, sources=sources, exact=None, places=failures, bar=None)
 
     def _failures(self, positions: Params, exact: Sequence[PanelSketch]) -> np.ndarray:
         """Numbers of the data sets whose coarse sketches err too much at their draws."""
-        densities = self._density_of(self.sources[0]), self._density_of([exact[0]])
-        certificate = Certificate(*densities, self.chains.example)
+        # The problem's density has the first exact sketch.
+        certificate = Certificate(self._density([{}]), self.problem.density, self.chains.example)
         errors = []
         for i, ((judged,), sketch) in enumerate(zip(self.sources, exact, strict=True)):
             draws = {name: values[i : i + 1] for name, values in positions.items()}

@@ -23,7 +23,8 @@ from ldpbayes.estimation.estimates import table
 from ldpbayes.inference import privatize
 from ldpbayes.inference.chains import Bar
 from ldpbayes.inference.compiled_programs import program_of
-from ldpbayes.inference.density import RUNNING
+from ldpbayes.inference.density import RUNNING, Density
+from ldpbayes.inference.model import is_plan
 from ldpbayes.inference.result import data_by_group
 from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
@@ -216,8 +217,8 @@ def sbc(
     settings |= {"replicates": replicates, "seed": seed, "batch": batch, "thin": thin}
     settings |= {"num_warmup": num_warmup, "num_samples": num_samples}
     if checkpoint is not None and simulator is not None:
-        settings["simulator"] = model_fingerprint(study.simulated, study.plan)
-    with Checkpoint(checkpoint, settings, (study.modelled, study.plan)) as results:
+        settings["simulator"] = model_fingerprint(study.simulated, study.plans)
+    with Checkpoint(checkpoint, settings, (study.modelled, study.plans)) as results:
         if not results:
             results |= {f"place {name}": np.full((replicates, *shape), np.nan) for name, shape in names.items()}
             results |= {f"free {name}": np.zeros(shape, bool) for name, shape in names.items()}
@@ -261,11 +262,11 @@ class _SimulatedPosteriors:
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
-        self._model, self._args, self._simulator, self._seed, *self._iterations, self._thin = arguments
-        self.plans = tuple(leaf for leaf in jax.tree.leaves(self._args, is_leaf=_is_release) if _is_plan(leaf))
+        self._model, args, self._simulator, self._seed, *self._iterations, self._thin = arguments
+        self._planned = Density(self._model, args, {})
+        self.plans = tuple(filter(is_plan, self._planned.data))
         if not self.plans:
             raise ValueError("the model's arguments need a release to simulate: Release(None, mechanism, count)")
-        self.plan = _data_of(self.plans)
 
     def __reduce__(self) -> Any:  # without what has been compiled
         return type(self), self._arguments
@@ -279,12 +280,11 @@ class _SimulatedPosteriors:
 
     def _with(self, data: Any) -> tuple:
         releases = iter(data if isinstance(data, tuple) else (data,))
-        leaves, structure = jax.tree.flatten(self._args, is_leaf=_is_release)
-        return jax.tree.unflatten(structure, [next(releases) if _is_plan(leaf) else leaf for leaf in leaves])
+        return self._planned.replace_data(lambda part: next(releases) if is_plan(part) else part).args
 
     def _trace(self, model: Model, key: Key) -> dict[str, Message]:
         with RUNNING:
-            return numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(self.plan)
+            return numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(self.plans)
 
     def _abstract_trace(self, model: Model) -> dict[str, Message]:
         trace: dict[str, Message] = {}
@@ -348,6 +348,7 @@ class _SimulatedPosteriors:
 
     def __call__(self, start: int, size: int, bar: Bar | None = None) -> tuple[Params, Params]:
         """Places (size, ...) of the truth between draws, ties broken at random, and whether draws differ from it."""
+        parts, parameters = self.sites
         with jax.enable_x64(True):
             keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self._seed), np.arange(start, start + size))
             truth = jax.tree.map(np.asarray, self._simulate(keys))
@@ -355,31 +356,18 @@ class _SimulatedPosteriors:
             with warnings.catch_warnings():  # models of rows leave out that these are clipped
                 warnings.simplefilter("ignore", ReleaseWarning)
                 releases = [
-                    [dataclasses.replace(part.plan, values=truth[part.site][i][part.rows]) for part in self.sites[0]]
+                    tuple(dataclasses.replace(part.plan, values=truth[part.site][i][part.rows]) for part in parts)
                     for i in range(size)
                 ]
-            samples = self.fit(key, [_data_of(replicate) for replicate in releases], bar)
+            samples = self.fit(key, releases, bar)
         rng, places, free = np.random.default_rng((self._seed, start)), {}, {}
-        for name in self.sites[1]:
+        for name in parameters:
             value, draws = truth[name][:, None], samples[name]
             free[name] = np.any(draws != value, axis=(0, 1))
             draws = draws[:, self._thin - 1 :: self._thin]
             below, equal = (np.sum(compare(draws, value), axis=1) for compare in (np.less, np.equal))
             places[name] = below + rng.random(below.shape) * (equal + 1)
         return places, free
-
-
-def _data_of(releases: Sequence[Release]) -> Any:
-    """The data of one replicate: a release, or a tuple of several."""
-    return releases[0] if len(releases) == 1 else tuple(releases)
-
-
-def _is_release(leaf: object) -> bool:
-    return isinstance(leaf, Release)
-
-
-def _is_plan(leaf: object) -> bool:
-    return isinstance(leaf, Release) and leaf.values is None
 
 
 def _privatized(trace: Mapping[str, Message]) -> dict[str, Message]:

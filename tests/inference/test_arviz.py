@@ -12,8 +12,8 @@ import pytest
 from numpyro.infer import NUTS, Predictive, init_to_median
 
 import ldpbayes as ldp
-from ldpbayes.inference import _generated
-from ldpbayes.inference._generated import released
+from ldpbayes.inference import _predict
+from ldpbayes.inference._predict import released
 from ldpbayes.inference.density import Density, Site
 from ldpbayes.inference.result import labels
 from ldpbayes.models import warner
@@ -90,14 +90,14 @@ def test_replicated_data_follow_the_law_of_released_values_at_each_draw(fitted):
 
 def test_generated_groups_are_of_evenly_spaced_draws_where_there_is_no_room_for_all(monkeypatch, frame, fitted):
     release, whole = fitted
-    monkeypatch.setattr(_generated, "MAX_BYTES_OF_A_GROUP", 8 * COUNT * 2 * 5)
+    monkeypatch.setattr(_predict, "MAX_BYTES_OF_A_GROUP", 8 * COUNT * 2 * 5)
     with pytest.warns(ldp.inference.ConvergenceWarning):
         result = ldp.fit(model, frame, release, init_strategy=init_to_median, log_likelihood=True, **SHORT)
     some = result["log_likelihood"]["z"]
     picked = np.linspace(0, 39, 5).astype(int)
     np.testing.assert_array_equal(some["draw"], picked)
     np.testing.assert_allclose(some, np.asarray(whole["log_likelihood"]["z"])[:, picked], rtol=1e-12)
-    monkeypatch.setattr(_generated, "MAX_BYTES_OF_A_GROUP", 100)
+    monkeypatch.setattr(_predict, "MAX_BYTES_OF_A_GROUP", 100)
     with pytest.raises(
         ValueError, match=r"log_likelihood would take 0\.0 GiB for each draw; give the model fewer records"
     ):

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 import ldpbayes as ldp
 from ldpbayes.inference import compiled_programs
-from ldpbayes.inference._generated import generator, log_likelihoods
+from ldpbayes.inference._predict import generator, log_likelihoods
 from ldpbayes.inference.approximations.panels import Certificate
 from ldpbayes.inference.compiled_programs import Program, kept, trace
 from ldpbayes.inference.density import density_of

@@ -417,7 +417,7 @@ def test_what_is_no_expansion_of_this_model_is_refused():
     with pytest.raises(ValueError, match="at must be an expansion, or a posterior with draws of a, b"):
         ldp.expand(logistic, release, X, at={"posterior": {"a": jnp.zeros((1, 3))}})
     frame = Frame.of_draws(np.arange(9.0)[:, None])
-    other = ldp.inference.Expansion(("mu",), 2, N, frame, np.zeros((9, 1)), np.zeros(9), np.zeros((9, 1)))
+    other = polynomial.Expansion(("mu",), 2, N, frame, np.zeros((9, 1)), np.zeros(9), np.zeros((9, 1)))
     with pytest.raises(ValueError, match=r"expand is an expansion of another model: it depends on \('mu',\)"):
         ldp.fit(logistic, release, X, expand=other, progress_bar=False)
     with pytest.raises(ValueError, match="at is an expansion of another model"):

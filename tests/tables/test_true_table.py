@@ -17,8 +17,7 @@ from ldpbayes import noise
 from ldpbayes.inference.result import dataset
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Rounded, Withheld
 from ldpbayes.tables import NoisyTable, estimate_table, true_table
-from ldpbayes.tables._known_sums import split_weights, tilted, tree_of_sums
-from ldpbayes.tables._true_table import _TablePosterior
+from ldpbayes.tables._true_table import _TablePosterior, split_weights, tilted, tree_of_sums
 
 SCALE = 3.0
 
