@@ -297,7 +297,7 @@ class _Reader:
 
 
 def _total(parts: Iterable[Sequence[Any]]) -> list[Any]:
-    """Sums of values, gradients and informations."""
+    """Sums of values, gradients and information matrices."""
     total: list[Any] = [0.0, 0.0, 0.0]
     for part in parts:
         total = [x + y for x, y in zip(total, part, strict=True)]
