@@ -354,7 +354,7 @@ def build_channel(base: dist.Distribution, mechanism: Mechanism, z: Array, panel
         instead = "release.sketch()" if panels is None else "the release itself instead of a sketch"
         size = f"a channel of {n} nodes for values of shape {shape} would need more than 1 GiB"
         hint = "" if concrete else ", or pass the released values outside jit, where the channel can be built in chunks"
-        raise ValueError(f"{size}; use {instead}, or fewer panels{hint}")
+        raise ValueError(f"{size}; use {instead}, or fewer panels, such as release.sketch(panels=300){hint}")
     if not concrete:
         z = jnp.broadcast_to(z, shape + event)
         return Channel(grid, *_matrix(jnp, grid, mechanism, z), mechanism, z)
