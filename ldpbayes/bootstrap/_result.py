@@ -52,8 +52,8 @@ class Transformed:
         The inverse of `forward`. Default: the exponential function.
     """
 
-    forward: Callable[[np.ndarray], np.ndarray] = np.log
-    inverse: Callable[[np.ndarray], np.ndarray] = np.exp
+    forward: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default_factory=lambda: np.log)
+    inverse: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default_factory=lambda: np.exp)
 
     def __call__(self, result: "BootstrapEstimate", probability: float) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
