@@ -8,6 +8,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
@@ -22,6 +23,9 @@ ROWS_PER_DIGEST = 1 << 20  # rows of an array with one digest, so that a large f
 DIGEST_ENTRY = ', "digest": '  # begins the last entry of a signed text
 FREELY_UNPACKED_BYTES = 1 << 28  # that any file may unpack to
 MOST_UNPACKED_PER_BYTE = 200  # bytes unpacked from a stored one, in larger files: noise of 1/50 bit a value
+
+# NumPy parses headers as Python, which raises SystemError in Python 3.11 if two threads do so at once (gh-106905).
+_ONE_HEADER_AT_A_TIME = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -120,7 +124,7 @@ def read_arrays(file: BinaryIO, *names: str) -> dict[str, np.ndarray]:
 
 
 def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
-    with archive.open(entry) as member:
+    with _ONE_HEADER_AT_A_TIME, archive.open(entry) as member:
         version = numpy_format.read_magic(member)
         read_header = numpy_format.read_array_header_1_0 if version[0] < 2 else numpy_format.read_array_header_2_0
         shape, _, dtype = read_header(member)
@@ -128,7 +132,7 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
         if not dtype.hasobject and size != entry.file_size - member.tell():  # NumPy itself refuses objects
             claim = f"{entry.filename} claims an array {dtype} of shape {shape}"
             raise ValueError(f"{claim}, but holds {entry.file_size - member.tell():,} bytes")
-    with archive.open(entry) as member:
+    with _ONE_HEADER_AT_A_TIME, archive.open(entry) as member:
         return numpy_format.read_array(member, allow_pickle=False)
 
 
