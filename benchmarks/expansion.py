@@ -130,7 +130,7 @@ def posterior_draws(model, sketch):
 
 def errors_of_sketches(release, draws=None):
     """Errors of sketches, Taylor expansions at the mode, around their value there, which is right."""
-    with mock.patch.object(category_sketches, "FOURTH_ORDER", category_sketches.THIRD_ORDER):
+    with mock.patch.object(category_sketches, "MOST_CATEGORIES_OF_ORDER_4", 256):
         sketch = ExpandedSketch.of(release.values, release.mechanism)
     fourth = sketch.polynomial
     third = dataclasses.replace(fourth, fourth=None)
