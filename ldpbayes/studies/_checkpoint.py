@@ -1,6 +1,8 @@
 """Checkpoints of long studies, and fingerprints of the models that were run."""
 
 import contextlib
+import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -16,9 +18,11 @@ from numpyro.infer.util import log_density
 
 from ldpbayes._core.archive import load_arrays, only_user, reading, save_arrays, whole_file
 from ldpbayes._core.types import Array, Model, Params
+from ldpbayes.data import Release
 
 CHECKPOINT_FORMAT = 2
 VERSIONED_PACKAGES = ("ldpbayes", "numpyro", "jax", "jaxlib", "numpy", "scipy")
+_version = functools.cache(metadata.version)  # which reads files of the installed package
 
 
 class Checkpoint(dict):
@@ -61,7 +65,7 @@ class Checkpoint(dict):
                 refusal = f"another running study uses the checkpoint {self.path}; give this study another file"
                 stack.enter_context(only_user(self.path, refusal))
                 settings = self.settings | ({} if self._model is None else {"model": model_fingerprint(*self._model)})
-                versions = {name: metadata.version(name) for name in VERSIONED_PACKAGES}
+                versions = {name: _version(name) for name in VERSIONED_PACKAGES}
                 settings["versions"] = versions | {"platform": jax.default_backend()}
                 self.settings = json.loads(json.dumps(settings))
                 self._read(self.path)
@@ -139,13 +143,25 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: 
 
 
 def model_fingerprint(model: Model, plan: Any) -> str:
-    """Digest of the program that simulates a model's sites, given releases without values, and weighs them."""
+    """Digest of the programs of a model's simulation and log density, given a release without values, or several."""
+    plans = plan if isinstance(plan, tuple) else (plan,)
 
-    def simulate(key: jax.Array) -> tuple[Array, Params]:
-        log_joint, trace = log_density(numpyro.handlers.seed(model, key), (plan,), {}, {})
-        kept = {name: site for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
-        return log_joint, {name: site["value"] for name, site in kept.items()}
+    def simulate(key: jax.Array) -> dict[str, Array]:
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(plan)
+        return {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "deterministic")}
+
+    def weigh(key: jax.Array, values: list[Array]) -> Array:
+        releases = tuple(dataclasses.replace(plan, values=z) for plan, z in zip(plans, values, strict=True))
+        data = releases if isinstance(plan, tuple) else releases[0]
+        return log_density(numpyro.handlers.seed(model, key), (data,), {}, {})[0]
+
+    def released(key: jax.Array, plan: Release) -> Array:
+        number = int if plan.mechanism.support.is_discrete else float
+        records = jax.ShapeDtypeStruct((plan.count, *plan.mechanism.record_shape), number)
+        return jax.eval_shape(plan.mechanism.randomize, key, records)
 
     with jax.enable_x64(True):
-        text = jax.jit(simulate).lower(jax.eval_shape(jax.random.key, 0)).as_text()
-    return hashlib.sha256(text.encode()).hexdigest()
+        key = jax.eval_shape(jax.random.key, 0)
+        values = [released(key, plan) for plan in plans]
+        texts = [jax.jit(simulate).lower(key).as_text(), jax.jit(weigh).lower(key, values).as_text()]
+    return "-".join(hashlib.sha256(text.encode()).hexdigest()[:20] for text in texts)

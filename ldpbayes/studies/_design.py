@@ -1,6 +1,7 @@
 """Plans of surveys: what released values will tell about a law, by their Fisher information and without simulation."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -250,7 +251,8 @@ def design(
             elif narrow(latent_nodes(first, mechanism).edges):
                 possible = [outcomes(mechanism, law_at(theta, row), narrow=True) for row in range(count)]
                 of_rows = jnp.stack([of_row.values for of_row in possible])
-                scored = by_law(mechanism, of_rows, by_row=True, method="quadrature")
+                by_row = functools.partial(by_law, mechanism, by_row=True, method="quadrature")
+                scored = jax.jit(by_row)(of_rows)
             else:
                 scored = released(PreparedLikelihood.at(possible[0].values, possible[0].volume, mechanism, first))
             variances.append(_variances(_information([of_row.weights for of_row in possible], *scored), jacobian, name))
