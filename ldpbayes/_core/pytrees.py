@@ -218,7 +218,7 @@ class Holding:
         mechanism = [("mechanism", " ".join(repr(self.mechanism).split())), *stated]
         doubts = [("doubt", doubt) for doubt in self.doubts]
         doubts += [(name, str(value)) for name, value in (self.about or {}).items()]
-        size = ("in memory", f"{sum(_array_bytes(self).values()) / 1e6:,.3g} MB")
+        size = ("in memory", _in_bytes(sum(_array_bytes(self).values())))
         return _table(type(self).__name__, [*self._readable_counts().items(), *mechanism, *doubts, size])
 
 
@@ -231,6 +231,15 @@ def _array_bytes(value: Any) -> dict[int, int]:
     mapped = isinstance(value, np.memmap) or isinstance(getattr(value, "base", None), np.memmap)
     in_memory = isinstance(value, (np.ndarray, jax.Array)) and is_concrete(value)
     return {id(value): value.nbytes} if in_memory and not mapped else {}
+
+
+def _in_bytes(size: float) -> str:
+    """Bytes, in the unit in which they are a number below 1,000."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} GB"
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:

@@ -23,9 +23,18 @@ from ldpbayes.estimation._corrections import (
     SymmetricLaplaceCorrection,
 )
 from ldpbayes.estimation._frequencies import FrequencyEstimate, frequencies
-from ldpbayes.estimation._labels import MarginalLikelihood, SquaredError, UnbiasedLabels, label_prior, release_labels
-from ldpbayes.estimation._linear import CrossValidation, Evidence, LinearPredictor, linear_fit
-from ldpbayes.estimation._network import Network, network_fit, train_network
+from ldpbayes.estimation._labels import (
+    LabelRelease,
+    MarginalLikelihood,
+    Objective,
+    Prediction,
+    SquaredError,
+    UnbiasedLabels,
+    label_prior,
+    release_labels,
+)
+from ldpbayes.estimation._linear import CrossValidation, Evidence, LinearPredictor, Penalty, linear_fit
+from ldpbayes.estimation._network import Network, NetworkPredictor, network_fit, train_network
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.estimation.m_estimation import Estimator, MEstimationResult, m_estimate
 from ldpbayes.estimation.smoothing import DensityEstimate, SmoothFamily, estimate_density
@@ -47,14 +56,19 @@ __all__ = [
     "FrequencyEstimate",
     "IndependentLaplaceCorrection",
     "LabelPrivateRegressor",
+    "LabelRelease",
     "Laplacians",
     "LinearPredictor",
     "MEstimationResult",
     "MarginalLikelihood",
     "Naive",
     "Network",
+    "NetworkPredictor",
+    "Objective",
     "Oracle",
+    "Penalty",
     "Points",
+    "Prediction",
     "SmoothFamily",
     "SmoothedDoublyRandom",
     "SquaredError",

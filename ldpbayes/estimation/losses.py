@@ -342,8 +342,14 @@ def pinball(
 ) -> RegressionLoss:
     """Return the loss of a quantile regression, (y − η) (τ − 1[y < η]), also called check loss ([KB]).
 
-    The probability τ of the quantile, `tau`, is strictly between 0 and 1; `response`, `features` and `intercept` are as
-    in `squared`. `m_estimate` smooths the loss by convolution with a narrow logistic density.
+    `m_estimate` smooths the loss by convolution with a narrow logistic density.
+
+    Parameters
+    ----------
+    tau : float
+        The probability τ of the quantile, strictly between 0 and 1.
+    response, features, intercept
+        As in `squared`.
     """
     tau = checked("tau", tau, INSIDE_0_1[0], ONE_INSIDE_0_1[1])
     kernel = _pinball_kernel(tau)
@@ -390,9 +396,14 @@ def huber(
 ) -> RegressionLoss:
     """Return the Huber loss of the residual r = y − η: ½ r² if |r| ≤ threshold, else threshold (|r| − ½ threshold).
 
-    See [Huber64]. The `threshold` is positive and finite, in the unit of the response; `response`, `features` and
-    `intercept` are as in `squared`. The second derivative of the loss jumps: use `DoublyRandom` or `Combined`, not the
-    corrections for smooth losses.
+    See [Huber64]. Its second derivative jumps: use `DoublyRandom` or `Combined`, not the corrections for smooth losses.
+
+    Parameters
+    ----------
+    threshold : float
+        Positive and finite, in the unit of the response.
+    response, features, intercept
+        As in `squared`.
     """
     threshold = checked("threshold", threshold, POSITIVE[0], ONE_POSITIVE[1])
     return RegressionLoss(_huber_kernel(threshold), response, features, intercept, smooth=False)

@@ -57,12 +57,16 @@ def m_estimate(
         The released records. For the method ``oracle``, an array or a data frame of original records, whose columns
         have the order of the release if the loss is a function: ``frame[list(mechanism.columns)]``.
     method : str or Correction
-        The correction: an object, such as ``DoublyRandom(draws=4)``, or the name of a class with default options. For
-        zero-inflated symmetric Laplace noise: ``dr`` (`DoublyRandom`), ``sdr`` (`SmoothedDoublyRandom`, for a smooth
-        loss), and ``combined`` (`Combined`, both, the default). For symmetric Laplace noise and a smooth loss: ``sl``
-        (`SymmetricLaplaceCorrection`; in one column, also for Laplace noise). For independent Laplace noise and a
-        smooth loss: ``independent`` (`IndependentLaplaceCorrection`). For comparisons: ``naive`` (`Naive`, no
-        correction) and ``oracle`` (`Oracle`, the loss of original records).
+        The correction: an object, such as ``DoublyRandom(draws=4)``, or one of these names for a class with default
+        options:
+
+        - ``dr``, `DoublyRandom`: for zero-inflated symmetric Laplace noise, and any loss;
+        - ``sdr``, `SmoothedDoublyRandom`: for zero-inflated symmetric Laplace noise, and a smooth loss;
+        - ``combined`` (default), `Combined`: an optimal combination of ``dr`` and ``sdr``;
+        - ``sl``, `SymmetricLaplaceCorrection`: for symmetric Laplace noise (in one column, also Laplace), smooth loss;
+        - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise, and a smooth loss;
+        - ``naive``, `Naive`: no correction. The estimate is biased;
+        - ``oracle``, `Oracle`: the loss of original records, for comparisons.
     start : array or pytree, optional
         Where the minimisation starts, or for a function with kinks the search for the naive estimate. Needed if the
         loss is a function, to show the form of ``theta``. Default for regressions: the naive estimate.

@@ -3,7 +3,7 @@
 from ldpbayes.inference._fit import fit
 from ldpbayes.inference._handlers import observe, observe_jointly, privatize, sharded
 from ldpbayes.inference._predict import predict
-from ldpbayes.inference.approximations.polynomial import expand
+from ldpbayes.inference.approximations.polynomial import Expansion, expand
 from ldpbayes.inference.approximations.surrogates import ExpansionWarning, LikelihoodWarning, SketchWarning
 from ldpbayes.inference.chains import Sampler
 from ldpbayes.inference.model import Model, factory
@@ -11,6 +11,7 @@ from ldpbayes.inference.result import ConvergenceWarning
 
 __all__ = [
     "ConvergenceWarning",
+    "Expansion",
     "ExpansionWarning",
     "LikelihoodWarning",
     "Model",

@@ -161,7 +161,7 @@ def convergence_problems(result: Any) -> list[str]:
     # Entries that the model fixes have variance 0, and no R-hat.
     varying = posterior[[name for name in posterior.data_vars if posterior[name].std() != 0]]
     names, enough = [*varying.data_vars], MIN_ESS_PER_CHAIN * chains
-    found = dict[str, dict[str, str]]()  # numbers of the parameters concerned, by criterion
+    lacking = dict[str, dict[str, str]]()  # numbers of the parameters concerned, by criterion
 
     def least_ess(names: Sequence[str], **how: Any) -> dict[str, float]:
         return {name: float(values.min()) for name, values in az.ess(varying[names], **how).data_vars.items()}
@@ -171,11 +171,11 @@ def convergence_problems(result: Any) -> list[str]:
             worst = {name: float(values.max()) for name, values in az.rhat(varying).data_vars.items()}
             # Rounded, a number just above the limit would not be.
             texts = {name: f"{rhat:.3f}" if round(rhat, 3) > MAX_RHAT else f"{rhat}" for name, rhat in worst.items()}
-            found[f"R-hat is above {MAX_RHAT}"] = {name: texts[name] for name in worst if not worst[name] <= MAX_RHAT}
+            lacking[f"R-hat is above {MAX_RHAT}"] = {name: texts[name] for name in worst if not worst[name] <= MAX_RHAT}
         for method in ("bulk", "tail"):
             least = least_ess(names, method=method)
             few = {name: f"{np.floor(ess):.0f}" for name, ess in least.items() if not ess >= enough}
-            found[f"{method} effective sample size is below {enough}"] = few
+            lacking[f"{method} effective sample size is below {enough}"] = few
         # Chains that are seldom in a long tail, and then for long: elsewhere they may mix well.
         rare = [name for name in names if enough <= least[name] < draws * chains / 4]
         if rare and draws * chains >= MIN_DRAWS_FOR_TAIL_ESS:
@@ -184,11 +184,11 @@ def convergence_problems(result: Any) -> list[str]:
             far = {name: min(end[name] for end in ends) for name in rare}
             seldom = "chains have seldom been in a tail, and standard deviations may be wrong: effective sample size at"
             seldom = f"{seldom} the 1% or the 99% quantile is below {enough}"
-            found[seldom] = {name: f"{ess:.0f}" for name, ess in far.items() if ess < enough}
-    for problem, texts in found.items():
+            lacking[seldom] = {name: f"{ess:.0f}" for name, ess in far.items() if ess < enough}
+    for problem, texts in lacking.items():
         problems += [f"{problem}: {', '.join(f'{name} {text}' for name, text in texts.items())}"] if texts else []
-    good = [name for name in names if not any(name in texts for texts in found.values())]
-    if good and any(found.values()):
+    good = [name for name in names if not any(name in texts for texts in lacking.values())]
+    if good and any(lacking.values()):
         problems.append(f"converged by these criteria: {', '.join(good)}")
     return problems
 

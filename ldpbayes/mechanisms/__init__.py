@@ -37,7 +37,7 @@ from ldpbayes.mechanisms.additive import (
     SymmetricLaplaceMechanism,
     ZeroInflatedLaplaceMechanism,
 )
-from ldpbayes.mechanisms.design import explained_variance, optimal_half_width, optimal_interval
+from ldpbayes.mechanisms.design import Histogram, explained_variance, optimal_half_width, optimal_interval
 from ldpbayes.mechanisms.protocol import (
     DiscreteMechanism,
     Mechanism,
@@ -57,6 +57,7 @@ __all__ = [
     "Floored",
     "GaussianMechanism",
     "HadamardResponse",
+    "Histogram",
     "Incomplete",
     "IndependentLaplaceMechanism",
     "LaplaceMechanism",

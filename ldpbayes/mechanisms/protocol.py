@@ -212,7 +212,9 @@ class NumericMechanism(Mechanism):
 
     #: True if log p(z | theta) is exactly linear in z outside `released_range`, for any law of x. If False, values
     #: beyond that range must be negligible: fewer than one in 10^32 records.
-    linear_tails: Annotated[Any, Owed("True if log p(z|theta) is linear in z beyond released_range, False if no z is")]
+    linear_tails: Annotated[
+        Any, Owed("True if log p(z|theta) is linear in z beyond released_range, False if z hardly is")
+    ]
     #: Shortest length in x on which p(z | x) changes by a factor e.
     resolution: Annotated[Any, Owed("shortest length in x on which p(z | x) changes by a factor e")]
     #: Interval (low, high) of z that a sketch covers with panels, or None without panels.

@@ -14,12 +14,21 @@ from ldpbayes.privacy.calibration import (
 from ldpbayes.privacy.discrete import DiscreteLaplaceTradeoff
 from ldpbayes.privacy.guarantee import Guarantee, compose, shuffled
 from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff
-from ldpbayes.privacy.tradeoffs import FiniteTradeoff, Tradeoff, ZeroInflatedTradeoff, approximate_tradeoff
+from ldpbayes.privacy.tradeoffs import (
+    FiniteTradeoff,
+    GaussianTradeoff,
+    LaplaceTradeoff,
+    Tradeoff,
+    ZeroInflatedTradeoff,
+    approximate_tradeoff,
+)
 
 __all__ = [
     "DiscreteLaplaceTradeoff",
     "FiniteTradeoff",
+    "GaussianTradeoff",
     "Guarantee",
+    "LaplaceTradeoff",
     "SymmetricLaplaceTradeoff",
     "Tradeoff",
     "ZeroInflatedTradeoff",

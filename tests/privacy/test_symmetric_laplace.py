@@ -9,7 +9,7 @@ from scipy import optimize, special
 
 import ldpbayes as ldp
 from ldpbayes.privacy import approximate_tradeoff, zil_parameters
-from ldpbayes.privacy.symmetric_laplace import SymmetricLaplaceTradeoff, _tests
+from ldpbayes.privacy.symmetric_laplace import LEAST_TABLE_DISTANCE, SymmetricLaplaceTradeoff, _tests
 from ldpbayes.privacy.tradeoffs import LaplaceTradeoff, ZeroInflatedTradeoff
 
 ALPHA = np.concatenate([[0], np.geomspace(1e-6, 0.5, 30), 1 - np.geomspace(0.5, 1e-6, 30), [1]])
@@ -172,6 +172,19 @@ def test_envelopes_touch_the_curve_and_epsilon_inverts_delta(dimension):
         inverted = curve.epsilon(np.append(curve.delta(np.array([0.3, 1.0, 0.0])), [0.0, 1.0]))
         np.testing.assert_allclose(inverted[:2], [0.3, 1.0], rtol=1e-8)
         np.testing.assert_array_equal(inverted[2:], [0, np.inf, 0])
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 7, 100, 10_000, math.inf])
+def test_thresholds_are_sought_where_they_are(dimension):
+    """The bound of the limit, which is not proved in finite dimensions, holds at all levels and distances here."""
+    levels = np.concatenate([np.geomspace(1e-300, 0.5, 40), 1 - np.geomspace(1e-15, 0.5, 40)])
+    large = levels > 0.5
+    target, sign = np.where(large, np.log1p(-levels), np.log(levels)), np.where(large, -1.0, 1.0)
+    for distance in np.geomspace(LEAST_TABLE_DISTANCE, 300, 8):
+        tests = _tests(dimension, distance)
+        low, high = (sign * (tests._log_level(end, sign) - target) for end in tests._thresholds(target, sign))
+        rounding = 1e-9 * np.abs(target)
+        assert np.all(low >= -rounding) and np.all(high <= rounding)
 
 
 def test_public_records_have_no_protection():
