@@ -150,6 +150,8 @@ def shown(value: Any) -> str:
         return f"<{size} values, all {low:.4g}>" if low == high else f"<{size} values in [{low:.4g}, {high:.4g}]>"
     if isinstance(value, (tuple, list)) and len(value) > MOST_SHOWN_ENTRIES:
         return f"<{len(value):,} from {shown(value[0])} to {shown(value[-1])}>"
+    if isinstance(value, tuple) and any(map(np.ndim, value)):
+        return f"({', '.join(map(shown, value))})"
     return " ".join(repr(value).split())
 
 

@@ -18,7 +18,7 @@ from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.mechanisms import PureProtocol, TransitionMatrix
+from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, TransitionMatrix
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
@@ -42,8 +42,9 @@ def frequencies(
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
-        Released categories, under a `ldpbayes.mechanisms.PureProtocol` or a `TransitionMatrix` with linearly
-        independent rows. An `ExpandedSketch` must have kept its released values.
+        Released categories, under a `ldpbayes.mechanisms.PureProtocol`, or under a `MatrixProtocol` whose rows are
+        linearly independent, for one record or for all together. An `ExpandedSketch` must have kept its released
+        values.
     method : str
         The method of estimation. Only the first and the last have standard errors.
 
@@ -70,8 +71,9 @@ def frequencies(
     records have the same budget, the weights w_i are equal. Otherwise, w_i is the inverse variance of term i, computed
     for equal shares of all categories.
 
-    Under a transition matrix P, it is h P⁺ for shares h of the released values, where P⁺ gives the smallest variance of
-    all matrices with P P⁺ = 1 if all categories have equal shares.
+    Under a matrix P of probabilities p(z | x), it is h P⁺ for shares h of the released values, where P⁺ gives the
+    smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
+    designs, a value is a pair (design, z).
 
     Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
     positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
@@ -103,20 +105,37 @@ def _exact_counts(data: Release | Sketch) -> CountSketch:
     """A sketch of the exact counts of released values."""
     if not isinstance(data, (Release, Sketch)):
         raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
-    if not isinstance(data.mechanism, (PureProtocol, TransitionMatrix)):
-        wanted = "categories under a pure protocol, such as RandomizedResponse, or under a TransitionMatrix"
+    if not isinstance(data.mechanism, (PureProtocol, MatrixProtocol)):
+        wanted = "categories under a pure protocol, such as RandomizedResponse, or a matrix, such as ForcedResponse"
         raise TypeError(f"data must be {wanted}; got a release of {type(data.mechanism).__name__}")
     if isinstance(data, Release) and data.values is None:
         raise ValueError("a release without values has no frequencies to estimate; simulate first")
     if isinstance(data, Sketch) and data.law_shape:
         raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch for each group, without by=")
-    if isinstance(data.mechanism, TransitionMatrix):
-        rank, rows = np.linalg.matrix_rank(data.mechanism.matrix), data.mechanism.categories
+    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
+    sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
+    if isinstance(sketch.mechanism, MatrixProtocol):
+        sketch = _of_one_matrix(sketch)
+        rank, rows = np.linalg.matrix_rank(sketch.mechanism.matrix), sketch.mechanism.categories
         if rank < rows:
             why = f"the {rows} rows of the matrix have rank {rank}, so that other frequencies have the same outputs"
             raise ValueError(f"the release cannot identify the frequencies: {why}")
-    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
-    return sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
+    return sketch
+
+
+def _of_one_matrix(sketch: CountSketch) -> CountSketch:
+    """With one matrix: the design of a record, drawn with the share of its records, and the value are one output."""
+    matrices = np.asarray(sketch.mechanism.matrix)
+    promises = sketch.promises
+    if matrices.ndim == 2:
+        nodes, matrix = sketch.nodes, matrices
+    else:
+        matrices = np.broadcast_to(matrices, (len(sketch.nodes), *matrices.shape[1:]))
+        designs, of = np.unique(matrices, axis=0, return_inverse=True)
+        shares = np.bincount(of.ravel(), sketch.weights) / np.sum(sketch.weights)
+        matrix = np.concatenate(shares[:, None, None] * designs, axis=1)
+        nodes = of.ravel() * designs.shape[2] + sketch.nodes
+    return CountSketch(TransitionMatrix(matrix), nodes, sketch.weights, added=promises)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -211,17 +211,42 @@ class RandomizedResponse(_EvenProtocol):
     """Randomized response: release the true category with probability p, and each other category with probability q.
 
     Here q = 1 / (exp(epsilon) + categories − 1) and p = exp(epsilon) q ([Warner] for two categories, the default;
-    [KBR]). `PureProtocol` describes the parameters.
+    [KBR]). `PureProtocol` describes epsilon and categories.
+
+    Parameters
+    ----------
+    truth, flip, random : array_like, optional
+        In place of epsilon, one of the probabilities that descriptions of methods state: ``truth`` is p, above
+        1/categories, ``flip`` is 1 − p, and with probability ``random`` a category is drawn from all, with equal
+        probabilities (as the `randomizedTriggerRate` of attribution reports), else the true one is released.
 
     Examples
     --------
     >>> print(*ldp.RandomizedResponse(epsilon=1.0).support_probabilities)
     0.7310585786300049 0.26894142136999516
+    >>> ldp.RandomizedResponse(truth=0.75)
+    RandomizedResponse(epsilon=1.0986122886681098, categories=2)
     """
 
+    epsilon: Array = ruled(ABOVE_0, default=None)
     categories: int = static(default=2)
+    _: dataclasses.KW_ONLY
+    truth: dataclasses.InitVar[Any] = None
+    flip: dataclasses.InitVar[Any] = None
+    random: dataclasses.InitVar[Any] = None
     support = property(attrgetter("domain"), doc="Released values: the codes 0, 1, ..., categories - 1.")
     _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
+
+    def __post_init__(self, truth: Any = None, flip: Any = None, random: Any = None) -> None:
+        stated = {"epsilon": self.epsilon, "truth": truth, "flip": flip, "random": random}
+        name, *others = [name for name, value in stated.items() if value is not None] or [""]
+        if others or not name:
+            raise ValueError(
+                f"give one of {', '.join(stated)}; got {', '.join(filter(None, (name, *others))) or 'none'}"
+            )
+        if name != "epsilon":
+            object.__setattr__(self, "epsilon", _budget_of(name, stated[name], self.categories))
+        super().__post_init__()
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         """Draw a released code for each record, in the dtype of `x` if that holds all codes, else as integers."""
@@ -251,6 +276,24 @@ class RandomizedResponse(_EvenProtocol):
         first = k * (k - 1) / 2 - k * x
         second = (k - 1) * k * (2 * k - 1) / 6 - k * (k - 1) * x + k * x**2
         return x + q * first, q * second - (q * first) ** 2
+
+
+def _budget_of(name: str, value: ArrayLike, categories: int) -> Array:
+    """Budget of randomized response from a probability that a description states."""
+    apart = 1 - 1 / at_least(2, "categories", categories, LARGEST_CODE)  # 1 - p if answers do not depend on the truth
+
+    def other(a: Array) -> Array:
+        """1 − p, the probability of any other category."""
+        return {"truth": 1 - a, "flip": a, "random": apart * a}[name]
+
+    allowed = {"truth": f"above {1 - apart:.4g}, at most 1", "flip": f"at least 0, below {apart:.4g}"}
+    hint = "; MirroredQuestion also takes probabilities below 1/2" if categories == 2 else ""
+    if is_concrete(value):
+        rule = allowed.get(name, "at least 0, below 1") + hint
+        value = checked(name, value, rule, lambda a: (other(a) >= 0) & (other(a) < apart))
+    xp = np if is_concrete(value) else jnp
+    with np.errstate(divide="ignore"):  # without noise, the budget is infinite
+        return (xp.log1p(-other(value)) - xp.log(other(value)) + math.log(categories - 1))[()]
 
 
 class _UnaryEncoding(BitVectorProtocol):
@@ -595,12 +638,62 @@ def _rotate(bits: jax.Array, by: int) -> jax.Array:
     return (bits << by) | (bits >> (32 - by))
 
 
-@registered("transition_matrix", "Any mechanism for categories, given by its matrix of probabilities p(z | x).")
-class TransitionMatrix(Categories):
-    """Any mechanism for categories, given by its matrix of probabilities p(z | x).
+class MatrixProtocol(Categories):
+    """Base of mechanisms for categories that are given by probabilities p(z | x) of outputs z = 0, 1, ...
 
-    The guarantee is for the two categories that are easiest to distinguish. An output that is possible for one of them
-    only makes epsilon infinite, for delta below its probability.
+    Randomized answers of surveys are such mechanisms. The guarantee is for the two categories that are easiest to
+    distinguish, and for the worst record if records have different probabilities. An output that is possible for one of
+    the two categories only makes epsilon infinite, for delta below its probability.
+    """
+
+    #: p(z | x), an array (*batch_shape, categories, outputs) of NumPy, or of JAX if a parameter is traced.
+    matrix: Annotated[Any, Owed("probabilities p(z | x), an array (*batch_shape, categories, outputs)")]
+    categories = property(lambda self: np.shape(self.matrix)[-2], doc="Number k of categories.")
+    support = property(lambda self: constraints.integer_interval(0, np.shape(self.matrix)[-1] - 1))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        matrix = np.asarray(self.matrix)
+        return Guarantee(FiniteTradeoff(matrix if matrix.ndim == 2 else np.unique(_flat(matrix), axis=0)))
+
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
+        codes, matrix = self._codes(x), jnp.asarray(self.matrix, jnp.result_type(float))
+        shape = jnp.broadcast_shapes(codes.shape, matrix.shape[:-2])
+        law = jax.random.uniform(key, shape, matrix.dtype)
+        if matrix.ndim == 2:
+            return drawn_columns(matrix, codes, law)
+        return jnp.vectorize(drawn_columns, signature="(k,m),(),()->()")(matrix, codes, law)
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        matrix = jnp.asarray(self.matrix, jnp.result_type(x, float))
+        x, z = jnp.asarray(x).astype(int), jnp.asarray(z).astype(int)
+        if matrix.ndim == 2:
+            return log_or_nothing(matrix[x, z])
+        return log_or_nothing(jnp.vectorize(lambda of, x, z: of[x, z], signature="(k,m),(),()->()")(matrix, x, z))
+
+    def implausible(self, values: np.ndarray) -> list[str]:
+        matrices = _flat(np.asarray(self.matrix))
+        counts, each = np.bincount(values, minlength=matrices.shape[-1]), len(values) / len(matrices)
+        ends = (end(matrices, axis=1).sum(axis=0) * each / len(values) for end in (np.min, np.max))
+        return implausible_counts(counts, len(values), *ends, 2 * len(counts), "are {}".format)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        values = super()._validated(values)
+        if is_concrete(self.matrix):
+            possible = np.any(self.matrix, axis=-2)
+            rows = np.arange(len(values)) % max(len(_flat(self.matrix)), 1)
+            problem = "an output with a zero column in the matrix is impossible; {} values are such outputs"
+            refuse(~possible.reshape(-1, possible.shape[-1])[rows, values], problem, values)
+        return values
+
+
+def _flat(matrices: np.ndarray) -> np.ndarray:
+    return matrices.reshape(-1, *matrices.shape[-2:])
+
+
+@registered("transition_matrix", "Any mechanism for categories, given by its matrix of probabilities p(z | x).")
+class TransitionMatrix(MatrixProtocol):
+    """Any mechanism for categories, given by its matrix of probabilities p(z | x).
 
     Parameters
     ----------
@@ -610,33 +703,9 @@ class TransitionMatrix(Categories):
 
     matrix: Array
     _shared: ClassVar[tuple[str, ...]] = ("matrix",)
-    categories = property(lambda self: np.shape(self.matrix)[0], doc="Number k of categories.")
-    support = property(lambda self: constraints.integer_interval(0, np.shape(self.matrix)[1] - 1))
-    guarantee = property(lambda self: Guarantee(FiniteTradeoff(self.matrix)))
 
     def __post_init__(self) -> None:
         if is_concrete(self.matrix):
             object.__setattr__(self, "matrix", checked_laws("matrix", self.matrix))
         if np.ndim(self.matrix) != 2 or len(self.matrix) < 2:
             raise ValueError(f"matrix must have a row for each category, at least two, got {np.shape(self.matrix)}")
-
-    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        codes, matrix = self._codes(x), jnp.asarray(self.matrix, jnp.result_type(float))
-        return drawn_columns(matrix, codes, jax.random.uniform(key, codes.shape, matrix.dtype))
-
-    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        matrix = jnp.asarray(self.matrix, jnp.result_type(x, float))
-        return log_or_nothing(matrix[jnp.asarray(x).astype(int), jnp.asarray(z).astype(int)])
-
-    def implausible(self, values: np.ndarray) -> list[str]:
-        counts = np.bincount(values, minlength=self.matrix.shape[1])
-        ends = self.matrix.min(axis=0), self.matrix.max(axis=0)
-        return implausible_counts(counts, len(values), *ends, 2 * len(counts), "are {}".format)
-
-    def _validated(self, values: np.ndarray) -> np.ndarray:
-        values = super()._validated(values)
-        if is_concrete(self.matrix):
-            impossible = ~np.any(self.matrix, axis=0)[values]
-            problem = "an output with a zero column in the matrix is impossible; {} values are such outputs"
-            refuse(impossible, problem, values)
-        return values

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
@@ -263,22 +264,28 @@ class FiniteTradeoff(Polygon):
 
     Parameters
     ----------
-    laws : array_like (k, m)
-        Probabilities of m outputs under k laws. If a row does not sum to one, a ValueError is raised.
+    laws : array_like (k, m) or (designs, k, m)
+        Probabilities of m outputs under k laws, in one design or in each of several, whose laws are compared only among
+        themselves. If a row does not sum to one, a ValueError is raised.
     """
 
     laws: Array
     corners: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        laws = checked_laws("laws", self.laws)
-        object.__setattr__(self, "laws", laws)
-        with np.errstate(divide="ignore", invalid="ignore"):  # outputs that neither law has come last, as NaN
-            orders = [np.argsort(-laws / law, axis=1, kind="stable") for law in laws]
-        pairs = ((law[order], np.take_along_axis(laws, order, 1)) for law, order in zip(laws, orders, strict=True))
-        # sums start at the outputs that tell most, so that small sums have full precision
-        tests = (np.minimum(np.cumsum(pair, axis=-1)[..., :-1], 1.0) for pair in pairs)
-        object.__setattr__(self, "corners", best_tests(tests))
+        designs = self.laws if np.ndim(self.laws) == 3 else [self.laws]
+        designs = [checked_laws("laws", laws) for laws in designs]
+        object.__setattr__(self, "laws", np.stack(designs) if np.ndim(self.laws) == 3 else designs[0])
+        object.__setattr__(self, "corners", best_tests(itertools.chain.from_iterable(map(_tests, designs))))
+
+
+def _tests(laws: np.ndarray) -> Iterable[np.ndarray]:
+    """Levels and powers of the best tests of each law against all."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # outputs that neither law has come last, as NaN
+        orders = [np.argsort(-laws / law, axis=1, kind="stable") for law in laws]
+    pairs = ((law[order], np.take_along_axis(laws, order, 1)) for law, order in zip(laws, orders, strict=True))
+    # sums start at the outputs that tell most, so that small sums have full precision
+    return (np.minimum(np.cumsum(pair, axis=-1)[..., :-1], 1.0) for pair in pairs)
 
 
 def checked_laws(name: str, laws: Array) -> np.ndarray:

@@ -13,7 +13,7 @@ from ldpbayes.laws.compound import Grouped
 from ldpbayes.laws.families import CATEGORICAL, family_of, log_prob_on_support
 from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.latent import latent_nodes
-from ldpbayes.mechanisms import PureProtocol, RandomizedResponse, TransitionMatrix
+from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, RandomizedResponse
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
 from ldpbayes.numerics.arrays import CACHE_SIZE, bit_product, by_rows, pays
 from ldpbayes.numerics.special import log_or_nothing
@@ -78,20 +78,24 @@ def pure_protocol(base: dist.Distribution, mechanism: PureProtocol, z: Array) ->
 _log_supported = jax.jit(lambda mechanism, z: mechanism.log_supported(z))
 
 
-@register_closed_form(dist.Distribution, TransitionMatrix)
-def transition_matrix(base: dist.Distribution, mechanism: TransitionMatrix, z: Array) -> jax.Array:
+@register_closed_form(dist.Distribution, MatrixProtocol)
+def matrix_protocol(base: dist.Distribution, mechanism: MatrixProtocol, z: Array) -> jax.Array:
     """p(z | θ) = Σ_x θ_x P(z | x)."""
     theta, groups = _shares(base, mechanism)
-    return log_or_nothing(_at_codes(theta @ jnp.asarray(mechanism.matrix, theta.dtype), z, groups))
+    matrix = jnp.asarray(mechanism.matrix, theta.dtype)
+    if matrix.ndim == 2:
+        return log_or_nothing(_at_codes(theta @ matrix, z, groups))
+    column = jnp.vectorize(lambda of, z: of[:, z], signature="(k,m),()->(k)")(matrix, jnp.asarray(z).astype(int))
+    return log_or_nothing(jnp.sum((theta if groups is None else theta[jnp.asarray(groups)]) * column, axis=-1))
 
 
-def _shares(base: dist.Distribution, mechanism: PureProtocol | TransitionMatrix) -> tuple[Array, Array | None]:
+def _shares(base: dist.Distribution, mechanism: PureProtocol | MatrixProtocol) -> tuple[Array, Array | None]:
     """`category_probabilities`, and the group of each record if those are of groups."""
     grouped = isinstance(base, Grouped)
     return category_probabilities(base.base_dist if grouped else base, mechanism), base.groups if grouped else None
 
 
-def category_probabilities(base: dist.Distribution, mechanism: PureProtocol | TransitionMatrix) -> Array:
+def category_probabilities(base: dist.Distribution, mechanism: PureProtocol | MatrixProtocol) -> Array:
     """Probabilities (*batch, categories) of a mechanism's categories; ValueError if the law can take other values."""
     nodes = latent_nodes(base, mechanism).nodes  # checks the support
     if isinstance(base, CATEGORICAL):
