@@ -1,5 +1,6 @@
 """`Privatized`: the law of a released value, as a NumPyro distribution; and the laws of the nodes of sketches."""
 
+import copy
 import functools
 import math
 from typing import Any
@@ -20,7 +21,7 @@ from ldpbayes.laws.families import family_of, is_narrow, unexpanded
 from ldpbayes.likelihood import latent
 from ldpbayes.likelihood.closed_forms import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
-from ldpbayes.mechanisms import Mechanism
+from ldpbayes.mechanisms import Mechanism, MultiplicativeScrambling
 from ldpbayes.mechanisms.reporting import Floored
 from ldpbayes.numerics.arrays import distinct
 from ldpbayes.numerics.special import log_sum
@@ -329,3 +330,18 @@ def mixture_over_classes(base: MixtureOverClasses, mechanism: Mechanism, z: Arra
     """Each class by its own form: a channel would take every record's weights to every node."""
     weights = jax.nn.log_softmax(base.mixing_distribution.logits)
     return log_sum(weights + log_prob_by_class(base.component_distribution, mechanism, z))
+
+
+@register_closed_form(dist.Distribution, MultiplicativeScrambling)
+def scrambled(base: dist.Distribution, mechanism: MultiplicativeScrambling, z: Array) -> jax.Array:
+    """Of logarithms under Gaussian noise, by their own form or on panels; of whole numbers as a sum over them."""
+    if base.support.is_discrete:
+        return _by_numbers(base, mechanism, z)
+    if isinstance(base, dist.LogNormal):
+        of_log: Any = dist.Normal(base.loc, base.scale, validate_args=False)
+    else:
+        base = copy.copy(base)
+        base._validate_args = False  # densities are also asked for beyond the support
+        of_log = dist.TransformedDistribution(base, dist.transforms.ExpTransform().inv, validate_args=False)
+    logs = Privatized(of_log, mechanism.of_logs, validate_args=False)
+    return logs.log_prob(mechanism.log_of(z)) - jnp.log(jnp.asarray(z))

@@ -27,6 +27,7 @@ from ldpbayes.mechanisms._regression import (
     LogisticStatisticsMechanism,
     StatisticsMechanism,
 )
+from ldpbayes.mechanisms._scrambling import MultiplicativeScrambling
 from ldpbayes.mechanisms._surveys import (
     Crosswise,
     ForcedResponse,
@@ -101,6 +102,7 @@ __all__ = [
     "UnbiasedRandomizer",
     "UnrelatedQuestion",
     "MirroredQuestion",
+    "MultiplicativeScrambling",
     "Withheld",
     "YesNoDesign",
     "ZeroInflatedLaplaceMechanism",

@@ -47,6 +47,14 @@ MECHANISMS = [
     (ldp.SymmetricLaplaceMechanism(0.5, -1, 1), 0.25),
     (ldp.SymmetricUnaryEncoding(1.0, 2), [0, 1]),
     (ldp.mechanisms.TransitionMatrix([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]]), 2),
+    (ldp.mechanisms.MirroredQuestion(0.3), 1),
+    (ldp.mechanisms.Crosswise(0.3), 1),
+    (ldp.mechanisms.Triangular(0.3), 1),
+    (ldp.mechanisms.Mangat(0.3), 0),
+    (ldp.mechanisms.UnrelatedQuestion(0.7, 0.3), 1),
+    (ldp.mechanisms.ForcedResponse([0.1, 0.2, 0.1]), 2),
+    (ldp.mechanisms.Kuk(0.3, 0.6, 2), 2),
+    (ldp.mechanisms.MultiplicativeScrambling(1.0, 0.5, 0.5, 5.0), 4.5),
     (ldp.mechanisms.UnbiasedRandomizer(1.0, [0, 1], [-1.0, 2.0], [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]), 2.0),
     (ldp.ZeroInflatedLaplaceMechanism(0.2, 9.0, -5, 5), 0.125),
 ]
@@ -274,7 +282,7 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         (
             VISITS,
             ["--column", "visits", "--mechanism", "laplac"],
-            "no mechanism 'laplac' (did you mean laplace?); --mechanism must be one of additive, discrete_gauss",
+            "no mechanism 'laplac' (did you mean laplace?); --mechanism must be one of additive, crosswise",
         ),
         (VISITS, ["--column", "visits", "--mechanism", "zzz"], "no mechanism 'zzz'; --mechanism must be one of add"),
         (VISITS, ["--column", "visits", *LAPLACE, "--delta", "0.1"], "has no --delta; its options are --epsilon, --lo"),

@@ -38,6 +38,14 @@ MECHANISMS = [
     ldp.LocalHashing(1.0, 2, 2),
     ldp.HadamardResponse(1.0, 2),
     ldp.mechanisms.TransitionMatrix([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]]),
+    ldp.mechanisms.MirroredQuestion(0.3),
+    ldp.mechanisms.Crosswise(0.3),
+    ldp.mechanisms.Triangular(0.3),
+    ldp.mechanisms.Mangat(0.3),
+    ldp.mechanisms.UnrelatedQuestion(0.7, 0.3),
+    ldp.mechanisms.ForcedResponse([0.1, 0.2]),
+    ldp.mechanisms.Kuk(0.3, 0.6, 2),
+    ldp.mechanisms.MultiplicativeScrambling(1.0, 0.5, 0.5, 5.0),
 ]
 KNOWN = {"discrete_gaussian", "floored", "withheld", "rounded", "incomplete"}
 """Mechanisms that must be known before tracing, since a number says how many terms a sum has: their data are traced."""

@@ -81,7 +81,9 @@ def climbed(case, pairs, size, rng):
         z = beside(case, image(case, x))[:, None] if case.outputs is None else case.outputs[None]
         z, x, y = (np.broadcast_to(a, (len(points), len(z[0]), *np.shape(a)[2:])) for a in (z, x[:, None], y[:, None]))
         flat = [a.reshape(-1, *a.shape[2:]) for a in (z, x, y)]
-        found = log_density(case.mechanism, *flat[:2]) - log_density(case.mechanism, flat[0], flat[2])
+        with np.errstate(invalid="ignore"):  # of an output that neither input has
+            found = log_density(case.mechanism, *flat[:2]) - log_density(case.mechanism, flat[0], flat[2])
+        found = np.nan_to_num(found, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
         return found.reshape(len(points), -1).max(axis=1)
 
     best = ratio(points)
@@ -474,6 +476,25 @@ def transition_matrix(rng):
     return Case(mechanism, [(codes(k), 2, mechanism.guarantee)], outputs=outputs)
 
 
+def design(draw):
+    """A design of a survey, given what draws its probabilities."""
+
+    def case(rng):
+        mechanism = draw(lambda: float(rng.uniform(0.02, 0.98)))
+        outputs = np.arange(np.shape(mechanism.matrix)[-1])
+        return Case(mechanism, [(codes(mechanism.categories), 2, mechanism.guarantee)], outputs=outputs)
+
+    return case
+
+
+def scrambling(rng):
+    """The logarithms tell as much as the numbers."""
+    low = float(np.exp(rng.normal()))
+    mechanism = mechanisms.MultiplicativeScrambling(*rng.uniform(0.3, 2.0, 2), low, low * (1 + budget(rng)))
+    case = additive_case(mechanism.of_logs, noise.Gaussian, float(mechanism.of_logs.noise.standard_deviation))
+    return dataclasses.replace(case, claims=[(*claim[:2], mechanism.guarantee) for claim in case.claims])
+
+
 def rr_on_bins(rng):
     edges = np.cumsum(rng.uniform(0.1, 1.0, rng.integers(3, 6)))
     mechanism = ldp.mechanisms.RROnBins(budget(rng), edges, (edges[1:] + edges[:-1]) / 2)
@@ -607,17 +628,23 @@ def drawn(kind):
 
 DRAWN = {
     "additive": additive,
+    "crosswise": design(lambda u: mechanisms.Crosswise(u())),
     "discrete_gaussian": whole_numbers(mechanisms.DiscreteGaussianMechanism, noise.DiscreteGaussian),
     "discrete_laplace": whole_numbers(mechanisms.DiscreteLaplaceMechanism, noise.DiscreteLaplace),
+    "forced_response": design(lambda u: mechanisms.ForcedResponse([u() / 4, u() / 4, u() / 4][: 2 + round(u())])),
     "gaussian": gaussian,
     "hadamard_response": protocol(drawn(ldp.HadamardResponse), lambda m: np.arange(m.columns)),
     "independent_laplace": independent_laplace,
+    "kuk": design(lambda u: mechanisms.Kuk(u(), u(), 1 + round(4 * u()))),
     "laplace": laplace,
     "linear_records": linear_records,
     "linear_statistics": linear_statistics,
     "local_hashing": local_hashing,
     "logistic_records": logistic_records,
     "logistic_statistics": logistic_statistics,
+    "mangat": design(lambda u: mechanisms.Mangat(u())),
+    "mirrored_question": design(lambda u: mechanisms.MirroredQuestion(u())),
+    "multiplicative_scrambling": scrambling,
     "optimal_unary_encoding": protocol(drawn(ldp.OptimalUnaryEncoding), bits),
     "randomized_response": protocol(drawn(ldp.RandomizedResponse), lambda m: np.arange(m.categories)),
     "rp_with_prior": rp_with_prior,
@@ -631,7 +658,9 @@ DRAWN = {
     "symmetric_laplace": symmetric_laplace,
     "symmetric_unary_encoding": protocol(drawn(ldp.SymmetricUnaryEncoding), bits),
     "transition_matrix": transition_matrix,
+    "triangular": design(lambda u: mechanisms.Triangular(u())),
     "unbiased_randomizer": unbiased_randomizer,
+    "unrelated_question": design(lambda u: mechanisms.UnrelatedQuestion(u(), u())),
     "zero_inflated_laplace": zero_inflated_laplace,
 }
 ESTIMATORS = {"sufficient_statistics": sufficient_statistics}
