@@ -49,7 +49,7 @@ class NoisyTable(Release):
 
     Parameters
     ----------
-    values, mechanism, count, times, about, persons
+    values, mechanism, count, times, about, persons, missing
         As in `Release`, for N cells. NaN means that a value was not reported. The mechanism has no clipping bounds. If
         the noisy values were changed before printing, use a reporting rule of `ldpbayes.mechanisms`, such as
         ``Rounded(mechanism, unit)``.
@@ -78,8 +78,8 @@ class NoisyTable(Release):
     dim = property(lambda self: next(iter(self.keys)) if len(self.keys) == 1 else "cell")
     _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy", "neighbours", *Release._beside)
 
-    def __post_init__(self, persons: Any = None) -> None:
-        super().__post_init__(persons)
+    def __post_init__(self, persons: Any = None, missing: str | None = None) -> None:
+        super().__post_init__(persons, missing)
         if not isinstance(self.privacy, str | None):
             raise TypeError(f"privacy must be a text, got {self.privacy!r}")
         complete = self.neighbours in NEIGHBOURS and self.times and self.mechanism.trust_model == "central"
