@@ -102,7 +102,7 @@ class regression(Model):
         if family not in RESPONSE_LAWS:
             raise ValueError(f"family must be one of {', '.join(RESPONSE_LAWS)}, got {family!r}")
         if missing not in (None, "drop"):
-            raise ValueError(f'missing must be "drop" to leave out rows with missing covariates, or None; got {missing!r}')
+            raise ValueError(f'missing must be "drop" to leave out missing covariates, or None; got {missing!r}')
         self.missing = missing
         for parameter, law in self.priors.items():
             support: Any = law.support if isinstance(law, dist.Distribution) else None
@@ -133,10 +133,10 @@ class regression(Model):
         """The design matrix of a frame from which the formula learns, its answers, and what was left out of both, in
         words; ValueError for priors of nothing in it.
         """
-        left_out = ""
+        rows, left_out = slice(None), ""
         if release is not None:
-            frame, release, left_out = self.formula.complete(frame, release, self.missing == "drop")
-        design = self.formula.design(frame, answer=self._scale(release))
+            rows, release, left_out = self.formula.rows(frame, release, self.missing == "drop")
+        design = self.formula.design(frame, None, self._scale(release), rows)
         parameters = ["intercept", *design.names, *RESPONSE_LAWS[self.family][0], *["tau"] * bool(design.groups)]
         for name in self.priors.keys() - {*parameters}:
             raise ValueError(f"priors has {name!r}, which is no parameter; it may have {', '.join(parameters)}")

@@ -87,37 +87,49 @@ class Formula:
         if "|" in self._right or self.answer in self.groups:
             raise ValueError(f"write groups as (1 | column), where column is not the answer; got {text!r}")
 
-    def _used(self, table: Any) -> list[str]:
-        """The columns of the right side; ValueError if the answer is one of them."""
-        if self.answer in self._names & {*table}:
-            raise ValueError(f"the answer is private and cannot be a column on the right; got {self.text!r}")
-        return [name for name in table if name in self._names]
-
-    def complete(self, frame: Any, release: Release, drop: bool = False) -> tuple[Any, Release, str]:
-        """Return the rows of a data frame with an answer, the answers, and what has been left out, in words.
+    def rows(self, frame: Any, release: Release, drop: bool = False) -> tuple[np.ndarray, Release, str]:
+        """Return for each answer the row of a data frame, the answers, and what has been left out, in words.
 
         Parameters
         ----------
         frame : data frame or dict of columns
-            A row for each answer, or for each row of the data that the release was made of (see `Release`). Raises
+            A row for each answer, or for each row of the data that the release was made of (`Release.rows`). Raises
             ValueError for other numbers of rows.
         release : Release
-            The answers. If values are missing in the data, or stand for many, the rows are left out or repeated.
+            The answers.
         drop : bool
-            True to leave out rows, too, in which a column of the right side is missing, with their answers.
+            True to leave out rows in which a column of the right side is missing, with their answers.
         """
-        table, texts = _table(frame), [(release.about or {}).get("missing")]
-        if release.row_counts is not None and len(table) == len(release.row_counts):
-            table = table.iloc[release.rows]
-        elif len(table) != len(release):
-            raise ValueError(f"the data frame has {len(table)} rows, but the release has {len(release)} answers")
-        gaps = table[self._used(table)].isna().to_numpy().any(axis=1)
-        if drop and gaps.any():
-            table, release = table[~gaps], part_of(release, np.flatnonzero(~gaps))
-            texts.append(f"{gaps.sum():,} of {len(gaps):,} rows with a missing covariate, left out")
-        return table.reset_index(drop=True), release, "; ".join(filter(None, texts))
+        gaps, texts = self._table(frame).isna().to_numpy().any(axis=1), [(release.about or {}).get("missing")]
+        whole = release.row_counts is not None and len(gaps) == len(release.row_counts)
+        if not whole and len(gaps) != len(release):
+            raise ValueError(f"the data frame has {len(gaps)} rows, but the release has {len(release)} answers")
+        rows = release.rows if whole else np.arange(len(gaps))
+        if drop and (missing := gaps[rows]).any():
+            texts.append(f"{missing.sum():,} of {len(rows):,} answers without a covariate, left out")
+            rows, release = rows[~missing], part_of(release, np.flatnonzero(~missing))
+        return rows, release, "; ".join(filter(None, texts))
 
-    def design(self, frame: Any, learned: str | None = None, answer: tuple[float, float] = (0.0, 1.0)) -> DesignMatrix:
+    def _table(self, frame: Any) -> Any:
+        """The columns of the right side, as a data frame of pandas."""
+        import pandas as pd
+
+        columns = columns_of(frame)
+        table = pd.DataFrame(index=range(len(next(iter(columns.values()), ()))))
+        for name in [name for name in columns if name in self._names]:
+            if name == self.answer:
+                raise ValueError(f"the answer is private and cannot be a column on the right; got {self.text!r}")
+            order = levels_in_order(frame[name])
+            table[name] = columns[name] if order is None else pd.Categorical(columns[name], categories=order)
+        return table
+
+    def design(
+        self,
+        frame: Any,
+        learned: str | None = None,
+        answer: tuple[float, float] = (0.0, 1.0),
+        rows: Any = slice(None),
+    ) -> DesignMatrix:
         """Return the design matrix of a data frame.
 
         Parameters
@@ -129,6 +141,8 @@ class Formula:
             frame. Raises ValueError if it is of another formula, or if a level is new.
         answer : pair of float
             Rough mean and standard deviation of the answers, for priors. Default: 0 and 1.
+        rows : array of int, optional
+            The row of each answer, as of `rows`. Default: all rows, in order.
         """
         import formulaic
         import pandas as pd
@@ -136,10 +150,11 @@ class Formula:
         state, formula = json.loads(learned or "{}", object_hook=_with_numbers), "".join(self.text.split())
         if learned is not None and state.get("formula") != formula:
             raise ValueError(f"the posterior has the formula {state.get('formula')}, but the model has {formula}")
-        whole = _table(frame)
-        table = whole[self._used(whole)]
+        table = self._table(frame)
+        used = np.isin(np.arange(len(table)), np.arange(len(table))[rows])
         for name in table:
-            refuse(table[name].isna().to_numpy(), f"column {name!r} has {{}} missing values", place="in row {0}")
+            refuse(table[name].isna().to_numpy() & used, f"column {name!r} has {{}} missing values", place="in row {0}")
+        table = table.iloc[rows].reset_index(drop=True)
         encoders = {name: ("categorical", {"categories": of_fit}) for name, of_fit in state.get("levels", {}).items()}
         states = {"transform_state": state.get("transforms", {}), "encoder_state": encoders, "na_action": "ignore"}
         maker = formulaic.materializers.PandasMaterializer(table, {"offset": lambda values: values})
@@ -148,9 +163,10 @@ class Formula:
             with warnings.catch_warnings(action="ignore"):  # such as of unseen levels, which are refused below
                 matrix = maker.get_model_matrix(formulaic.ModelSpec.from_spec(self._right, **states))
         except (formulaic.errors.FormulaicError, SyntaxError, RecursionError) as error:
-            odd = [name for name in whole if not name.isidentifier() and name in self._right]
+            present = columns_of(frame)
+            odd = [name for name in present if not name.isidentifier() and name in self._right]
             hint = f"; names with dots or spaces need backticks, as in {_quoted(self.text, odd)}" if odd else ""
-            raise ValueError(f"{self.text!r}: {error}; the columns are {', '.join(whole)}{hint}") from None
+            raise ValueError(f"{self.text!r}: {error}; the columns are {', '.join(present)}{hint}") from None
         spec = matrix.model_spec
         encoded = ((name, encoder) for name, (_, encoder) in spec.encoder_state.items() if "categories" in encoder)
         levels = {name: encoder["categories"] for name, encoder in encoded}
@@ -179,17 +195,6 @@ class Formula:
         centre, unit, shift, scale = (np.array(state[n], float) for n in ("centre", "unit", "shift", "answer"))
         scaled = (columns - centre) / unit, codes, centre, unit, offset.to_numpy(float) - shift, shift, scale
         return DesignMatrix(*scaled, tuple(names), groups, intercept, learned)
-
-
-def _table(frame: Any) -> Any:
-    """A data frame of any library, or a dict of columns, as a data frame of pandas."""
-    import pandas as pd
-
-    def read(name: str, values: np.ndarray) -> Any:
-        order = levels_in_order(frame[name])
-        return values if order is None else pd.Categorical(values, categories=order)
-
-    return pd.DataFrame({name: read(name, values) for name, values in columns_of(frame).items()})
 
 
 def _quoted(text: str, names: list[str]) -> str:

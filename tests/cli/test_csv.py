@@ -316,7 +316,7 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         (
             "visits;id\n1,5;2\n",
             ["--column", "visits", *LAPLACE],
-            "holds '1,5', which is not a number: write decimals",
+            "holds '1,5', which is not a number; if it is one, give decimal=',' (--decimal ,)",
         ),
         ("visits,visits\n1,2\n", ["--column", "visits", *LAPLACE], "has several columns 'visits'"),
         ("visits,region\n1,\n", ["--column", "visits", "--by", "region", *LAPLACE], "1 of the 1 values in column 'reg"),

@@ -31,7 +31,7 @@ class FileError(ValueError):
     """A file cannot be used; the message begins with its name."""
 
 
-class Cells(NamedTuple):
+class Notation(NamedTuple):
     """How numbers are written in cells; `read_csv` describes the options."""
 
     withheld: str | Sequence[str] = ()
@@ -57,7 +57,7 @@ class Cells(NamedTuple):
 
 
 #: By the option that reads them, what else numbers may look like.
-OTHER_CELLS = {"thousands": Cells(thousands=","), "decimal": Cells(decimal=","), "percent": Cells(percent=True)}
+OTHER_CELLS = {"thousands": Notation(thousands=","), "decimal": Notation(decimal=","), "percent": Notation(percent=True)}
 
 
 class CsvFile:
@@ -75,25 +75,23 @@ class CsvFile:
     ) -> None:
         self.path = path
         self.private = private  # if so, messages hold no data and no places; the first line could be a record
-        self.cells, self.counts = Cells(**cells), Counter[str]()  # cells that have needed an option, by its name
-        if self.cells.thousands == self.cells.decimal:
-            raise FileError(f"decimal must be another character than thousands, got {self.cells.decimal!r}")
+        self.cells, self.counts = Notation(**cells), Counter[str]()  # cells that have needed an option, by its name
         if not path.is_file():
             raise FileError(f"no file {path}")
         contents = path.read_bytes()
         try:
-            self._text = contents.decode(encoding)
-        except LookupError:
-            raise FileError(f"encoding must be one of Python's, such as latin-1; got {encoding!r}") from None
-        except UnicodeDecodeError as error:
-            line = contents[: error.start].count(b"\n") + 1
-            place = "" if private else f", in line {line}: {error.reason}; for another encoding, {_option('encoding', 'latin-1')}"
-            raise FileError(f"{path} is not text in {encoding.upper().removesuffix('-SIG')}{place}") from None
+            self.text = contents.decode(encoding)
+        except (LookupError, UnicodeDecodeError) as error:
+            line = contents[: getattr(error, "start", 0)].count(b"\n") + 1
+            place = f", line {line}: {error}; for another encoding, {_option('encoding', 'latin-1')}"
+            raise FileError(
+                f"{path} is not text in {encoding.removesuffix('-sig').upper()}{place * (not private)}"
+            ) from None
         self._places: list[int] = []  # of the lines in the file, if some are left out
         if comment:
-            lines = enumerate(io.StringIO(self._text, newline=""), start=1)
+            lines = enumerate(io.StringIO(self.text, newline=""), start=1)
             kept = [(number, line) for number, line in lines if not line.startswith(comment)]
-            self._places, self._text = [number for number, _ in kept], "".join(line for _, line in kept)
+            self._places, self.text = [number for number, _ in kept], "".join(line for _, line in kept)
         self.delimiter = self._dividing()
         self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
         numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING_WORDS for name in self.names)
@@ -106,7 +104,7 @@ class CsvFile:
 
     def _dividing(self) -> str:
         """The character that divides the first two rows alike; FileError if several do."""
-        rows = re.match(f"{ROW_PATTERN}(?:\r\n|\r|\n)?{ROW_PATTERN}", self._text[:HEAD_CHARACTERS])
+        rows = re.match(f"{ROW_PATTERN}(?:\r\n|\r|\n)?{ROW_PATTERN}", self.text[:HEAD_CHARACTERS])
         first, second = (re.sub(QUOTED_PATTERN, "", row) for row in rows.groups()) if rows else ("", "")
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
         fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
@@ -118,7 +116,7 @@ class CsvFile:
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Each row with the number of the line on which it ends."""
         # Strict: else a quote that nothing closes would take all lines below it into its cell.
-        text = io.StringIO(self._text, newline="")
+        text = io.StringIO(self.text, newline="")
         reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True, strict=True)
         try:
             for row in reader:
@@ -195,7 +193,7 @@ class CsvFile:
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "", gaps: bool = False) -> np.ndarray:
         """Values of a column; `levels` are words for 0, 1, ..., `hint` ends the message on others; NaN for `gaps`."""
         codes = {level: float(code) for code, level in enumerate(levels)}
-        cells, plain = [cell.strip() for cell in self._cells[name]], self.cells == Cells()
+        cells, plain = [cell.strip() for cell in self._cells[name]], self.cells == Notation()
         read = (lambda cell: codes.get(cell, math.nan)) if codes else _number if plain else self.cells.number
         values = np.array([read(cell) for cell in cells])
         empty = [i for i in np.flatnonzero(np.isnan(values)) if self._is_missing(cells[i])]
@@ -235,8 +233,8 @@ def read_csv(
     decimal: str = ".",
 ) -> Contents:
     """Columns of words and of numbers, NaN in empty cells; without `numbers` all columns, as their cells are. Lines
-    that begin with `comment` are left out; cells that are one of `withheld` are missing; ``12%`` is 0.12 with `percent`;
-    `thousands` and `decimal` are the characters in ``1,204.5``. What cells needed is said in ``about["cells"]``.
+    that begin with `comment` are left out; cells that are one of `withheld` are missing; with `percent`, ``12%`` is
+    0.12; `thousands` and `decimal` are the characters in ``1,204.5``. ``about["cells"]`` says what cells needed.
     """
     cells: Any = {"withheld": withheld, "percent": percent, "thousands": thousands, "decimal": decimal}
     file = CsvFile(pathlib.Path(path), encoding=encoding, comment=comment, **cells)
