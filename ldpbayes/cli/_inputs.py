@@ -23,7 +23,7 @@ from ldpbayes._core.checks import ArgumentError, guess, require
 from ldpbayes._core.tabular import Table as Features
 from ldpbayes._core.tabular import column, columns_of
 from ldpbayes.data.readers import format_of
-from ldpbayes.data.readers.files import CSV_ENDINGS, Notation, CsvFile, FileError
+from ldpbayes.data.readers.files import CSV_ENDINGS, CsvFile, FileError
 from ldpbayes.data.release import grouped
 from ldpbayes.data.sketches import MOST_BUDGETS, budgets_of
 from ldpbayes.data.streams import holds_sketch
@@ -198,7 +198,8 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         return [Named(str(path), path.stem, release)]
     codes = {word: code for code, word in enumerate(groups)}
     places = np.array([codes[word] for word in table.words(by[0])])
-    parts = grouped(release, places if release.rows is None else places[release.rows])
+    with naming(path):
+        parts = [*grouped(release, places if release.rows is None else places[release.rows])]
     return [Named(f"{path}, {by[0]} {word}", word, part) for word, part in zip(groups, parts, strict=True)]
 
 
@@ -350,7 +351,7 @@ def load_frame(args: argparse.Namespace) -> Any:
     table = CsvFile(path, **_typed(args, FORMAT_PREFIX))
     table.read(table.columns(table.names))  # of which pandas would rename those of one name
     frame = pd.read_csv(io.StringIO(table.text), sep=table.delimiter, skipinitialspace=True)
-    written = [name for name in frame if table.cells != Notation() and table.holds_numbers(name)]
+    written = [name for name in frame if not table.notation.plain and table.holds_numbers(name)]
     return frame.assign(**{name: table.numbers(name, gaps=True) for name in written})
 
 

@@ -32,12 +32,19 @@ class FileError(ValueError):
 
 
 class Notation(NamedTuple):
-    """How numbers are written in cells; `read_csv` describes the options."""
+    """How a CSV file is written; `read_csv` describes the options."""
 
+    encoding: str = "utf-8-sig"
+    comment: str = ""
     withheld: str | Sequence[str] = ()
     percent: bool = False
     thousands: str = ""
     decimal: str = "."
+
+    @property
+    def plain(self) -> bool:
+        """Whether numbers are written as they usually are."""
+        return self[2:] == Notation()[2:]
 
     def options_for(self, cell: str) -> list[str]:
         """The options that a cell needs."""
@@ -45,6 +52,7 @@ class Notation(NamedTuple):
         marks = [self.withheld] if isinstance(self.withheld, str) else map(str, self.withheld)
         grouped = mark and re.match(rf"[-+]?\d{{1,3}}({mark}\d{{3}})+({point}\d*)?%?$", cell)
         needed = {"withheld": cell in marks, "percent": self.percent and cell.endswith("%"), "thousands": grouped}
+        needed["decimal"] = self.decimal != "." and self.decimal in cell
         return [name for name, need in needed.items() if need]
 
     def number(self, cell: str) -> float:
@@ -57,25 +65,19 @@ class Notation(NamedTuple):
 
 
 #: By the option that reads them, what else numbers may look like.
-OTHER_CELLS = {"thousands": Notation(thousands=","), "decimal": Notation(decimal=","), "percent": Notation(percent=True)}
+OTHER_WAYS = {
+    name: Notation(**{name: value}) for name, value in (("thousands", ","), ("decimal", ","), ("percent", True))
+}
 
 
 class CsvFile:
     """A CSV file; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
 
-    def __init__(
-        self,
-        path: pathlib.Path,
-        headless: bool = False,
-        private: bool = False,
-        *,
-        encoding: str = "utf-8-sig",
-        comment: str = "",
-        **cells: Any,
-    ) -> None:
+    def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False, **notation: Any) -> None:
         self.path = path
         self.private = private  # if so, messages hold no data and no places; the first line could be a record
-        self.cells, self.counts = Notation(**cells), Counter[str]()  # cells that have needed an option, by its name
+        self.notation, self.counts = Notation(**notation), Counter[str]()  # cells that have needed an option, by name
+        encoding, comment = self.notation[:2]
         if not path.is_file():
             raise FileError(f"no file {path}")
         contents = path.read_bytes()
@@ -185,21 +187,23 @@ class CsvFile:
 
     def holds_numbers(self, name: str) -> bool:
         cells = map(str.strip, self._cells[name])
-        return all(self._is_missing(cell) or not math.isnan(self.cells.number(cell)) for cell in cells)
+        return all(self._is_missing(cell) or not math.isnan(self.notation.number(cell)) for cell in cells)
 
     def _is_missing(self, cell: str) -> bool:
-        return cell.lower() in MISSING_WORDS or "withheld" in self.cells.options_for(cell)
+        return cell.lower() in MISSING_WORDS or "withheld" in self.notation.options_for(cell)
 
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "", gaps: bool = False) -> np.ndarray:
         """Values of a column; `levels` are words for 0, 1, ..., `hint` ends the message on others; NaN for `gaps`."""
         codes = {level: float(code) for code, level in enumerate(levels)}
-        cells, plain = [cell.strip() for cell in self._cells[name]], self.cells == Notation()
-        read = (lambda cell: codes.get(cell, math.nan)) if codes else _number if plain else self.cells.number
+        cells, plain = [cell.strip() for cell in self._cells[name]], self.notation.plain
+        read = (lambda cell: codes.get(cell, math.nan)) if codes else _number if plain else self.notation.number
         values = np.array([read(cell) for cell in cells])
         empty = [i for i in np.flatnonzero(np.isnan(values)) if self._is_missing(cells[i])]
         wrong = np.setdiff1d(np.flatnonzero(np.isnan(values)), empty if gaps else [])
         if not len(wrong):
-            self.counts.update([] if plain else [option for cell in cells for option in self.cells.options_for(cell)])
+            self.counts.update(
+                [] if plain else [option for cell in cells for option in self.notation.options_for(cell)]
+            )
             return values
         if self.private:
             kind = f"one of the levels {', '.join(codes)}" if codes else "a number"
@@ -208,7 +212,7 @@ class CsvFile:
         text = cells[wrong[0]]
         problem = f"which is not one of the levels {', '.join(codes)}" if codes else f"which is not a number{hint}"
         if not codes and not hint:
-            ways = {name: getattr(way, name) for name, way in OTHER_CELLS.items() if not math.isnan(way.number(text))}
+            ways = {name: getattr(way, name) for name, way in OTHER_WAYS.items() if not math.isnan(way.number(text))}
             meant = "is one" if ways else "marks a withheld value"
             problem += f"; if it {meant}, {' or '.join(_option(*way) for way in (ways or {'withheld': text}).items())}"
         raise FileError(f"{self.path}, line {self.lines[wrong[0]]}: column {name!r} holds {text!r}, {problem}")
@@ -236,8 +240,8 @@ def read_csv(
     that begin with `comment` are left out; cells that are one of `withheld` are missing; with `percent`, ``12%`` is
     0.12; `thousands` and `decimal` are the characters in ``1,204.5``. ``about["cells"]`` says what cells needed.
     """
-    cells: Any = {"withheld": withheld, "percent": percent, "thousands": thousands, "decimal": decimal}
-    file = CsvFile(pathlib.Path(path), encoding=encoding, comment=comment, **cells)
+    notation = Notation(encoding, comment, withheld, percent, thousands, decimal)
+    file = CsvFile(pathlib.Path(path), **notation._asdict())
     names = file.columns([*keys, *numbers] if numbers else file.names)
     file.read(names)
     words = {name for name in names if name in keys or (not numbers and not file.holds_numbers(name))}
