@@ -198,8 +198,11 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         return [Named(str(path), path.stem, release)]
     codes = {word: code for code, word in enumerate(groups)}
     places = np.array([codes[word] for word in table.words(by[0])])
-    with naming(path):
-        parts = [*grouped(release, places if release.rows is None else places[release.rows])]
+    places = places if release.rows is None else places[release.rows]
+    present = {*places.tolist()}
+    if empty := [word for word in groups if codes[word] not in present]:
+        raise BadInput(f"{path}: no row has an answer where {by[0]} is {empty[0]}")
+    parts = grouped(release, places)
     return [Named(f"{path}, {by[0]} {word}", word, part) for word, part in zip(groups, parts, strict=True)]
 
 
