@@ -133,7 +133,8 @@ class regression(Model):
         """The design matrix of a frame from which the formula learns, its answers, and what was left out of both, in
         words; ValueError for priors of nothing in it.
         """
-        rows, left_out = slice(None), ""
+        rows: Any = slice(None)
+        left_out = ""
         if release is not None:
             rows, release, left_out = self.formula.rows(frame, release, self.missing == "drop")
         design = self.formula.design(frame, None, self._scale(release), rows)

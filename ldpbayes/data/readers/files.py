@@ -65,9 +65,7 @@ class Notation(NamedTuple):
 
 
 #: By the option that reads them, what else numbers may look like.
-OTHER_WAYS = {
-    name: Notation(**{name: value}) for name, value in (("thousands", ","), ("decimal", ","), ("percent", True))
-}
+OTHER_WAYS = {"thousands": Notation(thousands=","), "decimal": Notation(decimal=","), "percent": Notation(percent=True)}
 
 
 class CsvFile:
@@ -86,9 +84,8 @@ class CsvFile:
         except (LookupError, UnicodeDecodeError) as error:
             line = contents[: getattr(error, "start", 0)].count(b"\n") + 1
             place = f", line {line}: {error}; for another encoding, {_option('encoding', 'latin-1')}"
-            raise FileError(
-                f"{path} is not text in {encoding.removesuffix('-sig').upper()}{place * (not private)}"
-            ) from None
+            name = encoding.removesuffix("-sig").upper()
+            raise FileError(f"{path} is not text in {name}{'' if private else place}") from None
         self._places: list[int] = []  # of the lines in the file, if some are left out
         if comment:
             lines = enumerate(io.StringIO(self.text, newline=""), start=1)
@@ -198,7 +195,7 @@ class CsvFile:
         cells, plain = [cell.strip() for cell in self._cells[name]], self.notation.plain
         read = (lambda cell: codes.get(cell, math.nan)) if codes else _number if plain else self.notation.number
         values = np.array([read(cell) for cell in cells])
-        empty = [i for i in np.flatnonzero(np.isnan(values)) if self._is_missing(cells[i])]
+        empty = [i for i in np.flatnonzero(np.isnan(values)).tolist() if self._is_missing(cells[i])]
         wrong = np.setdiff1d(np.flatnonzero(np.isnan(values)), empty if gaps else [])
         if not len(wrong):
             self.counts.update(
