@@ -138,6 +138,19 @@ class SamplingDesign(Called):
         return float(np.mean(self.normalised**2))
 
 
+def design_in(
+    sampling: SamplingDesign | None, domain: ArrayLike | None, size: int, counts: Array = None
+) -> SamplingDesign | None:
+    """The design within a domain, checked for data of a size; None is a design of equal weights, or none at all."""
+    if sampling is None and domain is None:
+        return None
+    design = SamplingDesign(np.ones(size)) if sampling is None else sampling
+    if not isinstance(design, SamplingDesign):
+        raise TypeError(f"sampling must be a SamplingDesign, got {type(sampling).__name__}")
+    design.check(size, counts)
+    return design.within(domain)
+
+
 @jax.jit
 def _covariance(design: SamplingDesign, scores: Array, counts: Array) -> jax.Array:
     """`SamplingDesign.covariance`, with as many places for clusters and strata as there are records."""

@@ -17,7 +17,7 @@ from ldpbayes._core.checks import ABOVE_0, at_least, checked, refuse, warn
 from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
-from ldpbayes.data.sampling import SamplingDesign
+from ldpbayes.data.sampling import SamplingDesign, design_in
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, TransitionMatrix
@@ -170,9 +170,8 @@ def _surveyed(
         raise ValueError(f"sampling and domain are for at most {DENSE_CATEGORIES} categories")
     counts = np.bincount(sketch.groups, sketch.weights, sketch.law_shape[0])
     refuse(counts == 0, "{} groups of the sketch have no records", None, "is {}")
-    design = SamplingDesign(np.ones(len(counts))) if sampling is None else sampling
-    design.check(len(counts), counts)
-    nodes = jax.tree.map(lambda leaf: leaf[sketch.groups], design.within(domain))
+    design: Any = design_in(sampling, domain, len(counts), counts)
+    nodes = jax.tree.map(lambda leaf: leaf[sketch.groups], design)
     return dataclasses.replace(sketch, groups=None, num_groups=None), nodes
 
 
