@@ -353,8 +353,8 @@ def _inverse(matrix: np.ndarray) -> np.ndarray:
 def _weighted(sketch: CountSketch, method: str, design: SamplingDesign) -> FrequencyEstimate:
     """The ratio of weighted totals of unbiased terms (nodes, d), with its linearised covariance."""
     mechanism: Any = sketch.mechanism
-    if isinstance(mechanism, TransitionMatrix):
-        nodes, inverse = np.asarray(sketch.nodes)[:, None, None], _inverse(mechanism.matrix)
+    if isinstance(mechanism, MatrixProtocol):
+        nodes, inverse = np.asarray(sketch.nodes)[:, None, None], _inverse(np.asarray(mechanism.matrix))
         terms = np.take_along_axis(np.broadcast_to(inverse, (len(nodes), *inverse.shape[-2:])), nodes, -1)[..., 0]
     else:
         p, q = (np.reshape(part, (-1, 1)) for part in mechanism.support_probabilities)
@@ -414,11 +414,12 @@ def _maximum_likelihood(
     """The frequencies under which the released values are most likely, with the observed information's errors."""
     whole = sketch
     if design is not None:  # a value outside the domain may be impossible under the frequencies in the domain
+        whole = _of_one_matrix(sketch) if isinstance(sketch.mechanism, MatrixProtocol) else sketch
         inside = np.flatnonzero(design.weights)
-        mechanism = sketch.mechanism.of_records((len(sketch.nodes),), inside)
-        weights = sketch.weights[inside] * design.weights[inside]
-        weights *= sketch.weights[inside].sum() / weights.sum()
-        sketch = dataclasses.replace(sketch, mechanism=mechanism, nodes=sketch.nodes[inside], weights=weights)
+        mechanism = whole.mechanism.of_records((len(whole.nodes),), inside)
+        counts, weights = whole.weights[inside], whole.weights[inside] * design.weights[inside]
+        weights *= counts.sum() / weights.sum()
+        sketch = dataclasses.replace(whole, mechanism=mechanism, nodes=whole.nodes[inside], weights=weights)
     count, d = float(sketch.weights.sum()), sketch.mechanism.categories
 
     def on_host(function: Callable) -> Callable:
