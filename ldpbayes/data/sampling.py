@@ -21,8 +21,8 @@ class SamplingDesign(Called):
     """How the people of a survey were sampled: their weights, strata and clusters, and the sizes of the population.
 
     Each array has one entry for each record of a release, or for each group of a sketch that was made with ``by=``. In
-    the attributes, arrays (N,), labels are integers from 0. The weights cannot show how they were made: those that were
-    calibrated to known totals have smaller errors than the stated ones.
+    the attributes, arrays (N,), labels are integers from 0. Standard errors do not take into account that weights were
+    calibrated to known totals, and are a few percent too small if there are only some tens of clusters.
 
     Parameters
     ----------
@@ -48,13 +48,6 @@ class SamplingDesign(Called):
         Arrays do not fit each other, entries are missing, weights are negative or all 0, clusters cross strata, a
         population is too small, or a stratum has one cluster. Without ``clusters``, records are counted at the first
         use, by `check`.
-
-    Examples
-    --------
-    >>> from ldpbayes.data import SamplingDesign
-    >>> design = SamplingDesign([1.0, 1.0, 3.0, 3.0], strata=["town", "town", "country", "country"])
-    >>> print(design.degrees_of_freedom, design.kish_design_effect)
-    2 1.25
     """
 
     weights: Any = None
@@ -116,14 +109,6 @@ class SamplingDesign(Called):
         with jax.enable_x64(True):
             return _covariance(self, jnp.asarray(scores), jnp.ones(len(scores)) if counts is None else counts)
 
-    def within(self, domain: ArrayLike | None) -> "SamplingDesign":
-        """Return the design with weights 0 outside a domain (subgroup), an array (N,) of bools; None is all records."""
-        inside = np.ones(len(self.weights), bool) if domain is None else np.asarray(domain)
-        if inside.dtype != bool or inside.shape != self.weights.shape or not np.any(self.weights * inside):
-            allowed = f"{len(self.weights)} bools, some of them True for positive weights"
-            raise ArgumentError("domain", allowed, f"{inside.dtype}, shape {inside.shape}")
-        return dataclasses.replace(self, weights=self.weights * inside)
-
     normalised = property(lambda self: self.weights / self.weights.mean(), doc="Weights (N,) with the mean 1.")
 
     @property
@@ -141,14 +126,18 @@ class SamplingDesign(Called):
 def design_in(
     sampling: SamplingDesign | None, domain: ArrayLike | None, size: int, counts: Array = None
 ) -> SamplingDesign | None:
-    """The design within a domain, checked for data of a size; None is a design of equal weights, or none at all."""
+    """The design checked for data, with weights 0 outside a domain; None is one of equal weights, or none at all."""
     if sampling is None and domain is None:
         return None
     design = SamplingDesign(np.ones(size)) if sampling is None else sampling
     if not isinstance(design, SamplingDesign):
         raise TypeError(f"sampling must be a SamplingDesign, got {type(sampling).__name__}")
     design.check(size, counts)
-    return design.within(domain)
+    inside = np.asarray(True if domain is None else domain)
+    if inside.dtype != bool or inside.shape not in ((), (size,)) or not np.any(design.weights * inside):
+        allowed = f"an array of {size} bools, some of them True for positive weights"
+        raise ArgumentError("domain", allowed, f"{inside.dtype}, shape {inside.shape}")
+    return dataclasses.replace(design, weights=design.weights * inside)
 
 
 @jax.jit

@@ -59,8 +59,7 @@ def frequencies(
         - ``mle``: maximum likelihood, by EM (expectation maximisation) steps, accelerated by SQUAREM ([VR]) and, for up
           to 4096 categories, by Newton steps ([KCSA]).
     sampling : SamplingDesign, optional
-        How the people of a survey were sampled, for a release or for a sketch that was made with ``by=``. Default: they
-        are independent and have equal weights.
+        How the people were sampled, for a release or a sketch with groups (``by=``). Default: all are independent.
     domain : array_like of bool, optional
         True for the records (or groups of the sketch) of a subgroup, whose shares are estimated. Default: everybody.
     alpha : float
@@ -84,11 +83,9 @@ def frequencies(
     smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
     designs, a value is a pair (design, z).
 
-    With a sampling design or a domain, the unbiased estimate is a ratio of weighted totals. The weight of a term is the
-    weight of its record, also if budgets differ, and standard errors are those of `SamplingDesign.covariance` for the
-    weighted deviations of terms from the estimate. ``mle`` then maximises the weighted log-likelihood, with standard
-    errors from the sandwich formula ([Binder]). All intervals are normal, ``base_cut`` is not available, and
-    ``projection`` projects the weighted estimate.
+    With a sampling design or a domain, the unbiased estimate is a ratio of weighted totals of the terms, in which each
+    term has the weight of its record, also if budgets differ. ``mle`` maximises the weighted log-likelihood. Their
+    standard errors are linearised ([Binder]), and their intervals normal. ``base_cut`` is not available.
 
     Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
     positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
@@ -102,11 +99,8 @@ def frequencies(
     """
     if method not in _ESTIMATORS:
         raise ValueError(f"method must be one of {', '.join(_ESTIMATORS)}, got {method!r}")
-    design = None
-    if sampling is None and domain is None:
-        sketch = _exact_counts(data)
-    else:
-        sketch, design = _surveyed(data, sampling, domain)
+    simple = sampling is None and domain is None
+    sketch, design = (_exact_counts(data), None) if simple else _surveyed(data, sampling, domain)
     warn_of_repeats(sketch.promises)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))

@@ -71,8 +71,8 @@ def m_estimate(
         - ``naive``, `Naive`: no correction. The estimate is biased;
         - ``oracle``, `Oracle`: the loss of original records, for comparisons.
     sampling : SamplingDesign, optional
-        How the people of a survey were sampled. The estimate then minimises the weighted mean of the corrected losses,
-        and standard errors are linearised ([Binder]). Default: people are independent and have equal weights.
+        How the people were sampled. The estimate then minimises the weighted mean of the corrected losses, and standard
+        errors are linearised ([Binder]). Default: all are independent.
     domain : array_like (N,) of bool, optional
         True for the records of a subgroup, to which the estimate applies. Default: all records.
     start : array or pytree, optional
@@ -369,8 +369,7 @@ def sandwich(
     curvature: Array, scores: Array, free: Array, *, spent: int, sampling: SamplingDesign | None = None
 ) -> jax.Array:
     """Covariance (p, p) of an M-estimate ([Huber67]; [LCQ] Theorem 5.3); NaN on the boundary. The `curvature` is the
-    derivative of the mean of the `scores` (N, p); `spent` are the degrees of freedom, at least p, of records without
-    a sampling design.
+    derivative of the mean of the `scores` (N, p); `spent` are degrees of freedom, at least p, of independent people.
     """
     count, p = scores.shape
     centred = scores - jnp.mean(scores, axis=0)

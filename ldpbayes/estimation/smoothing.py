@@ -322,10 +322,9 @@ def estimate_density(
     lower, upper : float, optional
         Ends of the law's interval, in the unit of the data. It must include the clipping bounds, the default.
     sampling, domain : SamplingDesign, array_like (N,) of bool, optional
-        How the people of a survey were sampled, and the records of a subgroup; only for a release. The estimate
-        maximises the penalised weighted log-likelihood, with the weights of as many people as the sample is worth by
-        the design effect of [Kish], and the sandwich formula has the linearised covariance of the scores. Default: all
-        records, of independent people with equal weights.
+        How the people were sampled, and True for the records of a subgroup; only for a release. The log-likelihood is
+        then weighted, its weights sum to N divided by the design effect of [Kish], and the sandwich formula has the
+        linearised covariance of the scores, so that all is approximate. Default: all records are independent.
     knots : int
         Number of knots, at least 4, and at most one for each whole number if the mechanism takes these. Default: 41.
     outside : bool
