@@ -78,8 +78,10 @@ class SamplingDesign(Called):
             labels = _codes("clusters", self.clusters)
             clusters = _codes("clusters", labels * size[0] + strata)
             if not nest and clusters.max() > labels.max():
-                problem = f"{clusters.max() - labels.max()} labels of clusters cross strata"
-                raise ValueError(f"{problem}; give nest=True if the labels begin anew in each stratum")
+                problem = (
+                    f"clusters cross strata: {labels.max() + 1} labels are {clusters.max() + 1} clusters in strata"
+                )
+                raise ValueError(f"{problem}; give nest=True if labels begin anew in each stratum")
             object.__setattr__(self, "clusters", clusters)
             self.check(*size)
 
