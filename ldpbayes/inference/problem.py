@@ -13,7 +13,7 @@ import jax
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.checks import warn
-from ldpbayes._core.types import Model, Params, PyTree
+from ldpbayes._core.types import Array, Model, Params, PyTree
 from ldpbayes.data import NoisyTable, Release, ReleaseWarning, Sketch
 from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.inference._handlers import privatize
@@ -58,12 +58,15 @@ def problem_of(
     coords: Mapping[str, Any] | None,
     same_people: bool = False,
     different_people: bool = False,
+    weights: Array = None,
 ) -> Problem:
-    """The problem of a model with a user's arguments. Warns of doubts about releases."""
+    """The problem of a model with a user's arguments, and perhaps weights of records (mean 1). Warns of doubts about
+    releases.
+    """
     args, kwargs, entries = model_of(model).prepare(args, kwargs)
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     model = model_of(model).tuned(*args, **kwargs)
-    density = density_of(model, args, kwargs)
+    density = density_of(model, args, kwargs, weights)
     if any(map(is_plan, density.data)):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
