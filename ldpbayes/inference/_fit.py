@@ -165,7 +165,8 @@ def fit(
         values = jax.eval_shape(density.values, jax.random.key(0)) if requested else {}
         generators = {name: generator(name, function(density), values) for name, function in requested.items()}
         sampling = sampler.for_problem(problem, seed)
-        draws, pseudo = sample(surrogate_of(problem, sampling)), {}
+        draws = sample(surrogate_of(problem, sampling))
+        pseudo: Params = {}
         if design is not None:
             draws, pseudo = corrected(draws, density, design)
         narrow = _narrow_share(draws)
