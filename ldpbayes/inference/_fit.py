@@ -23,7 +23,7 @@ from ldpbayes.inference.chains import Sampler, largest_depth, some_draws
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.model import check_call
-from ldpbayes.inference.problem import problem_of
+from ldpbayes.inference.problem import UNKNOWN_PRIVACY, problem_of, promised_at
 from ldpbayes.inference.result import ConvergenceWarning, convergence_problems, helpful_options, inference_data
 
 NARROW_LAW = (
@@ -104,7 +104,8 @@ def fit(
         ``log_likelihood`` what was requested, for some of the draws, evenly spaced, if all would need more than 256
         MiB.
 
-        The attribute ``privacy`` states the privacy guarantees in words. If the posterior was integrated, and all
+        The attribute ``privacy`` states the privacy guarantees in words, of mechanisms with sampled parameters at the
+        posterior mean and at the worst draw. If the posterior was integrated, and all
         priors are proper, ``log_evidence`` is the log marginal likelihood of the data, in nats, and
         ``log_evidence_error`` its numerical error. For a `NoisyTable`, ``uncertainty`` says if the posterior describes
         the table before noise, or a population from which the people in the table are a sample. Further attributes are
@@ -181,6 +182,8 @@ def fit(
         result = inference_data(groups, *problem.axes, numbers)
     problems = convergence_problems(result) if draws.integral["ran"] == "chains" else []
     facts = {"narrow_share": narrow, "convergence_warnings": json.dumps(problems), "seed": int(seed)}
+    privacy = [problem.attrs["privacy"], *promised_at(density, problem.sites, draws.samples)]
+    facts["privacy"] = "\n".join(filter(None, privacy)) or UNKNOWN_PRIVACY
     result.attrs.update(problem.attrs | _facts(draws) | facts | pseudo)
     if narrow:
         warn(f"at {narrow:.0%} of posterior draws {NARROW_LAW}", LikelihoodWarning)
