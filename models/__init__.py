@@ -24,8 +24,17 @@ from ldpbayes.models._regression import (
 )
 from ldpbayes.models._small_areas import small_areas
 from ldpbayes.models._smooth_density import smooth_density
+from ldpbayes.models._surveys import (
+    always_no,
+    anchored_crosswise,
+    cheating_detection,
+    stochastic_lie_detector,
+)
 
 __all__ = [
+    "always_no",
+    "anchored_crosswise",
+    "cheating_detection",
     "clipped_counts",
     "clipped_exponential",
     "clipped_gaussian",
@@ -40,5 +49,6 @@ __all__ = [
     "regression",
     "small_areas",
     "smooth_density",
+    "stochastic_lie_detector",
     "warner",
 ]

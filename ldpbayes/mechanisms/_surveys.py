@@ -11,6 +11,7 @@ from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.mechanisms._categories import MatrixProtocol
 from ldpbayes.mechanisms.protocol import registered
+from ldpbayes.privacy.tradeoffs import checked_laws
 
 NOTHING_LEARNT = "such that the probability of an answer depends on the truth"
 
@@ -208,3 +209,55 @@ class Kuk(MatrixProtocol):
         xp: Any = np if is_concrete(self) else jnp
         red, drawn = xp.stack(xp.broadcast_arrays(self.no, self.yes), axis=-1)[..., None], np.arange(self.cards + 1)
         return special.comb(self.cards, drawn) * red**drawn * (1 - red) ** (self.cards - drawn)
+
+
+@registered("noncompliance", "Some people ignore the instructions of another design.")
+class Noncompliance(MatrixProtocol):
+    """A design whose instructions some people ignore, and give an answer that does not depend on the truth.
+
+    In a model, `share` is usually sampled (`ldpbayes.models.always_no`). It is identified if people have different
+    designs. The guarantee is that of the design: an answer that ignores the truth gives nothing away.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        The design, a `MatrixProtocol`. In a `spec`, it is under "of".
+    share : array_like
+        Probability in [0, 1] that a person ignores the instructions: one number, or one for each category (k,).
+    answers : array_like (m,)
+        Probabilities of the answers of these people, such as ``[1, 0]`` if they always say no.
+
+    Examples
+    --------
+    >>> design = ldp.mechanisms.Noncompliance(ldp.mechanisms.Crosswise(0.2), share=0.1, answers=[0.5, 0.5])
+    >>> design.matrix.round(2).tolist()
+    [[0.23, 0.77], [0.77, 0.23]]
+    """
+
+    mechanism: Any
+    share: Array = ruled(PROBABILITY)
+    answers: Array
+    guarantee = property(lambda self: self.mechanism.guarantee)
+    _shared = property(lambda self: ("share", "answers", *self.mechanism._shared))
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, MatrixProtocol):
+            allowed = "a MatrixProtocol, such as ForcedResponse (for RandomizedResponse use MirroredQuestion)"
+            raise TypeError(f"mechanism must be {allowed}, got {self.mechanism!r}")
+        check_fields(self)
+        if is_concrete(self.answers):
+            object.__setattr__(self, "answers", checked_laws("answers", np.atleast_2d(self.answers))[0])
+        wanted = np.shape(self.mechanism.matrix)[-2:]
+        if np.shape(self.share) not in ((), wanted[:1]) or np.shape(self.answers) != wanted[1:]:
+            sizes = f"{np.shape(self.share)} and {np.shape(self.answers)}"
+            raise ValueError(
+                f"share and answers must have shapes () or ({wanted[0]},), and ({wanted[1]},), got {sizes}"
+            )
+
+    @property
+    def matrix(self) -> Array:
+        share = (np if is_concrete(self) else jnp).reshape(self.share, (-1, 1))
+        return (1 - share) * self.mechanism.matrix + share * self.answers
+
+    def spec(self) -> dict[str, Any]:
+        return super().spec() | {"mechanism": self.name, "of": self.mechanism.spec()}

@@ -645,6 +645,7 @@ DRAWN = {
     "mangat": design(lambda u: mechanisms.Mangat(u())),
     "mirrored_question": design(lambda u: mechanisms.MirroredQuestion(u())),
     "multiplicative_scrambling": scrambling,
+    "noncompliance": design(lambda u: mechanisms.Noncompliance(mechanisms.Crosswise(u()), u(), [0.3, 0.7])),
     "optimal_unary_encoding": protocol(drawn(ldp.OptimalUnaryEncoding), bits),
     "randomized_response": protocol(drawn(ldp.RandomizedResponse), lambda m: np.arange(m.categories)),
     "rp_with_prior": rp_with_prior,
