@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from ldpbayes._core.checks import ends_of, warn
+from ldpbayes._core.checks import ends_of, refuse, warn
 from ldpbayes._core.pytrees import unchecked
 from ldpbayes._core.types import Array, Message, Model, PyTree, is_concrete
 from ldpbayes.data import (
@@ -238,7 +238,7 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
         records. The batch shape of the law is (C,), with one entry for each class, or (N, C). If the record is the
         class itself, give None instead of a law. There are two forms:
 
-        - Every part is a release of N values.
+        - Every part is a release of N values, or an array (N, *event) of original records, which nothing protects.
         - For many people: exactly two parts, with sketches instead of releases. The first part has a `CountSketch` of
           released codes 0, ..., K − 1. The second part has a sequence of K sketches, where sketch k has the people
           whose released code in the first part is k.
@@ -254,21 +254,38 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
     logits = _logits(classes)
     if not isinstance(parts, Mapping) or not parts or {len(part) for part in parts.values()} != {2}:
         raise TypeError(f"parts must be a dict from names of sites to pairs (law or None, release); got {parts!r}")
-    first, (_, whole) = next(iter(parts.items()))
+    released = ((name, data) for name, (_, data) in parts.items() if not isinstance(data, np.ndarray | jax.Array))
+    first, whole = next(released, ("", None))
     values, laws = dict[str, Any](), cast(Any, None)
     for name, (law, data) in parts.items():
-        if values:
+        exact = isinstance(data, np.ndarray | jax.Array)
+        if exact:
+            _check_records(name, first, whole, data)
+        elif values and name != first:
             data = _of_the_same(first, whole, name, data, len(parts) == 2)
             if isinstance(whole, Sketch):
                 logits = logits + log_prob_by_class(laws, whole.mechanism, np.arange(len(data)))
                 rows, data = zip(*((k, part) for k, sketch in enumerate(data) for part in sketch._parts), strict=True)
                 logits = logits[np.array(rows)]
         laws = _laws_by_class(name, law, data, logits.shape[-1])
+        mixture = _mixture(logits, laws)
         with numpyro.handlers.trace() as sites:
-            values[name] = observe(name, _mixture(logits, laws), data)
-        if isinstance(data, Release):
+            if exact:
+                values[name] = numpyro.sample(name, mixture.expand(np.shape(data)[:1]), obs=data)
+            else:
+                values[name] = observe(name, mixture, data)
+        if exact or isinstance(data, Release):
             logits = logits + _site_by_class(laws, sites[name])
     return values
+
+
+def _check_records(name: str, first: str, whole: Any, data: Array) -> None:
+    """ValueError for original records of other people than those of the first release, if there is one."""
+    count = np.shape(data)[0] if np.ndim(data) else 0
+    if isinstance(whole, Sketch) or (whole is not None and count != whole.count):
+        raise ValueError(f"site {name!r}: {count} records are not of the people of {first!r}, which has {whole!r}")
+    if is_concrete(data):
+        refuse(~np.isfinite(np.asarray(data, float)), f"site {name!r}: {{}} records are not finite")
 
 
 def _site_by_class(laws: dist.Distribution, site: Message) -> Array:

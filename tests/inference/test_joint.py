@@ -2,6 +2,8 @@
 
 import functools
 import json
+import os
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -473,3 +475,59 @@ def test_a_chain_with_each_persons_class_and_income_finds_the_same_posterior():
             one, other = ours[(..., *index)], theirs[(..., *index)]
             error = np.hypot(float(az.mcse(one)), float(az.mcse(other)))
             assert one.mean() == pytest.approx(other.mean(), abs=5 * error)
+
+
+# --- exact columns: a randomized answer as covariate of an outcome without noise --------------------------------------
+
+
+def outcome(answers, y, exact_first=False):
+    share, slope = numpyro.sample("share", dist.Uniform()), numpyro.sample("slope", dist.Normal(0, 10))
+    start, sigma = numpyro.sample("start", dist.Normal(0, 100)), numpyro.sample("sigma", dist.HalfNormal(10))
+    parts = {"answer": (None, answers), "y": (dist.Normal(jnp.stack([start, start + slope]), sigma), y)}
+    parts = dict(reversed(parts.items())) if exact_first else parts
+    ldp.observe_jointly(dist.Bernoulli(share), parts)
+
+
+VALUES = {"share": 0.3, "slope": 3.0, "start": 10.0, "sigma": 2.0}
+
+
+@pytest.mark.parametrize("exact_first", [False, True])
+def test_an_exact_column_has_the_likelihood_of_the_sum_over_classes(exact_first):
+    rng = np.random.default_rng(4)
+    z, y = rng.integers(0, 2, 50), rng.normal(11, 3, 50)
+    answers = ldp.Release(z, ldp.RandomizedResponse(truth=0.75))
+    kinds = [
+        share * np.where(z == x, 0.75, 0.25) * scipy.stats.norm.pdf(y, 10 + 3 * x, 2)
+        for x, share in enumerate((0.7, 0.3))
+    ]
+    priors = [dist.Uniform(), dist.Normal(0, 10), dist.Normal(0, 100), dist.HalfNormal(10)]
+    with jax.enable_x64(True):
+        prior = sum(float(law.log_prob(VALUES[name])) for law, name in zip(priors, VALUES, strict=True))
+        found = log_density(outcome, (answers, y, exact_first), {}, VALUES)[0]
+    assert float(found) - prior == pytest.approx(np.log(sum(kinds)).sum(), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with tables")
+def test_an_answer_is_the_covariate_of_an_exact_outcome():
+    """Maximum likelihood: share .3192, 9.9714 + 2.9123 x, sigma 2.0024; the standard error of the slope is .19."""
+    path = pathlib.Path(os.environ["LDPBAYES_DATA"]).parent / "cases" / "answer_as_covariate.csv"
+    if not path.exists():
+        pytest.skip(f"there is no {path}")
+    table = np.genfromtxt(path, delimiter=",", names=True)
+    answers = ldp.Release(table["answer"].astype(int), ldp.RandomizedResponse(truth=0.75))
+    posterior = ldp.fit(outcome, answers, table["y"], progress_bar=False).posterior
+    wanted = {"share": (0.3192, 0.02), "start": (9.9714, 0.085), "slope": (2.9123, 0.19), "sigma": (2.0024, 0.056)}
+    for name, (estimate, error) in wanted.items():
+        assert abs(posterior[name].values.mean() - estimate) < 0.25 * error  # skewness and four chains
+        assert posterior[name].values.std() == pytest.approx(error, rel=0.15)
+
+
+def test_exact_columns_of_other_people_are_refused():
+    answers = ldp.Release([0, 1, 1], ldp.RandomizedResponse(truth=0.75))
+    laws = dist.Normal(jnp.array([0.0, 1.0]), 1.0)
+    for y, message in ((np.zeros(4), "4 records are not of the people of 'z'"), (np.array([0, np.nan, 1]), "finite")):
+        with pytest.raises(ValueError, match=message):
+            ldp.observe_jointly(dist.Bernoulli(0.3), {"z": (None, answers), "y": (laws, y)})
+    with pytest.raises(ValueError, match="are not of the people"):
+        ldp.observe_jointly(dist.Bernoulli(0.3), {"z": (None, answers.sketch()), "y": (laws, np.zeros(3))})

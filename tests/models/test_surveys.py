@@ -119,6 +119,7 @@ def test_posterior_means_are_near_the_published_estimators(name):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ldpbayes.data.ReleaseWarning")  # many who ignore a design are impossible under it
 @pytest.mark.parametrize("name", MODELS)
 def test_intervals_are_calibrated_on_200_data_sets(name):
     """Truths are drawn from the prior: 80 % intervals hold them in a 99 % band of a binomial of 200 (exact law)."""
