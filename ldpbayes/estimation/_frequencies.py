@@ -13,6 +13,7 @@ from jax import lax
 from scipy import special
 
 from ldpbayes._core.checks import ABOVE_0, at_least, checked, warn
+from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
@@ -123,10 +124,17 @@ def _exact_counts(data: Release | Sketch) -> CountSketch:
     return sketch
 
 
+@pytree_dataclass
+class _SeveralDesigns(TransitionMatrix):
+    """The matrices of several designs beside each other, times the shares of their records."""
+
+    designs: int = static(default=1)
+
+
 def _of_one_matrix(sketch: CountSketch) -> CountSketch:
     """With one matrix: the design of a record, drawn with the share of its records, and the value are one output."""
     matrices = np.asarray(sketch.mechanism.matrix)
-    promises = sketch.promises
+    promises, designs = sketch.promises, [1]
     if matrices.ndim == 2:
         nodes, matrix = sketch.nodes, matrices
     else:
@@ -135,7 +143,7 @@ def _of_one_matrix(sketch: CountSketch) -> CountSketch:
         shares = np.bincount(of.ravel(), sketch.weights) / np.sum(sketch.weights)
         matrix = np.concatenate(shares[:, None, None] * designs, axis=1)
         nodes = of.ravel() * designs.shape[2] + sketch.nodes
-    return CountSketch(TransitionMatrix(matrix), nodes, sketch.weights, added=promises)
+    return CountSketch(_SeveralDesigns(matrix, len(designs)), nodes, sketch.weights, added=promises)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -297,7 +305,12 @@ def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
     inverse = np.linalg.solve(scaled @ matrix.T, scaled)
     estimate = inverse @ np.bincount(sketch.nodes, weights / count, matrix.shape[1])
     nearest = nearest_probabilities(estimate, np)
-    covariance = ((inverse * (nearest @ matrix)) @ inverse.T - np.outer(nearest, nearest)) / count
+    terms = inverse * (nearest @ matrix)
+    means = terms.reshape(len(terms), mechanism.designs, -1).sum(
+        axis=2
+    )  # of a design, whose number of records is given
+    shares = matrix[0].reshape(mechanism.designs, -1).sum(axis=1)
+    covariance = (terms @ inverse.T - (means / shares) @ means.T) / count
     error = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     return FrequencyEstimate(method, sketch.promises, estimate, error, _matrix=covariance)
 

@@ -308,6 +308,8 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
     corners = np.array([[0.0, 0.0], [1.0, 1.0]])
     for level, power in tests:
         above = power > np.interp(level, *corners.T)
+        if not above.any():
+            continue
         points = np.concatenate([corners, np.stack([level[above], power[above]], axis=1)])
         hull: list[np.ndarray] = []
         for point in points[np.lexsort(points.T[::-1])]:

@@ -206,8 +206,8 @@ def design(
         without ``columns``.
     design_effect : float
         Positive factor of all variances, also those from original records, for people who are not a simple random
-        sample ([Kish]). With groups of m people whose released values have the correlation ρ, it is about 1 + (m − 1) ρ;
-        with weights w, N Σ w²/(Σ w)². Default: 1.
+        sample ([Kish]): for groups of m people whose released values have the correlation ρ, about 1 + (m − 1) ρ, and
+        for weights w of N people, N Σ w²/(Σ w)². Default: 1.
     """
     design_effect = checked("design_effect", design_effect, *ONE_POSITIVE)
     if not at:
