@@ -113,7 +113,8 @@ class SurveyDesign:
     - ``values`` (names,): the guesses of the parameters, and the functionals at these guesses;
     - ``mechanisms``: the mechanisms, by name;
     - ``variances`` (mechanisms, names) and ``record_variances`` (names,): for large N, the variances of estimates from
-      N released values, and from N original records, times N, with the design effect.
+      N released values, and from N original records, times N;
+    - ``design_effect``: the factor that these variances have for people who are not a simple random sample.
     """
 
     names: list[str]
@@ -121,6 +122,7 @@ class SurveyDesign:
     mechanisms: dict[str, Mechanism]
     variances: np.ndarray
     record_variances: np.ndarray
+    design_effect: float = 1.0
 
     @property
     def efficiency(self) -> dict[str, np.ndarray]:
@@ -165,6 +167,7 @@ class SurveyDesign:
             for j, name in enumerate(self.names)
         }
         title = f"Widths of {100 * level:g} % intervals from {count:,} released values (information kept of a record's)"
+        title += f", design effect {self.design_effect:g}" if self.design_effect != 1 else ""
         return table(title, list(self.mechanisms), columns)
 
 
@@ -265,7 +268,8 @@ def design(
         points, weigh = _records(law_at, theta, count)
         of_records = _with_scores(lambda theta, index: law_at(theta, index).log_prob(points[index]), theta, count)
         record = _variances(_information([weigh] * count, *of_records), jacobian, "original records")
-    return SurveyDesign(names, guesses, dict(named), design_effect * np.array(variances), design_effect * record)
+    variances, record = design_effect * np.array(variances), design_effect * record
+    return SurveyDesign(names, guesses, dict(named), variances, record, design_effect)
 
 
 def _thinned(columns: Mapping[str, Any]) -> tuple[dict[str, jax.Array], int]:
