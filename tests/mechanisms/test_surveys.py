@@ -451,6 +451,20 @@ def test_the_read_me_of_cwise():
     assert found.standard_error[1] == pytest.approx(0.0144, abs=5e-5)
 
 
+def test_two_stage_devices_of_rrtcs_are_designs_with_other_probabilities():
+    """What its functions subtract and divide by: P(yes) without the trait, and how much larger it is with the trait."""
+    p, t, alpha = 0.6, 0.3, 0.4
+    stated = [
+        (MirroredQuestion(t + (1 - t) * p), (1 - t) * (1 - p), t + (1 - t) * (2 * p - 1)),  # MangatSingh
+        (UnrelatedQuestion(t + (1 - t) * p, alpha), (1 - t) * (1 - p) * alpha, t + (1 - t) * p),  # Mangat
+        (UnrelatedQuestion(p, 1), 1 - p, p),  # Devore
+        (Triangular((1 - p) * alpha), (1 - p) * alpha, 1 - (1 - p) * alpha),  # MangatSinghSingh
+        (TransitionMatrix([[p, 1 - p], [(1 - p) ** 2, 1 - (1 - p) ** 2]]), 1 - p, 2 * p - 1 + p * (1 - p)),
+    ]
+    for mechanism, no, gain in stated:
+        np.testing.assert_allclose(mechanism.matrix[:, 1], [no, no + gain])
+
+
 # --- an unknown prevalence of the innocuous question ----------------------------------------------------------------
 
 TWO_TRUTHS, TWO_SIZES, TWO_YES = np.array([0.75, 0.3]), np.array([400, 600]), np.array([130, 330])
