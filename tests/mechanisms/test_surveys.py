@@ -4,14 +4,18 @@ A design is described here once more, by the outcomes of its device and the answ
 their seeds and fail by chance with probability 1e-6 each when a seed is changed.
 """
 
+import functools
 import itertools
 import json
+import os
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy import optimize, stats
 
@@ -449,6 +453,72 @@ def test_the_read_me_of_cwise():
     found = ldp.frequencies(ldp.Release(np.repeat([0, 1], [573, 1427]), Crosswise(0.15)))
     assert found.estimate[1] == pytest.approx(0.1950, abs=5e-5)
     assert found.standard_error[1] == pytest.approx(0.0144, abs=5e-5)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def of_groups(theta, matrices_of, yes, n):
+    """Log-likelihood of counts of yes of groups with traced matrices, given a share theta[0]."""
+    codes, law = np.array([0, 1]), dist.Bernoulli(theta[0])
+    each = [ldp.Privatized(law, TransitionMatrix(matrix)).log_prob(codes) for matrix in matrices_of(theta)]
+    return sum(jnp.stack([total - said, said]) @ logs for logs, said, total in zip(each, yes, n, strict=True))
+
+
+def of_lie_detector(theta):
+    """Mangat's design with p = 2/12 and 10/12, where people with the trait say so with the probability theta[1]."""
+    return [jnp.array([[p, 1 - p], [1 - theta[1], theta[1]]]) for p in (2 / 12, 10 / 12)]
+
+
+def of_anchored_crosswise(theta):
+    """Crosswise with prevalence .15, of which a share theta[1] of people is attentive; the anchor is false for all."""
+    same = theta[1] * 0.85 + (1 - theta[1]) / 2
+    return [jnp.array([[1 - same, same], [same, 1 - same]]), jnp.array([[1 - same, same], [1 - same, same]])]
+
+
+@pytest.mark.parametrize(
+    ("of", "yes", "n", "published", "errors"),
+    [
+        # the minarets of [HM], with n − 1 in the errors
+        (of_lie_detector, [373, 398], [564, 692], [0.870695, 0.635806], [0.041118, 0.017344]),
+        # cWise: naive .1950, corrected by the anchor question .1054; 77.29 % are attentive
+        (of_anchored_crosswise, [1427, 1541], [2000, 2000], [0.1054, 0.7729], None),
+    ],
+)
+def test_published_models_of_dishonest_people_are_matrices_with_a_parameter(of, yes, n, published, errors):
+    at = np.array(published)
+    for _ in range(5):
+        bend = np.asarray(jax.hessian(of_groups)(at, of, yes, n))
+        at = at - np.linalg.solve(bend, jax.grad(of_groups)(at, of, yes, n))
+    np.testing.assert_allclose(at, published, atol=5e-5 if errors is None else 5e-7)
+    if errors is not None:
+        np.testing.assert_allclose(np.sqrt(np.diagonal(np.linalg.inv(-bend))), errors, rtol=2e-3)
+
+
+@pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with nigeria.csv")
+def test_the_regression_of_the_nigerian_survey_by_maximum_likelihood():
+    """Newton steps on the likelihood of the design, against numbers of another program; and the share of yes."""
+    survey = pd.read_csv(pathlib.Path(os.environ["LDPBAYES_DATA"]) / "nigeria.csv")
+    design = ForcedResponse([1 / 6, 1 / 6])
+    answered = survey["rr.q1"].dropna().astype(int)
+    share = ldp.frequencies(ldp.Release(answered.to_numpy(), design))
+    assert (len(answered), round(share.estimate[1], 5)) == (2435, 0.26191)
+    columns = ["cov.asset.index", "cov.married", "cov.age", "cov.education", "cov.female"]
+    rows = survey.dropna(subset=["rr.q1", *columns])
+    x = np.column_stack([np.ones(len(rows)), rows[columns].to_numpy(float)])
+    beta = np.zeros(6)
+    for _ in range(8):
+        _, slope, bend = evaluate(_of_regression, beta, x, rows["rr.q1"].to_numpy(int), design)
+        beta = beta - np.linalg.solve(bend, slope)
+    assert len(rows) == 2423
+    np.testing.assert_allclose(beta[1:], [0.07873, -0.41794, 0.00323, -0.01816, -0.57361], atol=5e-6)
+    errors = np.sqrt(np.diagonal(np.linalg.inv(-bend)))
+    np.testing.assert_allclose(errors[1:], [0.0405, 0.2200, 0.0068, 0.0438, 0.1625], atol=5e-5)
+
+
+def _of_regression(beta, x, z, design):
+    def total(beta):
+        return ldp.Privatized(dist.Bernoulli(logits=x @ beta), design).log_prob(z).sum()
+
+    return total(beta), jax.grad(total)(beta), jax.hessian(total)(beta)
 
 
 def test_two_stage_devices_of_rrtcs_are_designs_with_other_probabilities():
