@@ -74,7 +74,7 @@ def frequencies(
 
     Under a matrix P of probabilities p(z | x), it is h P⁺ for shares h of the released values, where P⁺ gives the
     smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
-    designs, a value is a pair (design, z).
+    designs, a value is a pair (design, z), and errors are for the given numbers of records of each design.
 
     Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
     positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
