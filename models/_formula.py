@@ -83,6 +83,9 @@ class regression(Model):
     answer : pair of float, optional
         Rough guesses of the mean and the standard deviation of the original answers, in their unit. Default: the middle
         between the clipping bounds, and a quarter of the distance between the bounds.
+    missing : {"drop"}, optional
+        "drop" to leave out rows with a missing covariate, and their answers, in a fit. The attribute ``left_out`` of
+        the result has their number, with that of answers which the release left out. Default: a ValueError.
     """
 
     summary = "Generalised linear model from a formula (--formula): the answer is released, the rest is public."
@@ -93,10 +96,14 @@ class regression(Model):
         family: str = "normal",
         priors: Mapping[str, dist.Distribution] | None = None,
         answer: tuple[float, float] | None = None,
+        missing: str | None = None,
     ) -> None:
         self.formula, self.family, self.answer, self.priors = Formula(formula), family, answer, dict(priors or {})
         if family not in RESPONSE_LAWS:
             raise ValueError(f"family must be one of {', '.join(RESPONSE_LAWS)}, got {family!r}")
+        if missing not in (None, "drop"):
+            raise ValueError(f'missing must be "drop" to leave out missing covariates, or None; got {missing!r}')
+        self.missing = missing
         for parameter, law in self.priors.items():
             support: Any = law.support if isinstance(law, dist.Distribution) else None
             lowest = np.min(getattr(support, "lower_bound", -np.inf))
@@ -117,26 +124,32 @@ class regression(Model):
             takes = "the model takes a data frame and a Release with one answer for each row"
             raise TypeError(f"{takes}, got {type(release).__name__}")
         if attrs is not None:
-            design = self.formula.design(frame, attrs.get("design", "{}"))
-        else:
-            design = self._design_of_fit(frame, release)
-            self.learned = design.learned
-        return (design, release), {}, {"design": design.learned}
+            return (self.formula.design(frame, attrs.get("design", "{}")), release), {}, {}
+        design, release, left_out = self._design_of_fit(frame, release)
+        self.learned = design.learned
+        return (design, release), {}, {"design": design.learned} | ({"left_out": left_out} if left_out else {})
 
-    def _design_of_fit(self, frame: Any, release: Release | None) -> DesignMatrix:
-        """The design matrix of a frame from which the formula learns; ValueError for priors of nothing in it."""
-        design = self.formula.design(frame, answer=self._scale(release))
+    def _design_of_fit(self, frame: Any, release: Release | None) -> tuple[DesignMatrix, Release | None, str]:
+        """The design matrix of a frame from which the formula learns, its answers, and what was left out of both, in
+        words; ValueError for priors of nothing in it.
+        """
+        rows: Any = slice(None)
+        left_out = ""
+        if release is not None:
+            rows, release, left_out = self.formula.rows(frame, release, self.missing == "drop")
+        design = self.formula.design(frame, None, self._scale(release), rows)
         parameters = ["intercept", *design.names, *RESPONSE_LAWS[self.family][0], *["tau"] * bool(design.groups)]
         for name in self.priors.keys() - {*parameters}:
             raise ValueError(f"priors has {name!r}, which is no parameter; it may have {', '.join(parameters)}")
-        return design
+        return design, release, left_out
 
     def __call__(self, frame: Any, release: Release | None = None) -> None:
         if isinstance(frame, DesignMatrix):
             design = frame
+        elif self.learned is not None:
+            design = self.formula.design(frame, self.learned)
         else:
-            fitted = self.learned is not None
-            design = self.formula.design(frame, self.learned) if fitted else self._design_of_fit(frame, release)
+            design, release, _ = self._design_of_fit(frame, release)
         if release is not None and len(release) != len(design):
             raise ValueError(f"the data frame has {len(design)} rows, but the release has {len(release)} answers")
         (middle, spread), names = design.answer, design.names

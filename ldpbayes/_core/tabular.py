@@ -10,7 +10,7 @@ import narwhals as nw
 import numpy as np
 from jax.tree_util import DictKey, register_pytree_with_keys
 
-from ldpbayes._core.checks import guess
+from ldpbayes._core.checks import guess, refuse
 from ldpbayes._core.types import Array, PyTree
 
 
@@ -167,6 +167,29 @@ def values_of(data: Any) -> np.ndarray:
 def entries_of(data: Any) -> list:
     """Entries of a series, an array or a sequence; of a list as they are, since an array would have NaN as a word."""
     return [*data] if isinstance(data, (list, tuple)) else values_of(data).tolist()
+
+
+def array_and_gaps(data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Values as `values_of` has them, and which of its rows have a missing entry."""
+    array = values_of(data)
+    gaps = np.vectorize(is_missing, otypes=[bool])(array) if array.dtype.kind == "O" else array != array
+    return array, gaps.reshape(len(array), -1).any(axis=1)
+
+
+def codes_of(data: Any, levels: list, codes: int) -> Any:
+    """Words as their places among levels for so many codes, NaN where they are missing; what has no words as it is."""
+    if getattr(getattr(data, "dtype", None), "kind", "O") in "biuf":
+        return data
+    entries = entries_of(data)
+    if not any(isinstance(entry, str) for entry in entries):
+        return data
+    if len(levels) != codes:
+        raise ValueError(f"words need levels for each of {codes} released codes; got {', '.join(map(str, levels))}")
+    places = {level: float(code) for code, level in enumerate(levels)}
+    values = np.array([np.nan if is_missing(entry) else places.get(entry, -1) for entry in entries])
+    problem = f"{{}} values are not among the levels {', '.join(map(str, levels))}"
+    refuse(values < 0, problem, np.array(entries, object), "in row {}")
+    return values
 
 
 def levels_in_order(data: Any) -> tuple | None:

@@ -4,10 +4,12 @@ import argparse
 import contextlib
 import importlib.util
 import inspect
+import io
 import json
 import math
 import os
 import pathlib
+import re
 import sys
 import traceback
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -73,7 +75,10 @@ def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
 
 
 def parameter(text: str) -> Any:
-    """A parameter: JSON, as ``true``, ``[[1,0],[0,1]]`` or without brackets ``0,20``; or names, as ``age,income``."""
+    """A parameter: JSON with fractions, as ``true``, ``[[1,0],[0,1]]`` or ``1/6,1/6``; or names, as ``age,income``."""
+    with contextlib.suppress(ZeroDivisionError):
+        if re.fullmatch(r"[-\d./,\[\]\s]+", text):
+            text = re.sub(r"([\d.]+)/([\d.]+)", lambda ratio: repr(float(ratio[1]) / float(ratio[2])), text)
     for written in (text, f"[{text}]"):
         with contextlib.suppress(json.JSONDecodeError, RecursionError):
             return json.loads(written)
@@ -110,7 +115,8 @@ class Named(NamedTuple):
 def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Named]:
     """What the arguments name; BadInput for files of sketches where these do not serve."""
     parameters = _typed(args)
-    describing = ("mechanism", "column", "levels", "by", "times", "persons")
+    describing = ["mechanism", "column", "levels", "by", "times", "persons", "counts"]
+    describing += [] if getattr(args, "features", None) else ["missing"]  # else also of them
     options = [option(name) for name in (*(name for name in describing if getattr(args, name)), *parameters)]
     if options and not any(path.suffix in CSV_ENDINGS for path in args.release):
         _load_file(args.release[0])  # a plain table is no release file, and is refused first
@@ -138,7 +144,7 @@ def _load_file(path: pathlib.Path) -> Release | Sketch:
 
 def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[str, Any]) -> list[Named]:
     """The release in a CSV file, or those of the groups in it."""
-    table = CsvFile(path)
+    table = CsvFile(path, **_typed(args, FORMAT_PREFIX))
     if args.mechanism is None:
         example = "--mechanism laplace --epsilon 1 --lower 0 --upper 20; 'ldpbayes mechanisms' lists them"
         raise BadInput(f"{path}: name the mechanism that released it and its parameters, such as {example}")
@@ -147,22 +153,24 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         for name, value in parameters.items()
         if isinstance(value, str) and value.startswith(COLUMN_PREFIX)
     }
-    by, persons = (table.columns([name] if name else []) for name in (args.by, args.persons))
-    others = [name for name in table.names if name not in {*personal.values(), *by, *persons}]
+    beside = args.by, args.persons, args.counts
+    by, persons, counts = (table.columns([name] if name else []) for name in beside)
+    others = [name for name in table.names if name not in {*personal.values(), *by, *persons, *counts}]
+    others = [args.answer] if getattr(args, "answer", None) in others else others  # of a formula
     columns = table.columns(args.column) if args.column else others
     for name in columns:
         if name in args.levels:  # the first record would be lost
             raise BadInput(f"{path}: the first line must be the names of the columns, but it holds the level {name!r}")
     spec = _mechanism_spec(args, parameters, columns)
-    table.read([*columns, *personal.values(), *by, *persons])
+    table.read([*columns, *personal.values(), *by, *persons, *counts])
     arrays = {name: table.numbers(column) for name, column in personal.items()}
     groups = table.groups(by[0]) if by else {}
     people = table.words(persons[0]) if persons and table.groups(persons[0]) else None  # no cell may be empty
     single = sum(len(records) == 1 for records in groups.values())
     # Most groups have one record, and are no statistics: the column numbers the records.
-    if 1 < len(groups) < 2 * single and not {"sensitivity", "count"} & parameters.keys():
-        counts = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single record"
-        raise BadInput(f"--by must name a column of groups, but {args.by} makes {counts}")
+    if 1 < len(groups) < 2 * single and not counts and not {"sensitivity", "count"} & parameters.keys():
+        found = f"{len(groups):,} groups of {len(table.lines):,} records, most with a single record"
+        raise BadInput(f"--by must name a column of groups, but {args.by} makes {found}")
     shared = {name: float(array[0]) for name, array in arrays.items() if (array == array[0]).all()}
     with naming(path, parameters):
         try:
@@ -179,14 +187,22 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
         raise BadInput(f"{need}: --mechanism {args.mechanism} releases {count} for each record; {columns_of_file}")
     words = "; name the words for categories with --levels, as in --levels no,yes"
     hint = words if mechanism.of_categories else ""
-    values = np.stack([table.numbers(name, args.levels, hint) for name in columns], axis=-1)
+    values = np.stack([table.numbers(name, args.levels, hint, bool(args.missing)) for name in columns], axis=-1)
     values = values if mechanism.event_shape else values[:, 0]
-    with naming(path):
-        release = Release(values, mechanism, times=args.times, persons=people)
+    totals: Any = table.numbers(counts[0]) if counts else None
+    about = {"cells": dict(table.counts)} if table.counts else None
+    with naming(path, {"missing"}):
+        options: Any = {"times": args.times, "persons": people, "missing": args.missing, "about": about}
+        release = Release(values, mechanism, totals, **options)
     if not by:
         return [Named(str(path), path.stem, release)]
     codes = {word: code for code, word in enumerate(groups)}
-    parts = grouped(release, np.array([codes[word] for word in table.words(by[0])]))
+    places = np.array([codes[word] for word in table.words(by[0])])
+    places = places if release.rows is None else places[release.rows]
+    present = {*places.tolist()}
+    if empty := [word for word in groups if codes[word] not in present]:
+        raise BadInput(f"{path}: no row has an answer where {by[0]} is {empty[0]}")
+    parts = grouped(release, places)
     return [Named(f"{path}, {by[0]} {word}", word, part) for word, part in zip(groups, parts, strict=True)]
 
 
@@ -313,10 +329,10 @@ def load_features(args: argparse.Namespace) -> Features:
             raise BadInput(f"--features: {path} holds an array of shape {matrix.shape}, not one row for each label")
         return Features({f"x[{j}]": column for j, column in enumerate(matrix.T)})
     if path.suffix in CSV_ENDINGS:
-        table = CsvFile(path, headless=True)
+        table = CsvFile(path, headless=True, **_typed(args, FORMAT_PREFIX))
         names = table.columns(table.names)
     elif len(args.release) == 1 and args.release[0].suffix in CSV_ENDINGS:
-        table = CsvFile(args.release[0])
+        table = CsvFile(args.release[0], **_typed(args, FORMAT_PREFIX))
         names = table.columns([str(path)])
     else:
         raise BadInput(f"--features must be a .csv or .npy file, or columns of a .csv file of labels; got {path}")
@@ -335,9 +351,11 @@ def load_frame(args: argparse.Namespace) -> Any:
     require("formula", "formulaic", "pandas")
     import pandas as pd
 
-    table = CsvFile(path)
-    table.columns(table.names)  # of which pandas would rename those of one name
-    return pd.read_csv(path, sep=table.delimiter, skipinitialspace=True)
+    table = CsvFile(path, **_typed(args, FORMAT_PREFIX))
+    table.read(table.columns(table.names))  # of which pandas would rename those of one name
+    frame = pd.read_csv(io.StringIO(table.text), sep=table.delimiter, skipinitialspace=True)
+    written = [name for name in frame if not table.notation.plain and table.holds_numbers(name)]
+    return frame.assign(**{name: table.numbers(name, gaps=True) for name in written})
 
 
 def load_model(name: str, *arguments: Any) -> Callable:

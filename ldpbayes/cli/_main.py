@@ -116,7 +116,7 @@ def _demo(args: argparse.Namespace) -> int:
         --model clipped_counts
     ldpbayes fit people.csv --column income --by region --mechanism laplace --epsilon @budget \
         --lower -5 --upper 5 --model hierarchical
-    ldpbayes fit people.csv --column income --mechanism laplace --epsilon 1 --lower 0 --upper 100 \
+    ldpbayes fit people.csv --mechanism laplace --epsilon 1 --lower 0 --upper 100 --missing drop \
         --formula "income ~ age + education"
     """,
 )
@@ -129,7 +129,8 @@ def _fit(args: argparse.Namespace) -> int:
         if files > 1 or args.by:
             raise BadInput("--formula needs one RELEASE without --by; write groups in the formula, as (1 | column)")
         with naming("--formula"):
-            model, frame, args.model = ldp.models.regression(args.formula, args.family), (inputs.load_frame(args),), ""
+            model = ldp.models.regression(args.formula, args.family, missing=args.missing)
+            frame, args.model, args.answer = (inputs.load_frame(args),), "", model.formula.answer
     else:
         if (args.features is None) != (args.model != "label_regression"):
             raise BadInput("--model label_regression needs --features, and no other model takes --features")
@@ -183,7 +184,7 @@ def _fit(args: argparse.Namespace) -> int:
     options["progress_bar"] = not (args.no_progress or args.quiet)
     with inputs.blaming(args.model):
         result = ldp.fit(model, *frame, groups if several else data[0], **options)
-    say("")
+    say(result.attrs.get("left_out", ""))
     shown = [name for name in result["posterior"].data_vars if name not in inputs.INNER_SITES.get(factory, ())]
     with np.errstate(invalid="ignore"):  # a parameter that never changes has no effective sample size
         display(summary_table(result, shown))
@@ -256,6 +257,25 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     if least_squares:
         return statistics.LeastSquaresEstimator(family(**values), mechanism, args.count, intercept=intercept)
     return statistics.SufficientStatisticsEstimator(family(**values), mechanism, args.count, args.account_for_clamping)
+
+
+@command(
+    "Estimate the share of each category from released answers, with standard errors and intervals.",
+    r"""
+    ldpbayes frequencies answers.csv --column answer --levels no,yes --mechanism forced_response --forced 1/6,1/6
+    ldpbayes frequencies totals.csv --column answer --counts n --mechanism randomized_response --epsilon 1 --by region
+    """,
+)
+def _frequencies(args: argparse.Namespace) -> None:
+    parts = inputs.load_releases(args, sketches=True)
+    for name, _, release in parts:
+        with naming(name):
+            estimate = ldp.frequencies(release, args.method)
+        words = args.levels or (release.about or {}).get("levels", ())
+        if len(words) == len(estimate.names):
+            vars(estimate)["names"] = [*words]
+        display(f"{name}: {release!r}\n{estimate.summary(args.level)}\n")
+    display(promises([part.release for part in parts]))
 
 
 @command(

@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     _add_sampler_options(subs["fit"])
     _add_fit_options(subs["fit"])
     _add_bootstrap_options(subs["bootstrap"])
+    _add_frequencies_options(subs["frequencies"])
     _add_regress_options(subs["regress"])
     _add_release_options(subs["release"])
     _add_table_options(subs["table"])
@@ -146,7 +147,9 @@ def _add_fit_options(fit: argparse.ArgumentParser) -> None:
     releases = ".npz, .parquet or .csv file; see docs/reference/command_line.md"
     _add(fit, "release", "RELEASE", releases, pathlib.Path, nargs="+")
     by = "groups: the model gets one release for each value in this column, or with --by file for each file"
-    _add(_add_csv_options(fit), "--by", "COLUMN", by)
+    group = _add_csv_options(fit)
+    _add(group, "--by", "COLUMN", by)
+    _add_row_options(group)
     _add_switch(fit, "--add", "several RELEASEs are parts of one release")
     people = fit.add_mutually_exclusive_group()
     _add_switch(people, "--same-people", "all RELEASEs are about the same people: state their guarantee together")
@@ -215,10 +218,7 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     read = formats()
     names = f"{', '.join(read)} (default: by the ending of TABLE); options of a format are typed as --query"
     _add(table, "--format", "NAME", f"format of TABLE: {names}", choices=read)
-    of_formats = {name: field.annotation for entry in read.values() for name, field in entry.options.items()}
-    for name, kind in of_formats.items():
-        kind = kind if kind is str else parameter
-        table.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **HIDDEN)
+    _add_format_options(table, *read)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in SPREADS:
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
@@ -298,9 +298,35 @@ def _add_csv_options(parser: argparse.ArgumentParser, without: Set[str] = frozen
     _add(group, "--times", "N", "largest number of values about one person (default: 1)", _integer(1))
     if not private:
         _add(group, "--persons", "COLUMN", "column of the person of each value, from which --times is counted")
-    parser.set_defaults(by=None)
+        _add_format_options(group, "csv")
+    parser.set_defaults(by=None, counts=None, missing=None)
     _add_parameters(group, without)
     return group
+
+
+def _add_format_options(group: Any, *names: str) -> None:
+    """Options of some formats of files."""
+    of_formats = {name: field.annotation for format in names for name, field in formats()[format].options.items()}
+    for name, kind in of_formats.items():
+        kind = kind if kind is str else parameter
+        group.add_argument(option(name), dest=FORMAT_PREFIX + name, type=kind, **HIDDEN)
+
+
+def _add_row_options(group: Any) -> None:
+    """Options on the rows of a CSV file."""
+    totals = "column that says how many records each row stands for: totals in place of records"
+    _add(group, "--counts", "COLUMN", totals)
+    gaps = "leave out rows without an answer, or with --formula without a covariate (default: they are an error)"
+    _add(group, "--missing", "drop", gaps, choices=["drop"])
+
+
+def _add_frequencies_options(frequencies: argparse.ArgumentParser) -> None:
+    _add(frequencies, "release", "RELEASE", ".npz, .parquet or .csv file of categories", pathlib.Path, nargs=1)
+    group = _add_csv_options(frequencies)
+    _add(group, "--by", "COLUMN", "groups: one table for each value in this column")
+    _add_row_options(group)
+    _add(frequencies, "--method", "NAME", "unbiased (default), projection, base_cut or mle", default="unbiased")
+    _add(frequencies, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
 
 
 def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:

@@ -5,6 +5,7 @@ from ldpbayes.data._formula import DesignMatrix, Formula
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
+from ldpbayes.data.sampling import SamplingDesign
 from ldpbayes.data.sketches import Groups, MixedSketch, PanelSketch, Sketch
 from ldpbayes.data.streams import sketch_from
 
@@ -20,6 +21,7 @@ __all__ = [
     "Release",
     "ReleaseWarning",
     "RepeatedAnswersWarning",
+    "SamplingDesign",
     "Sketch",
     "arrays_of_frames",
     "sketch_from",

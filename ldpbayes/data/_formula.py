@@ -10,8 +10,11 @@ import numpy as np
 from ldpbayes._core.checks import refuse, require
 from ldpbayes._core.pytrees import host, pytree_dataclass, static
 from ldpbayes._core.tabular import column, columns_of, levels_in_order
+from ldpbayes.data.release import Release, part_of
 
-GROUP_TERM = re.compile(r"(^|\+)\s*\(\s*1\s*\|\s*(\w+)\s*\)(?=\s*(\+|$))")  # an intercept a group, as lme4 writes it
+# an intercept a group, as lme4 writes it
+GROUP_TERM = re.compile(r"(^|\+)\s*\(\s*1\s*\|\s*(\w+|`[^`]+`)\s*\)(?=\s*(\+|$))")
+DOTTED = r"[^\W\d]\w*(?:\.\w+)+"  # a name with dots, as R writes it
 
 
 @pytree_dataclass(eq=False)
@@ -63,22 +66,70 @@ class Formula:
     Parameters
     ----------
     text : str
-        The formula, in the syntax of the package formulaic (extra ``formula``). Raises ValueError if the left side is
-        not a single name, or if a group is not written as ``(1 | column)``.
+        The formula, in the syntax of the package formulaic (extra ``formula``): names with dots or spaces stand between
+        backticks, as in ``"`rr.q1` ~ `my age`"``. Raises ValueError if the left side is not a single name, or if a
+        group is not written as ``(1 | column)``.
     """
 
     def __init__(self, text: str) -> None:
         require("formula", "formulaic", "pandas")
         name, separator, right = text.partition("~")
-        self.text, self.answer = text, name.strip()
-        if not separator or not self.answer.isidentifier():
-            raise ValueError(f"formula must be 'answer ~ columns', with a name on the left, got {text!r}")
-        self.groups = [match[2] for match in GROUP_TERM.finditer(right)]
+        self.text, answer = text, name.strip()
+        if not separator or not (answer.isidentifier() or re.fullmatch("`[^`]+`", answer)):
+            hint = _quoted(text, re.findall(DOTTED + r"(?![\w.(])", text)) if re.fullmatch(DOTTED, answer) else ""
+            hint = hint and f"; names with dots need backticks, as in {hint}"
+            raise ValueError(f"formula must be 'answer ~ columns', with a name on the left, got {text!r}{hint}")
+        self.answer = answer.strip("`")
+        self.groups = [match[2].strip("`") for match in GROUP_TERM.finditer(right)]
+        quoted = re.findall("`([^`]+)`", right)
+        self._names = {*quoted, *self.groups, *re.findall(r"(?<![\w.])[^\W\d]\w*", re.sub("`[^`]+`", "", right))}
         self._right = GROUP_TERM.sub("", right).strip().removeprefix("+").strip() or "1"
         if "|" in self._right or self.answer in self.groups:
             raise ValueError(f"write groups as (1 | column), where column is not the answer; got {text!r}")
 
-    def design(self, frame: Any, learned: str | None = None, answer: tuple[float, float] = (0.0, 1.0)) -> DesignMatrix:
+    def rows(self, frame: Any, release: Release, drop: bool = False) -> tuple[np.ndarray, Release, str]:
+        """Return for each answer the row of a data frame, the answers, and what has been left out, in words.
+
+        Parameters
+        ----------
+        frame : data frame or dict of columns
+            A row for each answer, or for each row of the data that the release was made of (`Release.rows`). Raises
+            ValueError for other numbers of rows.
+        release : Release
+            The answers.
+        drop : bool
+            True to leave out rows in which a column of the right side is missing, with their answers.
+        """
+        gaps, texts = self._table(frame).isna().to_numpy().any(axis=1), [(release.about or {}).get("missing")]
+        whole = release.row_counts is not None and len(gaps) == len(release.row_counts)
+        if not whole and len(gaps) != len(release):
+            raise ValueError(f"the data frame has {len(gaps)} rows, but the release has {len(release)} answers")
+        rows = release.rows if whole else np.arange(len(gaps))
+        if drop and (missing := gaps[rows]).any():
+            texts.append(f"{missing.sum():,} of {len(rows):,} answers without a covariate, left out")
+            rows, release = rows[~missing], part_of(release, np.flatnonzero(~missing))
+        return rows, release, "; ".join(filter(None, texts))
+
+    def _table(self, frame: Any) -> Any:
+        """The columns of the right side, as a data frame of pandas."""
+        import pandas as pd
+
+        columns = columns_of(frame)
+        table = pd.DataFrame(index=range(len(next(iter(columns.values()), ()))))
+        for name in [name for name in columns if name in self._names]:
+            if name == self.answer:
+                raise ValueError(f"the answer is private and cannot be a column on the right; got {self.text!r}")
+            order = levels_in_order(frame[name])
+            table[name] = columns[name] if order is None else pd.Categorical(columns[name], categories=order)
+        return table
+
+    def design(
+        self,
+        frame: Any,
+        learned: str | None = None,
+        answer: tuple[float, float] = (0.0, 1.0),
+        rows: Any = slice(None),
+    ) -> DesignMatrix:
         """Return the design matrix of a data frame.
 
         Parameters
@@ -90,22 +141,20 @@ class Formula:
             frame. Raises ValueError if it is of another formula, or if a level is new.
         answer : pair of float
             Rough mean and standard deviation of the answers, for priors. Default: 0 and 1.
+        rows : array of int, optional
+            The row of each answer, as of `rows`. Default: all rows, in order.
         """
         import formulaic
         import pandas as pd
 
-        state, columns_by_name = json.loads(learned or "{}", object_hook=_with_numbers), columns_of(frame)
-        formula, rows = "".join(self.text.split()), len(next(iter(columns_by_name.values()), ()))
+        state, formula = json.loads(learned or "{}", object_hook=_with_numbers), "".join(self.text.split())
         if learned is not None and state.get("formula") != formula:
             raise ValueError(f"the posterior has the formula {state.get('formula')}, but the model has {formula}")
-        table = pd.DataFrame(index=range(rows))
-        for name, values in columns_by_name.items():
-            if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", self._right + str(self.groups)):
-                if name == self.answer:
-                    raise ValueError(f"the answer is private and cannot be a column on the right; got {self.text!r}")
-                order = levels_in_order(frame[name])
-                table[name] = values if order is None else pd.Categorical(values, categories=order)
-                refuse(table[name].isna().to_numpy(), f"column {name!r} has {{}} missing values", place="in row {0}")
+        table = self._table(frame)
+        used = np.isin(np.arange(len(table)), np.arange(len(table))[rows])
+        for name in table:
+            refuse(table[name].isna().to_numpy() & used, f"column {name!r} has {{}} missing values", place="in row {0}")
+        table = table.iloc[rows].reset_index(drop=True)
         encoders = {name: ("categorical", {"categories": of_fit}) for name, of_fit in state.get("levels", {}).items()}
         states = {"transform_state": state.get("transforms", {}), "encoder_state": encoders, "na_action": "ignore"}
         maker = formulaic.materializers.PandasMaterializer(table, {"offset": lambda values: values})
@@ -114,7 +163,10 @@ class Formula:
             with warnings.catch_warnings(action="ignore"):  # such as of unseen levels, which are refused below
                 matrix = maker.get_model_matrix(formulaic.ModelSpec.from_spec(self._right, **states))
         except (formulaic.errors.FormulaicError, SyntaxError, RecursionError) as error:
-            raise ValueError(f"{self.text!r}: {error}; the columns are {', '.join(columns_by_name)}") from None
+            present = columns_of(frame)
+            odd = [name for name in present if not name.isidentifier() and name in self._right]
+            hint = f"; names with dots or spaces need backticks, as in {_quoted(self.text, odd)}" if odd else ""
+            raise ValueError(f"{self.text!r}: {error}; the columns are {', '.join(present)}{hint}") from None
         spec = matrix.model_spec
         encoded = ((name, encoder) for name, (_, encoder) in spec.encoder_state.items() if "categories" in encoder)
         levels = {name: encoder["categories"] for name, encoder in encoded}
@@ -143,6 +195,12 @@ class Formula:
         centre, unit, shift, scale = (np.array(state[n], float) for n in ("centre", "unit", "shift", "answer"))
         scaled = (columns - centre) / unit, codes, centre, unit, offset.to_numpy(float) - shift, shift, scale
         return DesignMatrix(*scaled, tuple(names), groups, intercept, learned)
+
+
+def _quoted(text: str, names: list[str]) -> str:
+    """A formula in which these names stand between backticks."""
+    pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.sub(rf"(`[^`]*`)|(?<![\w.])({pattern})(?!\w)", lambda found: found[1] or f"`{found[2]}`", text)
 
 
 def _with_numbers(entries: dict[str, Any]) -> dict[Any, Any]:

@@ -49,7 +49,7 @@ class NoisyTable(Release):
 
     Parameters
     ----------
-    values, mechanism, count, times, about, persons
+    values, mechanism, count, times, about, persons, missing
         As in `Release`, for N cells. NaN means that a value was not reported. The mechanism has no clipping bounds. If
         the noisy values were changed before printing, use a reporting rule of `ldpbayes.mechanisms`, such as
         ``Rounded(mechanism, unit)``.
@@ -78,8 +78,8 @@ class NoisyTable(Release):
     dim = property(lambda self: next(iter(self.keys)) if len(self.keys) == 1 else "cell")
     _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy", "neighbours", *Release._beside)
 
-    def __post_init__(self, persons: Any = None) -> None:
-        super().__post_init__(persons)
+    def __post_init__(self, persons: Any = None, missing: str | None = None) -> None:
+        super().__post_init__(persons, missing)
         if not isinstance(self.privacy, str | None):
             raise TypeError(f"privacy must be a text, got {self.privacy!r}")
         complete = self.neighbours in NEIGHBOURS and self.times and self.mechanism.trust_model == "central"
@@ -127,6 +127,7 @@ class NoisyTable(Release):
         floor: float | None = None,
         threshold: float | None = None,
         repeats: str | None = None,
+        about: dict[str, Any] | None = None,
     ) -> "NoisyTable":
         """Make a table from a data frame or a dict of columns.
 
@@ -148,7 +149,7 @@ class NoisyTable(Release):
         sensitivity : float, optional
             The largest change of a value before noise if one record changes. Default: unknown, without a privacy
             guarantee.
-        neighbours, times, privacy : optional
+        neighbours, times, privacy, about : optional
             As in `NoisyTable`.
         unit, floor, threshold : float, optional
             Reporting rules. In this order, the noisy values were rounded to multiples of ``unit``, printed as ``floor``
@@ -189,7 +190,8 @@ class NoisyTable(Release):
         _refuse(np.isinf(values) | (low > high), value, values, labels, f"possible values are {possible}")
         mechanism = reported if gaps.any() else mechanism
         privacy = UNSTATED_PROMISE if sensitivity is privacy is None else privacy
-        table = cls(values, mechanism, keys=labels, privacy=privacy, neighbours=neighbours, times=times)
+        stated_beside: Any = {"privacy": privacy, "neighbours": neighbours, "times": times, "about": about}
+        table = cls(values, mechanism, keys=labels, **stated_beside)
         if repeats and unit is floor is threshold is None:
             cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
             verdicts = {name: implausible_repeats(values, law(_scale(law, name, spreads)), cells) for name in stated}
@@ -222,7 +224,11 @@ class NoisyTable(Release):
             `ldpbayes.opendp.read_table`), or one with a `ldpbayes.data.readers.reader`. Default: by the ending of the
             name.
         **options
-            Options of `from_frame` and of the format, such as ``summary`` of "opendp".
+            Options of `from_frame` and of the format, such as ``summary`` of "opendp". Those of "csv" say how cells are
+            written: ``encoding``, such as "latin-1"; ``comment``, with which lines begin that are left out;
+            ``withheld``, marks of missing values, such as ``["*", "<20"]``; ``percent=True``, for 12% as 0.12;
+            ``thousands`` and ``decimal``, the characters in 1,204.5. The number of cells that are marked, percentages
+            or in thousands is in ``about["cells"]``.
         """
         keys = [keys] if isinstance(keys, str) else [*keys]
         spreads = (options.get(name) for name in ("scale", "standard_deviation", "variance"))
@@ -236,7 +242,7 @@ class NoisyTable(Release):
     def __getitem__(self, rows: Any) -> "NoisyTable":
         """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions."""
         mechanism, keys = self.mechanism.of_records((self.count,), rows), {k: v[rows] for k, v in self.keys.items()}
-        beside: Any = {name: getattr(self, name) for name in ("privacy", "neighbours", "times")}
+        beside: Any = {name: getattr(self, name) for name in ("privacy", "neighbours", "times", "about")}
         return NoisyTable(self.values[rows], mechanism, keys=keys, **beside)
 
     @property

@@ -14,10 +14,10 @@ import numpy as np
 
 from ldpbayes._core import archive
 from ldpbayes._core.archive import blocks_of, read_arrays, reading, save_arrays, signed, verified, whole_file
-from ldpbayes._core.checks import LdpBayesWarning, at_least, warn
+from ldpbayes._core.checks import LdpBayesWarning, Rule, at_least, checked, ends_of, warn
 from ldpbayes._core.pytrees import Holding, host, pytree_dataclass, static, unchecked
-from ldpbayes._core.tabular import entries_of, is_missing
-from ldpbayes._core.types import Key, is_concrete
+from ldpbayes._core.tabular import array_and_gaps, codes_of, entries_of, is_missing, levels_in_order
+from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.readers.files import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data.sketches import Groups, MixedSketch, MomentSketch, PanelSketch, TotalSketch, budgets_of, levels_of
@@ -25,6 +25,8 @@ from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_s
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
 from ldpbayes.privacy.guarantee import counted_once
+
+WHOLE_COUNTS: Rule = "whole numbers of records, not negative", lambda a: (a >= 0) & (a == np.floor(a)) & (a < np.inf)
 
 
 class ReleaseWarning(LdpBayesWarning):
@@ -51,16 +53,21 @@ class Release(Holding):
     ----------
     values : array_like (N, *event) or None
         One released value for each of N records: a number, a code, or an array of the shape ``mechanism.event_shape``.
-        None makes a plan, whose values a model can simulate. Raises ValueError if a value is impossible under the
-        mechanism. A `ReleaseWarning` is issued if the values are nearly impossible.
+        Categories can also be words: of a categorical series, or of ``about["levels"]``. None makes a plan, whose
+        values a model can simulate. Raises ValueError if a value is impossible under the mechanism, or not among the
+        words. A `ReleaseWarning` is issued if the values are nearly impossible.
     mechanism : Mechanism
         The mechanism that made the values, of a registered class (`ldpbayes.mechanisms.register`). Each parameter is
         one number for all records, or an array (N,) with one number for each record.
-    count : int, optional
-        Number of records, only if ``values`` is None.
+    count : int or array_like, optional
+        Number of records, only if ``values`` is None. Or totals in place of records: how many records released each
+        value, as in ``Release([0, 1], mechanism, count=[20, 80])``.
     times, persons : optional
         Largest number of values about one person (default: 1), which guarantee and privacy statements take together; or
         an identifier of the person of each value (N,), from which it is counted, and which is not stored.
+    missing : {"drop"}, optional
+        "drop" to leave out missing values (None or NaN), whose number is then in ``about["missing"]``, together with
+        their persons and their parameters of the mechanism. Default: missing values raise a ValueError.
     about : dict, optional
         Public facts about the release, which `save` stores as JSON, such as ``"sampler"``, the program that drew the
         values, ``"column"``, the name of their column, and ``"levels"``, the words for the codes 0, 1, ... Default:
@@ -80,11 +87,13 @@ class Release(Holding):
     times: int | None = host(default=None, kw_only=True)
     about: dict[str, Any] | None = host(default=None, kw_only=True)
     added: tuple[Promise, ...] = host(default=(), init=False, repr=False)  # as of a sketch; of a part, of the whole
+    row_counts: Any = host(default=None, init=False, repr=False)  # (rows of the data,), of values left out or repeated
     persons: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
+    missing: dataclasses.InitVar[str | None] = dataclasses.field(default=None, kw_only=True)
 
     _beside: ClassVar[tuple[str, ...]] = ("times", "about")  # fields that a file holds beside values and mechanism
 
-    def __post_init__(self, persons: Any = None) -> None:
+    def __post_init__(self, persons: Any = None, missing: str | None = None) -> None:
         kind = type(self.mechanism).__name__
         if not isinstance(self.mechanism, Mechanism):
             hint = "one for all records: make one release for each protocol"
@@ -93,6 +102,8 @@ class Release(Holding):
             raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
         if not isinstance(self.about, dict | None) or not isinstance((self.about or {}).get("levels", ()), Iterable):
             raise TypeError(f'about must be a dict, with a list of words under "levels" if any, got {self.about!r}')
+        if missing not in (None, "drop"):
+            raise ValueError(f'missing must be "drop" to leave out missing values, or None; got {missing!r}')
         if self.values is None:
             if self.count is None:
                 raise ValueError("a release without values needs count, its number of records; got None")
@@ -100,6 +111,7 @@ class Release(Holding):
         elif isinstance(self.values, jax.core.Tracer):
             count = self.values.shape[0]
         else:
+            persons = self._read_words_and_rows(persons, missing)
             object.__setattr__(self, "values", self.mechanism.validated(self.values))
             count = len(self.values)
             if self.count not in (None, count):
@@ -118,6 +130,31 @@ class Release(Holding):
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
             self._doubt(doubts_about(self.mechanism, self.values))
 
+    def _read_words_and_rows(self, persons: Any, missing: str | None) -> Any:
+        """Make codes of words, and records of rows of the data, without missing ones; return the records' persons."""
+        values, about, count = self.values, self.about or {}, self.count
+        levels = about.get("levels", levels_in_order(values))
+        if levels is not None and self.mechanism.of_categories and not self.mechanism.event_shape:
+            values = codes_of(values, [*levels], int(ends_of(self.mechanism.support)[1]) + 1)
+            about = about if values is self.values else about | {"levels": [*levels]}
+        if missing or np.ndim(count):
+            values, gaps = array_and_gaps(values)
+            counts = checked("count", count, *WHOLE_COUNTS) if np.ndim(count) else np.ones(len(values))
+            if any(part is not None and len(part) != len(values) for part in (counts, persons)):
+                raise ValueError(f"count and persons must have one entry for each of the {len(values)} values")
+            if missing and gaps.any():
+                about = about | {"missing": f"{counts[gaps].sum():,.0f} of {counts.sum():,.0f} values, left out"}
+                counts = np.where(gaps, 0, counts)
+            object.__setattr__(self, "row_counts", counts.astype(int))
+            object.__setattr__(self, "count", None if np.ndim(count) else count)
+            if self.mechanism.batch_shape == (len(values),):
+                object.__setattr__(self, "mechanism", self.mechanism.of_records((len(values),), self.rows))
+            persons = None if persons is None else np.array(entries_of(persons), object)[self.rows]
+            values = values[self.rows]
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "about", about or self.about)
+        return persons
+
     def _doubt(self, problem: str | None) -> None:
         if problem:
             object.__setattr__(self, "doubts", (*self.doubts, problem))
@@ -130,6 +167,11 @@ class Release(Holding):
     #: The program that drew the values of a secure release, or None.
     sampler = property(lambda self: (self.about or {}).get("sampler"))
     size = property(lambda self: self.count, doc="Number of records.")
+
+    @property
+    def rows(self) -> Array:
+        """For each value, the row of the data that it came from; None if each row of the data is a value."""
+        return None if self.row_counts is None else np.repeat(np.arange(len(self.row_counts)), self.row_counts)
 
     @property
     def _counts(self) -> dict[str, Any]:
@@ -193,9 +235,10 @@ class Release(Holding):
             True (default) to keep a reference to the released values, which `fit` uses if the sketch is not exact
             enough.
         by : array_like (N,), optional
-            The group of each record: labels that can be sorted, or integer codes 0, ..., G − 1. The name of a series
-            becomes the name of the axis of groups in results. Discrete values give one sketch, for models with a law of
-            batch shape (G,); other values give `Groups` of G sketches. Default: no groups.
+            The group of each record, or with ``count`` or ``missing`` of each row of the data: labels that can be
+            sorted, or integer codes 0, ..., G − 1. The name of a series becomes the name of the axis of groups in
+            results. Discrete values give one sketch, for models with a law of batch shape (G,); other values give
+            `Groups` of G sketches. Default: no groups.
         expand : bool, optional
             Only for categories under a pure protocol (`ldpbayes.mechanisms.PureProtocol`): True for an
             `ExpandedSketch`, False for a `CountSketch`. Default: True for thousands of different values, and enough
@@ -207,8 +250,10 @@ class Release(Holding):
             raise ValueError("a release without values cannot be sketched; simulate first")
         if expand is False and at is not None:
             raise ValueError("at= is only for expansions, but expand is False")
-        values, mechanism = self.values, self.mechanism
-        by, coords = (None, None) if by is None else levels_of(by, self.count)
+        values, mechanism, coords = self.values, self.mechanism, None
+        if by is not None:
+            by, coords = levels_of(by, self.count if self.rows is None else len(self.row_counts))
+            by = by if self.rows is None else by[self.rows]
         if expand or at is not None or (expand is None and expansion_pays(values, mechanism, by)):
             sketch: Any = ExpandedSketch.of(values, mechanism, by, at, keep_records)
         elif mechanism.support.is_discrete:
@@ -292,10 +337,17 @@ def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
     for code, rows in enumerate(np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])):
         if not len(rows):
             raise ValueError(f"by must have records for every group, but group {code} has none")
-        mechanism = release.mechanism.of_records((release.count,), rows)
-        mechanism = mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
+        part = part_of(release, rows)
+        mechanism = part.mechanism._map_personal(lambda leaf: leaf[0] if (leaf == leaf[0]).all() else leaf)
         beside = release.doubts * (code == 0), release.times, release.about, added
-        yield unchecked(Release, release.values[rows], mechanism, len(rows), *beside)
+        yield unchecked(Release, part.values, mechanism, part.count, *beside)
+
+
+def part_of(release: Release, rows: np.ndarray) -> Release:
+    """A release of the values at some positions, with the promise of all."""
+    mechanism, beside = release.mechanism.of_records((release.count,), rows), (release.times, release.about)
+    values = None if release.values is None else release.values[rows]
+    return unchecked(Release, values, mechanism, len(rows), release.doubts, *beside, release.promises)
 
 
 def promises(data: Sequence[Any], others: Sequence[Promise] = (), same: bool = False, different: bool = False) -> str:

@@ -10,13 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 from scipy import special
 
-from ldpbayes._core.checks import ABOVE_0, at_least, checked, warn
+from ldpbayes._core.checks import ABOVE_0, at_least, checked, refuse, warn
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
+from ldpbayes.data.sampling import SamplingDesign, design_in
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, TransitionMatrix
@@ -32,6 +34,8 @@ def frequencies(
     data: Release | Sketch,
     method: str = "unbiased",
     *,
+    sampling: SamplingDesign | None = None,
+    domain: ArrayLike | None = None,
     alpha: float = 0.02,
     tolerance: float = 1e-6,
     max_iterations: int = 1000,
@@ -55,6 +59,10 @@ def frequencies(
           ``norm_sub`` ([WLLSL]) is another name of this method.
         - ``mle``: maximum likelihood, by EM (expectation maximisation) steps, accelerated by SQUAREM ([VR]) and, for up
           to 4096 categories, by Newton steps ([KCSA]).
+    sampling : SamplingDesign, optional
+        How the people were sampled, for a release or a sketch with groups (``by=``). Default: all are independent.
+    domain : array_like of bool, optional
+        True for the records (or groups of the sketch) of a subgroup, whose shares are estimated. Default: everybody.
     alpha : float
         Only for ``base_cut``: a bound, positive and below the number d of categories, for the expected number of
         categories with true share 0 that are not set to 0. Default: 0.02. The threshold is Φ⁻¹(1 − alpha/d) σ, where σ
@@ -76,6 +84,10 @@ def frequencies(
     smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
     designs, a value is a pair (design, z), and errors are for the given numbers of records of each design.
 
+    With a sampling design or a domain, the unbiased estimate is a ratio of weighted totals of the terms, in which each
+    term has the weight of its record, also if budgets differ. ``mle`` maximises the weighted log-likelihood. Their
+    standard errors are linearised ([Binder]), and their intervals normal. ``base_cut`` is not available.
+
     Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
     positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
 
@@ -88,7 +100,8 @@ def frequencies(
     """
     if method not in _ESTIMATORS:
         raise ValueError(f"method must be one of {', '.join(_ESTIMATORS)}, got {method!r}")
-    sketch = _exact_counts(data)
+    simple = sampling is None and domain is None
+    sketch, design = (_exact_counts(data), None) if simple else _surveyed(data, sampling, domain)
     warn_of_repeats(sketch.promises)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
@@ -98,12 +111,12 @@ def frequencies(
         nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
         sketch = dataclasses.replace(sketch, nodes=nodes, weights=weights)
         if method in _LINEAR:
-            return _LINEAR[method](sketch, method, alpha)
-        return _maximum_likelihood(sketch, tolerance, max_iterations)
+            return _LINEAR[method](sketch, method, alpha, design)
+        return _maximum_likelihood(sketch, tolerance, max_iterations, design)
 
 
-def _exact_counts(data: Release | Sketch) -> CountSketch:
-    """A sketch of the exact counts of released values."""
+def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
+    """A sketch of the exact counts of released values; if `grouped`, of groups, which are the records of a release."""
     if not isinstance(data, (Release, Sketch)):
         raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
     if not isinstance(data.mechanism, (PureProtocol, MatrixProtocol)):
@@ -111,13 +124,15 @@ def _exact_counts(data: Release | Sketch) -> CountSketch:
         raise TypeError(f"data must be {wanted}; got a release of {type(data.mechanism).__name__}")
     if isinstance(data, Release) and data.values is None:
         raise ValueError("a release without values has no frequencies to estimate; simulate first")
-    if isinstance(data, Sketch) and data.law_shape:
-        raise ValueError(f"the sketch holds {data.law_shape[0]} groups; make one sketch for each group, without by=")
-    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
+    if isinstance(data, Sketch) and data.law_shape and not grouped:
+        one = "make one sketch for each group, without by=, or give their sampling design"
+        raise ValueError(f"the sketch holds {data.law_shape[0]} groups; {one}")
+    by = np.arange(data.count) if grouped and isinstance(data, Release) else None
+    sketch: Any = data.sketch(expand=False, by=by) if isinstance(data, Release) else data
     sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
     if isinstance(sketch.mechanism, MatrixProtocol):
-        sketch = _of_one_matrix(sketch)
-        rank, rows = np.linalg.matrix_rank(sketch.mechanism.matrix), sketch.mechanism.categories
+        sketch = sketch if grouped else _of_one_matrix(sketch)
+        rank, rows = np.min(np.linalg.matrix_rank(sketch.mechanism.matrix)), sketch.mechanism.categories
         if rank < rows:
             why = f"the {rows} rows of the matrix have rank {rank}, so that other frequencies have the same outputs"
             raise ValueError(f"the release cannot identify the frequencies: {why}")
@@ -144,6 +159,22 @@ def _of_one_matrix(sketch: CountSketch) -> CountSketch:
         matrix = np.concatenate(shares[:, None, None] * designs, axis=1)
         nodes = of.ravel() * designs.shape[2] + sketch.nodes
     return CountSketch(_SeveralDesigns(matrix, len(designs)), nodes, sketch.weights, added=promises)
+
+
+def _surveyed(
+    data: Release | Sketch, sampling: SamplingDesign | None, domain: ArrayLike | None
+) -> tuple[CountSketch, SamplingDesign]:
+    """A sketch whose nodes are of one entry of the sampling design each, and the design of the nodes in the domain."""
+    sketch = _exact_counts(data, grouped=True)
+    if not sketch.law_shape:
+        raise ValueError("sampling and domain need a release, or a sketch with groups, made with by=")
+    if sketch.mechanism.categories > DENSE_CATEGORIES:
+        raise ValueError(f"sampling and domain are for at most {DENSE_CATEGORIES} categories")
+    counts = np.bincount(sketch.groups, sketch.weights, sketch.law_shape[0])
+    refuse(counts == 0, "{} groups of the sketch have no records", None, "is {}")
+    design: Any = design_in(sampling, domain, len(counts), counts)
+    nodes = jax.tree.map(lambda leaf: leaf[sketch.groups], design)
+    return dataclasses.replace(sketch, groups=None, num_groups=None), nodes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -271,10 +302,14 @@ class FrequencyEstimate(Estimate):
             columns |= {"std err": self.standard_error} | self._ends(level)
         some = f", the {SUMMARY_CATEGORIES} most frequent" if len(self.estimate) > SUMMARY_CATEGORIES else ""
         columns = {head: column[shown] for head, column in columns.items()}
-        return table(self._title + some, [self.names[code] for code in shown], cells(columns))
+        outside = ", ".join(self.names[code] for code in shown if not 0 <= self.estimate[code] <= 1)
+        note = f"\nOutside [0, 1], since the estimate is unbiased: {outside}" if outside else ""
+        return table(self._title + some, [self.names[code] for code in shown], cells(columns)) + note
 
 
-def _unbiased(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
+def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
+    if design is not None:
+        return _weighted(sketch, method, design)
     if isinstance(sketch.mechanism, TransitionMatrix):
         return _by_inverse(sketch, method)
     linear = Linear.of(sketch)
@@ -282,17 +317,19 @@ def _unbiased(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstima
     return FrequencyEstimate(method, sketch.promises, linear.estimate, error, _linear=linear)
 
 
-def _base_cut(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
+def _base_cut(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
     if isinstance(sketch.mechanism, TransitionMatrix):
         others = " or ".join(name for name in _LINEAR if name != method)
         raise ValueError(f"method {method!r} needs a pure protocol; for a matrix use {others}")
+    if design is not None:
+        raise ValueError(f"method {method!r} takes no sampling design and no domain; use projection")
     linear = Linear.of(sketch)
     threshold = -special.ndtri(alpha / len(linear.estimate)) * np.sqrt(linear.variance(0.0))
     return FrequencyEstimate(method, sketch.promises, np.where(linear.estimate < threshold, 0.0, linear.estimate))
 
 
-def _projected(sketch: CountSketch, method: str, alpha: float) -> FrequencyEstimate:
-    unbiased = _unbiased(sketch, method, alpha).estimate
+def _projected(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
+    unbiased = _unbiased(sketch, method, alpha, design).estimate
     return FrequencyEstimate(method, sketch.promises, nearest_probabilities(unbiased, np))
 
 
@@ -300,19 +337,39 @@ def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
     """The unbiased estimate under a matrix, with the variance under the closest point of the simplex."""
     mechanism: Any = sketch.mechanism
     matrix, weights = mechanism.matrix, np.asarray(sketch.weights)
-    even, count = matrix.mean(axis=0), weights.sum()
-    scaled = matrix / np.where(even > 0, even, 1.0)
-    inverse = np.linalg.solve(scaled @ matrix.T, scaled)
+    inverse, count = _inverse(matrix), weights.sum()
     estimate = inverse @ np.bincount(sketch.nodes, weights / count, matrix.shape[1])
     nearest = nearest_probabilities(estimate, np)
     terms = inverse * (nearest @ matrix)
-    means = terms.reshape(len(terms), mechanism.designs, -1).sum(
-        axis=2
-    )  # of a design, whose number of records is given
+    # the numbers of records of the designs are given
+    means = terms.reshape(len(terms), mechanism.designs, -1).sum(axis=2)
     shares = matrix[0].reshape(mechanism.designs, -1).sum(axis=1)
     covariance = (terms @ inverse.T - (means / shares) @ means.T) / count
     error = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     return FrequencyEstimate(method, sketch.promises, estimate, error, _matrix=covariance)
+
+
+def _inverse(matrix: np.ndarray) -> np.ndarray:
+    """P⁺ (..., k, m) of matrices P with P P⁺ᵀ = 1, of the smallest variance if all categories have equal shares."""
+    even = matrix.mean(axis=-2, keepdims=True)
+    scaled = matrix / np.where(even > 0, even, 1.0)
+    return np.linalg.solve(scaled @ matrix.mT, scaled)
+
+
+def _weighted(sketch: CountSketch, method: str, design: SamplingDesign) -> FrequencyEstimate:
+    """The ratio of weighted totals of unbiased terms (nodes, d), with its linearised covariance."""
+    mechanism: Any = sketch.mechanism
+    if isinstance(mechanism, MatrixProtocol):
+        nodes, inverse = np.asarray(sketch.nodes)[:, None, None], _inverse(np.asarray(mechanism.matrix))
+        terms = np.take_along_axis(np.broadcast_to(inverse, (len(nodes), *inverse.shape[-2:])), nodes, -1)[..., 0]
+    else:
+        p, q = (np.reshape(part, (-1, 1)) for part in mechanism.support_probabilities)
+        terms = (np.asarray(mechanism.membership(sketch.nodes)) - q) / (p - q)
+    counts = np.asarray(sketch.weights)
+    share = design.weights / (counts @ design.weights)
+    estimate = (counts * share) @ terms
+    covariance = np.asarray(design.covariance(share[:, None] * (terms - estimate), counts))
+    return FrequencyEstimate(method, sketch.promises, estimate, np.sqrt(np.diagonal(covariance)), _matrix=covariance)
 
 
 _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}
@@ -357,8 +414,18 @@ def _products(sketch: CountSketch, extra: jax.Array, low: jax.Array, basis: jax.
     return lax.scan(add, jnp.zeros((d, d)), jnp.arange(0, n, rows))[0]
 
 
-def _maximum_likelihood(sketch: CountSketch, tolerance: float, max_iterations: int) -> FrequencyEstimate:
+def _maximum_likelihood(
+    sketch: CountSketch, tolerance: float, max_iterations: int, design: SamplingDesign | None
+) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
+    whole = sketch
+    if design is not None:  # a value outside the domain may be impossible under the frequencies in the domain
+        whole = _of_one_matrix(sketch) if isinstance(sketch.mechanism, MatrixProtocol) else sketch
+        inside = np.flatnonzero(design.weights)
+        mechanism = whole.mechanism.of_records((len(whole.nodes),), inside)
+        counts, weights = whole.weights[inside], whole.weights[inside] * design.weights[inside]
+        weights *= counts.sum() / weights.sum()
+        sketch = dataclasses.replace(whole, mechanism=mechanism, nodes=whole.nodes[inside], weights=weights)
     count, d = float(sketch.weights.sum()), sketch.mechanism.categories
 
     def on_host(function: Callable) -> Callable:
@@ -371,6 +438,13 @@ def _maximum_likelihood(sketch: CountSketch, tolerance: float, max_iterations: i
         below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}"
         warn(f"maximum likelihood has not converged in {max_iterations} iterations: {below}", RuntimeWarning)
     error, covariance = (None, None) if information is None else _errors(theta, count, information(theta))
+    if design is not None:
+        share = design.weights / (whole.weights @ design.weights)
+        scores = jnp.where(share[:, None] > 0, share[:, None] * (_slopes(whole, theta) - 1), 0.0)
+        bread = np.nan_to_num(count * covariance)
+        spread = np.asarray(design.covariance(scores, whole.weights))
+        covariance = np.where(np.isnan(covariance), np.nan, bread @ spread @ bread)
+        error = np.sqrt(np.diagonal(covariance))
     return FrequencyEstimate("mle", sketch.promises, theta, error, converged, steps, gap, _matrix=covariance)
 
 
@@ -406,6 +480,12 @@ def _likelihood(sketch: CountSketch, theta: Array) -> tuple[jax.Array, jax.Array
     """Mean log-likelihood up to a constant, and its gradient, the mean of K_i/(K_i·θ)."""
     weights = sketch.weights / sketch.weights.sum()
     return jax.value_and_grad(lambda at: weights @ jnp.log(_mixed(sketch, at)))(theta)
+
+
+@jax.jit
+def _slopes(sketch: CountSketch, theta: jax.Array) -> jax.Array:
+    """Scores K_i/(K_i·θ) (nodes, d) of single records."""
+    return jax.jacfwd(lambda at: jnp.log(_mixed(sketch, at)))(theta)
 
 
 @jax.jit

@@ -16,6 +16,7 @@ from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
 from ldpbayes._core.running import quick_jit
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release, warn_of_repeats
+from ldpbayes.data.sampling import SamplingDesign, design_in
 from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, correction_from, settled_for
 from ldpbayes.estimation._problem import PosedLoss, Records, check_finite, natural_units, posed, records_of
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning, names_of
@@ -35,6 +36,8 @@ def m_estimate(
     release: Release | ArrayLike,
     method: str | Correction = "combined",
     *,
+    sampling: SamplingDesign | None = None,
+    domain: ArrayLike | None = None,
     start: PyTree = None,
     space: Box | Ball | None = None,
     support: Literal["bounds"] | tuple[ArrayLike, ArrayLike] | EllipsisType | None = ...,
@@ -67,6 +70,11 @@ def m_estimate(
         - ``independent``, `IndependentLaplaceCorrection`: for independent Laplace noise, and a smooth loss;
         - ``naive``, `Naive`: no correction. The estimate is biased;
         - ``oracle``, `Oracle`: the loss of original records, for comparisons.
+    sampling : SamplingDesign, optional
+        How the people were sampled. The estimate then minimises the weighted mean of the corrected losses, and standard
+        errors are linearised ([Binder]). Default: all are independent.
+    domain : array_like (N,) of bool, optional
+        True for the records of a subgroup, to which the estimate applies. Default: all records.
     start : array or pytree, optional
         Where the minimisation starts, or for a function with kinks the search for the naive estimate. Needed if the
         loss is a function, to show the form of ``theta``. Default for regressions: the naive estimate.
@@ -112,10 +120,11 @@ def m_estimate(
         raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
     with jax.enable_x64(True):
         problem = posed(loss, start, release, correction)
+        sampling = design_in(sampling, domain, len(problem.records.rows))
         first, space, units = _place(problem, space, start)
         mechanism = problem.records.mechanism
         estimator = Estimator(problem.loss, mechanism, correction, space, problem.everywhere, units)
-        return Solver(estimator, correction, problem.unravel, starts).solve(problem.records, first, seed)
+        return Solver(estimator, correction, problem.unravel, starts, sampling).solve(problem.records, first, seed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -163,6 +172,7 @@ class MEstimationResult(Estimate):
         The release can have another budget and other bounds; a mechanism of another class or with other columns raises
         ValueError. `seed` (default 1) is for the noise that the method draws for the new records.
         """
+        self._refuse_sampling("be updated: estimate from all records and one design of them")
         before, method = self._solver.estimator, self._solver.method
         with jax.enable_x64(True):
             records = records_of(release, method)
@@ -186,11 +196,16 @@ class MEstimationResult(Estimate):
         In each of `draws` replicates (at least 2, default 200), the weighted corrected loss is minimised, with
         exponential random weights from `seed` (default 0). `batch` (default 8) replicates are computed at a time.
         """
+        self._refuse_sampling("be bootstrapped as if people were independent: use its standard errors")
         draws = at_least(2, "draws", draws)
         with jax.enable_x64(True):
             keys = jax.random.split(jax.random.key(seed), draws)
             thetas = np.asarray(_bootstrap_estimates(self._solver.estimator, keys, self._evidence, self.params, batch))
         return dataclasses.replace(self, covariance=np.atleast_2d(np.cov(thetas, rowvar=False)))
+
+    def _refuse_sampling(self, problem: str) -> None:
+        if self._solver.sampling is not None:
+            raise ValueError(f"an estimate with a sampling design or a domain cannot {problem}")
 
 
 class Solution(NamedTuple):
@@ -263,8 +278,12 @@ class Estimator:
         last = jax.tree.map(lambda leaf: leaf[-1], minima)
         return last._replace(iterations=jnp.sum(minima.iterations))
 
-    def finish(self, evidence: EvidenceCorrection, minimum: Minimum) -> Solution:
-        """Return the estimate with its covariance matrix, given the results of `evidence` and `minimum`."""
+    def finish(
+        self, evidence: EvidenceCorrection, minimum: Minimum, sampling: SamplingDesign | None = None
+    ) -> Solution:
+        """Return the estimate with its covariance matrix, given the results of `evidence` and `minimum`; for a
+        `sampling` design, of evidence with its weights.
+        """
         criterion, index = evidence.criteria[0], self.mechanism.index
         spent = len(minimum.theta) * len(evidence.criteria) + evidence.controls.shape[1]
         if criterion.count <= spent:
@@ -280,7 +299,7 @@ class Estimator:
         if at is None or wide is not self.loss:
             at = criterion.derivatives(wide, theta, index)
         boundary = self.space.boundary(theta)
-        covariance = sandwich(at.hessian, scores, ~boundary, spent=spent)
+        covariance = sandwich(at.hessian, scores, ~boundary, spent=spent, sampling=sampling)
         return Solution(theta, covariance, minimum.converged, minimum.iterations, boundary)
 
     def _combine(self, evidence: EvidenceCorrection, minimum: Minimum) -> tuple[Minimum, jax.Array]:
@@ -346,13 +365,15 @@ def _final_width(count: int) -> float:
     return 0.5 * count**-0.4
 
 
-def sandwich(curvature: Array, scores: Array, free: Array, *, spent: int) -> jax.Array:
+def sandwich(
+    curvature: Array, scores: Array, free: Array, *, spent: int, sampling: SamplingDesign | None = None
+) -> jax.Array:
     """Covariance (p, p) of an M-estimate ([Huber67]; [LCQ] Theorem 5.3); NaN on the boundary. The `curvature` is the
-    derivative of the mean of the `scores` (N, p); `spent` are the degrees of freedom, at least p.
+    derivative of the mean of the `scores` (N, p); `spent` are degrees of freedom, at least p, of independent people.
     """
     count, p = scores.shape
     centred = scores - jnp.mean(scores, axis=0)
-    spread = centred.T @ centred / (count - spent)
+    spread = centred.T @ centred / (count - spent) if sampling is None else sampling.covariance(scores) / count
     both = free[:, None] & free
     inverse = jnp.linalg.inv(jnp.where(both, curvature, jnp.eye(p)))
     spread = jnp.where(both, spread, 0.0)
@@ -445,6 +466,7 @@ class Solver:
     method: Correction
     unravel: Callable
     starts: int
+    sampling: SamplingDesign | None = None
 
     def solve(
         self, records: Records, start: np.ndarray, seed: int, earlier: MEstimationResult | None = None
@@ -458,7 +480,9 @@ class Solver:
         evidence_before, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
         promises += records.promises or (Promise(estimator.mechanism),)
         warn_of_repeats(promises)
-        evidence, ends, solution = _run(estimator, keys[0], jnp.asarray(records.rows), starts, evidence_before)
+        evidence, ends, solution = _run(
+            estimator, keys[0], jnp.asarray(records.rows), starts, evidence_before, self.sampling
+        )
         estimate = jax.tree.map(np.asarray, self.unravel(solution.theta))
         result = MEstimationResult(
             method=self.method.name,
@@ -489,15 +513,21 @@ class Solver:
 
 @quick_jit
 def _run(
-    estimator: Estimator, key: jax.Array, rows: jax.Array, starts: jax.Array, earlier: EvidenceCorrection | None
+    estimator: Estimator,
+    key: jax.Array,
+    rows: jax.Array,
+    starts: jax.Array,
+    earlier: EvidenceCorrection | None,
+    sampling: SamplingDesign | None,
 ) -> tuple[EvidenceCorrection, Minimum, Solution]:
     """Evidence, the minima found from each start, and the solution that follows from the lowest."""
     evidence = estimator.evidence(key, rows)
     evidence = evidence if earlier is None else earlier.joined(evidence)
+    evidence = evidence if sampling is None else evidence.weighted(sampling.normalised)
     ends = jax.lax.map(lambda at: estimator.minimum(evidence, at), starts)
     lowest = jnp.argmin(jnp.where(jnp.isfinite(ends.at.value), ends.at.value, jnp.inf))
     best = jax.tree.map(lambda leaf: leaf[lowest], ends)
-    return evidence, ends, estimator.finish(evidence, best)
+    return evidence, ends, estimator.finish(evidence, best, sampling)
 
 
 def _distinct_minima(ends: Minimum, units: np.ndarray | None) -> list[tuple[np.ndarray, float]]:

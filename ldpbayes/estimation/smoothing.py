@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import at_least, ends_of, warn
 from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import warn_of_repeats
+from ldpbayes.data.sampling import SamplingDesign, design_in
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.laws.functionals import mean, names_of_values, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
@@ -114,17 +116,27 @@ class SmoothFamily(NamedTuple):
         kind = SmoothMass if self.whole else SmoothDensity
         return kind(basis @ coefficients[: self.knots - 1], self.lower, self.upper, outside)
 
-    def fit(self, data: Release | Sketch, outside: bool = False) -> tuple["Penalised", PreparedLikelihood]:
+    def fit(
+        self, data: Release | Sketch, outside: bool = False, sampling: SamplingDesign | None = None
+    ) -> tuple["Penalised", PreparedLikelihood]:
         """Return the posterior mode of the coefficients and of the roughness, and the likelihood of the data.
 
         The mode has the ``coefficients``, the ``roughness`` τ and the ``covariance`` of the coefficients. `outside`,
-        errors and warnings are those of `estimate_density`.
+        `sampling`, errors and warnings are those of `estimate_density`.
         """
         if isinstance(data, Release) and data.values is None:
             raise ValueError("a density needs released values; this release has none")
         with jax.enable_x64(True):
             likelihood = PreparedLikelihood.of(data, self.law(np.zeros(self.knots - 1)))
+            if sampling is not None:
+                weights = sampling.normalised / sampling.kish_design_effect
+                likelihood = dataclasses.replace(likelihood, weights=weights)
             fit = penalised(likelihood, outside, self)
+            if sampling is not None:
+                information = self.information(fit.coefficients, likelihood)
+                bread = np.linalg.inv(information + np.diag(prior_of(fit.roughness, self.knots, outside)[1]))
+                spread = np.asarray(sampling.covariance(weights[:, None] * _scores(fit.coefficients, likelihood, self)))
+                fit = fit._replace(covariance=fit.covariance + bread @ (spread - information) @ bread)
         if not fit.converged:
             problem = f"the search for the most likely density has not converged after {NEWTON_STEPS} steps"
             warn(problem, EstimationWarning)
@@ -180,6 +192,12 @@ def log_likelihood_at(
     law = family.law(theta)
     below = law.cdf(law.knots[np.array([1, -2])])
     return likelihood.weights @ values, slope, information, jnp.stack([below[0], 1 - below[1]])
+
+
+@functools.partial(jax.jit, static_argnames="family")
+def _scores(theta: Array, likelihood: PreparedLikelihood, family: SmoothFamily) -> Array:
+    """Scores (N, p) of single records."""
+    return jax.jacfwd(lambda theta: likelihood.log_prob(family.law(theta)))(theta)
 
 
 def penalised(likelihood: PreparedLikelihood, outside: bool, family: SmoothFamily) -> Penalised:
@@ -285,6 +303,8 @@ def estimate_density(
     lower: float | None = None,
     upper: float | None = None,
     *,
+    sampling: SamplingDesign | None = None,
+    domain: ArrayLike | None = None,
     knots: int = KNOTS,
     outside: bool = False,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
@@ -301,6 +321,10 @@ def estimate_density(
         Released numbers, with one budget for all or one for each. For many records, a sketch is faster.
     lower, upper : float, optional
         Ends of the law's interval, in the unit of the data. It must include the clipping bounds, the default.
+    sampling, domain : SamplingDesign, array_like (N,) of bool, optional
+        How the people were sampled, and True for the records of a subgroup; only for a release. The log-likelihood is
+        then weighted, its weights sum to N divided by the design effect of [Kish], and the sandwich formula has the
+        linearised covariance of the scores, so that all is approximate. Default: all records are independent.
     knots : int
         Number of knots, at least 4, and at most one for each whole number if the mechanism takes these. Default: 41.
     outside : bool
@@ -323,8 +347,10 @@ def estimate_density(
     """
     if not isinstance(data, Release) and not (isinstance(data, Sketch) and data.law_shape == ()):
         raise TypeError(f"data must be one release, or one sketch without groups, got {type(data).__name__}")
+    if isinstance(data, Sketch) and not (sampling is None and domain is None):
+        raise TypeError("sampling and domain need the release itself, because a sketch has no single records")
     family = SmoothFamily.of(data.mechanism, lower, upper, knots)
-    fit, _ = family.fit(data, outside)
+    fit, _ = family.fit(data, outside, design_in(sampling, domain, data.count if isinstance(data, Release) else 0))
     warn_of_repeats(data.promises)
     with jax.enable_x64(True):
         law = family.law(jnp.asarray(fit.coefficients))

@@ -9,11 +9,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Model, Params
-from ldpbayes.data import ExpandedSketch, Release, Sketch
+from ldpbayes.data import ExpandedSketch, Release, SamplingDesign, Sketch
 from ldpbayes.inference._predict import generator, log_likelihoods, released, replicates
+from ldpbayes.inference._weights import checked_design, corrected
 from ldpbayes.inference.approximations import surrogate_of
 from ldpbayes.inference.approximations.polynomial import Expansion
 from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning, sample
@@ -21,7 +23,7 @@ from ldpbayes.inference.chains import Sampler, largest_depth, some_draws
 from ldpbayes.inference.compiled_programs import trace
 from ldpbayes.inference.density import Density
 from ldpbayes.inference.model import check_call
-from ldpbayes.inference.problem import problem_of
+from ldpbayes.inference.problem import UNKNOWN_PRIVACY, problem_of, promised_at
 from ldpbayes.inference.result import ConvergenceWarning, convergence_problems, helpful_options, inference_data
 
 NARROW_LAW = (
@@ -46,6 +48,7 @@ def fit(
     log_likelihood: bool | Release = False,
     same_people: bool = False,
     different_people: bool = False,
+    weights: ArrayLike | SamplingDesign | None = None,
     **kwargs: Any,
 ) -> Any:
     """Sample the posterior of a NumPyro model, in most cases of released values, in double precision.
@@ -85,6 +88,12 @@ def fit(
         True if all releases are about the same people, or if nobody is in two releases. The attribute ``privacy`` of
         the result begins with the guarantee for all releases together: as `ldpbayes.privacy.compose` computes it for
         the same people, without a sum of budgets for different people, and by default with the sum of the budgets.
+    weights : array_like (N,) or SamplingDesign, optional
+        Survey weights of the N records, or also their strata and clusters: for a pseudo-posterior, in which weights of
+        mean 1 multiply the log-likelihoods of the records. The draws then get the spread that follows from the sampling
+        design ([WS]), which the attribute ``pseudo_posterior`` of the result describes. Each observed site must have N
+        records (no sketch). Raises ValueError together with `expand` or `log_likelihood`, or if the weighted records
+        and the prior do not identify all parameters.
 
     Returns
     -------
@@ -95,7 +104,8 @@ def fit(
         ``log_likelihood`` what was requested, for some of the draws, evenly spaced, if all would need more than 256
         MiB.
 
-        The attribute ``privacy`` states the privacy guarantees in words. If the posterior was integrated, and all
+        The attribute ``privacy`` states the privacy guarantees in words, of mechanisms with sampled parameters at the
+        posterior mean and at the worst draw. If the posterior was integrated, and all
         priors are proper, ``log_evidence`` is the log marginal likelihood of the data, in nats, and
         ``log_evidence_error`` its numerical error. For a `NoisyTable`, ``uncertainty`` says if the posterior describes
         the table before noise, or a population from which the people in the table are a sample. Further attributes are
@@ -143,7 +153,11 @@ def fit(
     if expand not in (None, True, False) and not isinstance(expand, Expansion):
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     check_call(model, args, kwargs, inspect.signature(fit).parameters)
-    problem = problem_of(model, args, kwargs, expand, dims, coords, same_people, different_people)
+    design = None if weights is None else checked_design(weights, expand=expand, log_likelihood=log_likelihood)
+    together, expand = (same_people, different_people), expand if design is None else False
+    problem = problem_of(
+        model, args, kwargs, expand, dims, coords, *together, None if design is None else design.normalised
+    )
     density = problem.density
     with jax.enable_x64(True):
         requested: dict[str, Callable] = {"posterior_predictive": replicates} if posterior_predictive else {}
@@ -153,6 +167,9 @@ def fit(
         generators = {name: generator(name, function(density), values) for name, function in requested.items()}
         sampling = sampler.for_problem(problem, seed)
         draws = sample(surrogate_of(problem, sampling))
+        pseudo: Params = {}
+        if design is not None:
+            draws, pseudo = corrected(draws, density, design)
         narrow = _narrow_share(draws)
         groups = {"posterior": draws.samples, "sample_stats": draws.statistics}
         groups |= _data_groups(draws.density.whole or draws.density)
@@ -165,7 +182,9 @@ def fit(
         result = inference_data(groups, *problem.axes, numbers)
     problems = convergence_problems(result) if draws.integral["ran"] == "chains" else []
     facts = {"narrow_share": narrow, "convergence_warnings": json.dumps(problems), "seed": int(seed)}
-    result.attrs.update(problem.attrs | _facts(draws) | facts)
+    privacy = [problem.attrs["privacy"], *promised_at(density, problem.sites, draws.samples)]
+    facts["privacy"] = "\n".join(filter(None, privacy)) or UNKNOWN_PRIVACY
+    result.attrs.update(problem.attrs | _facts(draws) | facts | pseudo)
     if narrow:
         warn(f"at {narrow:.0%} of posterior draws {NARROW_LAW}", LikelihoodWarning)
     if problems:
@@ -184,6 +203,7 @@ def _facts(draws: Draws) -> Params:
     """Attributes of a result that say how it was computed, and how exactly."""
     integral = dict(draws.integral)
     evidence = {name: integral.pop(name) for name in ("log_evidence", "log_evidence_error") if name in integral}
+    evidence = {} if draws.weighted else evidence  # a pseudo-posterior has none
     on_panels = [report for report in draws.reports if report.panels]
     others = [report.entries() for report in draws.reports if not report.panels]
     texts = {

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import constrain_fn, helpful_support_errors, potential_energy, unconstrain_fn
+from numpyro.primitives import Messenger
 from numpyro.util import _validate_model
 
 from ldpbayes._core.types import Array, Key, Message, Model, Params, PyTree, is_concrete
@@ -178,8 +179,37 @@ def _on_fixed_panels(site: Message) -> bool:
     return isinstance(fn, Privatized) and fn.on_fixed_panels(site["value"])
 
 
-def density_of(model: Model, args: tuple, kwargs: dict[str, Any]) -> Density:
-    """The density of a model with its `prepared` arguments: NumPy arrays become views."""
+class _SurveyWeighted(Messenger):
+    """Multiplies the log-likelihood of each observed record by its weight."""
+
+    def __init__(self, model: Model, weights: Array) -> None:
+        self.weights = weights
+        super().__init__(model)
+
+    def process_message(self, msg: Message) -> None:
+        if msg["type"] == "sample" and msg["is_observed"] and not isinstance(msg["fn"], dist.Unit):
+            if (shape := log_likelihood_shape(msg)) != np.shape(self.weights):
+                needs = f"weights are of {len(self.weights)} records, but the site has shape {shape}"
+                raise ValueError(f"site {msg['name']!r}: {needs}; give a weight for each record of the release")
+            msg["scale"] = self.weights if msg["scale"] is None else self.weights * msg["scale"]
+
+
+@dataclass(frozen=True)
+class _WithWeights:
+    """A model whose first argument are weights of the records."""
+
+    model: Model
+
+    def __call__(self, weights: Array, *args: Any, **kwargs: Any) -> Any:
+        return _SurveyWeighted(self.model, weights)(*args, **kwargs)
+
+
+def density_of(model: Model, args: tuple, kwargs: dict[str, Any], weights: Array = None) -> Density:
+    """The density of a model with its `prepared` arguments: NumPy arrays become views. With weights (N,), the
+    log-likelihood of each record is multiplied by its weight.
+    """
+    if weights is not None:
+        model, args = _WithWeights(model), (weights, *args)
     # JAX 0.10 to 0.12 remember that an array, by its identity, was a constant in double precision, and would afterwards
     # refuse the caller's own array in single precision.
     views = jax.tree.map(lambda leaf: leaf.view() if isinstance(leaf, np.ndarray) else leaf, (args, kwargs))

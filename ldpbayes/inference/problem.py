@@ -10,19 +10,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
+import numpyro
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.checks import warn
-from ldpbayes._core.types import Model, Params, PyTree
+from ldpbayes._core.types import Array, Model, Params, PyTree
 from ldpbayes.data import NoisyTable, Release, ReleaseWarning, Sketch
 from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.inference._handlers import privatize
-from ldpbayes.inference.density import Density, Site, density_of, leaves, sites_of
+from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sites_of
 from ldpbayes.inference.model import is_plan, model_of, plans_of
 from ldpbayes.inference.result import UNCERTAINTY, labels
+from ldpbayes.laws.compound import unwrapped
+from ldpbayes.mechanisms import Mechanism
 from ldpbayes.mechanisms.protocol import Promise, statements
-from ldpbayes.privacy.guarantee import counted_once
+from ldpbayes.privacy.guarantee import counted_once, quoted
 
+DRAWS_OF_PROMISES, MOST_EXTREMES = 64, 32  # posterior draws at which promises are computed, beside extreme ones
 UNKNOWN_PRIVACY = (
     "fit knows of no mechanism, and cannot say what was promised to those whose data these are. Give the model what "
     "was released as ldpbayes.Release(values, mechanism), also where it uses the values alone, or name the mechanisms "
@@ -58,12 +63,15 @@ def problem_of(
     coords: Mapping[str, Any] | None,
     same_people: bool = False,
     different_people: bool = False,
+    weights: Array = None,
 ) -> Problem:
-    """The problem of a model with a user's arguments. Warns of doubts about releases."""
+    """The problem of a model with a user's arguments, and perhaps weights of records (mean 1). Warns of doubts about
+    releases.
+    """
     args, kwargs, entries = model_of(model).prepare(args, kwargs)
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     model = model_of(model).tuned(*args, **kwargs)
-    density = density_of(model, args, kwargs)
+    density = density_of(model, args, kwargs, weights)
     if any(map(is_plan, density.data)):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
@@ -75,7 +83,6 @@ def problem_of(
     promised = promises_in(model, (args, kwargs), sites, () if expansion is None else expansion.promises)
     together = [promise for part in promised for promise in part]
     privacy = statements(together, same_people, different_people)
-    privacy = "\n".join(filter(None, [privacy, *map(_of_sampled, sites, sites.values())])) or UNKNOWN_PRIVACY
     doubts = [doubt for part in density.data for doubt in part.doubts]
     doubts += [] if expansion is None else [doubt for doubt in expansion.doubts if doubt not in doubts]
     for doubt in doubts:
@@ -104,12 +111,32 @@ def promises_in(
     return promised + [[promise] for promise in others]
 
 
-def _of_sampled(name: str, site: Site) -> str:
-    """What is said of the promise of a mechanism with sampled parameters; nothing of others."""
-    return bool(site.sampled) * (
-        f"What the mechanism of site {name!r} promises depends on {' and '.join(map(repr, site.sampled))}, which the "
-        "model samples. So no epsilon is stated, and none is part of a sum. A mechanism made with a draw states the "
-        "guarantee at this draw."
+def promised_at(density: Density, sites: Mapping[str, Site], samples: Params) -> list[str]:
+    """What each mechanism with sampled parameters promises at their posterior mean, and at the worst of the draws where
+    one of them is extreme, and of some others: exact for promises that are monotone in each parameter.
+    """
+    latent = {name: values.reshape(-1, *values.shape[2:]) for name, values in samples.items() if sites[name].latent}
+    return [_promised_at(density, name, site.sampled, latent) for name, site in sites.items() if site.sampled]
+
+
+def _promised_at(density: Density, name: str, sampled: Sequence[str], draws: Params) -> str:
+    columns = np.concatenate([draws[part].reshape(len(draws[part]), -1) for part in sampled], axis=1)
+    ends = [columns.argmin(axis=0)[:MOST_EXTREMES], columns.argmax(axis=0)[:MOST_EXTREMES]]
+    rows = np.concatenate([*ends, np.arange(0, len(columns), max(1, len(columns) // DRAWS_OF_PROMISES))])
+    points = {part: np.concatenate([values.mean(axis=0)[None], values[rows]]) for part, values in draws.items()}
+
+    def mechanism(values: Params) -> Mechanism:
+        model = numpyro.handlers.seed(given(density.model, values), jax.random.key(0))
+        return unwrapped(density.trace(model)[name]["fn"])[0].mechanism
+
+    with jax.enable_x64(True):
+        mechanisms = jax.device_get(jax.jit(jax.vmap(mechanism))(points))
+    each = [jax.tree.map(lambda leaf, i=i: leaf[i], mechanisms) for i in range(1 + len(rows))]
+    at_mean, *others = [np.max(np.array(Promise(one).guarantee.stated_pair).reshape(2, -1), axis=1) for one in each]
+    pairs = (f"epsilon {quoted(pair[0])} and delta {quoted(pair[1])}" for pair in (at_mean, max(others, key=tuple)))
+    return (
+        f"What the mechanism of site {name!r} promises depends on {' and '.join(map(repr, sampled))}, which the model "
+        f"samples: {' at the posterior mean, and '.join(pairs)} at the worst draw. It is part of no sum."
     )
 
 

@@ -225,7 +225,7 @@ class RandomizedResponse(_EvenProtocol):
     >>> print(*ldp.RandomizedResponse(epsilon=1.0).support_probabilities)
     0.7310585786300049 0.26894142136999516
     >>> ldp.RandomizedResponse(truth=0.75)
-    RandomizedResponse(epsilon=1.0986122886681098, categories=2)
+    RandomizedResponse(epsilon=1.0986122886681096, categories=2)
     """
 
     epsilon: Array = ruled(ABOVE_0, default=None)
@@ -674,8 +674,8 @@ class MatrixProtocol(Categories):
     def implausible(self, values: np.ndarray) -> list[str]:
         matrices = _flat(np.asarray(self.matrix))
         counts, each = np.bincount(values, minlength=matrices.shape[-1]), len(values) / len(matrices)
-        ends = (end(matrices, axis=1).sum(axis=0) * each / len(values) for end in (np.min, np.max))
-        return implausible_counts(counts, len(values), *ends, 2 * len(counts), "are {}".format)
+        least, most = (end(matrices, axis=1).sum(axis=0) * each / len(values) for end in (np.min, np.max))
+        return implausible_counts(counts, len(values), least, most, 2 * len(counts), "are {}".format)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)

@@ -1,6 +1,6 @@
 """Randomized answers of surveys, by the names and probabilities with which methods sections describe them."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ class YesNoDesign(MatrixProtocol):
     A probability is one number, or one for each record (N,). In a model it may be sampled.
     """
 
-    categories: ClassVar[int] = 2
+    categories = property(lambda self: 2, doc="The answers no and yes.")
     of_no: Any  # probability of the answer 1 if the truth is no
     of_yes: Any  # and if it is yes
 
@@ -165,8 +165,8 @@ class ForcedResponse(MatrixProtocol):
     forced: tuple[Array, ...]
 
     def __post_init__(self) -> None:
-        forced = self.forced if isinstance(self.forced, (tuple, list)) or np.ndim(self.forced) else [self.forced]
-        forced = [*forced]
+        forced: Any = self.forced
+        forced = [*(forced if isinstance(forced, (tuple, list)) or np.ndim(forced) else [forced])]
         at_least(2, "the number of categories of forced", len(forced))
         if is_concrete(forced):
             whole = checked("forced", np.stack(np.broadcast_arrays(*forced)), *PROBABILITY)

@@ -124,7 +124,9 @@ class Mechanism(Called, abc.ABC):
         except ValueError:
             raise ValueError(f"{self._promise}; got rows of different lengths") from None
         if array.dtype.kind not in "biuf":
-            hint = "; replace words by codes, as in (answers == 'yes').astype(int)" if array.dtype.kind in "OU" else ""
+            hint = (
+                "; name the words of codes, as in about={'levels': ['no', 'yes']}" if array.dtype.kind in "OU" else ""
+            )
             raise ValueError(f"values must be numbers, got {kind_in_words(array)}{hint}")
         # neither JAX nor a file takes long doubles, or the byte order of another machine
         native = np.dtype(float) if array.dtype.char == "g" else array.dtype.newbyteorder("=")

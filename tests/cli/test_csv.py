@@ -3,7 +3,9 @@
 import argparse
 import csv
 import json
+import os
 import pathlib
+import re
 
 import arviz as az
 import numpy as np
@@ -126,6 +128,11 @@ def test_a_release_of_any_mechanism_can_be_described(mechanism, value, tmp_path)
         ("age,rooms built", ["age", "rooms built"]),
         ("scaled", "scaled"),
         ("true", True),
+        ("1/6,1/6", [1 / 6, 1 / 6]),
+        ("2/3", 2 / 3),
+        ("[[5/6, 1/6], [-1/6, 0.5]]", [[5 / 6, 1 / 6], [-1 / 6, 0.5]]),
+        ("1/0", "1/0"),
+        ("a/2", "a/2"),
     ],
 )
 def test_a_parameter_is_a_number_numbers_a_name_or_names(text, value):
@@ -316,7 +323,7 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         (
             "visits;id\n1,5;2\n",
             ["--column", "visits", *LAPLACE],
-            "holds '1,5', which is not a number: write decimals",
+            "holds '1,5', which is not a number; if it is one, give decimal=',' (--decimal ,)",
         ),
         ("visits,visits\n1,2\n", ["--column", "visits", *LAPLACE], "has several columns 'visits'"),
         ("visits,region\n1,\n", ["--column", "visits", "--by", "region", *LAPLACE], "1 of the 1 values in column 'reg"),
@@ -537,3 +544,82 @@ def test_reports_a_person_are_counted_from_a_column(tmp_path, capsys):
     assert "1 of the 2 values in column 'who' are missing, the first in line 3" in refused(
         capsys, "fit", path, *response, "--persons", "who"
     )
+
+
+SURVEY = "rr.q1;my age;region;n\nja;20,5;S;3\nnein;40,0;N;2\nNA;30,0;S;4\nja;*;N;1\n"
+FORCED = ["--mechanism", "forced_response", "--forced", "1/6,1/6", "--levels", "nein,ja"]
+WRITTEN = ["--decimal", ",", "--withheld", "*"]
+
+
+def test_missing_answers_are_left_out_and_totals_are_records(tmp_path, capsys):
+    path = written(tmp_path / "z.csv", SURVEY)
+    asked = ["fit", path, "--column", "rr.q1", *FORCED, "--model", "warner"]
+    assert "1 of the 4 values in column 'rr.q1' are missing, the first in line 4" in refused(capsys, *asked)
+    release = load_release(typed(*asked, "--missing", "drop"))
+    assert release.values.tolist() == [1, 0, 1] and release.mechanism == ldp.mechanisms.ForcedResponse([1 / 6, 1 / 6])
+    release = load_release(typed(*asked, "--missing", "drop", "--counts", "n"))
+    assert release.values.tolist() == [1, 1, 1, 0, 0, 1] and release.about["missing"] == "4 of 10 values, left out"
+    groups = load_releases(typed(*asked, "--missing", "drop", "--counts", "n", "--by", "region"))
+    assert [(name, part.values.tolist()) for _, name, part in groups] == [("S", [1, 1, 1]), ("N", [0, 0, 1])]
+    path.write_text(SURVEY.replace("3\n", "3.5\n"))
+    assert "count[0] = 3.5" in refused(capsys, *asked, "--missing", "drop", "--counts", "n")
+    path.write_text(SURVEY.replace("30,0;S", "30,0;W"))
+    asked = ["frequencies", *asked[1:-2], "--missing", "drop", "--by", "region"]
+    assert f"{path}: no row has an answer where region is W" in refused(capsys, *asked, "--counts", "n")
+    path = tmp_path / "z.npz"
+    ldp.Release([1, 0], ldp.RandomizedResponse(1.0)).save(path)
+    assert "--missing: only for .csv files" in refused(capsys, "frequencies", path, "--missing", "drop")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_formula_reads_its_answer_and_columns_from_one_file(elsewhere, tmp_path, capsys, monkeypatch):
+    """The column of the answer is that of the formula; numbers of its columns are written as the options say."""
+    path, given = written(tmp_path / "z.csv", SURVEY), []
+
+    def fit(model, frame, release, **options):
+        (design, release), _, entries = model.prepare((frame, release), {})
+        given.extend([design, release])
+        result = FITTED.copy()
+        result.attrs.update(FITTED.attrs | entries)
+        return result
+
+    monkeypatch.setattr(ldp, "fit", fit)
+    files = [path, "--features", written(tmp_path / "x.csv", SURVEY)] if elsewhere else [path]
+    asked = ["fit", *files, *FORCED, *WRITTEN, "--missing", "drop", "--formula", "`rr.q1` ~ `my age`"]
+    assert cli.main([str(a) for a in [*asked, "--family", "bernoulli"]]) == 0
+    out = capsys.readouterr().out
+    assert "missing: 1 of 4 values, left out" in out
+    assert "1 of 4 values, left out; 1 of 3 answers without a covariate, left out" in out
+    design, release = given
+    assert release.values.tolist() == [1, 0] and float(design.centre[0]) == pytest.approx(30.25)
+
+
+def test_frequencies_are_printed_with_errors_and_words(tmp_path, capsys):
+    path = written(tmp_path / "z.csv", "answer,n,region\nno,20,N\nyes,80,N\nyes,5,S\nno,5,S\n")
+    asked = [path, "--column", "answer", "--levels", "no,yes", "--counts", "n"]
+    asked += ["--mechanism", "transition_matrix", "--matrix", "[[1/2,1/2],[0,1]]", "--by", "region"]
+    assert cli.main(["frequencies", *map(str, asked), "--level", "0.9"]) == 0
+    north, south = capsys.readouterr().out.split("Frequencies, method 'unbiased', 2 categories")[1:]
+    assert re.search(r"yes +0.6000 +0.0800 +0.4684 +0.7316", north) and re.search(r"yes +0.0000 ", south)
+    assert "epsilon = 0 and delta = 0.5" in south
+    release = ldp.Release(["no", "yes"], ldp.RandomizedResponse(2.0), about={"levels": ["no", "yes"]})
+    release.save(tmp_path / "z.npz")
+    assert cli.main(["frequencies", str(tmp_path / "z.npz"), "--method", "mle"]) == 0
+    assert re.search(r"yes +0.5000 ", capsys.readouterr().out)
+    assert "method must be one of unbiased, " in refused(capsys, "frequencies", tmp_path / "z.npz", "--method", "best")
+    assert "data must be categories" in refused(capsys, "frequencies", path, "--column", "n", *LAPLACE)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with nigeria.csv")
+def test_a_survey_as_it_comes_is_analysed_by_one_command(capsys):
+    path = str(pathlib.Path(os.environ["LDPBAYES_DATA"]) / "nigeria.csv")
+    names = [f"cov.{name}" for name in ("asset.index", "married", "age", "education", "female")]
+    formula = f"`rr.q1` ~ {' + '.join(f'`{name}`' for name in names)}"
+    asked = [path, *FORCED[:4], "--missing", "drop"]
+    assert cli.main(["fit", *asked, "--formula", formula, "--family", "bernoulli", "--no-progress"]) == 0
+    out = capsys.readouterr().out
+    assert "2,435 records" in out and "12 of 2,435 answers without a covariate" in out
+    assert re.search(r"coefficients\[cov.female\] +-0.5[789]\d +0.1[67]\d", out)
+    assert cli.main(["frequencies", *asked, "--column", "rr.q1"]) == 0
+    assert re.search(r"1 +0.2619 +0.0144", capsys.readouterr().out)

@@ -88,7 +88,7 @@ def test_mechanisms_are_listed_with_their_parameters(capsys):
     out = capsys.readouterr().out
     options = "lower=None, upper=None, columns=None, perturbed=None, sensitivity=None"
     assert f"laplace(epsilon, {options})\n    Laplace noise" in out
-    assert "randomized_response(epsilon, categories=2)" in out
+    assert "randomized_response(epsilon=None, categories=2, truth=None, flip=None, random=None)" in out
 
 
 def test_the_json_listing_names_every_registered_mechanism(capsys):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 import warnings
 
 import arviz as az
@@ -449,6 +450,11 @@ def test_entries_of_a_transition_matrix_are_sampled_with_the_shares():
         numpyro.sample("z", ldp.Privatized(dist.Bernoulli(theta), matrix(p)).expand([40]), obs=values)
 
     posterior = ldp.fit(model, np.repeat([0, 1], [12, 28]), seed=1, progress_bar=False)
+    # the guarantee is worst where p is smallest: log((1 − p)/p)
+    p = np.array([posterior.posterior["p"].values.mean(), posterior.posterior["p"].values.min()])
+    at_mean, worst = np.ceil(np.log1p(-p) / 1 * 1e3 - np.log(p) * 1e3) / 1e3
+    said = re.findall(r"epsilon = ([\d.]+) and delta = 0 at the", posterior.attrs["privacy"])
+    np.testing.assert_allclose(np.array(said, float), [at_mean, worst], atol=1.01e-3)
     assert "promises depends on 'p', which the model samples" in posterior.attrs["privacy"]
     assert posterior.attrs["mechanisms"] == "[]"
     grid = (np.arange(400) + 0.5) / 400  # midpoint rule, for densities that are 0 at all ends: an error below 1e-4

@@ -1,5 +1,8 @@
 """Models of formulas: designs against statsmodels', coefficients against its fits, new data, and what is refused."""
 
+import os
+import pathlib
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -10,7 +13,7 @@ import statsmodels.api as sm
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 from numpyro.infer.util import log_density
-from scipy import stats
+from scipy import optimize, stats
 
 import ldpbayes as ldp
 from ldpbayes.models import regression
@@ -289,3 +292,122 @@ def test_priors_by_name_are_drawn_from(people):
     np.testing.assert_allclose(draws["coefficients"][:, 1], 3.0, atol=0.06)  # six standard deviations
     np.testing.assert_allclose(draws["sigma"], 2.05, atol=0.05)
     np.testing.assert_allclose(draws["tau_region"], 1.0, atol=0.06)
+
+
+ODD = {"age": "cov.age", "education": "my education", "region": "the.region", "kind": "kind"}
+
+
+def test_names_with_dots_and_spaces_stand_between_backticks(people):
+    odd, text = people.rename(columns=ODD), "np.log(`cov.age`) + `my education` + kind:`cov.age` + (1 | `the.region`)"
+    ours, entries = design(f"`rr.q1` ~ {text}", odd)
+    plain, _ = design("y ~ np.log(age) + education + kind:age + (1 | region)", people)
+    assert ours.names[:3] == ("np.log(`cov.age`)", "my education[T.low]", "my education[T.mid]")
+    np.testing.assert_array_equal(ours.columns, plain.columns)
+    assert ours.coords["the.region"] == ["E", "S", "W"] and regression(f"`rr.q1` ~ {text}").formula.answer == "rr.q1"
+    np.testing.assert_allclose(design(f"`rr.q1` ~ {text}", odd[:9], entries)[0].columns, ours.columns[:9], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("formula", "quoted"),
+    [
+        ("rr.q1 ~ cov.age + np.log(cov.age)", "`rr.q1` ~ `cov.age` + np.log(`cov.age`)"),
+        ("y ~ cov.age + kind", "y ~ `cov.age` + kind"),
+        ("y ~ my education + `cov.age`", "y ~ `my education` + `cov.age`"),
+    ],
+)
+def test_a_formula_without_its_backticks_is_shown_with_them(formula, quoted, people):
+    with pytest.raises(ValueError) as found:
+        design(formula, people.rename(columns=ODD))
+    assert str(found.value).endswith(f"need backticks, as in {quoted}")
+
+
+YES_OR_NO = ldp.RandomizedResponse(2.0)
+
+
+@pytest.fixture(scope="module")
+def survey(people):
+    """Answers of some, to which 7 rows lack an answer, 5 a covariate, and 2 both."""
+    rng = np.random.default_rng(3)
+    gone = rng.permutation(COUNT)
+    frame = people.assign(answer=rng.integers(0, 2, COUNT).astype(float), unused=np.nan)
+    frame.loc[gone[:9], "answer"] = np.nan
+    frame.loc[gone[7:14], "age"] = np.nan
+    return frame
+
+
+def test_rows_with_gaps_are_left_out_of_the_frame_and_the_release(survey):
+    release = ldp.Release(survey["answer"], YES_OR_NO, missing="drop")
+    model = regression("answer ~ age + education + (1 | region)", "bernoulli", missing="drop")
+    (ours, answers), _, entries = model.prepare((survey, release), {})
+    whole = survey.drop(columns="unused").dropna()
+    (plain, _), *_ = model.prepare((whole, ldp.Release(whole["answer"], YES_OR_NO)), {})
+    jax.tree.map(np.testing.assert_array_equal, ours, plain)
+    assert answers.values.tolist() == whole["answer"].tolist() and len(answers) == COUNT - 14
+    left_out = "9 of 400 values, left out; 5 of 391 answers without a covariate, left out"
+    assert entries["left_out"] == left_out
+    assert answers.promises[0].mechanism == YES_OR_NO
+    (short, _), _, entries = model.prepare((survey[survey["answer"].notna()], release), {})  # cut by the user
+    np.testing.assert_array_equal(short.columns, plain.columns)
+
+
+def test_missing_covariates_are_refused_unless_they_are_to_be_left_out(survey):
+    release, model = ldp.Release(survey["answer"], YES_OR_NO, missing="drop"), regression("answer ~ age", "bernoulli")
+    row = survey.index[survey["age"].isna() & survey["answer"].notna()][0]
+    with pytest.raises(ValueError, match=f"column 'age' has 5 missing values, the first in row {row}"):
+        model.prepare((survey, release), {})
+    with pytest.raises(ValueError, match="the data frame has 399 rows, but the release has 391 answers"):
+        model.prepare((survey.iloc[:399], release), {})
+    with pytest.raises(ValueError, match='missing must be "drop" to leave out missing covariates, or None; got True'):
+        regression("answer ~ age", missing=True)
+
+
+def test_totals_by_cell_are_as_many_rows(people):
+    cells = people.groupby(["education", "region"], as_index=False).size()
+    cells["answer"] = np.arange(len(cells)) % 2
+    rows = cells.loc[cells.index.repeat(cells["size"])]
+    model = regression("answer ~ education + (1 | region)", "bernoulli")
+    (ours, answers), *_ = model.prepare((cells, ldp.Release(cells["answer"], YES_OR_NO, count=cells["size"])), {})
+    (plain, others), *_ = model.prepare((rows, ldp.Release(rows["answer"], YES_OR_NO)), {})
+    jax.tree.map(np.testing.assert_array_equal, (ours, answers.values), (plain, others.values))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with nigeria.csv")
+def test_a_survey_as_it_comes_has_the_posterior_of_its_likelihood():
+    """Forced response: a coin says yes or no with 1/6 each. ML was computed by itself; the posterior here by importance
+    sampling from Student's t at it. Of 4,000 draws each: five standard errors are a tenth of a standard deviation.
+    """
+    frame = pd.read_csv(pathlib.Path(os.environ["LDPBAYES_DATA"]) / "nigeria.csv")
+    release = ldp.Release(frame["rr.q1"], ldp.mechanisms.ForcedResponse([1 / 6, 1 / 6]), missing="drop")
+    names = [f"cov.{name}" for name in ("asset.index", "married", "age", "education", "female")]
+    model = regression(f"`rr.q1` ~ {' + '.join(f'`{name}`' for name in names)}", "bernoulli", missing="drop")
+    posterior = ldp.fit(model, frame, release, progress_bar=False)
+    assert posterior.attrs["left_out"].startswith("22 of 2,457 values")
+    draws = posterior["posterior"]["coefficients"].sel(coefficient=names)
+
+    whole = frame[["rr.q1", *names]].dropna()
+    assert len(whole) == 2423 and posterior["observed_data"]["rr.q1"].size == 2423
+    x, y = whole[names].to_numpy(), whole["rr.q1"].to_numpy()
+    unit = (x - x.mean(axis=0)) / x.std(axis=0)
+
+    def log_density(theta, prior=1.0):
+        """Of rows (intercept at the means, slopes of the standardised columns); priors have standard deviation 2.5."""
+        yes = 1 / 6 + 2 / 3 / (1 + np.exp(-theta[:, :1] - theta[:, 1:] @ unit.T))
+        return np.log(np.where(y, yes, 1 - yes)).sum(axis=1) - prior * (theta**2).sum(axis=1) / 12.5
+
+    most = optimize.minimize(lambda theta: -log_density(theta[None], 0.0)[0], np.zeros(6), method="BFGS")
+    np.testing.assert_allclose(most.x[1:] / x.std(axis=0), [0.07873, -0.41794, 0.00323, -0.01816, -0.57361], atol=2e-4)
+    law = stats.multivariate_t(most.x, 1.2 * most.hess_inv, 5, seed=1)
+    theta = law.rvs(4000)
+    log_weights = log_density(theta) - law.logpdf(theta)
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    slopes = theta[:, 1:] / x.std(axis=0)
+    mean = weights @ slopes
+    error = np.sqrt(weights @ (slopes - mean) ** 2)
+    assert 1 / (weights**2).sum() > 2500
+    assert np.all(np.abs(draws.mean(("chain", "draw")) - mean) < 0.1 * error)
+    np.testing.assert_allclose(draws.std(("chain", "draw")), error, rtol=0.08)
+    np.testing.assert_allclose(error, [0.0405, 0.2200, 0.0068, 0.0438, 0.1625], rtol=0.1)  # of ML
+    share = ldp.frequencies(release).estimate[1]
+    assert share == pytest.approx(0.26191, abs=1e-5)

@@ -7,8 +7,10 @@ import math
 import os
 import pathlib
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,19 +31,66 @@ class FileError(ValueError):
     """A file cannot be used; the message begins with its name."""
 
 
-class CsvFile:
-    """A CSV file in UTF-8; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
+class Notation(NamedTuple):
+    """How a CSV file is written; `read_csv` describes the options."""
 
-    def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False) -> None:
+    encoding: str = "utf-8-sig"
+    comment: str = ""
+    withheld: str | Sequence[str] = ()
+    percent: bool = False
+    thousands: str = ""
+    decimal: str = "."
+
+    @property
+    def plain(self) -> bool:
+        """Whether numbers are written as they usually are."""
+        return self[2:] == Notation()[2:]
+
+    def options_for(self, cell: str) -> list[str]:
+        """The options that a cell needs."""
+        mark, point = re.escape(self.thousands), re.escape(self.decimal)
+        marks = [self.withheld] if isinstance(self.withheld, str) else map(str, self.withheld)
+        grouped = mark and re.match(rf"[-+]?\d{{1,3}}({mark}\d{{3}})+({point}\d*)?%?$", cell)
+        needed = {"withheld": cell in marks, "percent": self.percent and cell.endswith("%"), "thousands": grouped}
+        needed["decimal"] = self.decimal != "." and self.decimal in cell
+        return [name for name, need in needed.items() if need]
+
+    def number(self, cell: str) -> float:
+        """The number that a cell holds, NaN if it is none, or is withheld."""
+        needed = self.options_for(cell)
+        text = cell.replace(self.thousands, "") if "thousands" in needed else cell
+        if self.decimal != ".":
+            text = text.replace(".", "_").replace(self.decimal, ".")  # with an underscore it is none
+        return math.nan if "withheld" in needed else _number(text[:-1]) / 100 if "percent" in needed else _number(text)
+
+
+#: By the option that reads them, what else numbers may look like.
+OTHER_WAYS = {"thousands": Notation(thousands=","), "decimal": Notation(decimal=","), "percent": Notation(percent=True)}
+
+
+class CsvFile:
+    """A CSV file; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
+
+    def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False, **notation: Any) -> None:
         self.path = path
         self.private = private  # if so, messages hold no data and no places; the first line could be a record
+        self.notation, self.counts = Notation(**notation), Counter[str]()  # cells that have needed an option, by name
+        encoding, comment = self.notation[:2]
         if not path.is_file():
             raise FileError(f"no file {path}")
+        contents = path.read_bytes()
         try:
-            self._text = path.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            place = "" if private else f": {error.reason} at byte {error.start}"
-            raise FileError(f"{path} is not text in UTF-8{place}") from None
+            self.text = contents.decode(encoding)
+        except (LookupError, UnicodeDecodeError) as error:
+            line = contents[: getattr(error, "start", 0)].count(b"\n") + 1
+            place = f", line {line}: {error}; for another encoding, {_option('encoding', 'latin-1')}"
+            name = encoding.removesuffix("-sig").upper()
+            raise FileError(f"{path} is not text in {name}{'' if private else place}") from None
+        self._places: list[int] = []  # of the lines in the file, if some are left out
+        if comment:
+            lines = enumerate(io.StringIO(self.text, newline=""), start=1)
+            kept = [(number, line) for number, line in lines if not line.startswith(comment)]
+            self._places, self.text = [number for number, _ in kept], "".join(line for _, line in kept)
         self.delimiter = self._dividing()
         self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
         numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING_WORDS for name in self.names)
@@ -54,7 +103,7 @@ class CsvFile:
 
     def _dividing(self) -> str:
         """The character that divides the first two rows alike; FileError if several do."""
-        rows = re.match(f"{ROW_PATTERN}(?:\r\n|\r|\n)?{ROW_PATTERN}", self._text[:HEAD_CHARACTERS])
+        rows = re.match(f"{ROW_PATTERN}(?:\r\n|\r|\n)?{ROW_PATTERN}", self.text[:HEAD_CHARACTERS])
         first, second = (re.sub(QUOTED_PATTERN, "", row) for row in rows.groups()) if rows else ("", "")
         # A comma in a name or for a decimal does not count where a semicolon divides both rows alike.
         fitting = [mark for mark in DELIMITERS if 0 < first.count(mark) == second.count(mark)]
@@ -66,14 +115,22 @@ class CsvFile:
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Each row with the number of the line on which it ends."""
         # Strict: else a quote that nothing closes would take all lines below it into its cell.
-        text = io.StringIO(self._text, newline="")
+        text = io.StringIO(self.text, newline="")
         reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True, strict=True)
         try:
             for row in reader:
-                yield reader.line_num, row
+                yield self._line(reader), row
         except csv.Error as error:
-            place = "" if self.private else f": {error}, in line {reader.line_num}"
+            place = "" if self.private else f": {error}, in line {self._line(reader)}"
             raise FileError(f"{self.path} is not a CSV file{place}") from None
+
+    def _line(self, reader: Any) -> int:
+        return self._places[reader.line_num - 1] if self._places else reader.line_num
+
+    @property
+    def _hint(self) -> str:
+        """What helps if the first line is a comment and has no names."""
+        return f"; to leave out lines with comments, {_option('comment', '#')}" if self.names[0].startswith("#") else ""
 
     def columns(self, texts: Sequence[str]) -> list[str]:
         """Names of columns as they are typed: each by itself, or several with commas between them."""
@@ -85,7 +142,7 @@ class CsvFile:
                     raise FileError(f"{self.path} has {count} {name!r}; its first line must hold the columns' names")
                 present = ", ".join(other or "(one without a name)" for other in self.names)
                 meant = "" if name in self.names else guess(name, self.names)
-                raise FileError(f"{self.path} has {count} {name!r}{meant}; its columns are {present}")
+                raise FileError(f"{self.path} has {count} {name!r}{meant}; its columns are {present}{self._hint}")
             if names.count(name) > 1:
                 raise FileError(f"column {name!r} of {self.path} is given twice")
         return names
@@ -107,7 +164,7 @@ class CsvFile:
             if len(row) != width:
                 cells, heads = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
                 text = f"the line has {cells}, but the first line has {heads} of columns"
-                raise FileError(f"{self.path}, line {line}: {text}")
+                raise FileError(f"{self.path}, line {line}: {text}{self._hint}")
             self.lines.append(line)
             for append, j in places:
                 append(row[j])
@@ -126,25 +183,35 @@ class CsvFile:
         return np.array([cell.strip() for cell in self._cells[name]])
 
     def holds_numbers(self, name: str) -> bool:
-        return all(cell.strip().lower() in MISSING_WORDS or not math.isnan(_number(cell)) for cell in self._cells[name])
+        cells = map(str.strip, self._cells[name])
+        return all(self._is_missing(cell) or not math.isnan(self.notation.number(cell)) for cell in cells)
+
+    def _is_missing(self, cell: str) -> bool:
+        return cell.lower() in MISSING_WORDS or "withheld" in self.notation.options_for(cell)
 
     def numbers(self, name: str, levels: Sequence[str] = (), hint: str = "", gaps: bool = False) -> np.ndarray:
         """Values of a column; `levels` are words for 0, 1, ..., `hint` ends the message on others; NaN for `gaps`."""
         codes = {level: float(code) for code, level in enumerate(levels)}
-        cells = self._cells[name]
-        values = np.array([codes.get(cell.strip(), math.nan) if codes else _number(cell) for cell in cells])
-        allowed = [gaps and cell.strip().lower() in MISSING_WORDS for cell in cells]
-        wrong = np.flatnonzero(np.isnan(values) & ~np.array(allowed))
+        cells, plain = [cell.strip() for cell in self._cells[name]], self.notation.plain
+        read = (lambda cell: codes.get(cell, math.nan)) if codes else _number if plain else self.notation.number
+        values = np.array([read(cell) for cell in cells])
+        empty = [i for i in np.flatnonzero(np.isnan(values)).tolist() if self._is_missing(cells[i])]
+        wrong = np.setdiff1d(np.flatnonzero(np.isnan(values)), empty if gaps else [])
         if not len(wrong):
+            self.counts.update(
+                [] if plain else [option for cell in cells for option in self.notation.options_for(cell)]
+            )
             return values
         if self.private:
             kind = f"one of the levels {', '.join(codes)}" if codes else "a number"
             raise FileError(f"{self.path}: some cells of column {name!r} are missing, or are not {kind}")
-        self._refuse_missing(name, [int(i) for i in wrong if cells[i].strip().lower() in MISSING_WORDS])
-        text = cells[wrong[0]].strip()
+        self._refuse_missing(name, [] if gaps else empty)
+        text = cells[wrong[0]]
         problem = f"which is not one of the levels {', '.join(codes)}" if codes else f"which is not a number{hint}"
-        if not codes and not math.isnan(_number(text.replace(",", "."))):
-            problem = "which is not a number: write decimals with a point"
+        if not codes and not hint:
+            ways = {name: getattr(way, name) for name, way in OTHER_WAYS.items() if not math.isnan(way.number(text))}
+            meant = "is one" if ways else "marks a withheld value"
+            problem += f"; if it {meant}, {' or '.join(_option(*way) for way in (ways or {'withheld': text}).items())}"
         raise FileError(f"{self.path}, line {self.lines[wrong[0]]}: column {name!r} holds {text!r}, {problem}")
 
     def _refuse_missing(self, name: str, records: Sequence[int]) -> None:
@@ -154,13 +221,34 @@ class CsvFile:
 
 
 @reader("csv", *CSV_ENDINGS)
-def read_csv(path: str | os.PathLike, keys: Sequence[str], numbers: Sequence[str]) -> Contents:
-    """Columns of words and of numbers, NaN in empty cells; without `numbers` all columns, as their cells are."""
-    file = CsvFile(pathlib.Path(path))
+def read_csv(
+    path: str | os.PathLike,
+    keys: Sequence[str],
+    numbers: Sequence[str],
+    *,
+    encoding: str = "utf-8-sig",
+    comment: str = "",
+    withheld: str | Sequence[str] = (),
+    percent: bool = False,
+    thousands: str = "",
+    decimal: str = ".",
+) -> Contents:
+    """Columns of words and of numbers, NaN in empty cells; without `numbers` all columns, as their cells are. Lines
+    that begin with `comment` are left out; cells that are one of `withheld` are missing; with `percent`, ``12%`` is
+    0.12; `thousands` and `decimal` are the characters in ``1,204.5``. ``about["cells"]`` says what cells needed.
+    """
+    notation = Notation(encoding, comment, withheld, percent, thousands, decimal)
+    file = CsvFile(pathlib.Path(path), **notation._asdict())
     names = file.columns([*keys, *numbers] if numbers else file.names)
     file.read(names)
     words = {name for name in names if name in keys or (not numbers and not file.holds_numbers(name))}
-    return Contents({name: file.words(name) if name in words else file.numbers(name, gaps=True) for name in names})
+    columns = {name: file.words(name) if name in words else file.numbers(name, gaps=True) for name in names}
+    return Contents(columns, {"about": {"cells": dict(file.counts)}} if file.counts else {})
+
+
+def _option(name: str, value: Any) -> str:
+    """An option as it is given in Python and on the command line."""
+    return f"give {name}={value!r} (--{name} {shlex.quote(value) if isinstance(value, str) else 'true'})"
 
 
 def _number(text: str) -> float:
