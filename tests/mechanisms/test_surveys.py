@@ -455,6 +455,15 @@ def test_the_read_me_of_cwise():
     assert found.standard_error[1] == pytest.approx(0.0144, abs=5e-5)
 
 
+def test_the_weighted_example_of_cwise():
+    """Weights of 1.25 and 5: .1921. Its error, .0144, does not use the weights; a ratio of totals has a larger one."""
+    z, weights = np.repeat([0, 0, 1, 1], [454, 119, 1123, 304]), np.repeat([1.25, 5, 1.25, 5], [454, 119, 1123, 304])
+    found = ldp.frequencies(ldp.Release(z, Crosswise(0.15)), sampling=ldp.data.SamplingDesign(weights))
+    assert found.estimate[1] == pytest.approx(0.1921, abs=5e-5)
+    away = weights * (z - weights @ z / weights.sum()) / weights.sum()
+    assert found.standard_error[1] == pytest.approx(np.sqrt(away @ away * 2000 / 1999) / 0.7)
+
+
 @functools.partial(jax.jit, static_argnums=1)
 def of_groups(theta, matrices_of, yes, n):
     """Log-likelihood of counts of yes of groups with traced matrices, given a share theta[0]."""
