@@ -404,9 +404,9 @@ def _design(args: argparse.Namespace) -> None:
         counts = law(**args.at, validate_args=True).support.is_discrete
     except Exception as error:  # NumPyro asserts, and takes any number for a law
         raise BadInput(f"--law {args.law} cannot be the law of a number, with --at as given: {error}") from None
-    with naming(f"--law {args.law}"):
+    with naming(f"--law {args.law}", {"design_effect": args.design_effect}):
         kinds: dict[str, Any] = {} if counts else {"mean": mean, "median": quantile(0.5)}
-        plan = ldp.studies.design(law, args.at, mechanisms, functionals=kinds)
+        plan = ldp.studies.design(law, args.at, mechanisms, functionals=kinds, design_effect=args.design_effect)
     display(plan.summary(args.people, args.level))
     if args.width is not None:
         with naming("--width"):

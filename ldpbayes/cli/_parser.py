@@ -258,6 +258,8 @@ def _add_design_options(design: argparse.ArgumentParser) -> None:
     _add(design, "--people", "N", "number of people (default: 1000)", _integer(1), 1000)
     _add(design, "--width", "X", "also print the number of people that an interval of width X needs", float)
     _add(design, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
+    factor = "factor of all variances, for weighted people or people in groups (default: 1)"
+    _add(design, "--design-effect", "X", factor, float, 1.0)
     _add_output(design, "--plot", "FILE.png", "draw widths of intervals against epsilon, for N and 10 N people")
     _add(design, "--of", "NAME", "for --plot: a parameter, mean or median (default: the first parameter)")
 

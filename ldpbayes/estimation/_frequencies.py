@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.checks import ABOVE_0, at_least, checked, refuse, warn
+from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
@@ -81,7 +82,7 @@ def frequencies(
 
     Under a matrix P of probabilities p(z | x), it is h P⁺ for shares h of the released values, where P⁺ gives the
     smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
-    designs, a value is a pair (design, z).
+    designs, a value is a pair (design, z), and errors are for the given numbers of records of each design.
 
     With a sampling design or a domain, the unbiased estimate is a ratio of weighted totals of the terms, in which each
     term has the weight of its record, also if budgets differ. ``mle`` maximises the weighted log-likelihood. Their
@@ -138,10 +139,17 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
     return sketch
 
 
+@pytree_dataclass
+class _SeveralDesigns(TransitionMatrix):
+    """The matrices of several designs beside each other, times the shares of their records."""
+
+    designs: int = static(default=1)
+
+
 def _of_one_matrix(sketch: CountSketch) -> CountSketch:
     """With one matrix: the design of a record, drawn with the share of its records, and the value are one output."""
     matrices = np.asarray(sketch.mechanism.matrix)
-    promises = sketch.promises
+    promises, designs = sketch.promises, [1]
     if matrices.ndim == 2:
         nodes, matrix = sketch.nodes, matrices
     else:
@@ -150,7 +158,7 @@ def _of_one_matrix(sketch: CountSketch) -> CountSketch:
         shares = np.bincount(of.ravel(), sketch.weights) / np.sum(sketch.weights)
         matrix = np.concatenate(shares[:, None, None] * designs, axis=1)
         nodes = of.ravel() * designs.shape[2] + sketch.nodes
-    return CountSketch(TransitionMatrix(matrix), nodes, sketch.weights, added=promises)
+    return CountSketch(_SeveralDesigns(matrix, len(designs)), nodes, sketch.weights, added=promises)
 
 
 def _surveyed(
@@ -332,7 +340,11 @@ def _by_inverse(sketch: CountSketch, method: str) -> FrequencyEstimate:
     inverse, count = _inverse(matrix), weights.sum()
     estimate = inverse @ np.bincount(sketch.nodes, weights / count, matrix.shape[1])
     nearest = nearest_probabilities(estimate, np)
-    covariance = ((inverse * (nearest @ matrix)) @ inverse.T - np.outer(nearest, nearest)) / count
+    terms = inverse * (nearest @ matrix)
+    # the numbers of records of the designs are given
+    means = terms.reshape(len(terms), mechanism.designs, -1).sum(axis=2)
+    shares = matrix[0].reshape(mechanism.designs, -1).sum(axis=1)
+    covariance = (terms @ inverse.T - (means / shares) @ means.T) / count
     error = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     return FrequencyEstimate(method, sketch.promises, estimate, error, _matrix=covariance)
 

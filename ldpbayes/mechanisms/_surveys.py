@@ -166,7 +166,8 @@ class ForcedResponse(MatrixProtocol):
     forced: tuple[Array, ...]
 
     def __post_init__(self) -> None:
-        forced: Any = self.forced if isinstance(self.forced, (tuple, list)) else [*np.atleast_1d(self.forced)]
+        forced: Any = self.forced
+        forced = [*(forced if isinstance(forced, (tuple, list)) or np.ndim(forced) else [forced])]
         at_least(2, "the number of categories of forced", len(forced))
         if is_concrete(forced):
             whole = checked("forced", np.stack(np.broadcast_arrays(*forced)), *PROBABILITY)
@@ -203,6 +204,10 @@ class Kuk(MatrixProtocol):
         check_fields(self)
         object.__setattr__(self, "cards", at_least(1, "cards", self.cards, 1000))
         _check_identified(self, self.no, self.yes)
+        if is_concrete(self):  # zeros in place of tiny probabilities would change the guarantee
+            shares = np.concatenate([np.ravel(end) for end in (self.no, self.yes, 1 - self.no, 1 - self.yes)])
+            if np.min(shares[shares > 0]) ** self.cards < np.finfo(float).tiny:
+                raise ArgumentError("cards", "so few that double precision holds all probabilities", f"{self.cards}")
 
     @property
     def matrix(self) -> Array:

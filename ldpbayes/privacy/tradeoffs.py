@@ -273,19 +273,21 @@ class FiniteTradeoff(Polygon):
     corners: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        designs = self.laws if np.ndim(self.laws) == 3 else [self.laws]
-        designs = [checked_laws("laws", laws) for laws in designs]
-        object.__setattr__(self, "laws", np.stack(designs) if np.ndim(self.laws) == 3 else designs[0])
-        object.__setattr__(self, "corners", best_tests(itertools.chain.from_iterable(map(_tests, designs))))
+        laws = np.asarray(self.laws)
+        several = laws.ndim == 3
+        laws = checked_laws("laws", laws.reshape(-1, laws.shape[-1]) if several else self.laws).reshape(laws.shape)
+        object.__setattr__(self, "laws", laws)
+        object.__setattr__(self, "corners", best_tests(map(_tests, itertools.repeat(laws), np.moveaxis(laws, -2, 0))))
 
 
-def _tests(laws: np.ndarray) -> Iterable[np.ndarray]:
-    """Levels and powers of the best tests of each law against all."""
+def _tests(laws: np.ndarray, law: np.ndarray) -> np.ndarray:
+    """Levels and powers (2, tests) of the best tests of a law (..., m) against all laws (..., k, m) of its design."""
+    law = np.broadcast_to(law[..., None, :], laws.shape)
     with np.errstate(divide="ignore", invalid="ignore"):  # outputs that neither law has come last, as NaN
-        orders = [np.argsort(-laws / law, axis=1, kind="stable") for law in laws]
-    pairs = ((law[order], np.take_along_axis(laws, order, 1)) for law, order in zip(laws, orders, strict=True))
+        order = np.argsort(-laws / law, axis=-1, kind="stable")
     # sums start at the outputs that tell most, so that small sums have full precision
-    return (np.minimum(np.cumsum(pair, axis=-1)[..., :-1], 1.0) for pair in pairs)
+    sums = [np.cumsum(np.take_along_axis(part, order, -1), axis=-1)[..., :-1] for part in (law, laws)]
+    return np.minimum(np.stack(sums).reshape(2, -1), 1.0)
 
 
 def checked_laws(name: str, laws: Array) -> np.ndarray:

@@ -113,7 +113,8 @@ class SurveyDesign:
     - ``values`` (names,): the guesses of the parameters, and the functionals at these guesses;
     - ``mechanisms``: the mechanisms, by name;
     - ``variances`` (mechanisms, names) and ``record_variances`` (names,): for large N, the variances of estimates from
-      N released values, and from N original records, times N.
+      N released values, and from N original records, times N;
+    - ``design_effect``: the factor that these variances have for people who are not a simple random sample.
     """
 
     names: list[str]
@@ -121,6 +122,7 @@ class SurveyDesign:
     mechanisms: dict[str, Mechanism]
     variances: np.ndarray
     record_variances: np.ndarray
+    design_effect: float = 1.0
 
     @property
     def efficiency(self) -> dict[str, np.ndarray]:
@@ -165,6 +167,7 @@ class SurveyDesign:
             for j, name in enumerate(self.names)
         }
         title = f"Widths of {100 * level:g} % intervals from {count:,} released values (information kept of a record's)"
+        title += f", design effect {self.design_effect:g}" if self.design_effect != 1 else ""
         return table(title, list(self.mechanisms), columns)
 
 
@@ -179,6 +182,7 @@ def design(
     *,
     columns: Mapping[str, Any] | None = None,
     functionals: Mapping[str, Callable[[Any], Any]] | None = None,
+    design_effect: float = 1.0,
 ) -> SurveyDesign:
     """Plan a survey: compute how precisely parameters can be estimated from released values, for several mechanisms.
 
@@ -203,7 +207,12 @@ def design(
     functionals : dict of str to callable, optional
         Further quantities to plan for, by name: functions of the law, such as those of `ldpbayes.functionals`. Only
         without ``columns``.
+    design_effect : float
+        Positive factor of all variances, also those from original records, for people who are not a simple random
+        sample ([Kish]): for groups of m people whose released values have the correlation ρ, about 1 + (m − 1) ρ, and
+        for weights w of N people, N Σ w²/(Σ w)². Default: 1.
     """
+    design_effect = checked("design_effect", design_effect, *ONE_POSITIVE)
     if not at:
         raise ValueError("at must have a guess of at least one parameter of the law, got none")
     named = {type(mechanisms).__name__: mechanisms} if isinstance(mechanisms, Mechanism) else mechanisms
@@ -259,7 +268,8 @@ def design(
         points, weigh = _records(law_at, theta, count)
         of_records = _with_scores(lambda theta, index: law_at(theta, index).log_prob(points[index]), theta, count)
         record = _variances(_information([weigh] * count, *of_records), jacobian, "original records")
-    return SurveyDesign(names, guesses, dict(named), np.array(variances), record)
+    variances, record = design_effect * np.array(variances), design_effect * record
+    return SurveyDesign(names, guesses, dict(named), variances, record, design_effect)
 
 
 def _thinned(columns: Mapping[str, Any]) -> tuple[dict[str, jax.Array], int]:

@@ -128,11 +128,11 @@ BERNOULLI = ["design", "--law", "Bernoulli", "--at", "probs=0.3", "--mechanism",
 def test_a_plan_names_mechanisms_and_budgets_and_how_many_people_are_needed(tmp_path, capsys):
     picture = tmp_path / "plan.png"
     options = ["--categories", "2", "--epsilon", "1,2", "--people", "400", "--width", "0.05", "--plot", str(picture)]
-    assert cli.main([*BERNOULLI, *options]) == 0
+    assert cli.main([*BERNOULLI, *options, "--design-effect", "1.5"]) == 0
     out = capsys.readouterr().out
     kept = np.tanh(np.array([1.0, 2.0]) / 2)  # by a factor of which randomized response moves a share from 1/2
     seen = 0.5 + kept * (0.3 - 0.5)
-    errors = np.sqrt(seen * (1 - seen)) / kept
+    errors = np.sqrt(1.5 * seen * (1 - seen)) / kept
     for epsilon, error in zip((1, 2), errors, strict=True):
         line, needed = (line for line in out.splitlines() if line.startswith(f"randomized_response {epsilon}"))
         assert f" {2 * 1.959964 * error / 20:.4g} (" in line
@@ -151,6 +151,7 @@ def test_a_plan_names_mechanisms_and_budgets_and_how_many_people_are_needed(tmp_
         ({"--lower": "0"}, "none of the mechanisms has an option --lower"),
         ({"--plot": "plan.jpg"}, "written as PNG"),
         ({"--people": "0"}, "at least 1"),
+        ({"--design-effect": "0"}, "--design-effect must be a positive and finite number, got 0.0"),
     ],
 )
 def test_plans_that_cannot_be_made_are_refused(changes, said, capsys):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy import special
+from scipy import special, stats
 
 import ldpbayes as ldp
 from ldpbayes import functionals
@@ -152,6 +152,28 @@ def test_categories_and_counts_have_their_closed_forms(x64):
     np.testing.assert_allclose(plan.record_variances, 3.0, rtol=1e-8)
 
 
+def test_designs_of_surveys_have_the_variances_of_their_estimators_times_the_design_effect(x64):
+    """λ(1 − λ)/d², where the share λ of yes grows by d from nobody to everybody with the trait."""
+    share, decks = 0.2, np.array([stats.binom(3, red).pmf(np.arange(4)) for red in (0.2, 0.6)])
+    ends = [  # probability of a yes without the trait and with it
+        (M.MirroredQuestion(0.3), 0.7, 0.3),
+        (M.Crosswise(0.15), 0.85, 0.15),
+        (M.Triangular(0.4), 0.4, 1.0),
+        (M.Mangat(0.6), 0.4, 1.0),
+        (M.UnrelatedQuestion(0.7, 0.2), 0.06, 0.76),
+        (M.ForcedResponse([1 / 6, 1 / 4]), 1 / 4, 5 / 6),
+    ]
+    mechanisms = {mechanism.name: mechanism for mechanism, *_ in ends} | {"kuk": M.Kuk(0.2, 0.6, 3)}
+    plan = design(dist.Bernoulli, {"probs": share}, mechanisms, design_effect=1.5)
+    seen = [((1 - share) * no + share * yes, yes - no) for _, no, yes in ends]
+    expected = [1.5 * rate * (1 - rate) / gain**2 for rate, gain in seen]
+    information = np.sum((decks[1] - decks[0]) ** 2 / ([1 - share, share] @ decks))
+    np.testing.assert_allclose(plan.variances[:, 0], [*expected, 1.5 / information], rtol=1e-10)
+    assert plan.record_variances[0] == pytest.approx(1.5 * 0.16)
+    assert plan.efficiency["kuk"][0] == pytest.approx(0.16 * information)
+    assert "design effect 1.5" in plan.summary(1000)
+
+
 def test_bits_of_a_vector_are_added_up(x64):
     shares = np.array([0.5, 0.3])
     law = lambda shares: dist.Categorical(jnp.append(shares, 1 - jnp.sum(shares)))  # noqa: E731
@@ -213,6 +235,12 @@ def test_posteriors_are_as_wide_as_planned():
             "adds no noise: a plan for original records",
         ),
         ((dist.Normal, {"loc": 0.0}, ldp.LaplaceMechanism([1.0, 2.0], 0, 1)), {}, ValueError, "one budget"),
+        (
+            (dist.Bernoulli, {"probs": 0.2}, M.Crosswise(0.2)),
+            {"design_effect": 0},
+            ValueError,
+            "design_effect must be a positive and finite number, got 0",
+        ),
         (
             (lambda a, b: dist.Normal(a + b, 1.0), {"a": 0.0, "b": 0.0}, ldp.LaplaceMechanism(1.0, 0, 1)),
             {},
