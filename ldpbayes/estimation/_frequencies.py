@@ -1,7 +1,9 @@
 """Shares of categories, and their errors."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -21,7 +23,7 @@ from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.data.sampling import SamplingDesign, design_in
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, TransitionMatrix
+from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, RandomizedResponse, TransitionMatrix
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
@@ -31,7 +33,7 @@ SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
 def frequencies(
-    data: Release | Sketch,
+    data: Release | Sketch | Sequence[Release],
     method: str = "unbiased",
     *,
     sampling: SamplingDesign | None = None,
@@ -49,7 +51,8 @@ def frequencies(
     data : Release, CountSketch or ExpandedSketch
         Released categories, under a `ldpbayes.mechanisms.PureProtocol`, or under a `MatrixProtocol` whose rows are
         linearly independent, for one record or for all together. An `ExpandedSketch` must have kept its released
-        values.
+        values. A sequence of releases of codes about the same people, in the same order, gives the shares of all cells
+        of their table, with the names ``"0, 0"``, ``"0, 1"``, ...: the last answer varies fastest.
     method : str
         The method of estimation. Only the first and the last have standard errors.
 
@@ -100,6 +103,12 @@ def frequencies(
     """
     if method not in _ESTIMATORS:
         raise ValueError(f"method must be one of {', '.join(_ESTIMATORS)}, got {method!r}")
+    if isinstance(data, (list, tuple)):
+        release, cells = _of_cells(data)
+        options: Any = {"sampling": sampling, "domain": domain, "alpha": alpha, "tolerance": tolerance}
+        table = frequencies(release, method, max_iterations=max_iterations, **options)
+        promises = tuple(promise for part in data for promise in part.promises)
+        return dataclasses.replace(table, _promises=promises, _cells=cells)
     simple = sampling is None and domain is None
     sketch, design = (_exact_counts(data), None) if simple else _surveyed(data, sampling, domain)
     warn_of_repeats(sketch.promises)
@@ -113,6 +122,34 @@ def frequencies(
         if method in _LINEAR:
             return _LINEAR[method](sketch, method, alpha, design)
         return _maximum_likelihood(sketch, tolerance, max_iterations, design)
+
+
+def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
+    """Several answers of each person as one answer, the number of a cell, and names of the true cells: people answer
+    independently, given the truth.
+    """
+    matrices = [_matrix_of(part.mechanism) if isinstance(part, Release) else None for part in releases]
+    counts = {part.count for part in releases if isinstance(part, Release) and part.values is not None}
+    if not releases or any(matrix is None for matrix in matrices) or len(counts) != 1:
+        wanted = "releases of codes of equally many people, with values and one design or budget for all"
+        raise TypeError(f"data must be {wanted}; got {[*releases]}")
+    kept, released = zip(*map(np.shape, matrices), strict=True)
+    if math.prod(released) > DENSE_CATEGORIES:
+        raise ValueError(f"tables are for at most {DENSE_CATEGORIES} cells, got {math.prod(released):,}")
+    values = np.ravel_multi_index([part.values.astype(int) for part in releases], released)
+    matrix = functools.reduce(np.kron, matrices)
+    cells = tuple(", ".join(map(str, cell)) for cell in np.ndindex(*kept))
+    return Release(values, TransitionMatrix(matrix / matrix.sum(axis=1, keepdims=True))), cells
+
+
+def _matrix_of(mechanism: Any) -> np.ndarray | None:
+    """Probabilities p(z | x) of released codes, of a mechanism with one design for all; None for others."""
+    if mechanism.batch_shape or not isinstance(mechanism, (MatrixProtocol, RandomizedResponse)):
+        return None
+    if isinstance(mechanism, MatrixProtocol):
+        return np.asarray(mechanism.matrix)
+    p, q = mechanism.support_probabilities
+    return q + (p - q) * np.eye(mechanism.categories)
 
 
 def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
@@ -255,9 +292,11 @@ class FrequencyEstimate(Estimate):
     gap: float | None = None
     _linear: Linear | None = None
     _matrix: np.ndarray | None = None
+    _cells: tuple[str, ...] | None = None
 
     params = property(attrgetter("estimate"), doc="The estimate (categories,).")
-    names = cached_property(lambda self: [str(code) for code in range(len(self.estimate))])  # codes of the categories
+    # codes of the categories, or of the cells of a table
+    names = cached_property(lambda self: [*map(str, self._cells or range(len(self.estimate)))])
     privacy = cached_property(lambda self: statements(self._promises))
 
     @cached_property

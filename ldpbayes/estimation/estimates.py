@@ -1,11 +1,14 @@
 """What all estimates share: errors, intervals, contrasts and tables."""
 
+import dataclasses
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
@@ -104,6 +107,24 @@ class Estimate:
         low, high = (total + special.ndtri(probability) * error for probability in tails)
         return Contrast(total, error, (low, high))
 
+    def transform(self, function: Callable, names: Sequence[str] | None = None) -> "TransformedEstimate":
+        """Return an estimate of functions of the parameters, such as an odds ratio, with errors by the delta method.
+
+        `function` of JAX takes the estimates (p,) and returns a number or a vector (m,), of which `names` are shown.
+        Errors are to first order: they are too small where the function is steep or curved within a standard error.
+        Raises ValueError if the estimate has no covariance.
+        """
+        if self.covariance is None:
+            raise ValueError("this estimate has no standard errors, which functions of it need")
+        with jax.enable_x64(True):
+            params = jnp.asarray(self.params, float)
+            values, slopes = (np.atleast_1d(f(params)) for f in (function, jax.jacfwd(function)))
+        slopes = slopes.reshape(values.size, len(self.params))
+        names = [f"f[{place}]" for place in range(values.size)] if names is None else [*names]
+        if values.ndim != 1 or len(names) != values.size:
+            raise ValueError(f"function must return a number or a vector, with a name each, got shape {values.shape}")
+        return TransformedEstimate(values, slopes @ self.covariance @ slopes.T, names, self.privacy)
+
     def summary(self, level: float = 0.95) -> str:
         """Return a table as text: the estimates, their errors, and confidence intervals of coverage `level` (0.95)."""
         return table(self._title, self.names, self._columns(level))
@@ -130,6 +151,18 @@ class Estimate:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.summary())}</pre>"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class TransformedEstimate(Estimate):
+    """Functions of an estimate, made by `Estimate.transform`."""
+
+    estimate: np.ndarray
+    covariance: np.ndarray
+    names: list[str]
+    privacy: str
+    params = property(attrgetter("estimate"), doc="The estimate (m,).")
+    _title = "Functions of an estimate"
 
 
 def tail_probabilities(level: float, side: str) -> tuple[float, float]:
