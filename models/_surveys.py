@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, observe, observe_jointly
 from ldpbayes.inference import factory
-from ldpbayes.mechanisms import MatrixProtocol, Noncompliance
+from ldpbayes.mechanisms import MatrixProtocol, Noncompliance, RandomizedResponse
 
 
 @factory("yes-or-no answers", summary="Model of yes-or-no answers of people of whom a share always says no.")
@@ -82,14 +82,14 @@ def anchored_crosswise(
 def _observe(release: Any, theta: ArrayLike, share: ArrayLike) -> None:
     """Answers by a design that a share of people ignores, who say no; ValueError unless groups identify both."""
     design = release.mechanism
-    if not isinstance(design, MatrixProtocol) or not _identified(design):
+    if not isinstance(design, (MatrixProtocol, RandomizedResponse)) or not _identified(design):
         needs = "groups with different probabilities, an array with one for each record, as in Triangular(prevalence)"
         raise ValueError(f"one design does not identify who ignores it: the model needs {needs}; got {design!r}")
     ignoring = Noncompliance(design, share, np.array([1.0, 0.0]))
     observe("z", dist.Bernoulli(theta), dataclasses.replace(release, mechanism=ignoring))
 
 
-def _identified(design: MatrixProtocol) -> bool:
+def _identified(design: Any) -> bool:
     """Whether the probabilities of a yes, of both truths in several groups, differ by more than a factor."""
     matrix = design.matrix
     return isinstance(matrix, jax.core.Tracer) or np.linalg.matrix_rank(matrix[..., 1].reshape(-1, 2)) == 2

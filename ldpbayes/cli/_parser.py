@@ -331,8 +331,9 @@ def _add_frequencies_options(frequencies: argparse.ArgumentParser) -> None:
 
 def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:
     """Parameters of all mechanisms as options."""
-    names = {name for mechanism in mechanism_names() for name in parameters_of(mechanism_class(mechanism))}
-    for name in sorted(names - without - {"mechanism"}):  # a rule's own mechanism is no option
+    kinds = [parameters_of(mechanism_class(name)) for name in mechanism_names()]
+    names = {name for fields in kinds if "mechanism" not in fields for name in fields}  # rules have no options
+    for name in sorted(names - without):
         group.add_argument(option(name), dest=PARAMETER_PREFIX + name, type=parameter, **HIDDEN)
 
 

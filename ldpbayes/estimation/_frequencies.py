@@ -128,11 +128,12 @@ def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
     """Several answers of each person as one answer, the number of a cell, and names of the true cells: people answer
     independently, given the truth.
     """
-    matrices = [_matrix_of(part.mechanism) if isinstance(part, Release) else None for part in releases]
-    counts = {part.count for part in releases if isinstance(part, Release) and part.values is not None}
-    if not releases or any(matrix is None for matrix in matrices) or len(counts) != 1:
+    kinds, of_releases = (MatrixProtocol, RandomizedResponse), [part for part in releases if isinstance(part, Release)]
+    fit = [part for part in of_releases if isinstance(part.mechanism, kinds) and not part.mechanism.batch_shape]
+    if not fit or len(fit) < len(releases) or {part.count for part in fit if part.values is not None} != {fit[0].count}:
         wanted = "releases of codes of equally many people, with values and one design or budget for all"
         raise TypeError(f"data must be {wanted}; got {[*releases]}")
+    matrices = [part.mechanism.matrix for part in fit]
     kept, released = zip(*map(np.shape, matrices), strict=True)
     if math.prod(released) > DENSE_CATEGORIES:
         raise ValueError(f"tables are for at most {DENSE_CATEGORIES} cells, got {math.prod(released):,}")
@@ -140,16 +141,6 @@ def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
     matrix = functools.reduce(np.kron, matrices)
     cells = tuple(", ".join(map(str, cell)) for cell in np.ndindex(*kept))
     return Release(values, TransitionMatrix(matrix / matrix.sum(axis=1, keepdims=True))), cells
-
-
-def _matrix_of(mechanism: Any) -> np.ndarray | None:
-    """Probabilities p(z | x) of released codes, of a mechanism with one design for all; None for others."""
-    if mechanism.batch_shape or not isinstance(mechanism, (MatrixProtocol, RandomizedResponse)):
-        return None
-    if isinstance(mechanism, MatrixProtocol):
-        return np.asarray(mechanism.matrix)
-    p, q = mechanism.support_probabilities
-    return q + (p - q) * np.eye(mechanism.categories)
 
 
 def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:

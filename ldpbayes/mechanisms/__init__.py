@@ -27,6 +27,7 @@ from ldpbayes.mechanisms._regression import (
     LogisticStatisticsMechanism,
     StatisticsMechanism,
 )
+from ldpbayes.mechanisms._repeated import Repeated
 from ldpbayes.mechanisms._scrambling import MultiplicativeScrambling
 from ldpbayes.mechanisms._surveys import (
     Crosswise,
@@ -92,6 +93,7 @@ __all__ = [
     "RPWithPrior",
     "RROnBins",
     "RandomizedResponse",
+    "Repeated",
     "Rounded",
     "SquareWaveMechanism",
     "StaircaseMechanism",

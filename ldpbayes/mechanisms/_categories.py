@@ -237,6 +237,13 @@ class RandomizedResponse(_EvenProtocol):
     support = property(attrgetter("domain"), doc="Released values: the codes 0, 1, ..., categories - 1.")
     _values = property(lambda self: _Values(self.categories - 1, 0.0, 0.0, 1 / (self.categories - 1)))
 
+    @property
+    def matrix(self) -> Array:
+        """Probabilities p(z | x), an array (*batch_shape, categories, categories)."""
+        xp: Any = np if is_concrete(self.epsilon) else jnp
+        other = xp.exp(-xp.asarray(self.epsilon))[..., None, None]
+        return (other + (1 - other) * np.eye(self.categories)) / (1 + (self.categories - 1) * other)
+
     def __post_init__(self, truth: Any = None, flip: Any = None, random: Any = None) -> None:
         stated = {"epsilon": self.epsilon, "truth": truth, "flip": flip, "random": random}
         name, *others = [name for name, value in stated.items() if value is not None] or [""]

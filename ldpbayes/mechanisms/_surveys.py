@@ -9,8 +9,9 @@ from scipy import special
 from ldpbayes._core.checks import INSIDE_0_1, PROBABILITY, ArgumentError, at_least, checked
 from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.types import Array, is_concrete
-from ldpbayes.mechanisms._categories import MatrixProtocol
+from ldpbayes.mechanisms._categories import MatrixProtocol, RandomizedResponse
 from ldpbayes.mechanisms.protocol import registered
+from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import checked_laws
 
 NOTHING_LEARNT = "such that the probability of an answer depends on the truth"
@@ -221,12 +222,13 @@ class Noncompliance(MatrixProtocol):
     """A design whose instructions some people ignore, and give an answer that does not depend on the truth.
 
     In a model, `share` is usually sampled (`ldpbayes.models.always_no`). It is identified if people have different
-    designs. The guarantee is that of the design: an answer that ignores the truth gives nothing away.
+    designs. The guarantee is that of the design, since an answer that ignores the truth gives nothing away. If `share`
+    depends on the category, who ignores the instructions tells something, and the guarantee is that of `matrix`.
 
     Parameters
     ----------
     mechanism : Mechanism
-        The design, a `MatrixProtocol`. In a `spec`, it is under "of".
+        The design, a `MatrixProtocol` or `RandomizedResponse`. In a `spec`, it is under "of".
     share : array_like
         Probability in [0, 1] that a person ignores the instructions: one number, or one for each category (k,).
     answers : array_like (m,)
@@ -242,12 +244,11 @@ class Noncompliance(MatrixProtocol):
     mechanism: Any
     share: Array = ruled(PROBABILITY)
     answers: Array
-    guarantee = property(lambda self: self.mechanism.guarantee)
     _shared = property(lambda self: ("share", "answers", *self.mechanism._shared))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, MatrixProtocol):
-            allowed = "a MatrixProtocol, such as ForcedResponse (for RandomizedResponse use MirroredQuestion)"
+        if not isinstance(self.mechanism, (MatrixProtocol, RandomizedResponse)):
+            allowed = "a MatrixProtocol, such as ForcedResponse, or RandomizedResponse"
             raise TypeError(f"mechanism must be {allowed}, got {self.mechanism!r}")
         check_fields(self)
         if is_concrete(self.answers):
@@ -258,6 +259,10 @@ class Noncompliance(MatrixProtocol):
             raise ValueError(
                 f"share and answers must have shapes () or ({wanted[0]},), and ({wanted[1]},), got {sizes}"
             )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return super().guarantee if np.ndim(self.share) else self.mechanism.guarantee
 
     @property
     def matrix(self) -> Array:

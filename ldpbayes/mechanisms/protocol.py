@@ -446,6 +446,8 @@ def from_json(value: Any) -> Any:
     """Inverse of `to_json`; ValueError if a dict names no noise of `ldpbayes.noise`."""
     if not isinstance(value, dict):
         return value
+    if "mechanism" in value:
+        return mechanism_from_spec(value)
     cls = getattr(ldpbayes.noise, str(value.get("law")), None)
     if not (isinstance(cls, type) and issubclass(cls, Noise)):
         raise ValueError(f'noise must be a dict with the name of a class of ldpbayes.noise under "law", got {value!r}')

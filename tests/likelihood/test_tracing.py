@@ -45,6 +45,7 @@ MECHANISMS = [
     ldp.mechanisms.UnrelatedQuestion(0.7, 0.3),
     ldp.mechanisms.ForcedResponse([0.1, 0.2]),
     ldp.mechanisms.Kuk(0.3, 0.6, 2),
+    ldp.mechanisms.Repeated(ldp.mechanisms.Crosswise(0.3), 2, ldp.mechanisms.Crosswise(0.2)),
     ldp.mechanisms.Noncompliance(ldp.mechanisms.Crosswise(0.3), 0.1, [1.0, 0.0]),
     ldp.mechanisms.MultiplicativeScrambling(1.0, 0.5, 0.5, 5.0),
 ]

@@ -152,6 +152,8 @@ def test_people_who_ignore_a_design_mix_its_matrix_with_their_answers(tmp_path):
     by_truth = Noncompliance(design, [0.0, 0.5, 1.0], [1.0, 0.0, 0.0])
     np.testing.assert_allclose(by_truth.matrix[[0, 2]], [design.matrix[0], [1.0, 0.0, 0.0]], atol=1e-15)
     assert mechanism_from_spec(by_truth.spec()) == by_truth
+    denied = Noncompliance(mechanisms.Crosswise(0.2), [0.0, 0.5], [1.0, 0.0])  # by people with the trait only
+    assert denied.guarantee.epsilon(0.0) == pytest.approx(np.log(0.8 / 0.1))
     assert mixed.guarantee.epsilon(0.0) == design.guarantee.epsilon(0.0) > 0
     personal = Noncompliance(mechanisms.Crosswise(P), 0.25, [0.5, 0.5])
     assert personal.batch_shape == (PEOPLE,) and personal.matrix.shape == (PEOPLE, 2, 2)
@@ -164,7 +166,7 @@ def test_people_who_ignore_a_design_mix_its_matrix_with_their_answers(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((ldp.RandomizedResponse(1.0), 0.1, [1, 0]), TypeError, "use MirroredQuestion"),
+        ((ldp.OptimalUnaryEncoding(1.0, 2), 0.1, [1, 0]), TypeError, "or RandomizedResponse"),
         ((mechanisms.Crosswise(0.2), 1.1, [1, 0]), ValueError, "share must be in"),
         ((mechanisms.Crosswise(0.2), 0.1, [0.9, 0]), ValueError, "answers must be rows of probabilities"),
         ((mechanisms.Crosswise(0.2), 0.1, [1, 0, 0]), ValueError, "must have shapes"),

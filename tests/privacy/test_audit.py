@@ -487,6 +487,15 @@ def design(draw):
     return case
 
 
+def repeated(rng):
+    k, m, times = (int(rng.integers(2, 4)) for _ in range(3))
+    mechanism = mechanisms.TransitionMatrix(rng.dirichlet(np.ones(m), k))
+    kept = mechanisms.TransitionMatrix(rng.dirichlet(np.ones(k), 3)) if rng.uniform() < 0.5 else None
+    mechanism = mechanisms.Repeated(mechanism, times, kept)
+    outputs = np.array([*itertools.product(range(m), repeat=times)])
+    return Case(mechanism, [(codes(mechanism.categories), 2, mechanism.guarantee)], outputs=outputs)
+
+
 def scrambling(rng):
     """The logarithms tell as much as the numbers."""
     low = float(np.exp(rng.normal()))
@@ -645,9 +654,10 @@ DRAWN = {
     "mangat": design(lambda u: mechanisms.Mangat(u())),
     "mirrored_question": design(lambda u: mechanisms.MirroredQuestion(u())),
     "multiplicative_scrambling": scrambling,
-    "noncompliance": design(lambda u: mechanisms.Noncompliance(mechanisms.Crosswise(u()), u(), [0.3, 0.7])),
+    "noncompliance": design(lambda u: mechanisms.Noncompliance(mechanisms.Crosswise(u()), [u(), u()], [0.3, 0.7])),
     "optimal_unary_encoding": protocol(drawn(ldp.OptimalUnaryEncoding), bits),
     "randomized_response": protocol(drawn(ldp.RandomizedResponse), lambda m: np.arange(m.categories)),
+    "repeated": repeated,
     "rp_with_prior": rp_with_prior,
     "rr_on_bins": rr_on_bins,
     "square_wave": square_wave,

@@ -13,10 +13,10 @@ from ldpbayes.laws.compound import Grouped
 from ldpbayes.laws.families import CATEGORICAL, family_of, log_prob_on_support
 from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.latent import latent_nodes
-from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, RandomizedResponse
+from ldpbayes.mechanisms import Categories, MatrixProtocol, PureProtocol, RandomizedResponse, Repeated
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
 from ldpbayes.numerics.arrays import CACHE_SIZE, bit_product, by_rows, pays
-from ldpbayes.numerics.special import log_or_nothing
+from ldpbayes.numerics.special import log_or_nothing, log_sum
 
 BITS_AT_ONCE = 1 << 23  # memberships at a time as 8-bit integers, for which a loop costs more than the cache saves
 FEWEST_FOR_BITS = 64  # categories from which on `bit_product` is faster, for one chain and for four
@@ -89,13 +89,21 @@ def matrix_protocol(base: dist.Distribution, mechanism: MatrixProtocol, z: Array
     return log_or_nothing(jnp.sum((theta if groups is None else theta[jnp.asarray(groups)]) * column, axis=-1))
 
 
-def _shares(base: dist.Distribution, mechanism: PureProtocol | MatrixProtocol) -> tuple[Array, Array | None]:
+@register_closed_form(dist.Distribution, Repeated)
+def repeated(base: dist.Distribution, mechanism: Repeated, z: Array) -> jax.Array:
+    """p(z | θ) = Σ_x θ_x Π_t P(z_t | x), or with a permanent step, Σ_x θ_x Σ_b P(b | x) Π_t P(z_t | b)."""
+    theta, groups = _shares(base, mechanism)
+    theta = theta if groups is None else theta[jnp.asarray(groups)]
+    return log_sum(log_or_nothing(theta) + mechanism.log_probs(z).astype(theta.dtype))
+
+
+def _shares(base: dist.Distribution, mechanism: Categories) -> tuple[Array, Array | None]:
     """`category_probabilities`, and the group of each record if those are of groups."""
     grouped = isinstance(base, Grouped)
     return category_probabilities(base.base_dist if grouped else base, mechanism), base.groups if grouped else None
 
 
-def category_probabilities(base: dist.Distribution, mechanism: PureProtocol | MatrixProtocol) -> Array:
+def category_probabilities(base: dist.Distribution, mechanism: Categories) -> Array:
     """Probabilities (*batch, categories) of a mechanism's categories; ValueError if the law can take other values."""
     nodes = latent_nodes(base, mechanism).nodes  # checks the support
     if isinstance(base, CATEGORICAL):

@@ -1,0 +1,115 @@
+"""Several randomized answers of each person to one question."""
+
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from scipy import special
+
+from ldpbayes._core.checks import at_least
+from ldpbayes._core.pytrees import static
+from ldpbayes._core.types import Key
+from ldpbayes.mechanisms._categories import Categories, MatrixProtocol, RandomizedResponse
+from ldpbayes.mechanisms.protocol import checked_integers, registered
+from ldpbayes.numerics.special import log_or_nothing, log_sum
+from ldpbayes.privacy import FiniteTradeoff, Guarantee
+
+MOST_OUTCOMES = 5000  # counts of answers for which the guarantee is computed exactly
+
+
+@registered("repeated", "Several answers of each person by one design, perhaps about a memorised randomized answer.")
+class Repeated(Categories):
+    """Several answers of each person by one design, as in a panel: a released value is a row of `times` answers.
+
+    The answers are independent, given the truth. With `permanent`, a person draws one permanent answer by this design
+    and keeps it, and the answers are about it: the permanent and the instantaneous step of [EPK]. Missing answers are
+    the code −1, or NaN in data, and say nothing: they must be missing for reasons unrelated to the truth.
+
+    The guarantee is exact for up to 5,000 possible counts of the answers. Otherwise it is that of the permanent step,
+    whatever the number of answers, and without this step the composition of `times` answers.
+
+    Parameters
+    ----------
+    mechanism, permanent : Mechanism
+        Designs, each a `MatrixProtocol` or `RandomizedResponse` with one set of parameters for all records. The
+        released codes of `permanent` (default: none) are the categories of `mechanism`. In a `spec`, `mechanism` is
+        under "of".
+    times : int
+        Number of answers of each person, including missing ones.
+
+    Examples
+    --------
+    >>> panel = ldp.mechanisms.Repeated(ldp.RandomizedResponse(truth=0.75), times=3)
+    >>> round(float(panel.guarantee.epsilon(0.0)), 3)  # 3 log 3
+    3.296
+    >>> release = ldp.Release([[1, 1, 0], [0, float("nan"), 0]], panel)  # a missing day
+    """
+
+    mechanism: Any
+    times: int = static()
+    permanent: Any = None
+
+    may_be_missing = True
+    categories = property(lambda self: (self.permanent or self.mechanism).categories, doc="Number k of categories.")
+    event_shape = property(lambda self: (self.times,), doc="One code for each answer, −1 if it is missing.")
+    support = property(lambda self: constraints.independent(constraints.integer_interval(-1, self._answers - 1), 1))
+    _answers = property(lambda self: np.shape(self.mechanism.matrix)[-1])
+    _shared = ("mechanism", "permanent")
+
+    def __post_init__(self) -> None:
+        for name, part in (("mechanism", self.mechanism), ("permanent", self.permanent)):
+            fits = isinstance(part, (MatrixProtocol, RandomizedResponse)) and part.batch_shape == ()
+            if not fits and (part is not None or name == "mechanism"):
+                raise TypeError(f"{name} must be a design with one matrix for all records, got {part!r}")
+        object.__setattr__(self, "times", at_least(1, "times", self.times))
+        if self.permanent is not None and np.shape(self.permanent.matrix)[1] != self.mechanism.categories:
+            kept, categories = np.shape(self.permanent.matrix)[1], self.mechanism.categories
+            raise ValueError(f"mechanism must have the {kept} answers of permanent as categories, it has {categories}")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        m = self._answers
+        if math.comb(self.times + m - 1, m - 1) > MOST_OUTCOMES:
+            return self.mechanism.guarantee.composed(self.times) if self.permanent is None else self.permanent.guarantee
+        bars = np.array([*itertools.combinations(range(self.times + m - 1), m - 1)]).reshape(-1, m - 1)
+        edges = np.pad(bars, [(0, 0), (1, 1)], constant_values=((0, 0), (-1, self.times + m - 1)))
+        counts = np.diff(edges, axis=1) - 1
+        orders = special.gammaln(self.times + 1) - special.gammaln(counts + 1).sum(axis=1)
+        laws = np.exp(orders + special.xlogy(counts, np.asarray(self.mechanism.matrix)[:, None]).sum(axis=2))
+        laws /= laws.sum(axis=1, keepdims=True)
+        return Guarantee(FiniteTradeoff(laws if self.permanent is None else np.asarray(self.permanent.matrix) @ laws))
+
+    def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
+        first, second = jax.random.split(key)
+        kept = self._codes(x) if self.permanent is None else self.permanent.randomize(first, x)
+        return self.mechanism.randomize(second, jnp.repeat(kept[..., None].astype(int), self.times, axis=-1))
+
+    def log_probs(self, z: ArrayLike) -> jax.Array:
+        """Return log p(z | x) for each category x, in the batch shape of `z`, then (categories,)."""
+        z = jnp.asarray(z).astype(int)
+        logs = log_or_nothing(jnp.asarray(self.mechanism.matrix, jnp.result_type(float)))
+        each = jnp.where((z >= 0)[..., None], jnp.moveaxis(logs, 0, -1)[jnp.maximum(z, 0)], 0.0).sum(axis=-2)
+        if self.permanent is None:
+            return each
+        return log_sum(log_or_nothing(jnp.asarray(self.permanent.matrix, each.dtype)) + each[..., None, :])
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        table, x = self.log_probs(z), jnp.asarray(x).astype(int)
+        shape = jnp.broadcast_shapes(table.shape[:-1], x.shape)
+        table, x = jnp.broadcast_to(table, (*shape, self.categories)), jnp.broadcast_to(x, shape)
+        return jnp.take_along_axis(table, x[..., None], axis=-1)[..., 0]
+
+    def equivalence(self, z: np.ndarray) -> np.ndarray:
+        return np.stack([np.sum(z == code, axis=-1) for code in range(self._answers)], axis=-1)
+
+    def _validated(self, values: np.ndarray) -> np.ndarray:
+        missing = np.isnan(values) if values.dtype.kind == "f" else False
+        return checked_integers(np.where(missing, -1, values), type(self).__name__, -1, self._answers - 1)
+
+    def spec(self) -> dict[str, Any]:
+        return super().spec() | {"mechanism": self.name, "of": self.mechanism.spec()}
