@@ -64,8 +64,8 @@ class SamplingDesign(Called):
         shapes = {name: np.shape(array) for name, array in given.items() if np.ndim(array) > 0}
         if len({*shapes.values()}) != 1 or len(size := max(shapes.values())) != 1:
             raise ValueError(f"a sampling design needs arrays with one entry for each record, got shapes {shapes}")
-        numbers = {"weights": (1.0, *NOT_NEGATIVE), "population": (np.inf, *ABOVE_0)}  # and defaults
-        for name, (default, *rule) in numbers.items():
+        numbers = {"weights": (1.0, NOT_NEGATIVE), "population": (np.inf, ABOVE_0)}  # and defaults
+        for name, (default, rule) in numbers.items():
             values = default if given[name] is None else values_of(given[name])
             object.__setattr__(self, name, np.array(np.broadcast_to(checked(name, values, *rule), size)))
         if not self.weights.any():
@@ -78,9 +78,7 @@ class SamplingDesign(Called):
             labels = _codes("clusters", self.clusters)
             clusters = _codes("clusters", labels * size[0] + strata)
             if not nest and clusters.max() > labels.max():
-                problem = (
-                    f"clusters cross strata: {labels.max() + 1} labels are {clusters.max() + 1} clusters in strata"
-                )
+                problem = f"clusters cross strata: {labels.max() + 1} labels are {clusters.max() + 1} in strata"
                 raise ValueError(f"{problem}; give nest=True if labels begin anew in each stratum")
             object.__setattr__(self, "clusters", clusters)
             self.check(*size)

@@ -84,7 +84,7 @@ def test_groups_with_counts_are_as_many_records():
 
 def test_labels_may_begin_anew_in_each_stratum():
     anew = CLUSTERS - np.array([0, 8, 20])[np.unique(STRATA, return_inverse=True)[1]]
-    with pytest.raises(ValueError, match="clusters cross strata: 12 labels are 30 clusters in strata; give nest"):
+    with pytest.raises(ValueError, match="clusters cross strata: 12 labels are 30 in strata; give nest"):
         SamplingDesign(strata=STRATA, clusters=anew)
     nested = SamplingDesign(strata=STRATA, clusters=anew, nest=True)
     plain = SamplingDesign(strata=STRATA, clusters=CLUSTERS)
@@ -112,7 +112,7 @@ def test_weights():
         ({"weights": ["a", "b"]}, "an array of strings"),
         ({"strata": ["a", None]}, "strata has no label in row 1"),
         ({"clusters": [1, np.nan]}, "clusters has no label in row 1"),
-        ({"strata": [0, 0, 1, 1], "clusters": [1, 2, 2, 3]}, "clusters cross strata: 3 labels are 4 clusters"),
+        ({"strata": [0, 0, 1, 1], "clusters": [1, 2, 2, 3]}, "clusters cross strata: 3 labels are 4 in strata"),
         ({"strata": [0, 0, 1], "clusters": [1, 2, 3]}, "merge strata, or give lonely='certainty' or 'average' or 'adj"),
         ({"strata": [0, 1], "clusters": [1, 2], "lonely": "average"}, "one sampled cluster"),
         ({"strata": [0, 0], "lonely": "fail"}, "lonely must be one of error, certainty, average, adjust"),
