@@ -67,7 +67,8 @@ class Release(Holding):
         an identifier of the person of each value (N,), from which it is counted, and which is not stored.
     missing : {"drop"}, optional
         "drop" to leave out missing values (None or NaN), whose number is then in ``about["missing"]``, together with
-        their persons and their parameters of the mechanism. Default: missing values raise a ValueError.
+        their persons and their parameters of the mechanism. Default: missing values raise a ValueError. If NaN is a
+        value of the mechanism, as of `Withheld`, nothing is left out.
     about : dict, optional
         Public facts about the release, which `save` stores as JSON, such as ``"sampler"``, the program that drew the
         values, ``"column"``, the name of their column, and ``"levels"``, the words for the codes 0, 1, ... Default:
@@ -138,7 +139,10 @@ class Release(Holding):
             values = codes_of(values, [*levels], int(ends_of(self.mechanism.support)[1]) + 1)
             about = about if values is self.values else about | {"levels": [*levels]}
         if missing or np.ndim(count):
+            if np.ma.is_masked(values) and missing:
+                values = values.astype(float).filled(np.nan)
             values, gaps = array_and_gaps(values)
+            gaps &= not self.mechanism.may_be_missing  # NaN is then a value
             counts = checked("count", count, *WHOLE_COUNTS) if np.ndim(count) else np.ones(len(values))
             if any(part is not None and len(part) != len(values) for part in (counts, persons)):
                 raise ValueError(f"count and persons must have one entry for each of the {len(values)} values")

@@ -123,12 +123,25 @@ class SamplingDesign(Called):
         return float(np.mean(self.normalised**2))
 
 
+def of_records(tree: Any, release: Any) -> Any:
+    """Arrays with an entry for each row of the data, such as a design, for the records of a release that left out
+    missing values or repeated rows; arrays of its records as they are.
+    """
+    if getattr(release, "rows", None) is None:
+        return tree
+    n, rows = len(release.row_counts), release.rows
+    return jax.tree.map(lambda leaf: leaf[rows] if len(leaf) == n and n != release.count else leaf, tree)
+
+
 def design_in(
-    sampling: SamplingDesign | None, domain: ArrayLike | None, size: int, counts: Array = None
+    sampling: SamplingDesign | None, domain: ArrayLike | None, size: int, counts: Array = None, release: Any = None
 ) -> SamplingDesign | None:
     """The design checked for data, with weights 0 outside a domain; None is one of equal weights, or none at all."""
     if sampling is None and domain is None:
         return None
+    if isinstance(sampling, SamplingDesign):
+        sampling = of_records(sampling, release)
+    domain = None if domain is None else of_records(np.asarray(domain), release)
     design = SamplingDesign(np.ones(size)) if sampling is None else sampling
     if not isinstance(design, SamplingDesign):
         raise TypeError(f"sampling must be a SamplingDesign, got {type(sampling).__name__}")

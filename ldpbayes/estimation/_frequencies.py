@@ -155,8 +155,10 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
     if isinstance(data, Sketch) and data.law_shape and not grouped:
         one = "make one sketch for each group, without by=, or give their sampling design"
         raise ValueError(f"the sketch holds {data.law_shape[0]} groups; {one}")
-    by = np.arange(data.count) if grouped and isinstance(data, Release) else None
-    sketch: Any = data.sketch(expand=False, by=by) if isinstance(data, Release) else data
+    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) and not grouped else data
+    if isinstance(sketch, Release):
+        by_record = CountSketch.of(sketch.values, sketch.mechanism, np.arange(sketch.count))
+        sketch = dataclasses.replace(by_record, added=sketch.promises)
     sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
     if isinstance(sketch.mechanism, MatrixProtocol):
         sketch = sketch if grouped else _of_one_matrix(sketch)
@@ -200,7 +202,7 @@ def _surveyed(
         raise ValueError(f"sampling and domain are for at most {DENSE_CATEGORIES} categories")
     counts = np.bincount(sketch.groups, sketch.weights, sketch.law_shape[0])
     refuse(counts == 0, "{} groups of the sketch have no records", None, "is {}")
-    design: Any = design_in(sampling, domain, len(counts), counts)
+    design: Any = design_in(sampling, domain, len(counts), counts, data)
     nodes = jax.tree.map(lambda leaf: leaf[sketch.groups], design)
     return dataclasses.replace(sketch, groups=None, num_groups=None), nodes
 

@@ -120,7 +120,7 @@ def m_estimate(
         raise TypeError(f"space must be a Box or a Ball, got {type(space).__name__}")
     with jax.enable_x64(True):
         problem = posed(loss, start, release, correction)
-        sampling = design_in(sampling, domain, len(problem.records.rows))
+        sampling = design_in(sampling, domain, len(problem.records.rows), release=release)
         first, space, units = _place(problem, space, start)
         mechanism = problem.records.mechanism
         estimator = Estimator(problem.loss, mechanism, correction, space, problem.everywhere, units)

@@ -350,7 +350,8 @@ def estimate_density(
     if isinstance(data, Sketch) and not (sampling is None and domain is None):
         raise TypeError("sampling and domain need the release itself, because a sketch has no single records")
     family = SmoothFamily.of(data.mechanism, lower, upper, knots)
-    fit, _ = family.fit(data, outside, design_in(sampling, domain, data.count if isinstance(data, Release) else 0))
+    design = design_in(sampling, domain, data.count if isinstance(data, Release) else 0, release=data)
+    fit, _ = family.fit(data, outside, design)
     warn_of_repeats(data.promises)
     with jax.enable_x64(True):
         law = family.law(jnp.asarray(fit.coefficients))

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import ExpandedSketch, Release, SamplingDesign, Sketch
+from ldpbayes.data.sampling import of_records
 from ldpbayes.inference._predict import generator, log_likelihoods, released, replicates
 from ldpbayes.inference._weights import checked_design, corrected
 from ldpbayes.inference.approximations import surrogate_of
@@ -21,7 +22,7 @@ from ldpbayes.inference.approximations.polynomial import Expansion
 from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning, sample
 from ldpbayes.inference.chains import Sampler, largest_depth, some_draws
 from ldpbayes.inference.compiled_programs import trace
-from ldpbayes.inference.density import Density
+from ldpbayes.inference.density import Density, leaves
 from ldpbayes.inference.model import check_call
 from ldpbayes.inference.problem import UNKNOWN_PRIVACY, problem_of, promised_at
 from ldpbayes.inference.result import ConvergenceWarning, convergence_problems, helpful_options, inference_data
@@ -154,10 +155,12 @@ def fit(
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     check_call(model, args, kwargs, inspect.signature(fit).parameters)
     design = None if weights is None else checked_design(weights, expand=expand, log_likelihood=log_likelihood)
-    together, expand = (same_people, different_people), expand if design is None else False
-    problem = problem_of(
-        model, args, kwargs, expand, dims, coords, *together, None if design is None else design.normalised
-    )
+    people, numbers = (same_people, different_people), None
+    if design is not None:
+        first = next((part for part in leaves((args, kwargs)) if isinstance(part, Release)), None)
+        design, expand = of_records(design, first), False
+        numbers = design.normalised
+    problem = problem_of(model, args, kwargs, expand, dims, coords, *people, numbers)
     density = problem.density
     with jax.enable_x64(True):
         requested: dict[str, Callable] = {"posterior_predictive": replicates} if posterior_predictive else {}

@@ -369,3 +369,18 @@ def test_intervals_of_densities_cover():
         fit = estimate_density(ldp.Release(values, mechanism), sampling=design, functionals=functionals)
         results.append((fit.params, fit.standard_error))
     check_coverage(results, truth, surveys, np.array([0.95, 0.93, 0.93, 0.93]))
+
+
+def test_designs_have_the_rows_of_data_with_gaps_or_of_the_records():
+    forced = ldp.mechanisms.ForcedResponse([1 / 6, 1 / 6])
+    gapped = ldp.Release([0, None, 1, 1], forced, missing="drop")
+    whole = ldp.Release([0, 1, 1], forced)
+    expected = frequencies(whole, sampling=SamplingDesign([1.0, 3.0, 4.0]), domain=[True, True, False])
+    for weights, domain in (([1.0, 2.0, 3.0, 4.0], [True, True, True, False]), ([1.0, 3.0, 4.0], [True, True, False])):
+        found = frequencies(gapped, sampling=SamplingDesign(weights), domain=domain)
+        np.testing.assert_allclose(found.covariance, expected.covariance)
+    totals = ldp.Release([0, 1], forced, count=[20, 80])
+    simple = frequencies(totals, sampling=SamplingDesign([1.0, 1.0]))
+    np.testing.assert_allclose(simple.standard_error**2 * 99 / 100, frequencies(totals).standard_error ** 2)
+    with pytest.raises(ValueError, match="has 2 entries, but the data have 3"):
+        frequencies(gapped, sampling=SamplingDesign([1.0, 2.0]))

@@ -159,3 +159,11 @@ def test_intervals_cover_the_share_of_complex_surveys():
     probability = 2 * stats.t.cdf(stats.norm.ppf(0.975), 24) - 1
     low, high = stats.binom.interval(0.99, 500, probability)
     assert low <= covered <= high, covered
+
+
+def test_weights_have_the_rows_of_data_with_gaps():
+    forced = ldp.mechanisms.ForcedResponse([1 / 6, 1 / 6])
+    gapped = ldp.Release([0, None, 1, 1], forced, missing="drop")
+    found = ldp.fit(ldp.models.warner(), gapped, weights=[1.0, 2.0, 3.0, 4.0], progress_bar=False)
+    whole = ldp.fit(ldp.models.warner(), ldp.Release([0, 1, 1], forced), weights=[1.0, 3.0, 4.0], progress_bar=False)
+    np.testing.assert_array_equal(draws_of(found, "theta"), draws_of(whole, "theta"))

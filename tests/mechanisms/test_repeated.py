@@ -110,3 +110,10 @@ def test_file_spec_and_compiled_functions(tmp_path):
 def test_bad_input_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_values_that_nan_stands_for_are_not_left_out():
+    rows = [[0, np.nan, 1], [1, 1, 1]]
+    assert ldp.Release(rows, PANELS["independent"], missing="drop").count == 2
+    masked = ldp.Release(np.ma.masked_array([1, 0, 1], [0, 1, 0]), Crosswise(0.2), missing="drop")
+    assert masked.values.tolist() == [1, 1] and masked.about == {"missing": "1 of 3 values, left out"}
