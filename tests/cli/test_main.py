@@ -386,7 +386,7 @@ def test_a_file_that_is_no_release_is_refused(contents, message, tmp_path, capsy
 def test_an_unknown_model_is_refused(answers, capsys):
     code, err = refused(capsys, "fit", answers, "--model", "warnr")
     assert code == 2
-    assert "no model 'warnr' (did you mean warner?); --model must be one of clipped_counts" in err
+    assert "no model 'warnr' (did you mean warner?); --model must be one of always_no" in err
 
 
 @pytest.mark.parametrize(
