@@ -369,11 +369,18 @@ def sandwich(
     curvature: Array, scores: Array, free: Array, *, spent: int, sampling: SamplingDesign | None = None
 ) -> jax.Array:
     """Covariance (p, p) of an M-estimate ([Huber67]; [LCQ] Theorem 5.3); NaN on the boundary. The `curvature` is the
-    derivative of the mean of the `scores` (N, p); `spent` are degrees of freedom, at least p, of independent people.
+    derivative of the mean of the `scores` (N, p); `spent` are degrees of freedom, at least p. Those beyond p, of what
+    was projected out, are missed by the variance between clusters, too.
     """
     count, p = scores.shape
     centred = scores - jnp.mean(scores, axis=0)
-    spread = centred.T @ centred / (count - spent) if sampling is None else sampling.covariance(scores) / count
+    if sampling is None:
+        spread = centred.T @ centred / (count - spent)
+    else:
+        clusters = count if sampling.clusters is None else jnp.max(sampling.clusters) + 1
+        freedom = clusters - jnp.max(sampling.strata) - 1.0
+        left = jnp.where(freedom > spent - p, freedom - (spent - p), jnp.nan)
+        spread = sampling.covariance(scores) / count * freedom / left
     both = free[:, None] & free
     inverse = jnp.linalg.inv(jnp.where(both, curvature, jnp.eye(p)))
     spread = jnp.where(both, spread, 0.0)

@@ -225,7 +225,7 @@ def test_a_design_of_independent_people_changes_only_the_degrees_of_freedom():
     simple = ldp.m_estimate(ldp.losses.squared(), release, sampling=SamplingDesign(np.full(600, 2.0)))
     np.testing.assert_allclose(simple.params, plain.params, rtol=1e-8)
     spent = 3 * 3 + 2  # parameters of three criteria, and two functions of mean zero
-    np.testing.assert_allclose(simple.covariance, plain.covariance * (600 - spent) / 599, rtol=1e-6)
+    np.testing.assert_allclose(simple.covariance, plain.covariance * (600 - spent) / (599 - (spent - 3)), rtol=1e-6)
 
 
 def test_results_of_designs_are_not_bootstrapped_or_updated():
