@@ -104,6 +104,10 @@ class Repeated(Categories):
         table, x = jnp.broadcast_to(table, (*shape, self.categories)), jnp.broadcast_to(x, shape)
         return jnp.take_along_axis(table, x[..., None], axis=-1)[..., 0]
 
+    def possible_values(self, most: int) -> np.ndarray | None:
+        m = self._answers
+        return np.array([*np.ndindex((m,) * self.times)]) if m**self.times <= most else None
+
     def equivalence(self, z: np.ndarray) -> np.ndarray:
         return np.stack([np.sum(z == code, axis=-1) for code in range(self._answers)], axis=-1)
 

@@ -84,6 +84,16 @@ def test_the_guarantee_of_many_answers_is_composed_or_that_of_the_permanent_step
     assert few == sorted(few) and few[0] < few[2] < np.log(9)
 
 
+def test_a_plan_knows_what_more_answers_tell():
+    """The information of rows of answers about a share, by the sum over all rows."""
+    panel = PANELS["binary"]
+    rows, laws = enumerated(panel)
+    laws = laws[(rows >= 0).all(axis=1)]
+    variance = 1 / np.sum((laws[:, 1] - laws[:, 0]) ** 2 / (laws @ [0.7, 0.3]))
+    planned = ldp.studies.design(dist.Bernoulli, {"probs": 0.3}, panel).standard_errors(100)
+    assert planned["Repeated"][0] == pytest.approx(np.sqrt(variance / 100), rel=1e-9)
+
+
 def test_file_spec_and_compiled_functions(tmp_path):
     panel = PANELS["permanent"]
     release = ldp.Release([[0, 1, np.nan], [2, 2, 2]], panel)
