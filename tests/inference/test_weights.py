@@ -93,6 +93,7 @@ def test_whole_weights_are_those_of_repeated_records_before_the_spread_is_correc
     assert moments(weighted)[0] == pytest.approx(moments(repeated)[0], abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_regression_with_an_exact_reference_and_deterministic_sites():
     """Chains of four parameters: normal records with noise, whose pseudo-posterior is normal but for its variance."""
     rng = np.random.default_rng(7)

@@ -37,7 +37,9 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize(
+    "name", ["normal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gamma", "lognormal"))]
+)
 def test_likelihood_of_numbers_against_quadrature(name):
     base, law = LAWS[name]
     z = np.array([0.3, 1.0, 5.0, 40.0])
@@ -79,6 +81,7 @@ def test_the_guarantee_is_that_of_the_logarithms_and_the_file_is_read_again(tmp_
     assert ldp.Release.load(tmp_path / "z.npz").mechanism == MECHANISM == mechanism_from_spec(MECHANISM.spec())
 
 
+@pytest.mark.slow
 def test_factors_that_differ_by_record_and_parameters_of_a_compiled_function():
     sd, z = np.array([0.3, 0.5, 0.9]), np.array([0.4, 3.0, 70.0])
     several = MultiplicativeScrambling(1.2, sd, 1.0, 50.0)
