@@ -93,8 +93,8 @@ def fit(
         Survey weights of the N records, or also their strata and clusters: for a pseudo-posterior, in which weights of
         mean 1 multiply the log-likelihoods of the records. The draws then get the spread that follows from the sampling
         design ([WS]), which the attribute ``pseudo_posterior`` of the result describes. Each observed site must have N
-        records (no sketch). Raises ValueError together with `expand` or `log_likelihood`, or if the weighted records
-        and the prior do not identify all parameters.
+        records (no sketch). Raises ValueError together with `expand` or `log_likelihood`, for a design with population
+        sizes or too few clusters, or if the weighted records and the prior do not identify all parameters.
 
     Returns
     -------

@@ -16,6 +16,7 @@ from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, given, sample_sites
 
 LEAST_PRECISION = 1e-10  # of scaled precisions: below it a parameter is not identified by the weighted records
+LEAST_RANKED = 1e-8  # eigenvalue, where the precision of the posterior is 1, from which on it is not rounding error
 CORRECTION = (
     "Pseudo-posterior: each record's log-likelihood is multiplied by its weight (mean 1). Draws are moved linearly, "
     "without constraints, so that their covariance is A⁻¹ (J + P) A⁻¹, where A and P are the curvatures of posterior "
@@ -29,6 +30,11 @@ def checked_design(weights: Any, **others: Any) -> SamplingDesign:
         if value is not None and value is not False:
             raise ValueError(f"{name} cannot be given together with weights")
     design = weights if isinstance(weights, SamplingDesign) else SamplingDesign(weights)
+    if np.isfinite(design.population).any():
+        raise ValueError(
+            "fit takes no population sizes: its parameters are those of a law of records, not of a finite population, "
+            "and the noise of mechanisms remains if all people were asked. Leave population out of the design"
+        )
     design.check(len(design.weights))
     return design
 
@@ -61,8 +67,8 @@ def corrected(draws: Draws, density: Density, design: SamplingDesign) -> tuple[D
         return jax.jacfwd(log_terms)(parameters), information, precision
 
     scores, information, precision = program_of("curvatures", curvatures, centre)(centre)
-    prior = precision - information
-    spread = np.asarray(design.covariance(np.asarray(scores))) + prior
+    prior, variance = precision - information, np.asarray(design.covariance(np.asarray(scores)))
+    spread = variance + prior
     units = 1 / np.sqrt(np.abs(np.diagonal(precision)))
     for matrix in (precision, spread):
         if not np.linalg.eigvalsh(matrix * np.outer(units, units))[0] > LEAST_PRECISION:
@@ -72,6 +78,16 @@ def corrected(draws: Draws, density: Density, design: SamplingDesign) -> tuple[D
             )
     inverse = np.linalg.inv(precision)
     before, after = np.linalg.cholesky(inverse), np.linalg.cholesky(inverse @ spread @ inverse)
+    # Of few clusters, J is 0 in directions that the records do inform: draws would have hardly any spread there.
+    found, needed = (
+        np.linalg.matrix_rank(before.T @ part @ before, LEAST_RANKED, hermitian=True)
+        for part in (variance, information)
+    )
+    if found < needed:
+        raise ValueError(
+            f"the sampling design has {design.degrees_of_freedom} degrees of freedom (clusters less strata), and shows "
+            f"the variance of {found} of the {needed} parameters that the records inform. Use fewer parameters"
+        )
     moved = centre + np.linalg.solve(before, (rows - centre).T).T @ after.T
     positions = jax.vmap(unravel)(jnp.asarray(moved))
     samples = program_of("constrained draws", jax.vmap(density.constrained), positions)(positions)

@@ -4,6 +4,8 @@ The references are closed forms of a share under randomized response, in logits,
 """
 
 import json
+import os
+import pathlib
 
 import jax
 import numpy as np
@@ -134,6 +136,41 @@ def test_what_a_pseudo_posterior_has_not_is_refused():
         ldp.fit(model, release, weights=-design.weights)
     with pytest.raises(ValueError, match="one sampled cluster"):
         ldp.fit(model, release, weights=SamplingDesign(strata=np.arange(len(z)) > 0))
+    # in a census, the finite population correction would leave no spread, but answers have the mechanism's noise
+    with pytest.raises(ValueError, match="fit takes no population sizes"):
+        ldp.fit(model, release, weights=SamplingDesign(np.ones(len(z)), population=len(z)))
+
+
+def test_fewer_degrees_of_freedom_than_parameters_are_refused():
+    """Of two clusters J has rank 1: the draws of two slopes would lie on a line, up to the curvature of the prior."""
+    x = np.random.default_rng(10).normal(size=(60, 2))
+    release = ldp.Release(x.sum(axis=1), ldp.GaussianMechanism.from_standard_deviation(0.5, -50.0, 50.0))
+
+    def model(release, x):
+        slopes = numpyro.sample("slopes", dist.Normal(0.0, 30.0).expand([2]).to_event(1))
+        unused = numpyro.sample("unused", dist.Normal())  # a parameter that no record informs keeps its prior
+        numpyro.deterministic("twice", 2 * unused)
+        ldp.observe("y", dist.Normal(x @ slopes, 1.0), release)
+
+    two, three = (SamplingDesign(clusters=np.arange(60) % count) for count in (2, 3))
+    with pytest.raises(ValueError, match=r"1 degrees of freedom .* variance of 1 of the 2 parameters"):
+        ldp.fit(model, release, x, weights=two, progress_bar=False)
+    enough = ldp.fit(model, release, x, weights=three, progress_bar=False)
+    assert draws_of(enough, "unused").std() == pytest.approx(1, rel=0.06)  # 5 errors of 4,000 draws
+
+
+@pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with tables")
+def test_a_complex_survey_has_the_share_and_the_error_of_weighted_totals():
+    path = pathlib.Path(os.environ["LDPBAYES_DATA"]).parent / "cases" / "complex_survey.csv"
+    if not path.exists():
+        pytest.skip(f"there is no {path}")
+    table = np.genfromtxt(path, delimiter=",", names=True)
+    design = SamplingDesign(table["weight"], strata=table["stratum"], clusters=table["cluster"])
+    release = ldp.Release(table["z"].astype(int), ldp.RandomizedResponse(epsilon=np.log(3)))
+    posterior = ldp.fit(ldp.models.warner(), release, weights=design, progress_bar=False)
+    theta = draws_of(posterior, "theta")
+    assert theta.mean() == pytest.approx(0.32625, abs=0.003)  # linearised .03258; the prior and logits shift by .001
+    assert theta.std() == pytest.approx(0.03258, rel=0.05)
 
 
 @pytest.mark.slow
