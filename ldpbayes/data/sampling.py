@@ -34,7 +34,7 @@ class SamplingDesign(Called):
         stratum, and each record is a cluster.
     population : float or array_like (N,), optional
         Number of clusters (of people, without ``clusters``) in the population of the record's stratum, if the finite
-        population correction is wanted.
+        population correction is wanted: only for the unbiased `frequencies`, and for records without noise.
     lonely : str
         What a stratum adds to the variance if one of its several clusters was sampled, as with ``survey.lonely.psu`` in
         the R package survey ([Lumley]): ``error`` (default; ``fail`` in R) is a ValueError, ``certainty`` nothing,
@@ -89,14 +89,22 @@ class SamplingDesign(Called):
         """
         if size != len(self.weights):
             raise ValueError(f"the sampling design has {len(self.weights)} entries, but the data have {size}")
-        rows = slice(None) if self.clusters is None else np.unique(self.clusters, return_index=True)[1]
-        ones = np.ones(size) if counts is None or self.clusters is not None else counts
-        sampled = np.bincount(self.strata[rows], ones[rows])[self.strata]
+        sampled = self._sampled(counts)
         refuse(sampled > self.population, "{} records are of strata with more clusters than their population", sampled)
         alone = (sampled == 1) & (self.population > 1)
         if self.lonely == "error" or alone.all():
             ways = f"merge strata, or give lonely={' or '.join(map(repr, LONELY[1:]))}"
             refuse(alone, f"{{}} records are of strata with one sampled cluster: {ways}", self.strata)
+
+    def _sampled(self, counts: Array = None) -> np.ndarray:
+        """Number of sampled clusters (of records, without clusters) in the stratum of each entry."""
+        rows = slice(None) if self.clusters is None else np.unique(self.clusters, return_index=True)[1]
+        ones = np.ones(len(self.weights)) if counts is None or self.clusters is not None else counts
+        return np.bincount(self.strata[rows], ones[rows])[self.strata]
+
+    def fractions(self, counts: Array = None) -> np.ndarray:
+        """Return the sampled fraction n_h/N_h of the stratum of each entry (N,), 0 without a finite population."""
+        return self._sampled(counts) / self.population
 
     def covariance(self, scores: Array, counts: Array = None) -> jax.Array:
         """Return the covariance matrix (p, p) of the sum of scores (N, p), by Taylor linearisation ([Binder]).
@@ -151,6 +159,12 @@ def design_in(
         allowed = f"an array of {size} bools, some of them True for positive weights"
         raise ArgumentError("domain", allowed, f"{inside.dtype}, shape {inside.shape}")
     return dataclasses.replace(design, weights=design.weights * inside)
+
+
+def refuse_population(design: SamplingDesign | None, what: str) -> None:
+    """ValueError for a finite population: its correction is for sampling, and would also be made for the noise."""
+    if design is not None and np.isfinite(design.population).any():
+        raise ValueError(f"{what} cannot have population=: the finite population correction would remove noise, too")
 
 
 @jax.jit

@@ -20,7 +20,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
-from ldpbayes.data.sampling import SamplingDesign, design_in
+from ldpbayes.data.sampling import SamplingDesign, design_in, refuse_population
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
 from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, RandomizedResponse, TransitionMatrix
@@ -109,8 +109,9 @@ def frequencies(
         table = frequencies(release, method, max_iterations=max_iterations, **options)
         promises = tuple(promise for part in data for promise in part.promises)
         return dataclasses.replace(table, _promises=promises, _cells=cells)
+    one: Any = data
     simple = sampling is None and domain is None
-    sketch, design = (_exact_counts(data), None) if simple else _surveyed(data, sampling, domain)
+    sketch, design = (_exact_counts(one), None) if simple else _surveyed(one, sampling, domain)
     warn_of_repeats(sketch.promises)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
@@ -129,7 +130,9 @@ def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
     independently, given the truth.
     """
     kinds, of_releases = (MatrixProtocol, RandomizedResponse), [part for part in releases if isinstance(part, Release)]
-    fit = [part for part in of_releases if isinstance(part.mechanism, kinds) and not part.mechanism.batch_shape]
+    fit: list[Any] = [
+        part for part in of_releases if isinstance(part.mechanism, kinds) and not part.mechanism.batch_shape
+    ]
     if not fit or len(fit) < len(releases) or {part.count for part in fit if part.values is not None} != {fit[0].count}:
         wanted = "releases of codes of equally many people, with values and one design or budget for all"
         raise TypeError(f"data must be {wanted}; got {[*releases]}")
@@ -179,7 +182,7 @@ class _SeveralDesigns(TransitionMatrix):
 def _of_one_matrix(sketch: CountSketch) -> CountSketch:
     """With one matrix: the design of a record, drawn with the share of its records, and the value are one output."""
     matrices = np.asarray(sketch.mechanism.matrix)
-    promises, designs = sketch.promises, [1]
+    promises, number = sketch.promises, 1
     if matrices.ndim == 2:
         nodes, matrix = sketch.nodes, matrices
     else:
@@ -187,8 +190,8 @@ def _of_one_matrix(sketch: CountSketch) -> CountSketch:
         designs, of = np.unique(matrices, axis=0, return_inverse=True)
         shares = np.bincount(of.ravel(), sketch.weights) / np.sum(sketch.weights)
         matrix = np.concatenate(shares[:, None, None] * designs, axis=1)
-        nodes = of.ravel() * designs.shape[2] + sketch.nodes
-    return CountSketch(_SeveralDesigns(matrix, len(designs)), nodes, sketch.weights, added=promises)
+        nodes, number = of.ravel() * designs.shape[2] + sketch.nodes, len(designs)
+    return CountSketch(_SeveralDesigns(matrix, number), nodes, sketch.weights, added=promises)
 
 
 def _surveyed(
@@ -401,6 +404,9 @@ def _weighted(sketch: CountSketch, method: str, design: SamplingDesign) -> Frequ
     share = design.weights / (counts @ design.weights)
     estimate = (counts * share) @ terms
     covariance = np.asarray(design.covariance(share[:, None] * (terms - estimate), counts))
+    # The correction for a finite population is not one of the noise, of which e eᵀ − diag e is the expected covariance.
+    noisy = counts * share**2 * design.fractions(counts)
+    covariance = covariance + (terms.T * noisy) @ terms - np.diag(noisy @ terms)
     return FrequencyEstimate(method, sketch.promises, estimate, np.sqrt(np.diagonal(covariance)), _matrix=covariance)
 
 
@@ -451,6 +457,7 @@ def _maximum_likelihood(
 ) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
     whole = sketch
+    refuse_population(design, "method 'mle'")
     if design is not None:  # a value outside the domain may be impossible under the frequencies in the domain
         whole = _of_one_matrix(sketch) if isinstance(sketch.mechanism, MatrixProtocol) else sketch
         inside = np.flatnonzero(design.weights)
@@ -469,7 +476,10 @@ def _maximum_likelihood(
     if not converged:
         below = f"the log-likelihood may be {gap:.3g} nats below its maximum, the tolerance is {tolerance:.3g}"
         warn(f"maximum likelihood has not converged in {max_iterations} iterations: {below}", RuntimeWarning)
-    error, covariance = (None, None) if information is None else _errors(theta, count, information(theta))
+    error: Any = None
+    covariance: Any = None
+    if information is not None:
+        error, covariance = _errors(theta, count, information(theta))
     if design is not None:
         share = design.weights / (whole.weights @ design.weights)
         scores = jnp.where(share[:, None] > 0, share[:, None] * (_slopes(whole, theta) - 1), 0.0)

@@ -16,8 +16,8 @@ from ldpbayes._core.pytrees import pytree, pytree_dataclass, static
 from ldpbayes._core.running import quick_jit
 from ldpbayes._core.types import Array, Key, PyTree
 from ldpbayes.data.release import Release, warn_of_repeats
-from ldpbayes.data.sampling import SamplingDesign, design_in
-from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, correction_from, settled_for
+from ldpbayes.data.sampling import SamplingDesign, design_in, refuse_population
+from ldpbayes.estimation._corrections import Correction, EvidenceCorrection, Naive, Oracle, correction_from, settled_for
 from ldpbayes.estimation._problem import PosedLoss, Records, check_finite, natural_units, posed, records_of
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning, names_of
 from ldpbayes.estimation.losses import Loss
@@ -121,6 +121,8 @@ def m_estimate(
     with jax.enable_x64(True):
         problem = posed(loss, start, release, correction)
         sampling = design_in(sampling, domain, len(problem.records.rows), release=release)
+        if not isinstance(correction, Oracle):
+            refuse_population(sampling, "records with noise")
         first, space, units = _place(problem, space, start)
         mechanism = problem.records.mechanism
         estimator = Estimator(problem.loss, mechanism, correction, space, problem.everywhere, units)

@@ -14,7 +14,7 @@ from ldpbayes._core.checks import at_least, ends_of, warn
 from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.data import Release, Sketch
 from ldpbayes.data.release import warn_of_repeats
-from ldpbayes.data.sampling import SamplingDesign, design_in
+from ldpbayes.data.sampling import SamplingDesign, design_in, refuse_population
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.laws.functionals import mean, names_of_values, quantile, sd
 from ldpbayes.likelihood import SmoothDensity, SmoothMass
@@ -351,6 +351,7 @@ def estimate_density(
         raise TypeError("sampling and domain need the release itself, because a sketch has no single records")
     family = SmoothFamily.of(data.mechanism, lower, upper, knots)
     design = design_in(sampling, domain, data.count if isinstance(data, Release) else 0, release=data)
+    refuse_population(design, "a density")
     fit, _ = family.fit(data, outside, design)
     warn_of_repeats(data.promises)
     with jax.enable_x64(True):

@@ -268,8 +268,8 @@ def design(
         points, weigh = _records(law_at, theta, count)
         of_records = _with_scores(lambda theta, index: law_at(theta, index).log_prob(points[index]), theta, count)
         record = _variances(_information([weigh] * count, *of_records), jacobian, "original records")
-    variances, record = design_effect * np.array(variances), design_effect * record
-    return SurveyDesign(names, guesses, dict(named), variances, record, design_effect)
+    of_all = design_effect * np.array(variances)
+    return SurveyDesign(names, guesses, dict(named), of_all, design_effect * record, design_effect)
 
 
 def _thinned(columns: Mapping[str, Any]) -> tuple[dict[str, jax.Array], int]:

@@ -64,7 +64,10 @@ def test_a_complex_survey_has_the_errors_of_samplics():
         np.testing.assert_allclose(part.standard_error[1], 0.06776690678094607, rtol=1e-8)
     population = 20 / np.array([0.1, 0.2, 0.4])[table["stratum"].astype(int)]
     finite = frequencies(release, sampling=SamplingDesign(table["weight"], **columns, population=population))
-    np.testing.assert_allclose(finite.standard_error[1], 0.025777916650538413, rtol=1e-8)
+    # samplics takes the answers as exact: the correction must not be one of the noise, (e² − e) w² times the fraction
+    terms, weights = (table["z"] - 0.25) / 0.5, table["weight"] / table["weight"].sum()
+    noise = np.sum(20 / population * weights**2 * (terms**2 - terms))
+    np.testing.assert_allclose(finite.standard_error[1], np.sqrt(0.025777916650538413**2 + noise), rtol=1e-8)
 
 
 def mechanisms():
@@ -306,8 +309,7 @@ class Population:
         people = np.concatenate([self.rng.choice(60, 15, replace=False) for _ in range(60)])
         strata = self.strata[clusters]
         weights = self.clusters[strata] / 20 * 60 / 15
-        population = self.clusters[strata].astype(float)
-        return (clusters, people), SamplingDesign(weights, strata=strata, clusters=clusters, population=population)
+        return (clusters, people), SamplingDesign(weights, strata=strata, clusters=clusters)
 
 
 def check_coverage(results, truth, surveys, probability=0.95):
@@ -384,3 +386,25 @@ def test_designs_have_the_rows_of_data_with_gaps_or_of_the_records():
     np.testing.assert_allclose(simple.standard_error**2 * 99 / 100, frequencies(totals).standard_error ** 2)
     with pytest.raises(ValueError, match="has 2 entries, but the data have 3"):
         frequencies(gapped, sampling=SamplingDesign([1.0, 2.0]))
+
+
+def test_a_census_keeps_the_noise_of_its_answers():
+    """All 2,000 people of two strata: p (1 − p)/(2 p − 1)² Σ w² is left, for 40 draws of the answers (5 errors)."""
+    truth, strata = np.arange(2000) % 3 == 0, np.arange(2000) // 1500
+    weights = np.where(strata, 3.0, 1.0)
+    design = SamplingDesign(weights, strata=strata, population=np.where(strata, 500.0, 1500.0))
+    exact, stated = 0.1875 / 0.25 * np.sum(weights**2) / np.sum(weights) ** 2, []
+    for seed in range(40):
+        z = np.where(np.random.default_rng([6, seed]).random(2000) < 0.75, truth, ~truth).astype(int)
+        stated.append(frequencies(ldp.Release(z, ldp.RandomizedResponse(truth=0.75)), sampling=design).covariance[1, 1])
+    assert abs(np.mean(stated) - exact) < 5 * np.std(stated) / 40**0.5 + 1e-12 * exact
+    whole = SamplingDesign(np.ones(600), population=900.0)
+    for estimate in (
+        lambda: frequencies(ldp.Release(z, ldp.RandomizedResponse(truth=0.75)), "mle", sampling=design),
+        lambda: estimate_density(NUMBER_RELEASE, sampling=whole),
+        lambda: ldp.m_estimate(
+            ldp.losses.squared(), noisy_rows(), sampling=SamplingDesign(np.ones(600), population=900)
+        ),
+    ):
+        with pytest.raises(ValueError, match="would remove noise, too"):
+            estimate()
