@@ -14,7 +14,6 @@ from jax.typing import ArrayLike
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Model, Params
 from ldpbayes.data import ExpandedSketch, Release, SamplingDesign, Sketch
-from ldpbayes.data.sampling import of_records
 from ldpbayes.inference._predict import generator, log_likelihoods, released, replicates
 from ldpbayes.inference._weights import checked_design, corrected
 from ldpbayes.inference.approximations import surrogate_of
@@ -22,7 +21,7 @@ from ldpbayes.inference.approximations.polynomial import Expansion
 from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning, sample
 from ldpbayes.inference.chains import Sampler, largest_depth, some_draws
 from ldpbayes.inference.compiled_programs import trace
-from ldpbayes.inference.density import Density, leaves
+from ldpbayes.inference.density import Density
 from ldpbayes.inference.model import check_call
 from ldpbayes.inference.problem import UNKNOWN_PRIVACY, problem_of, promised_at
 from ldpbayes.inference.result import ConvergenceWarning, convergence_problems, helpful_options, inference_data
@@ -93,8 +92,9 @@ def fit(
         Survey weights of the N records, or also their strata and clusters: for a pseudo-posterior, in which weights of
         mean 1 multiply the log-likelihoods of the records. The draws then get the spread that follows from the sampling
         design ([WS]), which the attribute ``pseudo_posterior`` of the result describes. Each observed site must have N
-        records (no sketch). Raises ValueError together with `expand` or `log_likelihood`, for a design with population
-        sizes or too few clusters, or if the weighted records and the prior do not identify all parameters.
+        records (no sketch); data with gaps have as many weights as rows. Raises ValueError together with `expand` or
+        `log_likelihood`, for population sizes or too few clusters, or if the weighted records and the prior do not identify
+        all parameters.
 
     Returns
     -------
@@ -155,12 +155,8 @@ def fit(
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")
     check_call(model, args, kwargs, inspect.signature(fit).parameters)
     design = None if weights is None else checked_design(weights, expand=expand, log_likelihood=log_likelihood)
-    people, numbers = (same_people, different_people), None
-    if design is not None:
-        first = next((part for part in leaves((args, kwargs)) if isinstance(part, Release)), None)
-        design, expand = of_records(design, first), False
-        numbers = design.normalised
-    problem = problem_of(model, args, kwargs, expand, dims, coords, *people, numbers)
+    expand = expand if design is None else False
+    problem = problem_of(model, args, kwargs, expand, dims, coords, same_people, different_people, design)
     density = problem.density
     with jax.enable_x64(True):
         requested: dict[str, Callable] = {"posterior_predictive": replicates} if posterior_predictive else {}
@@ -171,8 +167,8 @@ def fit(
         sampling = sampler.for_problem(problem, seed)
         draws = sample(surrogate_of(problem, sampling))
         pseudo: Params = {}
-        if design is not None:
-            draws, pseudo = corrected(draws, density, design)
+        if problem.sampling is not None:
+            draws, pseudo = corrected(draws, density, problem.sampling)
         narrow = _narrow_share(draws)
         groups = {"posterior": draws.samples, "sample_stats": draws.statistics}
         groups |= _data_groups(draws.density.whole or draws.density)

@@ -15,9 +15,10 @@ import numpyro
 from numpyro.primitives import Messenger
 
 from ldpbayes._core.checks import warn
-from ldpbayes._core.types import Array, Model, Params, PyTree
-from ldpbayes.data import NoisyTable, Release, ReleaseWarning, Sketch
+from ldpbayes._core.types import Model, Params, PyTree
+from ldpbayes.data import NoisyTable, Release, ReleaseWarning, SamplingDesign, Sketch
 from ldpbayes.data.release import warn_of_repeats
+from ldpbayes.data.sampling import of_records
 from ldpbayes.inference._handlers import privatize
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sites_of
 from ldpbayes.inference.model import is_plan, model_of, plans_of
@@ -44,6 +45,7 @@ class Problem:
     expand: Any = None  # whether a polynomial replaces the records, or the `Expansion` to use; None: if it saves time
     axes: tuple[Params, Params, Params] = ({}, {}, {})  # `labels` of the result
     attrs: Params = field(default_factory=dict)  # of the result: the promises, and what predictions need
+    sampling: SamplingDesign | None = None  # of the records, whose weights the density has
     fewer: Params = field(default_factory=dict)  # what stands in place of all records, if their rows are fewer here
 
     expansion = property(lambda self: None if self.expand in (None, True, False) else self.expand)
@@ -63,15 +65,17 @@ def problem_of(
     coords: Mapping[str, Any] | None,
     same_people: bool = False,
     different_people: bool = False,
-    weights: Array = None,
+    sampling: SamplingDesign | None = None,
 ) -> Problem:
-    """The problem of a model with a user's arguments, and perhaps weights of records (mean 1). Warns of doubts about
-    releases.
+    """The problem of a model with a user's arguments, and perhaps a sampling design of the records or of the rows of
+    the data. Warns of doubts about releases.
     """
     args, kwargs, entries = model_of(model).prepare(args, kwargs)
+    if sampling is not None:
+        sampling = of_records(sampling, next((p for p in leaves((args, kwargs)) if isinstance(p, Release)), None))
     plans = {"releases": json.dumps(plans_of(model, args, kwargs))}
     model = model_of(model).tuned(*args, **kwargs)
-    density = density_of(model, args, kwargs, weights)
+    density = density_of(model, args, kwargs, None if sampling is None else sampling.normalised)
     if any(map(is_plan, density.data)):
         raise ValueError("fit needs released values; a release with only a count is for simulation (Predictive)")
     with jax.enable_x64(True):
@@ -94,7 +98,7 @@ def problem_of(
     of_tables = [site.fixed for site in sites.values() if isinstance(site.release, NoisyTable)]
     if of_tables:
         attrs["uncertainty"] = UNCERTAINTY[all(of_tables)]
-    return dataclasses.replace(problem, axes=axes, attrs=attrs)
+    return dataclasses.replace(problem, axes=axes, attrs=attrs, sampling=sampling)
 
 
 def promises_in(

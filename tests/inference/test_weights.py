@@ -205,3 +205,17 @@ def test_weights_have_the_rows_of_data_with_gaps():
     found = ldp.fit(ldp.models.warner(), gapped, weights=[1.0, 2.0, 3.0, 4.0], progress_bar=False)
     whole = ldp.fit(ldp.models.warner(), ldp.Release([0, 1, 1], forced), weights=[1.0, 3.0, 4.0], progress_bar=False)
     np.testing.assert_array_equal(draws_of(found, "theta"), draws_of(whole, "theta"))
+
+
+def test_weights_of_a_formula_have_the_rows_of_its_frame():
+    rng = np.random.default_rng(11)
+    frame = {"x": np.where(rng.random(80) < 0.1, np.nan, rng.normal(size=80)), "w": rng.uniform(1, 3, 80)}
+    answers = np.where(rng.random(80) < 0.1, np.nan, rng.integers(0, 2, 80))
+    kept = ~np.isnan(frame["x"]) & ~np.isnan(answers)
+    parts = [(frame, answers, "drop"), ({name: column[kept] for name, column in frame.items()}, answers[kept], None)]
+    draws = []
+    for data, values, missing in parts:
+        model = ldp.models.regression("y ~ x", family="bernoulli", missing=missing)
+        release = ldp.Release(values, ldp.RandomizedResponse(truth=0.75), missing=missing)
+        draws.append(draws_of(ldp.fit(model, data, release, weights=data["w"], progress_bar=False), "coefficients"))
+    np.testing.assert_allclose(*draws, rtol=1e-9)
