@@ -93,8 +93,8 @@ def fit(
         mean 1 multiply the log-likelihoods of the records. The draws then get the spread that follows from the sampling
         design ([WS]), which the attribute ``pseudo_posterior`` of the result describes. Each observed site must have N
         records (no sketch); data with gaps have as many weights as rows. Raises ValueError together with `expand` or
-        `log_likelihood`, for population sizes or too few clusters, or if the weighted records and the prior do not identify
-        all parameters.
+        `log_likelihood`, for population sizes or too few clusters, or if the weighted records and the prior do not
+        identify all parameters.
 
     Returns
     -------
