@@ -76,6 +76,7 @@ def test_intervals_of_an_odds_ratio_cover_it():
     assert low <= held <= high, held
 
 
+@pytest.mark.slow
 def test_transform_serves_other_estimates():
     release = ldp.Release([-3, -1, 1, 2, 2, 3, 4, 8] * 9, ldp.LaplaceMechanism(epsilon=1.0, lower=0, upper=4))
     mean = ldp.m_estimate(ldp.losses.squared(features=()), release, "sl")

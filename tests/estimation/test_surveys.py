@@ -222,6 +222,7 @@ def noisy_rows(key=0):
     return ldp.Release(np.asarray(mechanism.randomize(jax.random.key(key), rows)), mechanism)
 
 
+@pytest.mark.slow
 def test_a_design_of_independent_people_changes_only_the_degrees_of_freedom():
     release = noisy_rows()
     plain = ldp.m_estimate(ldp.losses.squared(), release)
@@ -254,6 +255,7 @@ def density(design):
     return estimate_density(NUMBER_RELEASE, knots=12, sampling=design)
 
 
+@pytest.mark.slow
 def test_the_mean_of_a_density_is_nearly_a_ratio_with_linearised_errors():
     """The noise is small: the mean of the law is that of the released numbers, and the penalty has little say."""
     estimate, covariance = ratio(np.asarray(NUMBER_RELEASE.values)[:, None])
@@ -263,6 +265,7 @@ def test_the_mean_of_a_density_is_nearly_a_ratio_with_linearised_errors():
     assert result.standard_error[0] > 1.5 * density(None).standard_error[0]
 
 
+@pytest.mark.slow
 def test_a_density_of_independent_people_is_that_without_a_design():
     plain, simple = density(None), density(SamplingDesign(np.full(600, 3.0)))
     np.testing.assert_allclose(simple.params, plain.params, rtol=1e-8)

@@ -86,6 +86,7 @@ def test_equal_weights_change_nothing_but_by_the_sampling_error_of_the_scores():
     assert equal.std() == pytest.approx(plain.std(), rel=0.02)
 
 
+@pytest.mark.slow
 def test_whole_weights_are_those_of_repeated_records_before_the_spread_is_corrected():
     z, _ = survey(np.random.default_rng(5))
     times = np.random.default_rng(6).integers(1, 4, len(z))
@@ -141,6 +142,7 @@ def test_what_a_pseudo_posterior_has_not_is_refused():
         ldp.fit(model, release, weights=SamplingDesign(np.ones(len(z)), population=len(z)))
 
 
+@pytest.mark.slow
 def test_fewer_degrees_of_freedom_than_parameters_are_refused():
     """Of two clusters J has rank 1: the draws of two slopes would lie on a line, up to the curvature of the prior."""
     x = np.random.default_rng(10).normal(size=(60, 2))
@@ -207,6 +209,7 @@ def test_weights_have_the_rows_of_data_with_gaps():
     np.testing.assert_array_equal(draws_of(found, "theta"), draws_of(whole, "theta"))
 
 
+@pytest.mark.slow
 def test_weights_of_a_formula_have_the_rows_of_its_frame():
     rng = np.random.default_rng(11)
     frame = {"x": np.where(rng.random(80) < 0.1, np.nan, rng.normal(size=80)), "w": rng.uniform(1, 3, 80)}

@@ -36,7 +36,9 @@ def enumerated(panel):
     return rows, np.array(products) @ kept.T
 
 
-@pytest.mark.parametrize("name", PANELS)
+@pytest.mark.parametrize(
+    "name", ["permanent", *(pytest.param(name, marks=pytest.mark.slow) for name in PANELS if name != "permanent")]
+)
 def test_density_likelihood_and_guarantee_are_those_of_all_rows(name):
     panel = PANELS[name]
     rows, laws = enumerated(panel)
@@ -50,6 +52,7 @@ def test_density_likelihood_and_guarantee_are_those_of_all_rows(name):
     np.testing.assert_allclose(panel.guarantee.delta(budgets), exact.delta(budgets), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_sketch_counts_answers_and_misses_nothing():
     panel = PANELS["permanent"]
     x = np.random.default_rng(1).integers(0, 3, 400)

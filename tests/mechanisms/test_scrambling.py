@@ -38,7 +38,7 @@ LAWS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["normal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gamma", "lognormal"))]
+    "name", ["lognormal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gamma", "normal"))]
 )
 def test_likelihood_of_numbers_against_quadrature(name):
     base, law = LAWS[name]
@@ -54,6 +54,7 @@ def test_likelihood_of_numbers_against_quadrature(name):
         assert found == pytest.approx(inside + ends, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_likelihood_of_whole_numbers_is_a_sum():
     z, x = np.array([0.5, 5.0, 60.0]), np.arange(200)
     terms = stats.poisson(6).pmf(x) * FACTOR.pdf(z[:, None] / np.clip(x, 1, 50)) / np.clip(x, 1, 50)
@@ -110,6 +111,7 @@ def test_bad_parameters_are_refused(arguments, message):
         MultiplicativeScrambling(**{"mean": 1.0, "sd": 0.5, "lower": 1.0, "upper": 50.0} | arguments)
 
 
+@pytest.mark.slow
 def test_the_logarithms_are_a_release_that_can_be_sketched():
     z = np.asarray(MECHANISM.randomize(jax.random.key(1), np.linspace(1, 40, 500)))
     logs = ldp.Release(np.asarray(MECHANISM.log_of(z)), MECHANISM.of_logs)

@@ -107,6 +107,7 @@ def moment_estimate(name, data):
     return share, (low - (1 - share) * 0.8) / share
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cheating_detection", "stochastic_lie_detector", "anchored_crosswise"])
 def test_posterior_means_are_near_the_published_estimators(name):
     """Flat priors: at 600 people the posterior mean is within a standard deviation, nearly always far less."""
