@@ -112,18 +112,21 @@ class Estimate:
 
         `function` of JAX takes the estimates (p,) and returns a number or a vector (m,), of which `names` are shown.
         Errors are to first order: they are too small where the function is steep or curved within a standard error.
-        Raises ValueError if the estimate has no covariance.
+        They are NaN for functions of parameters whose error is NaN. Raises ValueError if there is no covariance.
         """
         if self.covariance is None:
             raise ValueError("this estimate has no standard errors, which functions of it need")
         with jax.enable_x64(True):
             params = jnp.asarray(self.params, float)
-            values, slopes = (np.atleast_1d(f(params)) for f in (function, jax.jacfwd(function)))
-        slopes = slopes.reshape(values.size, len(self.params))
-        names = [f"f[{place}]" for place in range(values.size)] if names is None else [*names]
-        if values.ndim != 1 or len(names) != values.size:
-            raise ValueError(f"function must return a number or a vector, with a name each, got shape {values.shape}")
-        return TransformedEstimate(values, slopes @ self.covariance @ slopes.T, names, self.privacy)
+            result = function(params)
+            names = [f"f[{place}]" for place in range(np.size(result))] if names is None else [*names]
+            if np.ndim(result) > 1 or np.asarray(result).dtype.kind not in "iuf" or len(names) != np.size(result):
+                raise ValueError(f"function must return a number or a vector, with a name each, got {result!r}")
+            slopes = np.asarray(jax.jacfwd(function)(params)).reshape(len(names), -1)
+        covariance = slopes @ np.where(np.isnan(self.covariance), 0.0, self.covariance) @ slopes.T
+        unknown = (slopes != 0) @ np.isnan(np.diagonal(self.covariance))
+        covariance[unknown], covariance[:, unknown] = np.nan, np.nan
+        return TransformedEstimate(np.atleast_1d(result), covariance, names, self.privacy)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table as text: the estimates, their errors, and confidence intervals of coverage `level` (0.95)."""

@@ -259,19 +259,19 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
     values, laws = dict[str, Any](), cast(Any, None)
     for name, (law, data) in parts.items():
         exact = isinstance(data, np.ndarray | jax.Array)
-        if exact:
-            _check_records(name, first, whole, data)
-        elif values and name != first:
+        if not exact and values and name != first:
             data = _of_the_same(first, whole, name, data, len(parts) == 2)
             if isinstance(whole, Sketch):
                 logits = logits + log_prob_by_class(laws, whole.mechanism, np.arange(len(data)))
                 rows, data = zip(*((k, part) for k, sketch in enumerate(data) for part in sketch._parts), strict=True)
                 logits = logits[np.array(rows)]
         laws = _laws_by_class(name, law, data, logits.shape[-1])
+        if exact:
+            _check_records(name, first, whole, data, laws.batch_shape[:-1] + logits.shape[:-1])
         mixture = _mixture(logits, laws)
         with numpyro.handlers.trace() as sites:
             if exact:
-                values[name] = numpyro.sample(name, mixture.expand(np.shape(data)[:1]), obs=data)
+                values[name] = numpyro.sample(name, mixture.expand([len(data)]), obs=data)
             else:
                 values[name] = observe(name, mixture, data)
         if exact or isinstance(data, Release):
@@ -279,11 +279,14 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
     return values
 
 
-def _check_records(name: str, first: str, whole: Any, data: Array) -> None:
-    """ValueError for original records of other people than those of the first release, if there is one."""
+def _check_records(name: str, first: str, whole: Any, data: Array, sizes: tuple[int, ...]) -> None:
+    """ValueError for original records of other people than those of the first release, if any, or of the laws."""
     count = np.shape(data)[0] if np.ndim(data) else 0
     if isinstance(whole, Sketch) or (whole is not None and count != whole.count):
         raise ValueError(f"site {name!r}: {count} records are not of the people of {first!r}, which has {whole!r}")
+    if others := {*sizes} - {1, count}:
+        people = f"classes, laws or parts before are of {others.pop()} people"
+        raise ValueError(f"site {name!r}: {people}, but there are {count} records")
     if is_concrete(data):
         refuse(~np.isfinite(np.asarray(data, float)), f"site {name!r}: {{}} records are not finite")
 
@@ -350,7 +353,10 @@ def _of_the_same(first: str, whole: Any, name: str, data: Any, alone: bool) -> A
         sketches = f"a list of sketches (and {first!r} counts of codes under one budget)"
         wanted = sketches if sketched else "as many released records"
         kinds = ", of one kind, in the order of codes 0, ..., K − 1" if grouped else ""
-        raise ValueError(f"site {name!r}: must have {wanted}{kinds}, because {first!r} has {whole!r}; got {data!r}")
+        hint = "" if sketched else ". Original records must be an array"
+        raise ValueError(
+            f"site {name!r}: must have {wanted}{kinds}, because {first!r} has {whole!r}; got {data!r}{hint}"
+        )
     if not grouped:
         return data
     codes, weights = (whole.nodes, whole.weights) if sketched else (whole.values, None)

@@ -30,8 +30,9 @@ class Repeated(Categories):
     and keeps it, and the answers are about it: the permanent and the instantaneous step of [EPK]. Missing answers are
     the code −1, or NaN in data, and say nothing: they must be missing for reasons unrelated to the truth.
 
-    The guarantee is exact for up to 5,000 possible counts of the answers. Otherwise it is that of the permanent step,
-    whatever the number of answers, and without this step the composition of `times` answers.
+    The guarantee is exact for up to 5,000 possible counts of the answers. Otherwise it is a bound: the composition of
+    `times` answers, or the guarantee of the permanent step, which holds for any number of answers, whichever has the
+    smaller epsilon at delta = 0.
 
     Parameters
     ----------
@@ -75,7 +76,9 @@ class Repeated(Categories):
     def guarantee(self) -> Guarantee:
         m = self._answers
         if math.comb(self.times + m - 1, m - 1) > MOST_OUTCOMES:
-            return self.mechanism.guarantee.composed(self.times) if self.permanent is None else self.permanent.guarantee
+            bounds = [part.guarantee for part in (self.permanent,) if part is not None]
+            bounds.append(self.mechanism.guarantee.composed(self.times))
+            return min(bounds, key=lambda bound: np.max(bound.epsilon(0.0)))
         bars = np.array([*itertools.combinations(range(self.times + m - 1), m - 1)]).reshape(-1, m - 1)
         edges = np.pad(bars, [(0, 0), (1, 1)], constant_values=((0, 0), (-1, self.times + m - 1)))
         counts = np.diff(edges, axis=1) - 1

@@ -57,11 +57,39 @@ def test_functions_have_the_errors_of_the_delta_method():
     for function, message in (
         (lambda c: jnp.outer(c, c), "a number or a vector"),
         (lambda c: c[:2], "with a name each"),
+        (lambda c: {"a": c[0]}, "a number or a vector"),
     ):
         with pytest.raises(ValueError, match=message):
             table.transform(function, ["a"])
     with pytest.raises(ValueError, match="no standard errors"):
         ldp.frequencies(released(np.random.default_rng(2), 100), "projection").transform(log_odds)
+
+
+def test_the_correlation_of_two_answers_is_the_published_correction_for_attenuation():
+    """Under Warner's design, the covariance of answers is (2 p − 1) (2 q − 1) times that of the truth (Fox and Tracy,
+    1984).
+    """
+    rng = np.random.default_rng(6)
+    truth = rng.random((3000, 1)) < 0.4
+    codes = (truth ^ (rng.random((3000, 2)) < [0.35, 0.3])).astype(int)  # two traits that go together, as answered
+    releases = [ldp.Release(z, ldp.RandomizedResponse(truth=p)) for z, p in zip(codes.T, (0.75, 0.8), strict=True)]
+    a, b = (ldp.frequencies(release).estimate[1] for release in releases)
+    expected = np.cov(codes.T, bias=True)[0, 1] / (0.5 * 0.6) / np.sqrt(a * (1 - a) * b * (1 - b))
+
+    def phi(p):
+        a, b = p[2] + p[3], p[1] + p[3]
+        return (p[3] - a * b) / jnp.sqrt(a * (1 - a) * b * (1 - b))
+
+    np.testing.assert_allclose(ldp.frequencies(releases).transform(phi).estimate, [expected], rtol=1e-10)
+
+
+def test_functions_of_what_has_no_error_have_none():
+    """Maximum likelihood sets a share to 0, whose error is NaN; functions of the others keep theirs."""
+    release = ldp.Release([0] * 40 + [1] * 45 + [2] * 5, ldp.RandomizedResponse(1.0, 3))
+    shares = ldp.frequencies(release, "mle")
+    errors = shares.transform(lambda p: jnp.stack([p[0] - p[1], p[2] + p[0], p[1]])).standard_error
+    assert shares.estimate[2] == 0 and np.isnan(errors).tolist() == [False, True, False]
+    assert errors[2] == pytest.approx(shares.standard_error[1])
 
 
 @pytest.mark.slow

@@ -529,5 +529,12 @@ def test_exact_columns_of_other_people_are_refused():
     for y, message in ((np.zeros(4), "4 records are not of the people of 'z'"), (np.array([0, np.nan, 1]), "finite")):
         with pytest.raises(ValueError, match=message):
             ldp.observe_jointly(dist.Bernoulli(0.3), {"z": (None, answers), "y": (laws, y)})
+    four = dist.Normal(jnp.zeros((4, 2)), 1.0)
+    with pytest.raises(
+        ValueError, match="site 'y': classes, laws or parts before are of 4 people, but there are 3 records"
+    ):
+        ldp.observe_jointly(dist.Bernoulli(0.3), {"z": (None, answers), "y": (four, np.zeros(3))})
+    with pytest.raises(ValueError, match="Original records must be an array"):
+        ldp.observe_jointly(dist.Bernoulli(0.3), {"z": (None, answers), "y": (laws, [0.0, 1.0, 1.0])})
     with pytest.raises(ValueError, match="are not of the people"):
         ldp.observe_jointly(dist.Bernoulli(0.3), {"z": (None, answers.sketch()), "y": (laws, np.zeros(3))})
