@@ -20,6 +20,7 @@ from ldpbayes.numerics.special import log_or_nothing, log_sum
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
 
 MOST_OUTCOMES = 5000  # counts of answers for which the guarantee is computed exactly
+RAREST = 1e-140  # probability of a row of answers down to which products of two do not underflow
 
 
 @registered("repeated", "Several answers of each person by one design, perhaps about a memorised randomized answer.")
@@ -30,9 +31,9 @@ class Repeated(Categories):
     and keeps it, and the answers are about it: the permanent and the instantaneous step of [EPK]. Missing answers are
     the code −1, or NaN in data, and say nothing: they must be missing for reasons unrelated to the truth.
 
-    The guarantee is exact for up to 5,000 possible counts of the answers. Otherwise it is a bound: the composition of
-    `times` answers, or the guarantee of the permanent step, which holds for any number of answers, whichever has the
-    smaller epsilon at delta = 0.
+    The guarantee is exact for up to 5,000 possible counts of the answers, if the probabilities of all rows of answers
+    are above 1e-140. Otherwise it is a bound: the composition of `times` answers, or the guarantee of the permanent
+    step, which holds for any number of answers, whichever has the smaller epsilon at delta = 0.
 
     Parameters
     ----------
@@ -75,7 +76,9 @@ class Repeated(Categories):
     @property
     def guarantee(self) -> Guarantee:
         m = self._answers
-        if math.comb(self.times + m - 1, m - 1) > MOST_OUTCOMES:
+        matrix = np.asarray(self.mechanism.matrix)
+        rarest = self.times * np.log(matrix[matrix > 0].min())
+        if math.comb(self.times + m - 1, m - 1) > MOST_OUTCOMES or rarest < np.log(RAREST):
             bounds = [part.guarantee for part in (self.permanent,) if part is not None]
             bounds.append(self.mechanism.guarantee.composed(self.times))
             return min(bounds, key=lambda bound: np.max(bound.epsilon(0.0)))
@@ -83,7 +86,7 @@ class Repeated(Categories):
         edges = np.pad(bars, [(0, 0), (1, 1)], constant_values=((0, 0), (-1, self.times + m - 1)))
         counts = np.diff(edges, axis=1) - 1
         orders = special.gammaln(self.times + 1) - special.gammaln(counts + 1).sum(axis=1)
-        laws = np.exp(orders + special.xlogy(counts, np.asarray(self.mechanism.matrix)[:, None]).sum(axis=2))
+        laws = np.exp(orders + special.xlogy(counts, matrix[:, None]).sum(axis=2))
         laws /= laws.sum(axis=1, keepdims=True)
         return Guarantee(FiniteTradeoff(laws if self.permanent is None else np.asarray(self.permanent.matrix) @ laws))
 

@@ -89,6 +89,13 @@ def test_the_guarantee_of_many_answers_is_composed_or_that_of_the_permanent_step
     assert few == sorted(few) and few[0] < few[2] < np.log(9)
 
 
+@pytest.mark.parametrize(("truth", "times"), [(0.6, 350), (0.6, 4999), (0.9, 140), (0.9, 800)])
+def test_the_guarantee_of_long_panels_loses_no_small_probabilities(truth, times):
+    """Pure epsilon is that of the row of `times` equal answers, however rare it is."""
+    panel = Repeated(ldp.RandomizedResponse(truth=truth), times)
+    assert float(panel.guarantee.epsilon(0.0)) == pytest.approx(times * np.log(truth / (1 - truth)), rel=1e-9)
+
+
 def test_a_plan_knows_what_more_answers_tell():
     """The information of rows of answers about a share, by the sum over all rows."""
     panel = PANELS["binary"]
