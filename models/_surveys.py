@@ -69,8 +69,15 @@ def anchored_crosswise(
     question to which the share ``anchor`` (default: 0) of people would say yes. People who are not attentive answer
     both at random, with probability 1/2 each. Sites: ``theta``, the share of people whose truth is yes, and
     ``attentive``, that of attentive people. Default priors: uniform on [0, 1]. The releases have the same people in the
-    same order.
+    same order. ValueError for a design under which somebody with a random truth gives no random answer.
     """
+    if len(releases) != 2:
+        raise ValueError(f"anchored_crosswise takes the answers to a question and to its anchor, got {len(releases)}")
+    for release in releases:
+        if not _symmetric(release.mechanism):
+            raise ValueError(
+                f"anchored_crosswise takes symmetric designs, such as Crosswise, got {release.mechanism!r}"
+            )
     yes, careful = numpyro.sample("theta", theta), numpyro.sample("attentive", attentive)
     # a record that is yes or no with probability 1/2 has a random answer, too
     classes = jnp.stack([careful * (1 - yes), careful * yes, 1 - careful])
@@ -93,3 +100,9 @@ def _identified(design: Any) -> bool:
     """Whether the probabilities of a yes, of both truths in several groups, differ by more than a factor."""
     matrix = design.matrix
     return isinstance(matrix, jax.core.Tracer) or np.linalg.matrix_rank(matrix[..., 1].reshape(-1, 2)) == 2
+
+
+def _symmetric(design: Any) -> bool:
+    """Whether somebody whose truth is yes or no with probability 1/2 gives such an answer, too."""
+    known = isinstance(design, (MatrixProtocol, RandomizedResponse))
+    return known and (isinstance(design.matrix, jax.core.Tracer) or np.allclose(np.sum(design.matrix, axis=-2), 1))

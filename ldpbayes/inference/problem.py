@@ -120,10 +120,12 @@ def promised_at(density: Density, sites: Mapping[str, Site], samples: Params) ->
     one of them is extreme, and of some others: exact for promises that are monotone in each parameter.
     """
     latent = {name: values.reshape(-1, *values.shape[2:]) for name, values in samples.items() if sites[name].latent}
-    return [_promised_at(density, name, site.sampled, latent) for name, site in sites.items() if site.sampled]
+    return [_promised_at(density, name, site, latent) for name, site in sites.items() if site.sampled]
 
 
-def _promised_at(density: Density, name: str, sampled: Sequence[str], draws: Params) -> str:
+def _promised_at(density: Density, name: str, site: Site, draws: Params) -> str:
+    sampled = site.sampled
+    one: Any = site.release.promises[0] if isinstance(site.release, Release) else Promise(site.mechanism)  # type: ignore[arg-type]
     columns = np.concatenate([draws[part].reshape(len(draws[part]), -1) for part in sampled], axis=1)
     ends = [columns.argmin(axis=0)[:MOST_EXTREMES], columns.argmax(axis=0)[:MOST_EXTREMES]]
     rows = np.concatenate([*ends, np.arange(0, len(columns), max(1, len(columns) // DRAWS_OF_PROMISES))])
@@ -136,11 +138,13 @@ def _promised_at(density: Density, name: str, sampled: Sequence[str], draws: Par
     with jax.enable_x64(True):
         mechanisms = jax.device_get(jax.jit(jax.vmap(mechanism))(points))
     each = [jax.tree.map(lambda leaf, i=i: leaf[i], mechanisms) for i in range(1 + len(rows))]
-    at_mean, *others = [np.max(np.array(Promise(one).guarantee.stated_pair).reshape(2, -1), axis=1) for one in each]
+    guarantees = [one._replace(mechanism=part).in_all for part in each]
+    at_mean, *others = [np.max(np.array(part.stated_pair).reshape(2, -1), axis=1) for part in guarantees]
     pairs = (f"epsilon {quoted(pair[0])} and delta {quoted(pair[1])}" for pair in (at_mean, max(others, key=tuple)))
     return (
         f"What the mechanism of site {name!r} promises depends on {' and '.join(map(repr, sampled))}, which the model "
-        f"samples: {' at the posterior mean, and '.join(pairs)} at the worst draw. It is part of no sum."
+        f"samples: {' at the posterior mean, and '.join(pairs)} at the worst draw"
+        f"{f', for up to {one.repeats:,} reports of a person' if one.repeats > 1 else ''}. It is part of no sum."
     )
 
 

@@ -441,6 +441,37 @@ def test_a_promise_that_depends_on_sampled_parameters_is_said_to(name, in_releas
     assert site.sampled == ("p",) and site.mechanism is None
 
 
+def test_promises_at_draws_are_of_all_reports_of_a_person():
+    def model(values):
+        mechanism = ldp.RandomizedResponse(numpyro.sample("e", dist.Gamma(4, 4)))
+        ldp.observe("z", dist.Bernoulli(0.1), ldp.Release(values, mechanism, times=10))
+
+    values = np.repeat([0, 1], [60, 40])
+    posterior = quiet_fit(model, values, **SMALLEST)
+    largest = float(posterior.posterior["e"].values.max())
+    said = re.search(
+        r"and epsilon = ([\d.]+) and delta = 0 at the worst draw, for up to 10 reports of a person",
+        posterior.attrs["privacy"],
+    )
+    np.testing.assert_allclose(float(said[1]), 10 * largest, rtol=1e-3)
+
+
+def test_likelihoods_of_a_mechanism_with_sampled_parameters_are_not_tabulated():
+    """Numbers under Laplace noise of a sampled budget, of which there are enough for tables."""
+
+    def model(values):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        ldp.observe(
+            "z",
+            dist.Normal(mean, 1),
+            ldp.Release(values, ldp.LaplaceMechanism(numpyro.sample("e", dist.LogNormal(0, 1)), -2, 2)),
+        )
+
+    posterior = quiet_fit(model, np.linspace(-9, 11, 200), **SMALLEST)
+    assert json.loads(posterior.attrs["expansion"]) is None
+    assert "depends on 'e'" in posterior.attrs["privacy"]
+
+
 def test_entries_of_a_transition_matrix_are_sampled_with_the_shares():
     """28 of 40 answers are 1, q = p + (1 − 2 p) θ: both posterior means against sums on a grid of 400 × 400."""
     matrix = SAMPLED_MECHANISMS["transition matrix"]

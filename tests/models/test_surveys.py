@@ -144,6 +144,12 @@ def test_one_design_does_not_identify_who_ignores_it():
         for model in (models.always_no(), models.cheating_detection(), models.stochastic_lie_detector()):
             with pytest.raises(ValueError, match="does not identify who ignores it"):
                 ldp.fit(model, ldp.Release(z.astype(int), design))
+    model, release = models.anchored_crosswise(), ldp.Release(z.astype(int), mechanisms.Crosswise(0.2))
+    with pytest.raises(ValueError, match="answers to a question and to its anchor, got 1"):
+        ldp.fit(model, [release])
+    # answers at random are not those of people with a random truth if a forced answer is more often yes than no
+    with pytest.raises(ValueError, match="symmetric designs, such as Crosswise, got Triangular"):
+        ldp.fit(model, [release, ldp.Release(z.astype(int), mechanisms.Triangular(0.2))])
 
 
 def test_people_who_ignore_a_design_mix_its_matrix_with_their_answers(tmp_path):

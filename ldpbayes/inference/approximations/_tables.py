@@ -343,7 +343,8 @@ class TabulatedRecords(Surrogate):
 def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:
     """Tables for the observed sites whose likelihoods are worth it; None if there is no such site."""
     density, sites = problem.density, problem.sites
-    candidates = [name for name, site in sites.items() if site.rows >= MIN_TABULATED_ROWS and not site.latent]
+    fixed = [name for name, site in sites.items() if not (site.latent or site.sampled)]
+    candidates = [name for name in fixed if sites[name].rows >= MIN_TABULATED_ROWS]
     if problem.expand is not None or not candidates or panel_sketches(density):
         return None
     parameters = density.example(sampling.kernel._init_strategy)
