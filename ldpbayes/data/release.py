@@ -14,7 +14,7 @@ import numpy as np
 
 from ldpbayes._core import archive
 from ldpbayes._core.archive import blocks_of, read_arrays, reading, save_arrays, signed, verified, whole_file
-from ldpbayes._core.checks import LdpBayesWarning, Rule, at_least, checked, ends_of, warn
+from ldpbayes._core.checks import LdpBayesWarning, Rule, at_least, checked, ends_of, unmasked, warn
 from ldpbayes._core.pytrees import Holding, host, pytree_dataclass, static, unchecked
 from ldpbayes._core.tabular import array_and_gaps, codes_of, entries_of, is_missing, levels_in_order
 from ldpbayes._core.types import Array, Key, is_concrete
@@ -101,8 +101,11 @@ class Release(Holding):
             raise TypeError(f"mechanism must be an ldpbayes mechanism ({hint}), got {kind}")
         if "name" not in vars(type(self.mechanism)):
             raise TypeError(f'{kind} is not registered: decorate it with @ldpbayes.mechanisms.register("name")')
-        if not isinstance(self.about, dict | None) or not isinstance((self.about or {}).get("levels", ()), Iterable):
+        words = (self.about or {}).get("levels", ()) if isinstance(self.about, dict | None) else None
+        if not isinstance(words, Iterable) or not all(isinstance(word, str) for word in words):
             raise TypeError(f'about must be a dict, with a list of words under "levels" if any, got {self.about!r}')
+        if len({*words}) < len([*words]):
+            raise ValueError(f'the words under "levels" must differ, got {words!r}')
         if missing not in (None, "drop"):
             raise ValueError(f'missing must be "drop" to leave out missing values, or None; got {missing!r}')
         if self.values is None:
@@ -137,14 +140,12 @@ class Release(Holding):
         levels = about.get("levels", levels_in_order(values))
         if levels is not None and self.mechanism.of_categories and not self.mechanism.event_shape:
             values = codes_of(values, [*levels], int(ends_of(self.mechanism.support)[1]) + 1)
-            about = about if values is self.values else about | {"levels": [*levels]}
+            about = about if values is self.values else about | {"levels": [*map(str, levels)]}
         if missing or np.ndim(count):
-            if np.ma.is_masked(values) and missing:
-                values = values.astype(float).filled(np.nan)
-            values, gaps = array_and_gaps(values)
+            values, gaps = array_and_gaps(values if missing else unmasked(values))
             gaps &= not self.mechanism.may_be_missing  # NaN is then a value
             counts = checked("count", count, *WHOLE_COUNTS) if np.ndim(count) else np.ones(len(values))
-            if any(part is not None and len(part) != len(values) for part in (counts, persons)):
+            if np.shape(counts) != (len(values),) or (persons is not None and len(persons) != len(values)):
                 raise ValueError(f"count and persons must have one entry for each of the {len(values)} values")
             if missing and gaps.any():
                 about = about | {"missing": f"{counts[gaps].sum():,.0f} of {counts.sum():,.0f} values, left out"}

@@ -149,7 +149,7 @@ def design_in(
         return None
     if isinstance(sampling, SamplingDesign):
         sampling = of_records(sampling, release)
-    domain = None if domain is None else of_records(np.asarray(domain), release)
+    domain = None if domain is None else of_records(values_of(domain), release)
     design = SamplingDesign(np.ones(size)) if sampling is None else sampling
     if not isinstance(design, SamplingDesign):
         raise TypeError(f"sampling must be a SamplingDesign, got {type(sampling).__name__}")

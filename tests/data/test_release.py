@@ -134,7 +134,7 @@ def test_files_of_another_form_are_refused(tmp_path):
         ldp.Release.load(tmp_path / "nothing.npz")
 
 
-@pytest.mark.parametrize("about", [[], "visits", 5, {"levels": 5}, {"levels": None}])
+@pytest.mark.parametrize("about", [[], "visits", 5, {"levels": 5}, {"levels": None}, {"levels": [1, 0]}])
 def test_facts_about_a_release_have_names(about, tmp_path):
     with pytest.raises(TypeError, match="about must be a dict, with a list of words under"):
         ldp.Release([0, 1], BINARY, about=about)
@@ -189,6 +189,28 @@ def test_values_that_are_masked_are_refused_and_not_unmasked():
         with pytest.raises(ValueError, match="values must not be masked, but 1 are"):
             take()
     assert ldp.Release(np.ma.array([0.0, 1.0]), LAPLACE).values.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.array([0, None, 1, 1], dtype="Int64"),
+        pd.array([False, None, True, True], dtype="boolean"),
+        np.ma.array([0, 1, 1, 1], mask=[0, 1, 0, 0]),
+        np.ma.array(["no", "yes", "yes", "yes"], mask=[0, 1, 0, 0]),
+    ],
+)
+def test_masked_values_are_left_out_as_missing_ones(values):
+    release = ldp.Release(values, ldp.RandomizedResponse(1.0), missing="drop", about={"levels": ["no", "yes"]})
+    assert release.values.tolist() == [0, 1, 1] and release.about["missing"] == "1 of 4 values, left out"
+
+
+def test_levels_that_name_two_codes_and_columns_of_totals_are_refused():
+    mechanism = ldp.RandomizedResponse(1.0)
+    with pytest.raises(ValueError, match=r"the words under \"levels\" must differ, got \['a', 'a'\]"):
+        ldp.Release(["a", "a"], mechanism, about={"levels": ["a", "a"]})
+    with pytest.raises(ValueError, match="one entry for each of the 2 values"):
+        ldp.Release([0, 1], mechanism, count=np.array([[2], [3]]))
 
 
 def test_a_count_of_many_records_is_said_not_to_be_a_release_of_one():

@@ -108,6 +108,8 @@ def test_weights():
         ({"weights": [1, -1]}, r"weights must be non-negative and finite, got weights\[1\] = -1"),
         ({"weights": [1, np.nan]}, "got weights.1. = nan"),
         ({"weights": [1, None]}, "got weights.1. = nan"),
+        ({"weights": np.ma.array([1.0, 9.0], mask=[0, 1])}, "got weights.1. = nan"),
+        ({"strata": np.ma.array(["a", "b"], mask=[0, 1])}, "strata has no label in row 1"),
         ({"weights": [0, 0]}, "only zeros"),
         ({"weights": ["a", "b"]}, "an array of strings"),
         ({"strata": ["a", None]}, "strata has no label in row 1"),
@@ -138,6 +140,6 @@ def test_designs_that_do_not_fit_data_are_refused():
     assert np.isnan(jax.jit(lambda d: d.covariance(np.ones((3, 1))))(design)).all()
     with pytest.raises(TypeError, match="sampling must be a SamplingDesign, got ndarray"):
         design_in(np.ones(3), None, 3)
-    for domain in ([True, False], [0, 1, 1], [False] * 3):
+    for domain in ([True, False], [0, 1, 1], [False] * 3, np.ma.array([True] * 3, mask=[0, 1, 0])):
         with pytest.raises(ValueError, match="domain must be an array of 3 bools, some of them True"):
             design_in(None, domain, 3)
