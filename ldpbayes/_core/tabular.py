@@ -152,7 +152,9 @@ def _series(data: Any) -> Any:
 def values_of(data: Any) -> np.ndarray:
     """Values of a series, an array or a list, with NaN in the places of missing or masked numbers."""
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
-        data = np.where(data.mask, None, data.data)
+        entries: Any = data.data.astype(object)
+        entries[np.ma.getmaskarray(data)] = None
+        data = entries
     series = _series(data)
     array = series.to_numpy() if series is not None and series.dtype.is_numeric() else np.asarray(data)
     if isinstance(data, list) and array.dtype.kind == "f" and data and all(type(entry) is int for entry in data):
