@@ -1,5 +1,6 @@
 """Laws that are made from other laws: wrappers, groups, mixtures, truncated and transformed laws."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.laws import families
 from ldpbayes.laws.families import Family, family_of, register_family, unexpanded
 from ldpbayes.mechanisms import Mechanism
-from ldpbayes.numerics.special import log_sum
+from ldpbayes.numerics.special import log_or_nothing, log_sum
 
 WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)  # that a law has in a model
 
@@ -138,6 +139,40 @@ class _OfTransformed(Family):
         for transform in self.law.transforms:
             pairs = [tuple(transform(point) for point in points) for points in pairs]
         return [(middle, 0.5 * jnp.abs(high - low)) for middle, low, high in pairs]
+
+
+class LogOf(dist.Distribution):
+    """The law of log X; X may be a number of any sign, of which only the positive part has logarithms."""
+
+    support = dist.constraints.real
+    pytree_data_fields = ("base_dist",)
+
+    def __init__(self, base: Any) -> None:
+        self.base_dist = copy.copy(base)
+        self.base_dist._validate_args = False  # densities are also asked for beyond the support
+        super().__init__(base.batch_shape, validate_args=False)
+
+    def log_prob(self, value: Array) -> jax.Array:
+        """With −inf outside the support of X, over which NumPyro continues some densities."""
+        base, x = self.base_dist, jnp.exp(value)
+        inside = base.support(x)
+        safe = jnp.where(inside, x, base.support.feasible_like(x))
+        return jnp.where(inside, base.log_prob(safe) + value, -jnp.inf)
+
+
+@register_family(LogOf)
+class _OfLog(Family):
+    def breaks(self) -> list[Array]:
+        part = self.law.base_dist
+        ends = [end for end in ends_of(part.support) if not families.is_infinite(end)]
+        return [log_or_nothing(point) for point in [*family_of(part).breaks(), *ends]]
+
+    def centres(self) -> list[tuple[Array, Array]]:
+        return [(log_or_nothing(c), w / jnp.maximum(c, 0.0)) for c, w in family_of(self.law.base_dist).centres()]
+
+    def log_mass_outside(self, first: Array, last: Array) -> jax.Array:
+        """Of X, which may be negative."""
+        return families.log_mass_outside(self.law.base_dist, jnp.exp(first), jnp.exp(last))
 
 
 @register_family(dist.discrete.ZeroInflatedProbs)

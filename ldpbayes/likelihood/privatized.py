@@ -1,6 +1,5 @@
 """`Privatized`: the law of a released value, as a NumPyro distribution; and the laws of the nodes of sketches."""
 
-import copy
 import functools
 import math
 from typing import Any
@@ -16,7 +15,7 @@ from ldpbayes._core.pytrees import pytree_dataclass, unchecked
 from ldpbayes._core.types import Array, Key, array_of, is_concrete
 from ldpbayes.data import CountSketch, ExpandedSketch, MixedSketch, PanelSketch, Release, Sketch
 from ldpbayes.data.sketches import MOMENTS_PER_PANEL, MOST_COUNTED_ATOMS, MomentSketch
-from ldpbayes.laws.compound import WRAPPERS, MixtureOverClasses, law_of_records
+from ldpbayes.laws.compound import WRAPPERS, LogOf, MixtureOverClasses, law_of_records
 from ldpbayes.laws.families import family_of, is_narrow, unexpanded
 from ldpbayes.likelihood import latent
 from ldpbayes.likelihood.closed_forms import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
@@ -337,11 +336,7 @@ def scrambled(base: dist.Distribution, mechanism: MultiplicativeScrambling, z: A
     """Of logarithms under Gaussian noise, by their own form or on panels; of whole numbers as a sum over them."""
     if base.support.is_discrete:
         return _by_numbers(base, mechanism, z)
-    if isinstance(base, dist.LogNormal):
-        of_log: Any = dist.Normal(base.loc, base.scale, validate_args=False)
-    else:
-        base = copy.copy(base)
-        base._validate_args = False  # densities are also asked for beyond the support
-        of_log = dist.TransformedDistribution(base, dist.transforms.ExpTransform().inv, validate_args=False)
+    normal = isinstance(base, dist.LogNormal)
+    of_log = dist.Normal(base.loc, base.scale, validate_args=False) if normal else LogOf(base)
     logs = Privatized(of_log, mechanism.of_logs, validate_args=False)
     return logs.log_prob(mechanism.log_of(z)) - jnp.log(jnp.asarray(z))

@@ -3,6 +3,8 @@
 The references are integrals of SciPy's log-normal density over the original record.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,14 +33,17 @@ def test_the_factor_has_the_stated_mean_and_deviation_and_the_density_is_its():
 
 
 LAWS = {
+    "student": (dist.StudentT(3.0, 2.0, 2.0), stats.t(3, 2, 2)),  # whose distribution function has no derivative
+    "uniform": (dist.Uniform(2.0, 9.0), stats.uniform(2, 7)),  # whose density NumPyro continues beyond its ends
     "gamma": (dist.Gamma(2.0, 0.3), stats.gamma(2, scale=1 / 0.3)),
     "lognormal": (dist.LogNormal(1.0, 1.0), stats.lognorm(1.0, scale=np.e)),
     "normal": (dist.Normal(8.0, 4.0), stats.norm(8, 4)),  # a part is below the lower bound, and below zero
+    "laplace": (dist.Laplace(-1.0, 3.0), stats.laplace(-1, 3)),  # with a kink that has no logarithm
 }
 
 
 @pytest.mark.parametrize(
-    "name", ["lognormal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gamma", "normal"))]
+    "name", ["uniform", "student", *(pytest.param(name, marks=pytest.mark.slow) for name in [*LAWS][2:])]
 )
 def test_likelihood_of_numbers_against_quadrature(name):
     base, law = LAWS[name]
@@ -49,7 +54,8 @@ def test_likelihood_of_numbers_against_quadrature(name):
         def integrand(log_x, value=value):
             return law.pdf(np.exp(log_x)) * FACTOR.pdf(value / np.exp(log_x))
 
-        inside = integrate.quad(integrand, 0, np.log(50), points=[np.log(middle)], epsabs=1e-15, epsrel=1e-12)[0]
+        pieces = itertools.pairwise(np.log(sorted([1, 2, middle, 9, 50])))  # 2 and 9 are ends of laws
+        inside = sum(integrate.quad(integrand, *ends, epsabs=1e-15, epsrel=1e-12)[0] for ends in pieces)
         ends = law.cdf(1) * FACTOR.pdf(value) + law.sf(50) * FACTOR.pdf(value / 50) / 50
         assert found == pytest.approx(inside + ends, rel=1e-9)
 
