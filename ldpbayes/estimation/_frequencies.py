@@ -165,7 +165,8 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
     sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
     if isinstance(sketch.mechanism, MatrixProtocol):
         sketch = sketch if grouped else _of_one_matrix(sketch)
-        rank, rows = np.min(np.linalg.matrix_rank(sketch.mechanism.matrix)), sketch.mechanism.categories
+        rows, least = sketch.mechanism.categories, 1e-7  # the inverse of a worse condition would be rounding error
+        rank = np.min(np.linalg.matrix_rank(sketch.mechanism.matrix, rtol=least))
         if rank < rows:
             why = f"the {rows} rows of the matrix have rank {rank}, so that other frequencies have the same outputs"
             raise ValueError(f"the release cannot identify the frequencies: {why}")

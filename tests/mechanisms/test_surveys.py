@@ -642,6 +642,8 @@ def test_groups_that_together_tell_nothing_are_refused(rng):
     merged = TransitionMatrix(forced.matrix @ [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     with pytest.raises(ValueError, match="cannot identify the frequencies"):
         ldp.frequencies(ldp.Release([0, 1, 1], merged))
+    with pytest.raises(ValueError, match="cannot identify the frequencies"):  # a matrix whose inverse is rounding error
+        ldp.frequencies(ldp.Release([0, 1, 1], Crosswise(0.5 + 1e-9)))
     with pytest.raises(ValueError, match=r"values must be integers in 0..1 under Crosswise"):
         ldp.Release([0, 2], Crosswise(0.2))
     with pytest.raises(ValueError, match=r"parameters have shape \(2,\), but there are 3 records"):
