@@ -59,7 +59,8 @@ def corrected(draws: Draws, density: Density, design: SamplingDesign) -> tuple[D
         """Weighted log-likelihoods (N,) of the records."""
         values = unravel(parameters)
         sites = sample_sites(density.trace(given(density.model, values, values)), observed=True)
-        return sum(site["fn"].log_prob(site["value"]) * site["scale"] for site in sites.values())
+        scaled = [site for site in sites.values() if site["scale"] is not None]  # numpyro.factor is of no records
+        return sum(site["fn"].log_prob(site["value"]) * site["scale"] for site in scaled)
 
     def curvatures(parameters: Array) -> tuple[Array, Array, Array]:
         information = -jax.hessian(lambda at: jnp.sum(log_terms(at)))(parameters)

@@ -86,6 +86,23 @@ def test_equal_weights_change_nothing_but_by_the_sampling_error_of_the_scores():
     assert equal.std() == pytest.approx(plain.std(), rel=0.02)
 
 
+def test_a_factor_is_part_of_the_prior():
+    z, design = survey(np.random.default_rng(3))
+
+    def model(release, prior, factor):
+        theta = numpyro.sample("theta", prior)
+        numpyro.factor("of no record", 0.0 if factor is None else factor.log_prob(theta))
+        ldp.observe("z", dist.Bernoulli(theta), release)
+
+    release, beta, flat = ldp.Release(z, RESPONSE), dist.Beta(30.0, 30.0), dist.Beta(1.0, 1.0)
+    as_prior, as_factor, without = (
+        moments(ldp.fit(model, release, *laws, weights=design, progress_bar=False))
+        for laws in ((beta, None), (flat, beta), (flat, None))
+    )
+    np.testing.assert_allclose(as_factor, as_prior, atol=0.01)  # of draws in other places
+    assert as_prior[0] - without[0] > 0.1
+
+
 @pytest.mark.slow
 def test_whole_weights_are_those_of_repeated_records_before_the_spread_is_corrected():
     z, _ = survey(np.random.default_rng(5))
