@@ -112,7 +112,8 @@ class SamplingDesign(Called):
         It is Σ_h (1 − n_h/N_h) n_h/(n_h − 1) Σ_c (u_hc − ū_h)(u_hc − ū_h)ᵀ for strata h with n_h of N_h clusters c,
         whose sums of scores are u_hc. A score is the contribution of a record to the total, with its weight, such as
         w_i (y_i − θ) / Σ w for a weighted mean θ, and 0 outside a domain. `counts` (N,) are the numbers of records with
-        these scores (default: 1). Under JAX's transformations, ``lonely="error"`` gives NaN instead of an error.
+        these scores (default: 1). Under JAX's transformations, ``lonely="error"`` gives NaN instead of an error. It is
+        also NaN if all positive weights are of one cluster (record, without clusters), of which no variance is seen.
         """
         with jax.enable_x64(True):
             return _covariance(self, jnp.asarray(scores), jnp.ones(len(scores)) if counts is None else counts)
@@ -175,7 +176,9 @@ def _covariance(design: SamplingDesign, scores: Array, counts: Array) -> jax.Arr
         return jax.ops.segment_sum(values, codes, len(scores))
 
     strata, population = design.strata, jax.ops.segment_max(design.population, design.strata, len(scores))
+    weighted = jnp.where(design.weights > 0, counts, 0.0)
     if design.clusters is not None:
+        weighted = jnp.where(total(weighted, design.clusters) > 0, 1.0, 0.0)
         scores = total(scores * counts[:, None], design.clusters)
         strata = jnp.maximum(jax.ops.segment_max(strata, design.clusters, len(scores)), 0)
         counts = jnp.where(total(counts, design.clusters) > 0, 1.0, 0.0)
@@ -186,7 +189,8 @@ def _covariance(design: SamplingDesign, scores: Array, counts: Array) -> jax.Arr
     if design.lonely == "adjust":
         means = jnp.where(lonely[:, None], counts @ scores / jnp.sum(counts), means)
     factor = share_left * sampled / jnp.where(sampled > 1, sampled - 1, 1.0)
-    factor = jnp.where(lonely & (design.lonely == "error"), jnp.nan, factor)
+    single = (jnp.sum(weighted) == 1) & (total(weighted, strata) == 1)
+    factor = jnp.where((lonely & (design.lonely == "error")) | (single & (share_left > 0)), jnp.nan, factor)
     deviations = scores - means[strata]
     covariance = (deviations * (counts * factor[strata])[:, None]).T @ deviations
     used = jnp.sum((sampled > 0) & ~lonely) / jnp.sum(sampled > 0)

@@ -143,3 +143,13 @@ def test_designs_that_do_not_fit_data_are_refused():
     for domain in ([True, False], [0, 1, 1], [False] * 3, np.ma.array([True] * 3, mask=[0, 1, 0])):
         with pytest.raises(ValueError, match="domain must be an array of 3 bools, some of them True"):
             design_in(None, domain, 3)
+
+
+def test_a_domain_in_one_cluster_shows_no_variance():
+    inside, scores = np.array([1.0, 2, 0, 0]), np.array([[0.5], [-0.5], [0], [0]])
+    apart, together = SamplingDesign(inside), SamplingDesign(inside, clusters=[0, 0, 1, 2])
+    assert np.isfinite(apart.covariance(scores)).all() and np.isnan(together.covariance(scores)).all()
+    assert np.isnan(SamplingDesign([3.0, 0, 0]).covariance(np.zeros((3, 1)))).all()
+    assert np.isfinite(SamplingDesign([3.0, 0, 0]).covariance(np.zeros((3, 1)), np.array([2, 1, 1]))).all()
+    whole = SamplingDesign([3.0, 0, 0], strata=[0, 1, 1], population=[1, 9, 9])  # the only record of its stratum
+    assert not np.any(whole.covariance(np.zeros((3, 1))))
