@@ -9,14 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Array, Params
 from ldpbayes.data import SamplingDesign
-from ldpbayes.inference.approximations.surrogates import Draws
+from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, given, sample_sites
 
 LEAST_PRECISION = 1e-10  # of scaled precisions: below it a parameter is not identified by the weighted records
 LEAST_RANKED = 1e-8  # eigenvalue, where the precision of the posterior is 1, from which on it is not rounding error
+LARGE_EFFECT, LEAST_RECORDS = 2.0, 10  # of weights on variances; for each parameter, in equal weights
 CORRECTION = (
     "Pseudo-posterior: each record's log-likelihood is multiplied by its weight (mean 1). Draws are moved linearly, "
     "without constraints, so that their covariance is A⁻¹ (J + P) A⁻¹, where A and P are the curvatures of posterior "
@@ -89,6 +91,10 @@ def corrected(draws: Draws, density: Density, design: SamplingDesign) -> tuple[D
             f"the sampling design has {design.degrees_of_freedom} degrees of freedom (clusters less strata), and shows "
             f"the variance of {found} of the {needed} parameters that the records inform. Use fewer parameters"
         )
+    number, effect = len(design.weights), design.kish_design_effect
+    if effect > LARGE_EFFECT and number < LEAST_RECORDS * effect * needed:
+        few = f"weights are so unequal that {number:,} records count as {number / effect:.1f}"
+        warn(f"{few}: centre and spread of the pseudo-posterior, which has all, can be far off", LikelihoodWarning)
     moved = centre + np.linalg.solve(before, (rows - centre).T).T @ after.T
     positions = jax.vmap(unravel)(jnp.asarray(moved))
     samples = program_of("constrained draws", jax.vmap(density.constrained), positions)(positions)

@@ -103,6 +103,16 @@ def test_a_factor_is_part_of_the_prior():
     assert as_prior[0] - without[0] > 0.1
 
 
+def test_few_records_that_outweigh_all_others_are_said_to_be_few():
+    """One record leaves no spread; two count as 320 in the pseudo-posterior, whose draws are near 0 or 1."""
+    z, _ = survey(np.random.default_rng(9))
+    release, places = ldp.Release(z, RESPONSE), np.arange(len(z))
+    with pytest.raises(ValueError, match="spread of the pseudo-posterior cannot be corrected"):
+        ldp.fit(ldp.models.warner(), release, weights=1.0 * (places == 3), progress_bar=False)
+    with pytest.warns(UserWarning, match=r"320 records count as 2.0: centre and spread .* can be far off"):
+        ldp.fit(ldp.models.warner(), release, weights=1.0 * (places < 2), progress_bar=False)
+
+
 @pytest.mark.slow
 def test_whole_weights_are_those_of_repeated_records_before_the_spread_is_corrected():
     z, _ = survey(np.random.default_rng(5))
