@@ -69,8 +69,11 @@ def anchored_crosswise(
     question to which the share ``anchor`` (default: 0) of people would say yes. People who are not attentive answer
     both at random, with probability 1/2 each. Sites: ``theta``, the share of people whose truth is yes, and
     ``attentive``, that of attentive people. Default priors: uniform on [0, 1]. The releases have the same people in the
-    same order. ValueError for a design under which somebody with a random truth gives no random answer.
+    same order. ValueError for a design under which somebody with a random truth gives no random answer, and for an
+    anchor of 1/2, with which answers do not show who is attentive.
     """
+    if not 0 <= anchor <= 1 or anchor == 0.5:
+        raise ValueError(f"anchor must be a share in [0, 1] other than 1/2, got {anchor}")
     if len(releases) != 2:
         raise ValueError(f"anchored_crosswise takes the answers to a question and to its anchor, got {len(releases)}")
     for release in releases:
