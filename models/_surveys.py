@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from ldpbayes import Release, Sketch, observe, observe_jointly
 from ldpbayes.inference import factory
-from ldpbayes.mechanisms import MatrixProtocol, Noncompliance, RandomizedResponse
+from ldpbayes.mechanisms import Noncompliance
 
 
 @factory("yes-or-no answers", summary="Model of yes-or-no answers of people of whom a share always says no.")
@@ -22,10 +22,10 @@ def always_no(
     theta: dist.Distribution = dist.Beta(1, 1),
     share: dist.Distribution = dist.Beta(1, 1),
 ) -> None:
-    """Model of answers in two groups with different designs, where some people say no whatever they are told. They are
-    taken to be as often carriers of the trait as others. Sites: ``theta``, the share of people whose truth is yes, and
-    ``share``, that of people who always say no. Default priors: uniform on [0, 1]. ValueError if all have one design,
-    which does not identify both.
+    """Model of answers in two groups with different designs, where some people give the answer 0 (no) whatever they are
+    told. They are taken to be as often carriers of the trait as others. Sites: ``theta``, the share of people whose
+    truth is yes, and ``share``, that of people who always say no. Default priors: uniform on [0, 1]. ValueError if all
+    have one design, which does not identify both.
     """
     _observe(release, numpyro.sample("theta", theta), numpyro.sample("share", share))
 
@@ -78,9 +78,8 @@ def anchored_crosswise(
         raise ValueError(f"anchored_crosswise takes the answers to a question and to its anchor, got {len(releases)}")
     for release in releases:
         if not _symmetric(release.mechanism):
-            raise ValueError(
-                f"anchored_crosswise takes symmetric designs, such as Crosswise, got {release.mechanism!r}"
-            )
+            got = release.mechanism
+            raise ValueError(f"anchored_crosswise takes symmetric designs, such as Crosswise, got {got!r}")
     yes, careful = numpyro.sample("theta", theta), numpyro.sample("attentive", attentive)
     # a record that is yes or no with probability 1/2 has a random answer, too
     classes = jnp.stack([careful * (1 - yes), careful * yes, 1 - careful])
@@ -92,7 +91,7 @@ def anchored_crosswise(
 def _observe(release: Any, theta: ArrayLike, share: ArrayLike) -> None:
     """Answers by a design that a share of people ignores, who say no; ValueError unless groups identify both."""
     design = release.mechanism
-    if not isinstance(design, (MatrixProtocol, RandomizedResponse)) or not _identified(design):
+    if not design.has_matrix or not _identified(design):
         needs = "groups with different probabilities, an array with one for each record, as in Triangular(prevalence)"
         raise ValueError(f"one design does not identify who ignores it: the model needs {needs}; got {design!r}")
     ignoring = Noncompliance(design, share, np.array([1.0, 0.0]))
@@ -107,5 +106,6 @@ def _identified(design: Any) -> bool:
 
 def _symmetric(design: Any) -> bool:
     """Whether somebody whose truth is yes or no with probability 1/2 gives such an answer, too."""
-    known = isinstance(design, (MatrixProtocol, RandomizedResponse))
-    return known and (isinstance(design.matrix, jax.core.Tracer) or np.allclose(np.sum(design.matrix, axis=-2), 1))
+    if not design.has_matrix:
+        return False
+    return isinstance(design.matrix, jax.core.Tracer) or np.allclose(np.sum(design.matrix, axis=-2), 1)

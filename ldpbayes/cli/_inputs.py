@@ -190,7 +190,12 @@ def _load_csv(path: pathlib.Path, args: argparse.Namespace, parameters: Mapping[
     values = np.stack([table.numbers(name, args.levels, hint, bool(args.missing)) for name in columns], axis=-1)
     values = values if mechanism.event_shape else values[:, 0]
     totals: Any = table.numbers(counts[0]) if counts else None
-    about = {"cells": dict(table.counts)} if table.counts else None
+    about: dict[str, Any] = {"cells": dict(table.counts)} if table.counts else {}
+    if args.levels:
+        codes = mechanism.possible_values(len(args.levels))
+        if mechanism.event_shape == () and (codes is None or len(codes) < len(args.levels)):
+            raise BadInput(f"--levels has {len(args.levels)} words, which are not one for each code of {mechanism!r}")
+        about["levels"] = [*args.levels]
     with naming(path, {"missing"}):
         options: Any = {"times": args.times, "persons": people, "missing": args.missing, "about": about}
         release = Release(values, mechanism, totals, **options)
@@ -428,7 +433,8 @@ def place_names(model: str, first: Named, levels: Sequence[str]) -> dict[str, An
     count = mechanism.categories if mechanism.of_categories else 0
     if getattr(mechanism.support, "upper_bound", None) != count - 1:  # released codes, which have words, are others
         levels = ()
-    levels = levels or (first.release.about or {}).get("levels", ())
+    stated = (first.release.about or {}).get("levels", ())
+    levels = levels or (stated if len(stated) <= count else ())
     names = [*levels, *map(str, range(len(levels), count))][:count]
     axes = THETA_AXES.get(model, ()) if levels else ()
     return {"dims": {"theta": axes}, "coords": {"category": names}} if axes else {}

@@ -271,9 +271,6 @@ def _frequencies(args: argparse.Namespace) -> None:
     for name, _, release in parts:
         with naming(name):
             estimate = ldp.frequencies(release, args.method)
-        words = args.levels or (release.about or {}).get("levels", ())
-        if len(words) == len(estimate.names):
-            vars(estimate)["names"] = [*words]
         display(f"{name}: {release!r}\n{estimate.summary(args.level)}\n")
     display(promises([part.release for part in parts]))
 

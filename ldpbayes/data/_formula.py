@@ -108,7 +108,6 @@ class Formula:
         if drop and (missing := gaps[rows]).any():
             texts.append(f"{missing.sum():,} of {len(rows):,} answers without a covariate, left out")
             rows, release = rows[~missing], part_of(release, np.flatnonzero(~missing))
-            object.__setattr__(release, "row_counts", np.bincount(rows, minlength=len(gaps)))
         return rows, release, "; ".join(filter(None, texts))
 
     def _table(self, frame: Any) -> Any:

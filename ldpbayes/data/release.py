@@ -349,10 +349,12 @@ def grouped(release: Release, codes: np.ndarray) -> Iterator[Release]:
 
 
 def part_of(release: Release, rows: np.ndarray) -> Release:
-    """A release of the values at some positions, with the promise of all."""
+    """A release of the values at some positions, in order, with the promise of all."""
     mechanism, beside = release.mechanism.of_records((release.count,), rows), (release.times, release.about)
     values = None if release.values is None else release.values[rows]
-    return unchecked(Release, values, mechanism, len(rows), release.doubts, *beside, release.promises)
+    of_data = np.arange(release.count) if release.rows is None else release.rows
+    counts = np.bincount(of_data[rows], minlength=release.count if release.rows is None else len(release.row_counts))
+    return unchecked(Release, values, mechanism, len(rows), release.doubts, *beside, release.promises, counts)
 
 
 def promises(data: Sequence[Any], others: Sequence[Promise] = (), same: bool = False, different: bool = False) -> str:

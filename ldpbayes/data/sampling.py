@@ -12,6 +12,7 @@ from ldpbayes._core.checks import ABOVE_0, NOT_NEGATIVE, ArgumentError, checked,
 from ldpbayes._core.pytrees import Called, pytree_dataclass, static
 from ldpbayes._core.tabular import entries_of, is_missing, values_of
 from ldpbayes._core.types import Array
+from ldpbayes.data.release import Release
 
 LONELY = ("error", "certainty", "average", "adjust")  # ways to take a stratum with one sampled cluster
 
@@ -93,7 +94,7 @@ class SamplingDesign(Called):
         refuse(sampled > self.population, "{} records are of strata with more clusters than their population", sampled)
         alone = (sampled == 1) & (self.population > 1)
         if self.lonely == "error" or alone.all():
-            ways = f"merge strata, or give lonely={' or '.join(map(repr, LONELY[1:]))}"
+            ways = "merge strata" + f", or give lonely={' or '.join(map(repr, LONELY[1:]))}" * (not alone.all())
             refuse(alone, f"{{}} records are of strata with one sampled cluster: {ways}", self.strata)
 
     def _sampled(self, counts: Array = None) -> np.ndarray:
@@ -136,7 +137,7 @@ def of_records(tree: Any, release: Any) -> Any:
     """Arrays with an entry for each row of the data, such as a design, for the records of a release that left out
     missing values or repeated rows; arrays of its records as they are.
     """
-    if getattr(release, "rows", None) is None:
+    if not isinstance(release, Release) or release.rows is None:
         return tree
     n, rows = len(release.row_counts), release.rows
     return jax.tree.map(lambda leaf: leaf[rows] if len(leaf) == n and n != release.count else leaf, tree)

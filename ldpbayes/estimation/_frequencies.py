@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -23,7 +24,7 @@ from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.data.sampling import SamplingDesign, design_in, refuse_population
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, RandomizedResponse, TransitionMatrix
+from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, TransitionMatrix
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
@@ -52,7 +53,8 @@ def frequencies(
         Released categories, under a `ldpbayes.mechanisms.PureProtocol`, or under a `MatrixProtocol` whose rows are
         linearly independent, for one record or for all together. An `ExpandedSketch` must have kept its released
         values. A sequence of releases of codes about the same people, in the same order, gives the shares of all cells
-        of their table, with the names ``"0, 0"``, ``"0, 1"``, ...: the last answer varies fastest.
+        of their table, with the names ``"0, 0"``, ``"0, 1"``, ...: the last answer varies fastest. Words in
+        ``about["levels"]`` of a release take the places of its codes in names.
     method : str
         The method of estimation. Only the first and the last have standard errors.
 
@@ -104,11 +106,11 @@ def frequencies(
     if method not in _ESTIMATORS:
         raise ValueError(f"method must be one of {', '.join(_ESTIMATORS)}, got {method!r}")
     if isinstance(data, (list, tuple)):
-        release, cells = _of_cells(data)
+        release, labels = _of_cells(data)
         options: Any = {"sampling": sampling, "domain": domain, "alpha": alpha, "tolerance": tolerance}
         table = frequencies(release, method, max_iterations=max_iterations, **options)
         promises = tuple(promise for part in data for promise in part.promises)
-        return dataclasses.replace(table, _promises=promises, _cells=cells)
+        return dataclasses.replace(table, _promises=promises, _labels=labels)
     one: Any = data
     simple = sampling is None and domain is None
     sketch, design = (_exact_counts(one), None) if simple else _surveyed(one, sampling, domain)
@@ -121,19 +123,19 @@ def frequencies(
         nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
         sketch = dataclasses.replace(sketch, nodes=nodes, weights=weights)
         if method in _LINEAR:
-            return _LINEAR[method](sketch, method, alpha, design)
-        return _maximum_likelihood(sketch, tolerance, max_iterations, design)
+            result = _LINEAR[method](sketch, method, alpha, design)
+        else:
+            result = _maximum_likelihood(sketch, tolerance, max_iterations, design)
+    return dataclasses.replace(result, _labels=_labels_of(one)) if len(_labels_of(one)) == d else result
 
 
 def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
     """Several answers of each person as one answer, the number of a cell, and names of the true cells: people answer
     independently, given the truth.
     """
-    kinds, of_releases = (MatrixProtocol, RandomizedResponse), [part for part in releases if isinstance(part, Release)]
-    fit: list[Any] = [
-        part for part in of_releases if isinstance(part.mechanism, kinds) and not part.mechanism.batch_shape
-    ]
-    if not fit or len(fit) < len(releases) or {part.count for part in fit if part.values is not None} != {fit[0].count}:
+    fit: list[Any] = [part for part in releases if isinstance(part, Release) and part.values is not None]
+    fit = [part for part in fit if part.mechanism.has_matrix and not part.mechanism.batch_shape]
+    if not fit or len(fit) < len(releases) or len({part.count for part in fit}) > 1:
         wanted = "releases of codes of equally many people, with values and one design or budget for all"
         raise TypeError(f"data must be {wanted}; got {[*releases]}")
     matrices = [part.mechanism.matrix for part in fit]
@@ -142,8 +144,16 @@ def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
         raise ValueError(f"tables are for at most {DENSE_CATEGORIES} cells, got {math.prod(released):,}")
     values = np.ravel_multi_index([part.values.astype(int) for part in releases], released)
     matrix = functools.reduce(np.kron, matrices)
-    cells = tuple(", ".join(map(str, cell)) for cell in np.ndindex(*kept))
+    words = (
+        labels if len(labels := _labels_of(part)) == k else range(k) for part, k in zip(releases, kept, strict=True)
+    )
+    cells = tuple(", ".join(map(str, cell)) for cell in itertools.product(*words))
     return Release(values, TransitionMatrix(matrix / matrix.sum(axis=1, keepdims=True))), cells
+
+
+def _labels_of(data: Release | Sketch) -> tuple[str, ...]:
+    """The words for codes of a release; none if they are not known."""
+    return tuple((data.about or {}).get("levels", ()))
 
 
 def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
@@ -289,11 +299,11 @@ class FrequencyEstimate(Estimate):
     gap: float | None = None
     _linear: Linear | None = None
     _matrix: np.ndarray | None = None
-    _cells: tuple[str, ...] | None = None
+    _labels: tuple[str, ...] | None = None
 
     params = property(attrgetter("estimate"), doc="The estimate (categories,).")
-    # codes of the categories, or of the cells of a table
-    names = cached_property(lambda self: [*map(str, self._cells or range(len(self.estimate)))])
+    # words for the categories or for the cells of a table, or their codes
+    names = cached_property(lambda self: [*map(str, self._labels or range(len(self.estimate)))])
     privacy = cached_property(lambda self: statements(self._promises))
 
     @cached_property

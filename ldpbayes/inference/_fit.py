@@ -202,7 +202,7 @@ def _facts(draws: Draws) -> Params:
     """Attributes of a result that say how it was computed, and how exactly."""
     integral = dict(draws.integral)
     evidence = {name: integral.pop(name) for name in ("log_evidence", "log_evidence_error") if name in integral}
-    evidence = {} if draws.weighted else evidence  # a pseudo-posterior has none
+    evidence = evidence if draws.problem.sampling is None else {}  # a pseudo-posterior has none
     on_panels = [report for report in draws.reports if report.panels]
     others = [report.entries() for report in draws.reports if not report.panels]
     texts = {

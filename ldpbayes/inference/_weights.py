@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from ldpbayes._core.checks import warn
 from ldpbayes._core.types import Array, Params
 from ldpbayes.data import SamplingDesign
+from ldpbayes.data.sampling import refuse_population
 from ldpbayes.inference.approximations.surrogates import Draws, LikelihoodWarning
 from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, given, sample_sites
@@ -32,11 +33,7 @@ def checked_design(weights: Any, **others: Any) -> SamplingDesign:
         if value is not None and value is not False:
             raise ValueError(f"{name} cannot be given together with weights")
     design = weights if isinstance(weights, SamplingDesign) else SamplingDesign(weights)
-    if np.isfinite(design.population).any():
-        raise ValueError(
-            "fit takes no population sizes: its parameters are those of a law of records, not of a finite population, "
-            "and the noise of mechanisms remains if all people were asked. Leave population out of the design"
-        )
+    refuse_population(design, "weights of fit, whose parameters are those of a law of records,")
     design.check(len(design.weights))
     return design
 
@@ -101,4 +98,4 @@ def corrected(draws: Draws, density: Density, design: SamplingDesign) -> tuple[D
     samples = jax.tree.map(lambda values: np.asarray(values).reshape(*lead, *values.shape[1:]), samples)
     effect = np.linalg.eigvals(inverse @ spread).real.max()
     facts = {"correction": CORRECTION, "largest_design_effect": float(effect), "kish": design.kish_design_effect}
-    return dataclasses.replace(draws, samples=samples, weighted=True), {"pseudo_posterior": json.dumps(facts)}
+    return dataclasses.replace(draws, samples=samples), {"pseudo_posterior": json.dumps(facts)}

@@ -20,6 +20,7 @@ from ldpbayes.data import NoisyTable, Release, ReleaseWarning, SamplingDesign, S
 from ldpbayes.data.release import warn_of_repeats
 from ldpbayes.data.sampling import of_records
 from ldpbayes.inference._handlers import privatize
+from ldpbayes.inference.compiled_programs import program_of
 from ldpbayes.inference.density import Density, Site, density_of, given, leaves, sites_of
 from ldpbayes.inference.model import is_plan, model_of, plans_of
 from ldpbayes.inference.result import UNCERTAINTY, labels
@@ -124,28 +125,34 @@ def promised_at(density: Density, sites: Mapping[str, Site], samples: Params) ->
 
 
 def _promised_at(density: Density, name: str, site: Site, draws: Params) -> str:
-    sampled = site.sampled
-    one: Any = site.release.promises[0] if isinstance(site.release, Release) else Promise(site.mechanism)  # type: ignore[arg-type]
+    sampled: Any = site.sampled
+    mechanism_of: Any = site.mechanism
+    one: Promise = site.release.promises[0] if isinstance(site.release, Release) else Promise(mechanism_of)
     columns = np.concatenate([draws[part].reshape(len(draws[part]), -1) for part in sampled], axis=1)
     ends = [columns.argmin(axis=0)[:MOST_EXTREMES], columns.argmax(axis=0)[:MOST_EXTREMES]]
     rows = np.concatenate([*ends, np.arange(0, len(columns), max(1, len(columns) // DRAWS_OF_PROMISES))])
-    points = {part: np.concatenate([values.mean(axis=0)[None], values[rows]]) for part, values in draws.items()}
+    points = [{part: values[row] for part, values in draws.items()} for row in np.unique(rows)]
+    points = [{part: values.mean(axis=0) for part, values in draws.items()}, *points]
 
     def mechanism(values: Params) -> Mechanism:
         model = numpyro.handlers.seed(given(density.model, values), jax.random.key(0))
         return unwrapped(density.trace(model)[name]["fn"])[0].mechanism
 
+    def promise(values: Params) -> tuple[float, ...]:
+        """The largest epsilon and delta of a record."""
+        guarantee = one._replace(mechanism=jax.device_get(at(values))).in_all
+        return tuple(np.max(np.reshape(part, -1)) for part in guarantee.stated_pair)
+
     with jax.enable_x64(True):
-        mechanisms = jax.device_get(jax.jit(jax.vmap(mechanism))(points))
-    each = [jax.tree.map(lambda leaf, i=i: leaf[i], mechanisms) for i in range(1 + len(rows))]
-    guarantees = [one._replace(mechanism=part).in_all for part in each]
-    at_mean, *others = [np.max(np.array(part.stated_pair).reshape(2, -1), axis=1) for part in guarantees]
-    pairs = (f"epsilon {quoted(pair[0])} and delta {quoted(pair[1])}" for pair in (at_mean, max(others, key=tuple)))
-    return (
-        f"What the mechanism of site {name!r} promises depends on {' and '.join(map(repr, sampled))}, which the model "
-        f"samples: {' at the posterior mean, and '.join(pairs)} at the worst draw"
-        f"{f', for up to {one.repeats:,} reports of a person' if one.repeats > 1 else ''}. It is part of no sum."
-    )
+        at = program_of("mechanism", mechanism, points[0])
+        pairs = [promise(values) for values in points]
+    texts = [f"epsilon {quoted(epsilon)} and delta {quoted(delta)}" for epsilon, delta in (pairs[0], max(pairs))]
+    people = f", for up to {one.repeats:,} reports of a person" if one.repeats > 1 else ""
+    depends = f"depends on {' and '.join(map(repr, sampled))}, which the model samples"
+    if len({*pairs}) == 1:
+        return f"The mechanism of site {name!r} {depends}. It promises {texts[0]} at all draws{people}."
+    at_draws = f"{' at the posterior mean, and '.join(texts)} at the worst draw{people}"
+    return f"What the mechanism of site {name!r} promises {depends}: {at_draws}. It is part of no sum."
 
 
 def _variables(model: Model) -> list[Any]:

@@ -230,6 +230,7 @@ class RandomizedResponse(_EvenProtocol):
 
     epsilon: Array = ruled(ABOVE_0, default=None)
     categories: int = static(default=2)
+    has_matrix = True
     _: dataclasses.KW_ONLY
     truth: dataclasses.InitVar[Any] = None
     flip: dataclasses.InitVar[Any] = None
@@ -246,12 +247,10 @@ class RandomizedResponse(_EvenProtocol):
 
     def __post_init__(self, truth: Any = None, flip: Any = None, random: Any = None) -> None:
         stated = {"epsilon": self.epsilon, "truth": truth, "flip": flip, "random": random}
-        name, *others = [name for name, value in stated.items() if value is not None] or [""]
-        if others or not name:
-            raise ValueError(
-                f"give one of {', '.join(stated)}; got {', '.join(filter(None, (name, *others))) or 'none'}"
-            )
-        if name != "epsilon":
+        given = [name for name, value in stated.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(f"give one of {', '.join(stated)}; got {', '.join(given) or 'none'}")
+        if (name := given[0]) != "epsilon":
             object.__setattr__(self, "epsilon", _budget_of(name, stated[name], self.categories))
         super().__post_init__()
 
@@ -653,6 +652,7 @@ class MatrixProtocol(Categories):
     the two categories only makes epsilon infinite, for delta below its probability.
     """
 
+    has_matrix = True
     #: p(z | x), an array (*batch_shape, categories, outputs) of NumPy, or of JAX if a parameter is traced.
     matrix: Annotated[Any, Owed("probabilities p(z | x), an array (*batch_shape, categories, outputs)")]
     categories = property(lambda self: np.shape(self.matrix)[-2], doc="Number k of categories.")
@@ -680,17 +680,17 @@ class MatrixProtocol(Categories):
 
     def implausible(self, values: np.ndarray) -> list[str]:
         matrices = _flat(np.asarray(self.matrix))
-        counts, each = np.bincount(values, minlength=matrices.shape[-1]), len(values) / len(matrices)
-        least, most = (end(matrices, axis=1).sum(axis=0) * each / len(values) for end in (np.min, np.max))
+        counts = np.bincount(values, minlength=matrices.shape[-1])
+        least, most = (end(matrices, axis=1).mean(axis=0) for end in (np.min, np.max))  # of all records
         return implausible_counts(counts, len(values), least, most, 2 * len(counts), "are {}".format)
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)
-        if is_concrete(self.matrix):
+        if is_concrete(self.matrix) and self.batch_shape in ((), (1,), (len(values),)):
             possible = np.any(self.matrix, axis=-2)
-            rows = np.arange(len(values)) % max(len(_flat(self.matrix)), 1)
+            possible = np.broadcast_to(possible, (len(values), possible.shape[-1]))
             problem = "an output with a zero column in the matrix is impossible; {} values are such outputs"
-            refuse(~possible.reshape(-1, possible.shape[-1])[rows, values], problem, values)
+            refuse(~possible[np.arange(len(values)), values], problem, values)
         return values
 
 

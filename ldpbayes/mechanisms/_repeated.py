@@ -14,13 +14,13 @@ from scipy import special
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.types import Key
-from ldpbayes.mechanisms._categories import Categories, MatrixProtocol, RandomizedResponse
-from ldpbayes.mechanisms.protocol import checked_integers, registered
+from ldpbayes.mechanisms._categories import Categories
+from ldpbayes.mechanisms.protocol import Mechanism, checked_integers, registered
 from ldpbayes.numerics.special import log_or_nothing, log_sum
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
 
 MOST_OUTCOMES = 5000  # counts of answers for which the guarantee is computed exactly
-RAREST = 1e-140  # probability of a row of answers down to which products of two do not underflow
+RAREST = 1e-300  # probability of a row of answers that double precision holds
 
 
 @registered("repeated", "Several answers of each person by one design, perhaps about a memorised randomized answer.")
@@ -32,7 +32,7 @@ class Repeated(Categories):
     the code −1, or NaN in data, and say nothing: they must be missing for reasons unrelated to the truth.
 
     The guarantee is exact for up to 5,000 possible counts of the answers, if the probabilities of all rows of answers
-    are above 1e-140. Otherwise it is a bound: the composition of `times` answers, or the guarantee of the permanent
+    are above 1e-300. Otherwise it is a bound: the composition of `times` answers, or the guarantee of the permanent
     step, which holds for any number of answers, whichever has the smaller epsilon at delta = 0.
 
     Parameters
@@ -65,7 +65,7 @@ class Repeated(Categories):
 
     def __post_init__(self) -> None:
         for name, part in (("mechanism", self.mechanism), ("permanent", self.permanent)):
-            fits = isinstance(part, (MatrixProtocol, RandomizedResponse)) and part.batch_shape == ()
+            fits = isinstance(part, Mechanism) and part.has_matrix and part.batch_shape == ()
             if not fits and (part is not None or name == "mechanism"):
                 raise TypeError(f"{name} must be a design with one matrix for all records, got {part!r}")
         object.__setattr__(self, "times", at_least(1, "times", self.times))

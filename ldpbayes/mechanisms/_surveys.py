@@ -1,16 +1,16 @@
 """Randomized answers of surveys, by the names and probabilities with which methods sections describe them."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
 from ldpbayes._core.checks import INSIDE_0_1, PROBABILITY, ArgumentError, at_least, checked
-from ldpbayes._core.pytrees import check_fields, ruled, static
+from ldpbayes._core.pytrees import Owed, check_fields, ruled, static
 from ldpbayes._core.types import Array, is_concrete
-from ldpbayes.mechanisms._categories import MatrixProtocol, RandomizedResponse
-from ldpbayes.mechanisms.protocol import registered
+from ldpbayes.mechanisms._categories import MatrixProtocol
+from ldpbayes.mechanisms.protocol import Mechanism, registered
 from ldpbayes.privacy import Guarantee
 from ldpbayes.privacy.tradeoffs import checked_laws
 
@@ -24,8 +24,8 @@ class YesNoDesign(MatrixProtocol):
     """
 
     categories = property(lambda self: 2, doc="The answers no and yes.")
-    of_no: Any  # probability of the answer 1 if the truth is no
-    of_yes: Any  # and if it is yes
+    of_no: Annotated[Any, Owed("probability of the answer 1 if the truth is no")]
+    of_yes: Annotated[Any, Owed("probability of the answer 1 if the truth is yes")]
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -165,6 +165,7 @@ class ForcedResponse(MatrixProtocol):
     """
 
     forced: tuple[Array, ...]
+    categories = property(lambda self: len(self.forced), doc="Number of categories.")
 
     def __post_init__(self) -> None:
         forced: Any = self.forced
@@ -200,6 +201,7 @@ class Kuk(MatrixProtocol):
     no: Array = ruled(PROBABILITY)
     yes: Array = ruled(PROBABILITY)
     cards: int = static(default=1)
+    categories = property(lambda self: 2, doc="The answers no and yes.")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -247,18 +249,17 @@ class Noncompliance(MatrixProtocol):
     _shared = property(lambda self: ("share", "answers", *self.mechanism._shared))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, (MatrixProtocol, RandomizedResponse)):
+        if not (isinstance(self.mechanism, Mechanism) and self.mechanism.has_matrix):
             allowed = "a MatrixProtocol, such as ForcedResponse, or RandomizedResponse"
             raise TypeError(f"mechanism must be {allowed}, got {self.mechanism!r}")
         check_fields(self)
         if is_concrete(self.answers):
             object.__setattr__(self, "answers", checked_laws("answers", np.atleast_2d(self.answers))[0])
-        wanted = np.shape(self.mechanism.matrix)[-2:]
-        if np.shape(self.share) not in ((), wanted[:1]) or np.shape(self.answers) != wanted[1:]:
+        inner: Any = self.mechanism
+        *_, k, m = np.shape(inner.matrix)
+        if np.shape(self.share) not in ((), (k,)) or np.shape(self.answers) != (m,):
             sizes = f"{np.shape(self.share)} and {np.shape(self.answers)}"
-            raise ValueError(
-                f"share and answers must have shapes () or ({wanted[0]},), and ({wanted[1]},), got {sizes}"
-            )
+            raise ValueError(f"share and answers must have shapes () or ({k},), and ({m},), got {sizes}")
 
     @property
     def guarantee(self) -> Guarantee:

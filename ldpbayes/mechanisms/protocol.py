@@ -51,6 +51,7 @@ class Mechanism(Called, abc.ABC):
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
     of_categories: ClassVar[bool] = False  #: True if a record is the code of a category, as in `Categories`.
+    has_matrix: ClassVar[bool] = False  #: True if `matrix` has p(z | x) of released codes z in a row for each category.
     #: NumPyro constraint on the record x, after clipping.
     domain: Annotated[Any, Owed("NumPyro constraint on the record x, after clipping")]
     #: NumPyro constraint on the released value z.

@@ -314,8 +314,10 @@ def best_tests(tests: Iterable[np.ndarray]) -> np.ndarray:
         hull: list[np.ndarray] = []
         for point in points[np.lexsort(points.T[::-1])]:
             while len(hull) > 1:
-                (x0, y0), (x1, y1) = hull[-2], hull[-1]
-                if (y1 - y0) * (point[0] - x0) > (point[1] - y0) * (x1 - x0):
+                (dx, dy), (dx1, dy1) = point - hull[-2], hull[-1] - hull[-2]
+                # scaled, as products of small probabilities underflow
+                far, near = max(dx, dy) or 1.0, max(dx1, dy1) or 1.0
+                if (dy1 / near) * (dx / far) > (dy / far) * (dx1 / near):
                     break
                 hull.pop()
             hull.append(point)

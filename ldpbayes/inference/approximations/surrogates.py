@@ -84,7 +84,6 @@ class Draws:
     density: Density
     reports: list[Report]
     integral: dict[str, Any]  # how the posterior was integrated, or why chains sampled it
-    weighted: bool = False  # whether they are of a pseudo-posterior
 
 
 @dataclass(eq=False)
