@@ -272,6 +272,7 @@ def test_a_density_of_independent_people_is_that_without_a_design():
     np.testing.assert_allclose(simple.standard_error, plain.standard_error, rtol=0.1)  # scores in place of information
 
 
+@pytest.mark.slow
 def test_a_density_of_a_domain_is_that_of_its_records():
     part = estimate_density(NUMBER_RELEASE, knots=12, domain=DOMAIN)
     mechanism = NUMBER_RELEASE.mechanism

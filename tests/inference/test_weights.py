@@ -86,6 +86,7 @@ def test_equal_weights_change_nothing_but_by_the_sampling_error_of_the_scores():
     assert equal.std() == pytest.approx(plain.std(), rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_factor_is_part_of_the_prior():
     z, design = survey(np.random.default_rng(3))
 

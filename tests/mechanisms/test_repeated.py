@@ -106,6 +106,7 @@ def test_a_plan_knows_what_more_answers_tell():
     assert planned["Repeated"][0] == pytest.approx(np.sqrt(variance / 100), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_memorised_panel_with_missing_days_finds_the_share():
     """Posterior of a flat prior: its width is that of the expected information, within 3 %, seven times the error of a
     sum of so many rows; its mean is within 4.9 widths of the truth.

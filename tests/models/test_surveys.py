@@ -163,6 +163,7 @@ def test_an_anchor_has_a_share_that_shows_who_is_attentive(anchor):
         ldp.fit(models.anchored_crosswise(anchor=anchor), releases)
 
 
+@pytest.mark.slow
 def test_the_anchored_crosswise_model_agrees_with_published_output():
     """R's cWise prints, of 2,000 people with p = p' = 0.15, a naive estimate of 0.195, which 1,427 equal answers have,
     an attentive rate of 0.7729, which 1,541 have, and the estimate 0.1054 ± 0.0208. It does not print how often both
