@@ -75,10 +75,13 @@ def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
 
 
 def parameter(text: str) -> Any:
-    """A parameter: JSON with fractions, as ``true``, ``[[1,0],[0,1]]`` or ``1/6,1/6``; or names, as ``age,income``."""
-    with contextlib.suppress(ZeroDivisionError):
-        if re.fullmatch(r"[-\d./,\[\]\s]+", text):
-            text = re.sub(r"([\d.]+)/([\d.]+)", lambda ratio: repr(float(ratio[1]) / float(ratio[2])), text)
+    """A parameter: JSON with fractions and percentages, as ``true``, ``[[1,0],[0,1]]``, ``1/6,1/6`` or ``75%``; or names,
+    as ``age,income``.
+    """
+    with contextlib.suppress(ZeroDivisionError, ValueError):
+        if re.fullmatch(r"[-\d./%,\[\]\s]+", text):
+            ratios = re.sub(r"([\d.]+)%", r"\1/100", text)
+            text = re.sub(r"([\d.]+)/([\d.]+)", lambda ratio: repr(float(ratio[1]) / float(ratio[2])), ratios)
     for written in (text, f"[{text}]"):
         with contextlib.suppress(json.JSONDecodeError, RecursionError):
             return json.loads(written)
