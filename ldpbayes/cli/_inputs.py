@@ -310,7 +310,7 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
     of_format = _typed(args, FORMAT_PREFIX)
     options = {name: getattr(args, name) for name in FRAME_OPTIONS if getattr(args, name) is not None}
     tables, columns = dict[str, ldp.NoisyTable](), dict[str, np.ndarray]()
-    with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format"}):
+    with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format", "date", *of_format}):
         name, chosen = format_of(args.table, args.format)
         check_options(f"the format {name}", of_format, parameters_of(chosen.options.values()))
         for value, *sizes in zip(values, *spreads.values(), strict=True):

@@ -4,6 +4,7 @@ from ldpbayes._core.tabular import arrays_of_frames
 from ldpbayes.data._formula import DesignMatrix, Formula
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
+from ldpbayes.data.readers.layouts import Layout, open, register_layout
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
 from ldpbayes.data.sampling import SamplingDesign
 from ldpbayes.data.sketches import Groups, MixedSketch, PanelSketch, Sketch
@@ -15,6 +16,7 @@ __all__ = [
     "ExpandedSketch",
     "Formula",
     "Groups",
+    "Layout",
     "MixedSketch",
     "NoisyTable",
     "PanelSketch",
@@ -24,5 +26,7 @@ __all__ = [
     "SamplingDesign",
     "Sketch",
     "arrays_of_frames",
+    "open",
+    "register_layout",
     "sketch_from",
 ]
