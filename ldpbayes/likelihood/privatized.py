@@ -148,8 +148,9 @@ class Privatized(dist.Distribution):
         """The law of values that another mechanism releases of the same records."""
         return Privatized(self.base_dist, mechanism, method=self.method, panels=self.panels, validate_args=False)
 
-    def _log_published(self) -> jax.Array:
-        """Log probability that a value is published, under `Published`."""
+    @property
+    def log_published(self) -> jax.Array:
+        """Log probability (*batch) that a value is published, under `Published`; AttributeError otherwise."""
         rule: Any = self.mechanism
         return self._like(rule.any_published).log_prob(np.full(rule.batch_shape, np.nan))
 
@@ -157,8 +158,9 @@ class Privatized(dist.Distribution):
         """What is to be added to a value's log density among all values, under `Published`: of those that are not."""
         rule: Any = self.mechanism
         if rule.unpublished is None:
-            return -self._log_published()
-        return rule.unpublished * self._like(rule.mechanism).log_prob(np.full(rule.batch_shape, np.nan))
+            return -self.log_published
+        withheld = self._like(rule.mechanism).log_prob(np.full(rule.batch_shape, np.nan))
+        return jnp.where(jnp.asarray(rule.unpublished) > 0, rule.unpublished * withheld, 0.0)
 
     def on_fixed_panels(self, value: Any) -> bool:
         """Return whether `log_prob` integrates by a channel, with panels that nobody asked for."""
@@ -182,7 +184,7 @@ class Privatized(dist.Distribution):
             raise TypeError(f"cdf is only for numbers that all have additive noise, got {type(mechanism).__name__}")
         log_published = 0.0
         if isinstance(mechanism, Published):
-            mechanism, log_published = mechanism.mechanism, self._log_published()
+            mechanism, log_published = mechanism.mechanism, self.log_published
         below = unchecked(Floored, mechanism, value)  # prints all that is no larger as the value
         return jnp.exp(self._like(below).log_prob(value) - log_published)
 
@@ -236,6 +238,7 @@ def _follows(base: dist.Distribution, mechanism: Any, z: Array, method: str, pan
 def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **options: Any) -> dist.Distribution:
     """`Privatized` inside the wrappers that a distribution has in a model: expanded by plates, masked, or an event."""
     if not isinstance(distribution, WRAPPERS):
+        _check_unpublished(distribution, mechanism)
         return Privatized(distribution, mechanism, **options)
     inner = privatized_law(distribution.base_dist, mechanism, **options)
     if isinstance(distribution, dist.ExpandedDistribution):
@@ -243,6 +246,15 @@ def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **opti
     if isinstance(distribution, dist.MaskedDistribution):
         return inner.mask(distribution._mask)
     return inner.to_event(distribution.reinterpreted_batch_ndims)
+
+
+def _check_unpublished(base: dist.Distribution, mechanism: Any) -> None:
+    """ValueError if a number of values is not published, and no law of theirs is known."""
+    if isinstance(mechanism, Published) and np.ndim(mechanism.unpublished) == 0 and unexpanded(base).batch_shape:
+        if mechanism.unpublished is not None and not (is_concrete(mechanism) and mechanism.unpublished == 0):
+            problem = f"values that were not published have no law, because those that were have laws {base.batch_shape}"
+            hint = "add a value NaN for each, with its law, or take them as unknown (unpublished=None)"
+            raise ValueError(f"{problem}; {hint}")
 
 
 class ExpandedLaw(dist.Distribution):
@@ -287,6 +299,7 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
         if options:
             raise ValueError(f"{' and '.join(options)} cannot be chosen for an expansion; {COUNT_INSTEAD}")
         return ExpandedLaw(base_dist, sketch)
+    _check_unpublished(base_dist, sketch.mechanism)
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
         base_dist = law_of_records(base_dist, sketch.groups, sketch.mechanism)
     return Privatized(base_dist, sketch.mechanism, **_method(sketch, base_dist) | options)
