@@ -158,18 +158,10 @@ def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
 
 def _of_persons(data: Any, method: str) -> bool:
     """Whether persons have several of the released values, and terms of each value can be held for standard errors."""
-    several = (
-        isinstance(data, Release)
-        and data.of_persons is not None
-        and data.times > 1
-        and _LINEAR.get(method) is not _base_cut
-    )
-    several = several and data.mechanism.of_categories
-    return (
-        several
-        and data.mechanism.categories <= DENSE_CATEGORIES
-        and data.mechanism.categories * data.count <= MOST_TERMS
-    )
+    if not isinstance(data, Release) or data.of_persons is None or data.times == 1 or not data.mechanism.of_categories:
+        return False
+    d = data.mechanism.categories
+    return d <= DENSE_CATEGORIES and d * data.count <= MOST_TERMS and _LINEAR.get(method) is not _base_cut
 
 
 def _labels_of(data: Release | Sketch) -> tuple[str, ...]:
