@@ -10,7 +10,9 @@ import numpyro.distributions as dist
 
 from ldpbayes import NoisyTable, Release, observe
 from ldpbayes.inference import factory
+from ldpbayes.mechanisms import Published
 from ldpbayes.models._coordinates import FlatPositive, located, pooled, pooled_gamma
+from ldpbayes.models._published import log_published
 
 ROUGH_SPREAD = 0.5  # of cells within an area, for the coordinates in which areas are sampled
 
@@ -65,6 +67,10 @@ def small_areas(
     if response not in ("poisson", "negative_binomial", "binomial"):
         raise ValueError(f"response must be poisson, negative_binomial or binomial, got {response!r}")
     binomial, count = response == "binomial", len(table)
+    partial = isinstance(table.mechanism, Published)
+    if partial and (binomial or table.mechanism.batch_shape):
+        needs = "a Poisson or negative binomial response, and one noise and threshold for all cells"
+        raise ValueError(f"a table of which only a part was published needs {needs}; or add a row for each other cell")
     keyed, gamma = table if isinstance(table, NoisyTable) else None, response == "negative_binomial"
     keys = ["area"] if keyed is None or not keyed.keys else list(keyed.keys)
     rows = exposure.rows_of(keyed) if keyed is not None and isinstance(exposure, NoisyTable) else None
@@ -100,7 +106,27 @@ def small_areas(
         effect = numpyro.sample("effect", law)
         rate = numpyro.deterministic("rate", jax.nn.sigmoid(effect) if binomial else jnp.exp(effect))
         numpyro.deterministic("total", size * rate)
+    if partial:  # the prior of effects is that of all cells
+        numpyro.factor("unpublished", _log_others(table, cells, size, matrix, mean, within, gamma))
+        table = Release(table.values, table.mechanism.mechanism, count=count)
     observe("z", dist.BinomialLogits(effect, size) if binomial else dist.Poisson(size * rate), table)
+
+
+def _log_others(
+    table: Any, cells: np.ndarray, size: Any, matrix: np.ndarray, mean: Any, within: Any, gamma: bool
+) -> jax.Array:
+    """What cells that were not published add to a log-likelihood: minus the log probability of those that were."""
+    rule, count = table.mechanism, len(table)
+    rows = np.arange(count)[:, None] if isinstance(size, jax.Array) else np.broadcast_to(size, count)[:, None]
+    _, first, copies = np.unique(np.column_stack([cells, rows, matrix]), axis=0, return_index=True, return_counts=True)
+    loc = mean[first] + jnp.log(jnp.broadcast_to(size, (count,))[first])
+    log_prob = log_published(rule, loc, within, gamma)
+    if rule.unpublished is None:
+        return -copies @ log_prob
+    if len(first) > 1 and rule.unpublished:
+        wanted = "without larger areas, covariates and different exposures, or add a row without a value for each"
+        raise ValueError(f"cells that were not published can be counted only {wanted}, or take them as unknown")
+    return rule.unpublished * count * jnp.log1p(-jnp.exp(jnp.minimum(log_prob[0], -1e-12)))
 
 
 def _areas(table: Any, key: str, above: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -231,6 +231,8 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--unit", "X", "values were rounded to multiples of X", float)
     _add(table, "--floor", "X", "values below X were reported as X", float)
     _add(table, "--threshold", "X", "values below X were not reported", float)
+    unpublished = "number of cells without a row, because they are below --threshold; or unknown"
+    _add(table, "--unpublished", "N|unknown", unpublished, parameter)
     _add(table, "--ratio", "A/B,...", "ratios of values, or of values and public columns", _ratios, [], action="extend")
     _add(table, "--level", "P", "probability of the intervals (default: 0.9)", _probability, 0.9)
     _add(table, "--samples", "N", "number of draws of the table (default: 1000)", _integer(2), 1000)

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, checked, guess
+from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, at_least, checked, guess
 from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
 from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes._core.types import Array
 from ldpbayes.data.readers import format_of
 from ldpbayes.data.release import Release
-from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Rounded, Withheld
+from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Published, Rounded, Withheld
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_repeats
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
@@ -105,7 +105,7 @@ class NoisyTable(Release):
             width = rule.noise.standard_deviation / 2
             near = np.count_nonzero((self.values < rule.threshold + width) & ((width >= 1) | (not rule.noise.discrete)))
             if near >= SUSPICIOUS_NEIGHBOURS and not np.isnan(self.values).any():
-                hint = "if withheld cells were left out, results are biased: add a row without a value for each"
+                hint = 'if cells were left out, results are biased: give unpublished=, their number or "unknown", or add rows'
                 self._doubt(f"no cell is withheld, although {near:,} values are just above the threshold; {hint}")
 
     @classmethod
@@ -126,6 +126,7 @@ class NoisyTable(Release):
         unit: float | None = None,
         floor: float | None = None,
         threshold: float | None = None,
+        unpublished: int | str | None = None,
         repeats: str | None = None,
         about: dict[str, Any] | None = None,
     ) -> "NoisyTable":
@@ -155,6 +156,9 @@ class NoisyTable(Release):
             Reporting rules. In this order, the noisy values were rounded to multiples of ``unit``, printed as ``floor``
             if below ``floor``, and are missing (NaN) in the frame if below ``threshold``. Without ``threshold``,
             missing values must be missing for reasons that are unrelated to the values.
+        unpublished : int or "unknown", optional
+            The number of cells that could have been published, but have no row because they are below ``threshold``,
+            or "unknown" (see `ldpbayes.mechanisms.Published`). Default: the table has a row for each cell.
         repeats : str, optional
             If cells were measured several times, each time with new noise: the column that numbers the measurements of
             a cell, which becomes the last key. A `ReleaseWarning` is issued if they differ too much or too little for
@@ -185,6 +189,13 @@ class NoisyTable(Release):
         for name, rule, limit in rules:
             if limit is not None:
                 mechanism, possible = rule(mechanism, limit), f"{possible}, {name} {limit}"
+        if unpublished is not None:
+            number = None if unpublished == "unknown" else at_least(0, "unpublished", unpublished)
+            if threshold is None or (number and mechanism.batch_shape):
+                wanted = "given with a threshold, and a number with one noise for all cells (else add rows)"
+                raise ArgumentError("unpublished", wanted, repr(unpublished))
+            _refuse(gaps, value, values, labels, "a cell without a value is one of those that unpublished= counts")
+            mechanism = Published(mechanism, None if number is None else number / len(values))
         reported = Incomplete(mechanism) if threshold is None else mechanism
         low, high = reported.interval(values)
         _refuse(np.isinf(values) | (low > high), value, values, labels, f"possible values are {possible}")
@@ -285,8 +296,11 @@ class NoisyTable(Release):
 
     @property
     def _counts(self) -> dict[str, Any]:
-        gaps = 0 if self.values is None else np.count_nonzero(np.isnan(self.values))
-        return {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})
+        gaps, rule = 0 if self.values is None else np.count_nonzero(np.isnan(self.values)), cast(Any, self.mechanism)
+        counts = {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})
+        if isinstance(rule, Published) and rule.unpublished is not None:
+            counts["not published"] = round(rule.unpublished * self.count)
+        return counts
 
 
 def _law(noise: Any) -> Any:

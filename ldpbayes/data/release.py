@@ -21,9 +21,11 @@ from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch, expansion_pays
 from ldpbayes.data.readers.files import SPEC_KEY, parquet_file, pyarrow, spec_text, values_of
 from ldpbayes.data.sketches import Groups, MixedSketch, MomentSketch, PanelSketch, TotalSketch, budgets_of, levels_of
-from ldpbayes.mechanisms import Mechanism, StatisticsMechanism, mechanism_from_spec
+from ldpbayes.mechanisms import AdditiveMechanism, Mechanism, Repeated, StatisticsMechanism, mechanism_from_spec
+from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE, Promise, joined_mechanism, parts_of, statements
+from ldpbayes.noise import Gaussian
 from ldpbayes.privacy.guarantee import counted_once
 
 WHOLE_COUNTS: Rule = "whole numbers of records, not negative", lambda a: (a >= 0) & (a == np.floor(a)) & (a < np.inf)
@@ -64,7 +66,8 @@ class Release(Holding):
         value, as in ``Release([0, 1], mechanism, count=[20, 80])``.
     times, persons : optional
         Largest number of values about one person (default: 1), which guarantee and privacy statements take together; or
-        an identifier of the person of each value (N,), from which it is counted, and which is not stored.
+        an identifier of the person of each value (N,), from which it is counted. Standard errors then allow for reports
+        of one person that are alike, and `by_person` joins them. Files do not hold persons.
     missing : {"drop"}, optional
         "drop" to leave out missing values (None or NaN), whose number is then in ``about["missing"]``, together with
         their persons and their parameters of the mechanism. Default: missing values raise a ValueError. If NaN is a
@@ -89,6 +92,7 @@ class Release(Holding):
     about: dict[str, Any] | None = host(default=None, kw_only=True)
     added: tuple[Promise, ...] = host(default=(), init=False, repr=False)  # as of a sketch; of a part, of the whole
     row_counts: Any = host(default=None, init=False, repr=False)  # (rows of the data,), of values left out or repeated
+    of_persons: Any = host(default=None, init=False, repr=False)  # (N,) codes of the persons of values; not in files
     persons: dataclasses.InitVar[Any] = dataclasses.field(default=None, kw_only=True)
     missing: dataclasses.InitVar[str | None] = dataclasses.field(default=None, kw_only=True)
 
@@ -125,10 +129,13 @@ class Release(Holding):
             shape, hint = self.mechanism.batch_shape, "give one budget, or one for each record"
             raise ValueError(f"the mechanism's parameters have shape {shape}, but there are {count} records: {hint}")
         if persons is not None:
-            counts = Counter(entries_of(persons))
+            entries = entries_of(persons)
+            counts = Counter(entries)
             if self.times is not None or counts.total() != count or any(map(is_missing, counts)):
                 raise ValueError(f"persons must have one person for each of the {count} values; do not give times")
             object.__setattr__(self, "times", max(counts.values()))
+            numbers = {person: number for number, person in enumerate(counts)}
+            object.__setattr__(self, "of_persons", np.array([numbers[person] for person in entries]))
         elif self.times is not None:
             object.__setattr__(self, "times", at_least(1, "times", self.times))
         if isinstance(self.values, np.ndarray) and is_concrete(self.mechanism):
@@ -204,6 +211,34 @@ class Release(Holding):
         total = Release(values, mechanism, times=times, about=self.about if self.about == other.about else None)
         object.__setattr__(total, "added", self.promises + other.promises)
         return total
+
+    def by_person(self, permanent: Mechanism | None = None) -> "Release":
+        """Return a release with one value for each person, in the order of their first reports, for people with one
+        unknown record each, about which all their reports are. The likelihood is then exact, and nobody counts twice.
+
+        Codes become rows of a `ldpbayes.mechanisms.Repeated`; `permanent` is the step by which a person drew a lasting
+        answer, if all reports are about that one, and then bounds the guarantee for any number of reports. Numbers
+        under Gaussian noise become the mean of a person's reports, which is sufficient. Raises ValueError without
+        ``persons``, or for other mechanisms.
+        """
+        if self.of_persons is None or self.values is None:
+            raise ValueError("by_person needs a release with persons=, the person of each value; files do not hold it")
+        one, noise = self.mechanism, self.mechanism.noise
+        if not isinstance(one, Additive) or not isinstance(noise, Gaussian) or one.record_shape:
+            values = Repeated.rows(self.values, self.of_persons)
+            mechanism: Any = Repeated(one, values.shape[1], permanent)
+        elif permanent is not None or np.ndim(one.lower) or np.ndim(one.upper):
+            raise ValueError("numbers need bounds that all persons share, and take no permanent step")
+        else:
+            weights = np.broadcast_to(np.asarray(noise.standard_deviation, float) ** -2.0, self.count)
+            precisions = np.bincount(self.of_persons, weights)
+            values = np.bincount(self.of_persons, weights * self.values) / precisions
+            deviations = precisions**-0.5
+            noise = Gaussian(deviations[0] if (deviations == deviations[0]).all() else deviations)
+            mechanism = AdditiveMechanism(noise, one.lower, one.upper, sensitivity=one.sensitivity)
+        joined = Release(values, mechanism, about=self.about)
+        object.__setattr__(joined, "added", self.added)  # a part has the promise of the whole
+        return joined
 
     def sketch(
         self,
@@ -354,7 +389,10 @@ def part_of(release: Release, rows: np.ndarray) -> Release:
     values = None if release.values is None else release.values[rows]
     of_data = np.arange(release.count) if release.rows is None else release.rows
     counts = np.bincount(of_data[rows], minlength=release.count if release.rows is None else len(release.row_counts))
-    return unchecked(Release, values, mechanism, len(rows), release.doubts, *beside, release.promises, counts)
+    of_persons = None if release.of_persons is None else release.of_persons[rows]
+    return unchecked(
+        Release, values, mechanism, len(rows), release.doubts, *beside, release.promises, counts, of_persons
+    )
 
 
 def promises(data: Sequence[Any], others: Sequence[Promise] = (), same: bool = False, different: bool = False) -> str:
@@ -370,8 +408,8 @@ def warn_of_repeats(*releases: Sequence[Promise], same_people: bool = False) -> 
     most = max((n for n, first in counts if n > 1 and first.guarantee.trust_model == "local"), default=1)
     text = (
         f"up to {most:,} of the released values may be about one person, but are taken as independent: intervals and "
-        f"standard errors are too small, by a factor of up to {most**0.5:.3g}; keep one value of each person, or model "
-        "an effect of each person"
+        f"standard errors are too small, by a factor of up to {most**0.5:.3g}; give the person of each value, "
+        "as persons=, for standard errors, and fit release.by_person(), or keep one value of each person"
     )
     if most > 1:
         warn(text, RepeatedAnswersWarning)

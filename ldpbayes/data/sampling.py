@@ -146,8 +146,11 @@ def of_records(tree: Any, release: Any) -> Any:
 def design_in(
     sampling: SamplingDesign | None, domain: ArrayLike | None, size: int, counts: Array = None, release: Any = None
 ) -> SamplingDesign | None:
-    """The design checked for data, with weights 0 outside a domain; None is one of equal weights, or none at all."""
-    if sampling is None and domain is None:
+    """The design checked for data, with weights 0 outside a domain; None is one of equal weights, or none at all.
+    Persons with several reports are clusters, if no others are given.
+    """
+    persons = release.of_persons if isinstance(release, Release) and (release.times or 1) > 1 else None
+    if sampling is None and domain is None and persons is None:
         return None
     if isinstance(sampling, SamplingDesign):
         sampling = of_records(sampling, release)
@@ -155,6 +158,11 @@ def design_in(
     design = SamplingDesign(np.ones(size)) if sampling is None else sampling
     if not isinstance(design, SamplingDesign):
         raise TypeError(f"sampling must be a SamplingDesign, got {type(sampling).__name__}")
+    if persons is not None and len(design.weights) == len(persons):
+        if design.clusters is None:
+            design = dataclasses.replace(design, clusters=persons)
+        elif len(np.unique(persons + 1j * design.clusters)) > persons.max() + 1:
+            raise ValueError("all reports of a person must be in one cluster of the sampling design")
     design.check(size, counts)
     inside = np.asarray(True if domain is None else domain)
     if inside.dtype != bool or inside.shape not in ((), (size,)) or not np.any(design.weights * inside):

@@ -17,19 +17,20 @@ from jax.typing import ArrayLike
 from scipy import special
 
 from ldpbayes._core.checks import ABOVE_0, at_least, checked, refuse, warn
-from ldpbayes._core.pytrees import pytree_dataclass, static
+from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array
 from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.data.sampling import SamplingDesign, design_in, refuse_population
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, TransitionMatrix
+from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, Repeated, TransitionMatrix
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
+MOST_TERMS = 1 << 27  # terms of released values, by category, that are held for standard errors of persons' reports
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -45,16 +46,16 @@ def frequencies(
 ) -> "FrequencyEstimate":
     """Estimate the share of each category in the population, from released categories.
 
-    Issues a `RepeatedAnswersWarning` if several released values may be about one person.
+    Issues a `RepeatedAnswersWarning` if several released values may be about one person, and the persons are unknown.
 
     Parameters
     ----------
     data : Release, CountSketch or ExpandedSketch
         Released categories, under a `ldpbayes.mechanisms.PureProtocol`, or under a `MatrixProtocol` whose rows are
-        linearly independent, for one record or for all together. An `ExpandedSketch` must have kept its released
-        values. A sequence of releases of codes about the same people, in the same order, gives the shares of all cells
-        of their table, with the names ``"0, 0"``, ``"0, 1"``, ...: the last answer varies fastest. Words in
-        ``about["levels"]`` of a release take the places of its codes in names.
+        linearly independent, for one record or for all together, or rows of answers under a `Repeated`. An
+        `ExpandedSketch` must have kept its released values. A sequence of releases of codes about the same people, in
+        the same order, gives the shares of all cells of their table, with the names ``"0, 0"``, ``"0, 1"``, ...: the
+        last answer varies fastest. Words in ``about["levels"]`` of a release take the places of its codes in names.
     method : str
         The method of estimation. Only the first and the last have standard errors.
 
@@ -93,6 +94,9 @@ def frequencies(
     term has the weight of its record, also if budgets differ. ``mle`` maximises the weighted log-likelihood. Their
     standard errors are linearised ([Binder]), and their intervals normal. ``base_cut`` is not available.
 
+    Under `Repeated`, the unbiased estimate is the mean over people of the mean of the terms of their answers. If a
+    release has ``persons=``, and at most 4096 categories and 2^27 terms, people are clusters of a sampling design.
+
     Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
     positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
 
@@ -112,9 +116,10 @@ def frequencies(
         promises = tuple(promise for part in data for promise in part.promises)
         return dataclasses.replace(table, _promises=promises, _labels=labels)
     one: Any = data
-    simple = sampling is None and domain is None
+    simple = sampling is None and domain is None and not _of_persons(one, method)
     sketch, design = (_exact_counts(one), None) if simple else _surveyed(one, sampling, domain)
-    warn_of_repeats(sketch.promises)
+    if design is None or design.clusters is None:
+        warn_of_repeats(sketch.promises)
     d = sketch.mechanism.categories
     alpha = checked("alpha", alpha, f"positive and less than {d}", lambda a: (a > 0) & (a < d))
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
@@ -151,6 +156,14 @@ def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
     return Release(values, TransitionMatrix(matrix / matrix.sum(axis=1, keepdims=True))), cells
 
 
+def _of_persons(data: Any, method: str) -> bool:
+    """Whether persons have several of the released values, and terms of each value can be held for standard errors."""
+    if not isinstance(data, Release) or data.of_persons is None or data.times == 1 or not data.mechanism.of_categories:
+        return False
+    d = data.mechanism.categories
+    return d <= DENSE_CATEGORIES and d * data.count <= MOST_TERMS and _LINEAR.get(method) is not _base_cut
+
+
 def _labels_of(data: Release | Sketch) -> tuple[str, ...]:
     """The words for codes of a release; none if they are not known."""
     return tuple((data.about or {}).get("levels", ()))
@@ -160,7 +173,7 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
     """A sketch of the exact counts of released values; if `grouped`, of groups, which are the records of a release."""
     if not isinstance(data, (Release, Sketch)):
         raise TypeError(f"data must be a Release or a CountSketch, got {type(data).__name__}")
-    if not isinstance(data.mechanism, (PureProtocol, MatrixProtocol)):
+    if not isinstance(data.mechanism, (PureProtocol, MatrixProtocol, Repeated)):
         wanted = "categories under a pure protocol, such as RandomizedResponse, or a matrix, such as ForcedResponse"
         raise TypeError(f"data must be {wanted}; got a release of {type(data.mechanism).__name__}")
     if isinstance(data, Release) and data.values is None:
@@ -173,10 +186,13 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
         by_record = CountSketch.of(sketch.values, sketch.mechanism, np.arange(sketch.count))
         sketch = dataclasses.replace(by_record, added=sketch.promises)
     sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
-    if isinstance(sketch.mechanism, MatrixProtocol):
-        sketch = sketch if grouped else _of_one_matrix(sketch)
-        rows, least = sketch.mechanism.categories, 1e-7  # the inverse of a worse condition would be rounding error
-        rank = np.min(np.linalg.matrix_rank(sketch.mechanism.matrix, rtol=least))
+    if isinstance(sketch.mechanism, (MatrixProtocol, Repeated)):
+        repeated = isinstance(sketch.mechanism, Repeated)
+        sketch = sketch if grouped or repeated else _of_one_matrix(sketch)
+        mechanism: Any = sketch.mechanism
+        rows, least = mechanism.categories, 1e-7  # the inverse of a worse condition would be rounding error
+        matrix = mechanism.one_answer if repeated else mechanism.matrix
+        rank = np.min(np.linalg.matrix_rank(matrix, rtol=least))
         if rank < rows:
             why = f"the {rows} rows of the matrix have rank {rank}, so that other frequencies have the same outputs"
             raise ValueError(f"the release cannot identify the frequencies: {why}")
@@ -203,6 +219,15 @@ def _of_one_matrix(sketch: CountSketch) -> CountSketch:
         matrix = np.concatenate(shares[:, None, None] * designs, axis=1)
         nodes, number = of.ravel() * designs.shape[2] + sketch.nodes, len(designs)
     return CountSketch(_SeveralDesigns(matrix, number), nodes, sketch.weights, added=promises)
+
+
+def _of_rows(sketch: CountSketch) -> CountSketch:
+    """Rows of answers as outputs of a matrix, which has only the rows that occur, each up to a factor."""
+    mechanism: Any = sketch.mechanism
+    logs = np.asarray(mechanism.log_probs(sketch.nodes))
+    matrix = np.exp(logs - logs.max(axis=1, keepdims=True)).T
+    rows = unchecked(_SeveralDesigns, matrix)
+    return CountSketch(rows, np.arange(len(logs)), sketch.weights, added=sketch.promises)
 
 
 def _surveyed(
@@ -354,8 +379,8 @@ class FrequencyEstimate(Estimate):
 
 
 def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
-    if design is not None:
-        return _weighted(sketch, method, design)
+    if design is not None or isinstance(sketch.mechanism, Repeated):
+        return _weighted(sketch, method, design or SamplingDesign(np.ones(len(sketch.nodes))))
     if isinstance(sketch.mechanism, TransitionMatrix):
         return _by_inverse(sketch, method)
     linear = Linear.of(sketch)
@@ -364,7 +389,7 @@ def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDe
 
 
 def _base_cut(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
-    if isinstance(sketch.mechanism, TransitionMatrix):
+    if not isinstance(sketch.mechanism, PureProtocol):
         others = " or ".join(name for name in _LINEAR if name != method)
         raise ValueError(f"method {method!r} needs a pure protocol; for a matrix use {others}")
     if design is not None:
@@ -408,6 +433,12 @@ def _weighted(sketch: CountSketch, method: str, design: SamplingDesign) -> Frequ
     if isinstance(mechanism, MatrixProtocol):
         nodes, inverse = np.asarray(sketch.nodes)[:, None, None], _inverse(np.asarray(mechanism.matrix))
         terms = np.take_along_axis(np.broadcast_to(inverse, (len(nodes), *inverse.shape[-2:])), nodes, -1)[..., 0]
+    elif isinstance(mechanism, Repeated):
+        refuse_population(design, "repeated answers")
+        nodes, inverse = np.asarray(sketch.nodes), np.pad(_inverse(mechanism.one_answer), [(0, 0), (0, 1)])
+        answers = np.sum(nodes >= 0, axis=1)  # 0 is the last column, of the missing answers −1
+        terms = inverse[:, nodes].sum(axis=-1).T / np.maximum(answers, 1)[:, None]
+        design = dataclasses.replace(design, weights=design.weights * (answers > 0))
     else:
         p, q = (np.reshape(part, (-1, 1)) for part in mechanism.support_probabilities)
         terms = (np.asarray(mechanism.membership(sketch.nodes)) - q) / (p - q)
@@ -467,15 +498,16 @@ def _maximum_likelihood(
     sketch: CountSketch, tolerance: float, max_iterations: int, design: SamplingDesign | None
 ) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
-    whole = sketch
+    part = whole = _of_rows(sketch) if isinstance(sketch.mechanism, Repeated) else sketch
     refuse_population(design, "method 'mle'")
     if design is not None:  # a value outside the domain may be impossible under the frequencies in the domain
-        whole = _of_one_matrix(sketch) if isinstance(sketch.mechanism, MatrixProtocol) else sketch
+        whole = _of_one_matrix(sketch) if isinstance(sketch.mechanism, MatrixProtocol) else whole
         inside = np.flatnonzero(design.weights)
         mechanism = whole.mechanism.of_records((len(whole.nodes),), inside)
         counts, weights = whole.weights[inside], whole.weights[inside] * design.weights[inside]
         weights *= counts.sum() / weights.sum()
-        sketch = dataclasses.replace(whole, mechanism=mechanism, nodes=whole.nodes[inside], weights=weights)
+        part = dataclasses.replace(whole, mechanism=mechanism, nodes=whole.nodes[inside], weights=weights)
+    sketch = part
     count, d = float(sketch.weights.sum()), sketch.mechanism.categories
 
     def on_host(function: Callable) -> Callable:

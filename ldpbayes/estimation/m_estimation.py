@@ -207,7 +207,7 @@ class MEstimationResult(Estimate):
 
     def _refuse_sampling(self, problem: str) -> None:
         if self._solver.sampling is not None:
-            raise ValueError(f"an estimate with a sampling design or a domain cannot {problem}")
+            raise ValueError(f"an estimate with a sampling design, a domain or persons cannot {problem}")
 
 
 class Solution(NamedTuple):
@@ -488,7 +488,8 @@ class Solver:
             starts = np.concatenate([starts, others])
         evidence_before, promises = (earlier._evidence, earlier._promises) if earlier else (None, ())
         promises += records.promises or (Promise(estimator.mechanism),)
-        warn_of_repeats(promises)
+        if self.sampling is None or self.sampling.clusters is None:
+            warn_of_repeats(promises)
         evidence, ends, solution = _run(
             estimator, keys[0], jnp.asarray(records.rows), starts, evidence_before, self.sampling
         )

@@ -353,7 +353,8 @@ def estimate_density(
     design = design_in(sampling, domain, data.count if isinstance(data, Release) else 0, release=data)
     refuse_population(design, "a density")
     fit, _ = family.fit(data, outside, design)
-    warn_of_repeats(data.promises)
+    if design is None or design.clusters is None:
+        warn_of_repeats(data.promises)
     with jax.enable_x64(True):
         law = family.law(jnp.asarray(fit.coefficients))
     nothing, mode = (np.empty(0), np.empty((0, 0)), list[str]()), (fit.coefficients, fit.covariance, family)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,14 @@ from ldpbayes.likelihood import latent
 from ldpbayes.likelihood.closed_forms import ClosedForm, closed_form, for_all_records, is_own, register_closed_form
 from ldpbayes.likelihood.closed_forms.categories import category_probabilities
 from ldpbayes.mechanisms import Mechanism, MultiplicativeScrambling
-from ldpbayes.mechanisms.reporting import Floored
+from ldpbayes.mechanisms.reporting import Floored, Published
 from ldpbayes.numerics.arrays import distinct
 from ldpbayes.numerics.special import log_sum
 
 # the methods that admit these ways
 BY_CLOSED_FORM, BY_CHANNEL, BY_QUADRATURE = ("auto", "closed_form"), ("auto", "channel"), ("auto", "quadrature")
 MAX_CHANNEL_PANELS = 200  # a sketch refined further has nodes enough for a closed form, if there is one, to be faster
+MOST_DRAWS = 1000  # of records and values, to simulate values that are published
 COUNT_INSTEAD = "use release.sketch(expand=False), which counts released values"
 
 
@@ -102,9 +103,22 @@ class Privatized(dist.Distribution):
         return closed_form(self._law, self.mechanism) if self.method in BY_CLOSED_FORM else None
 
     def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        if isinstance(self.mechanism, Published):
+            return self._sample_published(key, sample_shape)
         x_key, z_key = jax.random.split(key)
         x = self.base_dist.expand(self.batch_shape).sample(x_key, sample_shape)
         return self.mechanism.simulate(z_key, x)
+
+    def _sample_published(self, key: Key, sample_shape: tuple[int, ...]) -> jax.Array:
+        """Records and values are drawn until each value is one that is published; NaN where none of many draws is."""
+        values = self._like(cast(Any, self.mechanism).mechanism)
+
+        def again(state: tuple) -> tuple:
+            number, z = state
+            return number + 1, jnp.where(jnp.isnan(z), values.sample(jax.random.fold_in(key, number), sample_shape), z)
+
+        start = 1, values.sample(jax.random.fold_in(key, 0), sample_shape)
+        return lax.while_loop(lambda state: (state[0] < MOST_DRAWS) & jnp.isnan(state[1]).any(), again, start)[1]
 
     def _validate_sample(self, value: Any) -> None:
         self.mechanism.validated_batch(value)
@@ -113,6 +127,8 @@ class Privatized(dist.Distribution):
         """Return the log density (*batch) of `value` (*batch, *event_shape). ValueError if it cannot be released."""
         if self._validate_args:
             self._validate_sample(value)
+        if isinstance(self.mechanism, Published):
+            return self._like(self.mechanism.mechanism).log_prob(value) + self._log_others()
         form = self._closed_form() or functools.partial(_by_numbers, method=self.method, panels=self.panels)
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         mechanism, kinds = self.mechanism, None
@@ -127,6 +143,24 @@ class Privatized(dist.Distribution):
         log_prob = form(self._law, mechanism, value)
         log_prob = log_prob if kinds is None else log_prob[kinds]
         return jnp.broadcast_to(log_prob, lax.broadcast_shapes(batch_shape, self.batch_shape))
+
+    def _like(self, mechanism: Mechanism) -> "Privatized":
+        """The law of values that another mechanism releases of the same records."""
+        return Privatized(self.base_dist, mechanism, method=self.method, panels=self.panels, validate_args=False)
+
+    @property
+    def log_published(self) -> jax.Array:
+        """Log probability (*batch) that a value is published, under `Published`; AttributeError otherwise."""
+        rule: Any = self.mechanism
+        return self._like(rule.any_published).log_prob(np.full(rule.batch_shape, np.nan))
+
+    def _log_others(self) -> jax.Array:
+        """What is to be added to a value's log density among all values, under `Published`: of those that are not."""
+        rule: Any = self.mechanism
+        if rule.unpublished is None:
+            return -self.log_published
+        withheld = self._like(rule.mechanism).log_prob(np.full(rule.batch_shape, np.nan))
+        return jnp.where(jnp.asarray(rule.unpublished) > 0, rule.unpublished * withheld, 0.0)
 
     def on_fixed_panels(self, value: Any) -> bool:
         """Return whether `log_prob` integrates by a channel, with panels that nobody asked for."""
@@ -148,9 +182,11 @@ class Privatized(dist.Distribution):
         mechanism: Any = self.mechanism
         if mechanism.noise is None or mechanism.record_shape or mechanism.has_atoms:
             raise TypeError(f"cdf is only for numbers that all have additive noise, got {type(mechanism).__name__}")
+        log_published = 0.0
+        if isinstance(mechanism, Published):
+            mechanism, log_published = mechanism.mechanism, self.log_published
         below = unchecked(Floored, mechanism, value)  # prints all that is no larger as the value
-        law = Privatized(self.base_dist, below, method=self.method, panels=self.panels, validate_args=False)
-        return jnp.exp(law.log_prob(value))
+        return jnp.exp(self._like(below).log_prob(value) - log_published)
 
     @property
     def mean(self) -> jax.Array:
@@ -202,6 +238,7 @@ def _follows(base: dist.Distribution, mechanism: Any, z: Array, method: str, pan
 def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **options: Any) -> dist.Distribution:
     """`Privatized` inside the wrappers that a distribution has in a model: expanded by plates, masked, or an event."""
     if not isinstance(distribution, WRAPPERS):
+        _check_unpublished(distribution, mechanism)
         return Privatized(distribution, mechanism, **options)
     inner = privatized_law(distribution.base_dist, mechanism, **options)
     if isinstance(distribution, dist.ExpandedDistribution):
@@ -209,6 +246,15 @@ def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **opti
     if isinstance(distribution, dist.MaskedDistribution):
         return inner.mask(distribution._mask)
     return inner.to_event(distribution.reinterpreted_batch_ndims)
+
+
+def _check_unpublished(base: dist.Distribution, mechanism: Any) -> None:
+    """ValueError if a number of values is not published, and no law of theirs is known."""
+    if isinstance(mechanism, Published) and np.ndim(mechanism.unpublished) == 0 and unexpanded(base).batch_shape:
+        if mechanism.unpublished is not None and not (is_concrete(mechanism) and mechanism.unpublished == 0):
+            problem = f"values that were not published have no law, because those that were have laws {base.batch_shape}"
+            hint = "add a value NaN for each, with its law, or take them as unknown (unpublished=None)"
+            raise ValueError(f"{problem}; {hint}")
 
 
 class ExpandedLaw(dist.Distribution):
@@ -253,6 +299,7 @@ def law_of_nodes(sketch: Sketch, base_dist: dist.Distribution, **options: Any) -
         if options:
             raise ValueError(f"{' and '.join(options)} cannot be chosen for an expansion; {COUNT_INSTEAD}")
         return ExpandedLaw(base_dist, sketch)
+    _check_unpublished(base_dist, sketch.mechanism)
     if isinstance(sketch, CountSketch) and sketch.groups is not None:
         base_dist = law_of_records(base_dist, sketch.groups, sketch.mechanism)
     return Privatized(base_dist, sketch.mechanism, **_method(sketch, base_dist) | options)

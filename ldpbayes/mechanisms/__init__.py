@@ -60,7 +60,7 @@ from ldpbayes.mechanisms.protocol import (
     mechanism_names,
     register,
 )
-from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
+from ldpbayes.mechanisms.reporting import Floored, Incomplete, Published, Rounded, Withheld
 
 __all__ = [
     "AdditiveMechanism",
@@ -93,6 +93,7 @@ __all__ = [
     "RPWithPrior",
     "RROnBins",
     "RandomizedResponse",
+    "Published",
     "Repeated",
     "Rounded",
     "SquareWaveMechanism",

@@ -123,3 +123,22 @@ class Repeated(Categories):
 
     def spec(self) -> dict[str, Any]:
         return super().spec() | {"mechanism": self.name, "of": self.mechanism.spec()}
+
+    @property
+    def one_answer(self) -> np.ndarray:
+        """The matrix P(z | x) of one answer (categories, answers), by both steps."""
+        matrix = np.asarray(self.mechanism.matrix)
+        return matrix if self.permanent is None else np.asarray(self.permanent.matrix) @ matrix
+
+    @staticmethod
+    def rows(answers: ArrayLike, persons: ArrayLike) -> np.ndarray:
+        """Return a row of answers for each person 0, ..., P − 1, from all answers (N,) and their persons (N,), in their
+        order; rows are filled up with −1, and their length is the largest number of answers.
+        """
+        persons = np.asarray(persons)
+        counts, order = np.bincount(persons), np.argsort(persons, kind="stable")
+        rows = np.full((len(counts), counts.max()), -1)
+        rows[persons[order], np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)] = np.asarray(
+            answers
+        )[order]
+        return rows

@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import FINITE, POSITIVE, refuse
-from ldpbayes._core.pytrees import check_fields, ruled, ruled_fields
+from ldpbayes._core.checks import FINITE, NOT_NEGATIVE, POSITIVE, refuse
+from ldpbayes._core.pytrees import check_fields, checked_field, ruled, ruled_fields, unchecked
 from ldpbayes._core.types import Array, ArrayModule, Key, array_of, floating, is_concrete
 from ldpbayes.mechanisms.protocol import DiscreteMechanism, Mechanism, NumericMechanism, registered
 from ldpbayes.numerics.arrays import snapped
@@ -54,6 +54,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
 
     def __post_init__(self) -> None:
         kind, inner = type(self).__name__, self.mechanism.innermost if isinstance(self.mechanism, Mechanism) else None
+        if isinstance(self.mechanism, Published):
+            raise TypeError(f"{kind} cannot stand around Published, which is the last of the rules")
         if inner is None or inner.noise is None or inner.columns is not None or inner.has_atoms:
             kinds = "an additive mechanism of numbers (or a rule around one) that adds noise to every record"
             raise TypeError(f"{kind} takes {kinds}, got {self.mechanism!r}")
@@ -211,3 +213,42 @@ class Incomplete(Reported):
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         return self.mechanism.moments(x)
+
+
+@registered("published", "Only the values that a rule prints were published: the rest of the table is not known.")
+class Published(Reported):
+    """Only the values that a rule prints were published, without a row for each of those that it withholds.
+
+    The likelihood of a published value is then its probability among all values, over the probability that a value is
+    published (`Privatized`), both under the law of the record. Values that are not published are simulated as NaN.
+
+    Parameters
+    ----------
+    mechanism : Withheld
+        The rule that withholds values, or `Floored` or `Rounded` around it. `Floored` describes what it takes.
+    unpublished : array_like, optional
+        How many values were not published for each that was: the number of all unpublished values, over that of all
+        published ones. They must have one law. The likelihood then has the probability that they are withheld, in
+        place of the condition. Default: unknown.
+    """
+
+    unpublished: Array = None
+    may_be_missing = False  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rule: Any = self.mechanism
+        while not isinstance(rule, Withheld):
+            if rule is self.innermost:
+                raise TypeError(f"Published takes a rule with a threshold, such as Withheld, got {self.mechanism!r}")
+            rule = rule.mechanism
+        if self.unpublished is not None:
+            checked_field(self, "unpublished", *NOT_NEGATIVE)
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        return low, high, short
+
+    @property
+    def any_published(self) -> Reported:
+        """A rule whose NaN means that any value was published."""
+        return unchecked(Incomplete, self.mechanism)

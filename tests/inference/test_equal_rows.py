@@ -31,6 +31,18 @@ RELEASE = ldp.Release(YES, RR)
 ANSWERS = RNG.integers(0, 2, (N, 2))
 SCALES = np.where(REGION < 6, 1.0, 2.0)
 COUNTS = ldp.Release(np.clip(np.round(RNG.normal(2, 2, N)), -3, 7), ldp.DiscreteLaplaceMechanism(SCALES))
+CELLS = np.where(COUNTS.values < 3, np.nan, COUNTS.values)  # 593 of 1,000 withheld
+TABLE = ldp.NoisyTable.from_frame(
+    {"cell": np.arange(N), "half": np.arange(N) % 2, "n": CELLS},
+    "n",
+    ["half", "cell"],
+    "geometric",
+    scale=2.0,
+    threshold=3,
+)
+NORMAL_TABLE = ldp.NoisyTable.from_frame(
+    {"cell": np.arange(N), "n": COUNTS.values}, "n", "cell", "gaussian", standard_deviation=2.0
+)
 FRAME = pd.DataFrame({"id": np.arange(N), "income": RNG.normal(size=N), "x": X, "name": ["a"] * N, "region": REGION})
 
 
@@ -71,6 +83,14 @@ def counted(x, release):
     ldp.observe("n", dist.Poisson(jnp.exp(normal("a") + normal("b") * x)), release)
 
 
+def cells(table, exposure):
+    ldp.observe("n", dist.NegativeBinomial2(exposure * jnp.exp(normal("a")), jnp.exp(normal("b"))), table)
+
+
+def normal_cells(table, exposure):
+    ldp.observe("n", dist.Normal(exposure * normal("a"), 1.0), table)
+
+
 def weighted(x, y, keep, weight):
     line = normal("a") + normal("b") * x
     with numpyro.handlers.scale(scale=weight), numpyro.handlers.mask(mask=keep):
@@ -87,6 +107,8 @@ CASES = {
     "a data frame": (of_frame, (FRAME, RELEASE), {}, 72),
     "two answers a person": (ldp.privatize(items, {"y": RR}), (X, ANSWERS), {}, 12),
     "counts under noise of two scales": (counted, (X, COUNTS), {}, None),
+    "cells of a table": (normal_cells, (NORMAL_TABLE, 1.0 + (REGION > 5)), {}, None),
+    "withheld counts of a table": (cells, (TABLE, 1.0 + (REGION > 5)), {}, None),
     "masks, weights and factors": (weighted, (X, YES, AGE > 0, 1.0 + (REGION > 3)), {}, 12),
 }
 
@@ -98,7 +120,12 @@ def collapsed(model, args, kwargs=None):
     return density, *((fewer.density, fewer.sites, fewer.fewer) if fewer else (density, sites, {}))
 
 
-SHORT = ("personal budgets, and arguments by name", "a data frame", "masks, weights and factors")  # others are slow
+SHORT = (
+    "cells of a table",
+    "personal budgets, and arguments by name",
+    "a data frame",
+    "masks, weights and factors",
+)  # others are slow
 
 
 @pytest.mark.parametrize(
@@ -188,6 +215,17 @@ def test_a_model_that_uses_its_data_otherwise_is_left_as_it_is(model, x64):
     assert found is density and report == {} and max(site.rows for site in sites.values()) == N
 
 
+def by_half(table):
+    effects = normal("effects", 2)
+    ldp.observe("n", dist.Poisson(jnp.exp(effects[table.levels("half")[1]])), table)
+
+
+@pytest.mark.parametrize("model", [by_half, ldp.models.small_areas(), ldp.models.small_areas(exposure=1.0 + X)])
+def test_a_table_whose_cells_differ_by_their_keys_is_left_as_it_is(model, x64):
+    density, found, _, report = collapsed(model, (TABLE,))
+    assert found is density and report == {}
+
+
 def test_few_records_many_kinds_objects_and_sketches_are_left_as_they_are(x64):
     numbers, few = RNG.normal(size=N), slice(0, 400)
     for model, *args in [
@@ -225,6 +263,12 @@ def test_distinct_rows_stand_for_all_in_their_order():
 def test_numbers_of_kinds_that_are_close_have_arrays_of_one_shape():
     sizes = {len(distinct_rows([np.resize(np.arange(kinds), 500)], 500)[0]) for kinds in range(65, 81)}
     assert sizes == {80}
+    index, _, _ = distinct_rows(
+        [np.minimum(np.arange(500), 181)], 500
+    )  # one kind of 319, 181 others: all are kept once
+    assert len(index) == 192
+    index, _, _ = distinct_rows([np.r_[np.arange(181), np.arange(100), np.full(219, 7)]], 500)
+    assert np.bincount(np.r_[np.arange(181), np.arange(100), np.full(219, 7)][index]).max() == 2
     for kinds in (1, 4, 7, 200):
         index, weights, rows = distinct_rows([np.resize(np.arange(kinds), 500)], 500)
         assert rows == kinds <= len(index) <= 1.25 * kinds and weights.sum() == 500

@@ -48,8 +48,8 @@ def equal_rows_once(problem: Problem, strategy: Callable, key: Key) -> Problem |
     """The problem with equal rows counted once; None if few are equal, or if the model uses its data not row by row."""
     density, sites = problem.density, problem.sites
     sizes = {size for site in sites.values() for size in site.batch_shape if size >= MIN_COMPARED_RECORDS}
-    # Sketches have counted their records, and cells of a table differ by their keys.
-    if all(type(data) is Release for data in density.data):
+    # Sketches have counted their records. A model that reads the keys of a table fails without them.
+    if all(isinstance(data, Release) for data in density.data):
         for size in sorted(sizes, reverse=True):
             # A model may do anything with its arguments, and fail or warn if these are fewer.
             with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
@@ -141,7 +141,11 @@ def distinct_rows(columns: list[np.ndarray], count: int) -> tuple[np.ndarray, np
     if not all(np.array_equal(word, word[first][kinds]) for word in words):
         raise ValueError("different rows have equal marks")
     step = 1 << max(0, rows.bit_length() - 3)
-    again = np.delete(np.arange(count), first)[: -rows % step]
+    # Kinds are not repeated twice before others are: likelihoods of some kinds, such as withheld cells, take long.
+    is_last, is_first = np.zeros((2, count), bool)
+    is_last[np.unique(marks[::-1], return_index=True)[1]], is_first[first] = True, True
+    others = [np.flatnonzero(part & ~is_first) for part in (is_last[::-1], ~is_last[::-1])]
+    again = np.concatenate(others)[: -rows % step]
     weights = np.ones(count)
     weights[first] = copies - np.bincount(kinds[again], minlength=rows)
     index = np.sort(np.concatenate([first, again]))  # a model may know how its data are sorted

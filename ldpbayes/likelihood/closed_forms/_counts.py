@@ -103,11 +103,25 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     if not is_concrete(mechanism):
         raise ValueError("sums over counts need a reporting rule that JAX does not trace: do not pass it to jit")
     longest = math.ceil(mechanism.longest)
-    return mechanism.by_intervals(z, lambda at: log_sum_between(0, at, at), functools.partial(log_sum_between, longest))
+
+    def between(low: Array, high: Array) -> jax.Array:
+        open_ended = high == np.inf
+        if is_concrete(open_ended) and not np.any(open_ended):
+            return log_sum_between(longest, low, high)
+        if binomial:
+            return log_sum_over_counts(law, mechanism, z)
+        ended = log_sum_between(longest, low, jnp.where(open_ended, low, high))
+        return jnp.where(open_ended, log_sum_between(1, low, high, above=True), ended)
+
+    return mechanism.by_intervals(z, lambda at: log_sum_between(0, at, at), between)
 
 
-def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array, high: Array) -> jax.Array:
-    """Log Σ mass(k) p(low | k); or, with at most `longest` counts in an interval, Σ mass(k) P(low ≤ z ≤ high | k)."""
+def _sum(
+    law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array, high: Array, above: bool = False
+) -> jax.Array:
+    """Log Σ mass(k) p(low | k); or, with at most `longest` counts in an interval, Σ mass(k) P(low ≤ z ≤ high | k); or
+    for all z from `low` on.
+    """
     (scale,) = jax.tree.leaves(noise)
     dtype = jnp.result_type(low, float)
     arrays = jnp.broadcast_arrays(*(jnp.asarray(array, dtype) for array in (low, high, scale, *parameters)))
@@ -120,17 +134,19 @@ def _sum(law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array,
     rows, result = np.arange(size), jnp.zeros(size, dtype)
     if longest and is_concrete(low, high):  # what is not in an interval is not asked for
         rows = np.flatnonzero(np.broadcast_to(low < high, shape))
+    kind = type(noise)
     widths = np.broadcast_to(width_classes(scale) if gaussian else 0.0, shape).ravel()[rows]
     for width_class in np.unique(widths):  # windows are as wide as the noise of some rows needs
         group = rows[widths == width_class]
         group = np.resize(group, min(1 << (len(group) - 1).bit_length(), size))  # few sizes are compiled
-        function: Any = _under_laplace, law, longest, type(noise)
+        half, function = 0, (_under_laplace, law, longest, kind)
         width = TAIL_NODES + longest
         if gaussian:
             widest = np.max(np.broadcast_to(scale, shape).ravel()[group])
             # where an interval takes curvature from the noise, it leaves more than a third
             half = math.ceil((1.3 if longest else 1.0) * NOISE_REACH_SCALES * widest) + 2 + longest
-            width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
+            width, function = 3 * half, (_under_gaussian, law, half, longest, kind, 0)
+        function = (_above, law, half, kind) if above else function
         values = _in_chunks(function, 8 * CACHE_SIZE // width, *(array.ravel()[group] for array in arrays))
         result = result.at[group].set(values)
     return result.reshape(shape)
@@ -173,10 +189,19 @@ def _under_laplace(
 
 
 def _under_gaussian(
-    law: _CountLaw, half: int, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
+    law: _CountLaw,
+    half: int,
+    longest: int,
+    kind: type,
+    side: int,
+    low: Array,
+    high: Array,
+    scale: Array,
+    *parameters: Array,
 ) -> jax.Array:
     """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat; and
-    all counts below it for a negative binomial, whose log masses need not be concave near 0.
+    all counts below it for a negative binomial, whose log masses need not be concave near 0. With a `side`, of an
+    interval without an end, only the counts before it: below `low` (1), or above `high` (−1).
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))
@@ -191,11 +216,42 @@ def _under_gaussian(
         return jnp.where(grow, middle, left), jnp.where(grow, right, middle)
 
     least = jnp.full_like(stop, math.log(max(first, 1)))
-    most = jnp.log(jnp.maximum(jnp.maximum(stop, law.peak(*fixed)), first) + 2.0)
+    end = start if side > 0 else stop
+    most = jnp.log(jnp.maximum(jnp.maximum(end, law.peak(*fixed)), first) + 2.0)
     peak = jnp.floor(jnp.exp(lax.fori_loop(0, PEAK_HALVINGS, halve, (least, most))[0]))
+    limit = jnp.ceil(end) - 1 if side > 0 else jnp.ceil(end + (1 if kind.discrete else 0))
+    peak = jnp.minimum(peak, limit) if side > 0 else jnp.maximum(peak, limit) if side else peak
     counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
     if first:
         near = jnp.broadcast_to(np.arange(1.0 * first), (len(low), first)).astype(counts.dtype)
         counts = jnp.concatenate([near, counts], axis=1)
     log_mass = law.log_mass(counts, *(parameter[:, None] for parameter in parameters))
+    if side:
+        log_mass = jnp.where(side * counts <= side * limit[:, None], log_mass, -jnp.inf)
     return log_sum(log_mass + _log_noise(kind(scale[:, None]), longest, low, high, counts))
+
+
+def _above(
+    law: _CountLaw, half: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
+) -> jax.Array:
+    """All z from `low` on: of counts below it, whose noise reaches it, and of the others but those that noise takes
+    below it, which are less than half.
+    """
+    noise: Any = kind(scale)
+    last, none, step = jnp.maximum(jnp.ceil(low) - 1, 0.0), low <= 0, 1.0 if noise.discrete else 0.0
+    log_mass = law.log_mass(last, *parameters)
+
+    def tail(tilt: Array, side: int) -> jax.Array:
+        return law.tail(last, *parameters, tilt, side).log_sum(log_mass)
+
+    if half:
+        window = functools.partial(_under_gaussian, law, half, 1, kind)
+        below = window(1, low, jnp.full_like(low, jnp.inf), scale, *parameters)
+        back = window(-1, jnp.full_like(low, -jnp.inf), low - step, scale, *parameters)
+    else:
+        rate = 1.0 / noise.resolution
+        log_share = noise.log_tail(jnp.zeros_like(low))
+        below = jnp.where(none, -jnp.inf, tail(rate, 1) - (low - last) * rate + log_share)
+        back = logsumexp(tail(-rate, -1), jnp.where(none, log_mass, -jnp.inf)) - (last - low + step) * rate + log_share
+    whole = jnp.where(none, 0.0, tail(jnp.zeros_like(low), -1))
+    return logsumexp(below, whole + log1mexp(back - whole))
