@@ -60,7 +60,7 @@ def test_probabilities_to_be_published_are_sums_however_small_or_near_1_they_are
         own = jax.jit(lambda r, t=threshold: ldp.Privatized(LAWS[law][0](r), ruled(noise, t)).log_published)(rates)
         tails = log_noise_tail(noise, np.clip(threshold - K, -400, None))
         want = [logsumexp(LAWS[law][1](rate) + tails) for rate in rates]
-        np.testing.assert_allclose(own, want, rtol=1e-10, atol=1e-13)
+        np.testing.assert_allclose(own, want, rtol=1e-10, atol=1e-12)
 
 
 def test_a_published_count_has_a_law_that_sums_to_1_and_one_among_all_with_a_number():
@@ -129,6 +129,7 @@ def test_a_known_number_that_was_published_has_a_truncated_law():
     np.testing.assert_allclose(found, stats.truncnorm((7 - x) / 3, np.inf, x, 3.0).logpdf(z), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_personal_noises_and_laws_have_their_own_conditions_and_are_arguments_of_compiled_functions():
     scales, rates, z = np.array([4.0, 9.0, 4.0]), np.array([25.0, 3.0, 8.0]), np.array([31, 30, 44.0])
     rule = ruled(DiscreteGaussian(scales), np.array([30.0, 20.0, 40.0]))
@@ -151,7 +152,7 @@ def test_personal_noises_and_laws_have_their_own_conditions_and_are_arguments_of
     )
 
 
-@pytest.mark.parametrize("unpublished", [None, 2.0])
+@pytest.mark.parametrize("unpublished", [None, pytest.param(2.0, marks=pytest.mark.slow)])
 def test_releases_sketches_mixtures_and_privatized_models_agree(unpublished):
     rule = ruled(DiscreteGaussian(3.0), 10, unpublished=unpublished)
     release = ldp.Release(np.array([10, 10, 11, 10, 17, 12, 10, 14.0]), rule)
@@ -162,11 +163,9 @@ def test_releases_sketches_mixtures_and_privatized_models_agree(unpublished):
     def plain():
         numpyro.sample("z", dist.Poisson(6.0).expand([8]).to_event(0), obs=release.values)
 
-    laws = [
-        dist.Poisson(6.0),
-        dist.MixtureSameFamily(dist.Categorical(np.array([0.3, 0.7])), dist.Poisson(np.array([6.0, 6.0]))),
-    ]
-    totals = [log_density(model, (data, laws[0]), {}, {})[0] for data in (release, release.sketch())]
+    mixing, parts = dist.Categorical(np.array([0.3, 0.7])), dist.Poisson(np.array([6.0, 6.0]))
+    laws = dist.Poisson(6.0), dist.MixtureSameFamily(mixing, parts)
+    totals = [log_density(model, (data, law), {}, {})[0] for law in laws for data in (release, release.sketch())]
     totals.append(log_density(ldp.privatize(plain, {"z": rule}), (), {}, {})[0])
     np.testing.assert_allclose(totals, float(totals[0]), rtol=1e-10)
     noise = ldp.Privatized(dist.Poisson(6.0), ldp.DiscreteGaussianMechanism(3.0)).log_prob(release.values)
@@ -175,6 +174,7 @@ def test_releases_sketches_mixtures_and_privatized_models_agree(unpublished):
     assert float(totals[0]) == pytest.approx(float(jnp.sum(noise)) + rest, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_values_that_are_simulated_are_published_and_follow_the_conditional_law():
     rule = ruled(DiscreteGaussian(5.0), 20)
     law = ldp.Privatized(dist.Poisson(9.0), rule)
@@ -222,6 +222,7 @@ def rate_model(data):
     ldp.observe("z", dist.Poisson(numpyro.sample("rate", dist.Gamma(2.0, 0.02))), data)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with tables")
 @pytest.mark.parametrize(("unpublished", "mean", "error"), [("unknown", 78.75, 1.28), (1571, 79.81, 0.39)])
 def test_a_table_of_pages_above_a_threshold_has_the_rate_of_all_pages(unpublished, mean, error):
@@ -244,38 +245,43 @@ def test_a_table_of_pages_above_a_threshold_has_the_rate_of_all_pages(unpublishe
         assert float(found) == pytest.approx(logs[rate], rel=1e-10)
     weights = np.exp(np.array(logs) - max(logs)) / np.sum(np.exp(np.array(logs) - max(logs)))
     exact = np.sum(weights * rates), np.sqrt(np.sum(weights * rates**2) - np.sum(weights * rates) ** 2)
-    posterior = ldp.fit(rate_model, table, progress_bar=False).posterior["rate"].values
+    posterior = ldp.fit(rate_model, table.sketch(), progress_bar=False).posterior["rate"].values
     np.testing.assert_allclose(exact, [mean, error], rtol=1e-2)
     # 4,000 draws: five standard errors of a mean and of a standard deviation
     assert abs(posterior.mean() - exact[0]) < 5 * exact[1] / 4000**0.5
     assert posterior.std() == pytest.approx(exact[1], rel=5 / 8000**0.5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 def test_intervals_of_the_rate_cover_it_in_tables_of_which_a_part_was_published(known):
-    # 200 tables of rates from the prior: central 90 % intervals in a 99 % binomial band; the seeds are fixed.
-    covered, replicates, noise, naive = 0, 200, DiscreteGaussian(6.0), 0
-    rng = np.random.default_rng(5)
-    for seed in range(replicates):
-        rate, cells = rng.gamma(4.0, 10.0), 300
-        z = rng.poisson(rate, cells) + np.asarray(noise.sample(jax.random.key(seed), (cells, 1), float))[:, 0]
-        z = z[z >= 40]
-        if not len(z):
-            replicates -= 1
-            continue
-        rule = ruled(noise, 40.0, unpublished=(cells - len(z)) / len(z) if known else None)
-
-        def model(data):
-            ldp.observe("z", dist.Poisson(numpyro.sample("rate", dist.Gamma(4.0, 0.1))), data)
-
-        draws = [
-            ldp.fit(model, ldp.Release(z, mechanism).sketch(), seed=seed, progress_bar=False).posterior["rate"].values
-            for mechanism in ([rule, rule.innermost] if seed < 40 else [rule])
-        ]
-        low, high = np.quantile(draws[0], [0.05, 0.95])
-        covered += low <= rate <= high
-        naive += np.quantile(draws[-1], 0.05) > rate if seed < 40 else 0
-    low, high = stats.binom.interval(0.99, replicates, 0.9)
-    print(f"known {known}: {covered} of {replicates}, band {low}..{high}; too high without the rule: {naive} of 40")
-    assert low <= covered <= high and naive > 20
+    # 1,000 tables of 300 cells, of rates from the prior: central 90 % intervals in a 99 % binomial band; the seed is
+    # fixed. Without the rule, most are too high.
+    rng, noise, grid, z = (
+        np.random.default_rng(5),
+        DiscreteGaussian(6.0),
+        np.linspace(0.1, 150.0, 1500),
+        np.arange(40.0, 200.0),
+    )
+    rule, kept = ruled(noise, 40.0, unpublished=1.0 if known else None), []
+    law, plain = (ldp.Privatized(dist.Poisson(grid[:, None]), each) for each in (rule, rule.innermost))
+    rates = rng.gamma(4.0, 10.0, 1000)
+    for rate in rates:
+        noisy = rng.poisson(rate, 300) + np.rint(rng.normal(0, noise.scale, 300)).astype(int)
+        kept.append(np.bincount(noisy[noisy >= 40] - 40, minlength=160))
+    kept = np.array(kept)
+    number = kept.sum(axis=1)
+    logs = np.asarray(plain.log_prob(z))  # rounded normal noise is discrete Gaussian noise but for 1e-6 of its variance
+    rest = np.asarray(law.log_prob(z[:1]) - plain.log_prob(z[:1]))[:, 0]
+    prior = stats.gamma(4.0, scale=10.0).logpdf(grid)
+    others = np.outer(300 - number if known else number, rest)
+    covered, high = [], []
+    for added in (others, 0.0):
+        posterior = kept @ logs.T + added + prior
+        cdf = np.cumsum(np.exp(posterior - posterior.max(axis=1, keepdims=True)), axis=1)
+        places = [np.argmax(cdf >= share * cdf[:, -1:], axis=1) for share in (0.05, 0.95)]
+        low, top = grid[places[0]], grid[places[1]]
+        covered.append(np.sum((low <= rates) & (rates <= top)))
+        high.append(np.mean(low > rates))
+    least, most = stats.binom.interval(0.99, 1000, 0.9)
+    print(f"known {known}: {covered} of 1000, band {least}..{most}; too high {high}")
+    assert least <= covered[0] <= most and high[1] > 0.4
