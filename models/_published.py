@@ -31,7 +31,9 @@ def log_published(rule: Any, loc: jax.Array, spread: jax.Array, gamma: bool) -> 
     log_by_rate, slopes, first, variance, half = _table(json.dumps(rule.spec()))
     low, high = loc - 9 * spread, jnp.maximum(loc, half[len(half) // 2]) + 9 * spread
     near, beyond = loc + 9 * spread * EVENLY, loc + 9 * spread + (high - loc - 9 * spread) * (EVENLY[1:] + 1) / 2
-    edges = jnp.concatenate([near, beyond, jnp.clip(jnp.broadcast_to(half[:, None], (len(half), *loc.shape)), low, high)])
+    edges = jnp.concatenate(
+        [near, beyond, jnp.clip(jnp.broadcast_to(half[:, None], (len(half), *loc.shape)), low, high)]
+    )
     edges = jax.lax.stop_gradient(jnp.sort(edges, axis=0))
     nodes, weights = (array[:, None, None] for array in leggauss(8))
     log_rates = edges[:-1] + (edges[1:] - edges[:-1]) * (1 + nodes) / 2

@@ -10,11 +10,11 @@ import numpy as np
 from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, at_least, checked, guess
 from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
 from ldpbayes._core.tabular import column, columns_of, is_missing
-from ldpbayes._core.types import Array
+from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.data.readers import format_of
 from ldpbayes.data.release import Release
 from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Published, Rounded, Withheld
-from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_repeats
+from ldpbayes.mechanisms.plausibility import FALSE_EDGE_LEVEL, FALSE_REPORT_LEVEL, implausible_repeats, sharp_edge
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
 from ldpbayes.numerics.minimise import find_root
@@ -101,11 +101,25 @@ class NoisyTable(Release):
             raise ValueError(f"rows {first[row]} and {row} are of the same cell ({cell}); {hint}")
         object.__setattr__(self, "keys", keys)
         rule: Any = self.mechanism
+        plain = rule is rule.innermost or isinstance(rule, Incomplete)
+        if (
+            plain
+            and type(rule.noise) in TABLE_NOISES.values()
+            and is_concrete(self.values, rule)
+            and self.values is not None
+        ):
+            for sign, side, end in ((1.0, "below", "least"), (-1.0, "above", "largest")):
+                if edge := sharp_edge(sign * self.values, rule.noise):
+                    many = f"{edge[0]:,} values are within {edge[1]:g} of the {end}, and none is {side} it"
+                    chance = f"noise would do this with probability below {FALSE_EDGE_LEVEL:g}"
+                    hint = "state the rule if values were left out or changed, or less noise if there is less"
+                    self._doubt(f"{many}: {chance}; {hint}")
         if isinstance(rule, Withheld) and rule.mechanism is rule.innermost and isinstance(self.values, np.ndarray):
             width = rule.noise.standard_deviation / 2
             near = np.count_nonzero((self.values < rule.threshold + width) & ((width >= 1) | (not rule.noise.discrete)))
             if near >= SUSPICIOUS_NEIGHBOURS and not np.isnan(self.values).any():
-                hint = 'if cells were left out, results are biased: give unpublished=, their number or "unknown", or add rows'
+                ways = 'give unpublished=, their number or "unknown", or a row without a value for each'
+                hint = f"if withheld cells were left out, results are biased: {ways}"
                 self._doubt(f"no cell is withheld, although {near:,} values are just above the threshold; {hint}")
 
     @classmethod

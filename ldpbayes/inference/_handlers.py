@@ -36,7 +36,7 @@ from ldpbayes.laws.families import CATEGORICAL
 from ldpbayes.likelihood import law_of_nodes
 from ldpbayes.likelihood.closed_forms import is_own
 from ldpbayes.likelihood.privatized import Privatized, log_prob_by_class, privatized_law
-from ldpbayes.mechanisms import Categories, Mechanism
+from ldpbayes.mechanisms import Categories, Mechanism, Published
 from ldpbayes.mechanisms.additive import Additive
 from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.numerics.special import log_or_nothing
@@ -259,6 +259,8 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
     values, laws = dict[str, Any](), cast(Any, None)
     for name, (law, data) in parts.items():
         exact = isinstance(data, np.ndarray | jax.Array)
+        if isinstance(getattr(data, "mechanism", None), Published):
+            raise ValueError(f"site {name!r}: what was published of a table cannot be one of several parts")
         if not exact and values and name != first:
             data = _of_the_same(first, whole, name, data, len(parts) == 2)
             if isinstance(whole, Sketch):

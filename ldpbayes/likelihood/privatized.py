@@ -250,11 +250,12 @@ def privatized_law(distribution: dist.Distribution, mechanism: Mechanism, **opti
 
 def _check_unpublished(base: dist.Distribution, mechanism: Any) -> None:
     """ValueError if a number of values is not published, and no law of theirs is known."""
-    if isinstance(mechanism, Published) and np.ndim(mechanism.unpublished) == 0 and unexpanded(base).batch_shape:
-        if mechanism.unpublished is not None and not (is_concrete(mechanism) and mechanism.unpublished == 0):
-            problem = f"values that were not published have no law, because those that were have laws {base.batch_shape}"
-            hint = "add a value NaN for each, with its law, or take them as unknown (unpublished=None)"
-            raise ValueError(f"{problem}; {hint}")
+    number = mechanism.unpublished if isinstance(mechanism, Published) else None
+    shape = unexpanded(base).batch_shape
+    if number is not None and shape and np.ndim(number) == 0 and not (is_concrete(number) and number == 0):
+        problem = f"values that were not published have no law, as those that were have laws of shape {shape}"
+        hint = "add a value NaN for each, with its law, or take their number as unknown (unpublished=None)"
+        raise ValueError(f"{problem}; {hint}")
 
 
 class ExpandedLaw(dist.Distribution):

@@ -18,6 +18,8 @@ from ldpbayes.noise import Noise
 Depth: TypeAlias = Callable[[Array], Array]  # distance in standard deviations to minus log2 of a noise's tail there
 
 FALSE_REPORT_LEVEL = 1e-12  # probability of a false report, in all tests of a release together
+FALSE_EDGE_LEVEL = 1e-6  # the same, of a report that values have a sharp edge
+FEWEST_AT_EDGE, MOST_AT_EDGE = 16, 1 << 12  # values that such a report looks at
 TAIL_LEVELS = 256  # tail probabilities of the noise that are tested: 2^-1, ..., 2^-TAIL_LEVELS
 
 VALUES_AT_ONCE = 1 << 20  # values held in double precision at a time
@@ -128,3 +130,31 @@ def implausible_repeats(values: np.ndarray, noise: Noise, cells: np.ndarray) -> 
     with np.errstate(divide="ignore"):
         tails = [special.chdtrc(2 * max(len(distance), 1), -2 * np.log(p).sum()) for p in (more, less)]
     return "more" if tails[0] < FALSE_REPORT_LEVEL / 2 else "less" if tails[1] < FALSE_REPORT_LEVEL / 2 else ""
+
+
+def sharp_edge(values: np.ndarray, noise: Noise) -> tuple[int, float] | None:
+    """How many of the values (N,), NaN left out, are how near to the least, if log-concave noise would have put some
+    below it, whatever they were before; None if this may be by chance.
+
+    No noise is further below 0 than some distance d, but for a level. Given the k-th least value, each lower one would
+    then be below the least value with at least the probability that noise below −d is below −d less their distance.
+    """
+    count = np.count_nonzero(~np.isnan(values))
+    order = np.argsort(values)[: min(count, MOST_AT_EDGE)]
+    z = values[order]
+    if count < FEWEST_AT_EDGE or z[0] == z[-1]:
+        return None
+    law = jax.tree.map(lambda leaf: np.broadcast_to(leaf, values.shape)[order], noise)
+    width, half = law.standard_deviation, 0.5 if noise.discrete else 0.0
+    deep = law.depth(np.linspace(0, 64, 257)[:, None]) > np.log2(4 * count / FALSE_EDGE_LEVEL)
+    far = np.ceil(np.argmax(deep, axis=0) / 4 * width)
+    grid = np.min(np.diff(np.unique(z)))  # of numbers that are whole, or were rounded in print
+    sizes = [size for size in FEWEST_AT_EDGE << np.arange(20) if size <= len(z)]
+    for size in sizes if deep[-1].all() else ():
+        reach = z[size - 1] - z[0]
+        log_share = law.depth((far - half) / width) - law.depth((far + reach + grid - half) / width)
+        with np.errstate(divide="ignore"):
+            log_none = np.log1p(-(2.0 ** np.minimum(log_share[:size], 0.0)))
+        if np.sum(log_none) - np.min(log_none) < np.log(FALSE_EDGE_LEVEL / 4 / len(sizes)):
+            return size, float(reach)
+    return None
