@@ -11,8 +11,8 @@ from ldpbayes import Release, Sketch, observe
 from ldpbayes.inference import factory
 
 DEFAULT_MEANS = {
-    "bernoulli": dist.Beta(1, 1),
-    "binomial": dist.Beta(1, 1),
+    "bernoulli": dist.Uniform(0, 1),
+    "binomial": dist.Uniform(0, 1),
     "normal": dist.Normal(0, 5),
     "poisson": dist.LogNormal(0, 2),
     "negative_binomial": dist.LogNormal(0, 2),
@@ -23,7 +23,7 @@ DEFAULT_MEANS = {
     "numbers or yes-or-no answers",
     groups=True,
     summary="Model of an experiment: the mean outcome of each arm, and its difference from the first arm.",
-    mean="Beta(1, 1) | Normal(0, 5) | LogNormal(0, 2)",
+    mean="Uniform(0, 1) | Normal(0, 5) | LogNormal(0, 2)",
 )
 def experiment(
     arms: Sketch | Sequence[Release | Sketch],
