@@ -23,7 +23,7 @@ DEFAULT_MEANS = {
     "numbers or yes-or-no answers",
     groups=True,
     summary="Model of an experiment: the mean outcome of each arm, and its difference from the first arm.",
-    mean="Uniform(0, 1) | Normal(0, 5) | LogNormal(0, 2)",
+    mean="Uniform(0, 1) or Normal(0, 5) or LogNormal(0, 2)",
 )
 def experiment(
     arms: Sketch | Sequence[Release | Sketch],
