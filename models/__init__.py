@@ -6,6 +6,7 @@ docstrings list the sites (named variables) of each model; ``z`` has the release
 yourself with `ldpbayes.observe`. If [KJKH] states families of priors, the default priors are of these families.
 """
 
+from ldpbayes.models._experiment import experiment
 from ldpbayes.models._formula import regression
 from ldpbayes.models._groups import hierarchical, regional_histograms
 from ldpbayes.models._records import (
@@ -38,6 +39,7 @@ __all__ = [
     "clipped_counts",
     "clipped_exponential",
     "clipped_gaussian",
+    "experiment",
     "hierarchical",
     "label_regression",
     "linear_regression",

@@ -39,7 +39,7 @@ FRAME_OPTIONS = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit
 COLUMN_PREFIX = "@"  # stands before the name of a column with a parameter's values, one a record
 MOMENT_MODELS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 THETA_AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}
-GROUP_PLATES = {"hierarchical": "group", "regional_histograms": "region"}  # names of their plates
+GROUP_PLATES = {"experiment": "arm", "hierarchical": "group", "regional_histograms": "region"}  # names of their plates
 # sites that the summary leaves out: coordinates of the sampler, and a density, of which it shows functionals
 INNER_SITES = {"regional_histograms": {"logits"}, "smooth_density": {"coefficients", "log_density", "odds"}}
 

@@ -141,7 +141,7 @@ def _fit(args: argparse.Namespace) -> int:
     if args.model in inputs.GROUP_PLATES and (args.add or not several):
         raise BadInput(f"--model {args.model} needs several RELEASEs with --by file, or one .csv file with --by COLUMN")
     if several and args.model in ldp.models.__all__ and args.model not in inputs.GROUP_PLATES:
-        advice = f"give it one RELEASE, without --by; models of groups are {' and '.join(inputs.GROUP_PLATES)}"
+        advice = f"give it one RELEASE, without --by; models of groups are {', '.join(inputs.GROUP_PLATES)}"
         raise BadInput(f"--model {args.model} is not for groups: {advice}")
 
     def say(text: str) -> None:

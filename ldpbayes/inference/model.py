@@ -113,6 +113,7 @@ RELEASE_KINDS: dict[str, Callable[[Any], bool]] = {
     "numbers": lambda m: not m.record_shape and not m.of_categories,
     "categories": lambda m: m.of_categories,
     "yes-or-no answers": lambda m: m.of_categories and m.categories == 2,
+    "numbers or yes-or-no answers": lambda m: RELEASE_KINDS["numbers"](m) or RELEASE_KINDS["yes-or-no answers"](m),
     "labels": lambda m: not m.record_shape,
     "rows": lambda m: bool(m.record_shape) and not isinstance(m, StatisticsMechanism),
     "rows or linear statistics": lambda m: RELEASE_KINDS["rows"](m) or isinstance(m, LinearStatisticsMechanism),
@@ -137,8 +138,8 @@ def factory(
     Parameters
     ----------
     kind : str
-        The kind of release, or of sketch, that the model takes: "numbers", "categories", "yes-or-no answers", "labels",
-        "rows", "rows or linear statistics" or "rows or logistic statistics".
+        The kind of release, or of sketch, that the model takes: "numbers", "categories", "yes-or-no answers",
+        "numbers or yes-or-no answers", "labels", "rows", "rows or linear statistics" or "rows or logistic statistics".
     groups : bool
         True if the model takes a sequence of releases, one for each group, or a sketch with groups. Default: False.
     coordinates : callable, optional

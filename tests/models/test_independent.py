@@ -186,6 +186,20 @@ def hierarchical():
     return models.hierarchical(), releases, density, points
 
 
+def experiment():
+    values, budgets = [[-3.0, 0.5, 6.0], [1.0, 2.5]], (1.0, 4.0)
+    releases = [ldp.Release(z, ldp.LaplaceMechanism(e, -2, 3)) for z, e in zip(values, budgets, strict=True)]
+
+    def density(at):
+        total = stats.gamma.logpdf(at["sigma"], 2) + stats.norm.logpdf(at["mean"], 0, 5).sum()
+        for z, epsilon, mean in zip(values, budgets, at["mean"], strict=True):
+            total += sum(np.log(clipped_law(each, stats.norm(mean, at["sigma"]), -2, 3, 5 / epsilon)) for each in z)
+        return total
+
+    points = [{"sigma": 1.1, "mean": np.array([0.2, 1.5])}, {"sigma": 0.3, "mean": np.array([-4.0, 2.8])}]
+    return models.experiment(), releases, density, points
+
+
 def small_areas():
     z, people = np.array([7, -1, 12]), np.array([90.0, 40.0, 200.0])
     keys = {"state": ["A", "A", "B"], "county": ["x", "y", "x"]}
@@ -447,6 +461,7 @@ CASES = [
     oue_histogram,
     regional_histograms,
     hierarchical,
+    experiment,
     small_areas,
     label_regression,
     multivariate_normal,

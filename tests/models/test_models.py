@@ -252,6 +252,7 @@ TAKES = {
     "clipped_counts": ["numbers"],
     "clipped_exponential": ["numbers"],
     "clipped_gaussian": ["numbers"],
+    "experiment": ["numbers or yes-or-no answers", "numbers", "yes-or-no answers"],
     "hierarchical": ["numbers"],
     "label_regression": ["labels", "numbers", "categories", "yes-or-no answers"],
     "linear_regression": ["rows or linear statistics", "rows", "linear statistics"],
@@ -272,7 +273,7 @@ def test_every_factory_refuses_every_other_kind_of_release(name):
     for kind in OF_KIND.keys() - set(TAKES[name]):
         for mechanism in OF_KIND[kind]:
             plan = ldp.Release(None, mechanism, 5)
-            data = [plan] if name in ("hierarchical", "regional_histograms") else plan
+            data = [plan] if name in ("experiment", "hierarchical", "regional_histograms") else plan
             message = f"{name} takes a release of {TAKES[name][0]}, got one under {type(mechanism).__name__}"
             with pytest.raises(TypeError, match=message):
                 getattr(models, name)(*ARGUMENTS.get(name, ()))(data)

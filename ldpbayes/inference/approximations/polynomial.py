@@ -571,7 +571,8 @@ def propose(problem: Problem, sampling: Sampling) -> Surrogate | None:
     """Expansions of the records; None if neither requested nor worthwhile, ValueError if one is given and no use."""
     density, sites, expansion, unsolicited = problem.density, problem.sites, problem.expansion, problem.expand is None
     # Nothing is traced, let alone compiled, for the sketches that most fits are of.
-    few = unsolicited and (panel_sketches(density) or max(site.rows for site in sites.values()) < WORTHWHILE_RECORDS)
+    rows = 0 if panel_sketches(density) else problem.fewer.get("records", max(site.rows for site in sites.values()))
+    few = unsolicited and rows < WORTHWHILE_RECORDS
     if few or problem.expand is False:
         return None
     least = WORTHWHILE_RECORDS if unsolicited else REQUESTED_RECORDS
