@@ -229,6 +229,7 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--privacy", "TEXT", "privacy statement of the publisher")
     _add(table, "--unit", "X", "values were rounded to multiples of X", float)
     _add(table, "--floor", "X", "values below X were reported as X", float)
+    _add(table, "--cap", "X", "values above X were reported as X", float)
     _add(table, "--threshold", "X", "values below X were not reported", float)
     _add(table, "--ratio", "A/B,...", "ratios of values, or of values and public columns", _ratios, [], action="extend")
     _add(table, "--level", "P", "probability of the intervals (default: 0.9)", _probability, 0.9)

@@ -13,7 +13,7 @@ from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes._core.types import Array
 from ldpbayes.data.readers import format_of
 from ldpbayes.data.release import Release
-from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Rounded, Withheld
+from ldpbayes.mechanisms import AdditiveMechanism, Capped, Floored, Incomplete, Rounded, Withheld
 from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_repeats
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
@@ -126,6 +126,7 @@ class NoisyTable(Release):
         unit: float | None = None,
         floor: float | None = None,
         threshold: float | None = None,
+        cap: float | None = None,
         repeats: str | None = None,
         about: dict[str, Any] | None = None,
     ) -> "NoisyTable":
@@ -151,10 +152,11 @@ class NoisyTable(Release):
             guarantee.
         neighbours, times, privacy, about : optional
             As in `NoisyTable`.
-        unit, floor, threshold : float, optional
+        unit, floor, threshold, cap : float, optional
             Reporting rules. In this order, the noisy values were rounded to multiples of ``unit``, printed as ``floor``
-            if below ``floor``, and are missing (NaN) in the frame if below ``threshold``. Without ``threshold``,
-            missing values must be missing for reasons that are unrelated to the values.
+            if below ``floor``, printed as ``cap`` if above ``cap``, and are missing (NaN) in the frame if below
+            ``threshold``. Without ``threshold``, missing values must be missing for reasons that are unrelated to the
+            values.
         repeats : str, optional
             If cells were measured several times, each time with new noise: the column that numbers the measurements of
             a cell, which becomes the last key. A `ReleaseWarning` is issued if they differ too much or too little for
@@ -181,7 +183,8 @@ class NoisyTable(Release):
         reach = math.inf if sensitivity is None else sensitivity
         mechanism: Any = AdditiveMechanism(law(_scale(law, moment, spreads)), sensitivity=reach)
         possible = f"{'whole' if law.discrete else 'finite'} numbers"
-        rules: Any = ("unit", Rounded, unit), ("floor", Floored, floor), ("threshold", Withheld, threshold)
+        rules: Any = ("unit", Rounded, unit), ("floor", Floored, floor), ("cap", Capped, cap)
+        rules = *rules, ("threshold", Withheld, threshold)
         for name, rule, limit in rules:
             if limit is not None:
                 mechanism, possible = rule(mechanism, limit), f"{possible}, {name} {limit}"
@@ -192,7 +195,7 @@ class NoisyTable(Release):
         privacy = UNSTATED_PROMISE if sensitivity is privacy is None else privacy
         stated_beside: Any = {"privacy": privacy, "neighbours": neighbours, "times": times, "about": about}
         table = cls(values, mechanism, keys=labels, **stated_beside)
-        if repeats and unit is floor is threshold is None:
+        if repeats and unit is floor is cap is threshold is None:
             cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
             verdicts = {name: implausible_repeats(values, law(_scale(law, name, spreads)), cells) for name in stated}
             if verdict := verdicts[moment]:

@@ -60,10 +60,11 @@ from ldpbayes.mechanisms.protocol import (
     mechanism_names,
     register,
 )
-from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
+from ldpbayes.mechanisms.reporting import Capped, Floored, Incomplete, Rounded, Withheld
 
 __all__ = [
     "AdditiveMechanism",
+    "Capped",
     "Categories",
     "Crosswise",
     "DiscreteGaussianMechanism",

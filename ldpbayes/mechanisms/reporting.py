@@ -162,6 +162,23 @@ class Floored(Reported):
         return jnp.maximum(z, jnp.asarray(self.floor, z.dtype))
 
 
+@registered("capped", "Print min(z, cap): a released number z above the cap is printed as the cap.")
+class Capped(Reported):
+    """Print min(z, cap), as of shares that are printed as 1 if noise made them larger, or of a top code. The `cap` is
+    in the unit of the data: one number, or one number for each value. `Floored` describes `mechanism`.
+    """
+
+    cap: Array = ruled(FINITE)
+    longest = property(lambda self: self.mechanism.longest)  # type: ignore[assignment]
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        reached = (low <= self.cap) & ((high > self.cap) | ((high == self.cap) & ~short))
+        return xp.where(low > self.cap, np.inf, low), xp.where(reached, np.inf, high), short & ~reached
+
+    def _applied(self, z: jax.Array) -> jax.Array:
+        return jnp.minimum(z, jnp.asarray(self.cap, z.dtype))
+
+
 @registered("withheld", "Print nothing instead of each released number below a threshold.")
 class Withheld(Reported):
     """Print NaN instead of each released number z below a `threshold`, in the unit of the data: one number, or one for

@@ -87,7 +87,7 @@ def refused(capsys, *argv):
     return err
 
 
-RULES = {"floored", "incomplete", "noncompliance", "repeated", "rounded", "withheld"}
+RULES = {"capped", "floored", "incomplete", "noncompliance", "repeated", "rounded", "withheld"}
 
 
 def test_every_mechanism_is_here():

@@ -13,6 +13,7 @@ from scipy import integrate
 import ldpbayes as ldp
 from ldpbayes.mechanisms import (
     AdditiveMechanism,
+    Capped,
     Floored,
     Incomplete,
     Rounded,
@@ -38,6 +39,16 @@ WHOLE = AdditiveMechanism(DiscreteGaussian(3.0), sensitivity=1.0)
 # each rule, and what it reports
 RULES = {
     "floored": (lambda m: Floored(m, 2.0), lambda z: np.maximum(z, 2)),
+    "capped": (lambda m: Capped(m, 9.0), lambda z: np.minimum(z, 9)),
+    "rounded, floored, capped, then withheld": (
+        lambda m: Withheld(Capped(Floored(Rounded(m, 4.0), 2.0), 11.0), 5.0),
+        lambda z: np.where(z < 6, NAN, np.minimum(4 * np.floor(z / 4 + 0.5), 11)),
+    ),
+    "capped, then rounded": (
+        lambda m: Rounded(Capped(m, 9.0), 4.0),
+        lambda z: 4 * np.floor(np.minimum(z, 9) / 4 + 0.5),
+    ),
+    "capped below the floor": (lambda m: Floored(Capped(m, 3.0), 5.0), lambda z: np.full_like(z, 5)),
     "withheld": (lambda m: Withheld(m, 10.0), lambda z: np.where(z < 10, NAN, z)),
     "rounded": (lambda m: Rounded(m, 5.0), lambda z: 5 * np.floor(z / 5 + 0.5)),
     "rounded to an even number, with ties": (lambda m: Rounded(m, 4.0), lambda z: 4 * np.floor(z / 4 + 0.5)),
@@ -194,6 +205,9 @@ REFUSED = [
         lambda: ldp.Release([0, -3], Floored(WHOLE)),
         r"Floored.* cannot print 1 of the values, the first \(-3\) at 1",
     ),
+    (lambda: ldp.Release([0, 13], Capped(WHOLE, 12)), r"cap=12.0\) cannot print 1 of the values, the first \(13\) at 1"),
+    (lambda: ldp.Release([0.5, 1.2], Capped(AdditiveMechanism(Gaussian(1.0), sensitivity=1.0), 1)), r"\(1.2\) at 1"),
+    (lambda: ldp.Release([5, NAN], Capped(WHOLE, 12)), r"values must be finite; 1 are not, the first \(nan\) at 1"),
     (lambda: ldp.Release([NAN, 9], Withheld(WHOLE, 10)), r"threshold=10.0\) cannot print .* \(9.0\) at 1"),
     (lambda: ldp.Release([5, 9], Rounded(WHOLE, 5)), r"unit=5.0\) cannot print 1 of the values, the first \(9"),
     (lambda: ldp.Release([2.5, 1], Incomplete(WHOLE)), r"cannot print 1 of the values, the first \(2.5\) at 0"),
