@@ -7,6 +7,7 @@ was changed before it was printed.
 """
 
 from ldpbayes._core.pytrees import static
+from ldpbayes.mechanisms._bounded import BoundedGaussianMechanism, BoundedLaplaceMechanism
 from ldpbayes.mechanisms._categories import (
     Categories,
     HadamardResponse,
@@ -64,6 +65,8 @@ from ldpbayes.mechanisms.reporting import Capped, Floored, Incomplete, Rounded, 
 
 __all__ = [
     "AdditiveMechanism",
+    "BoundedGaussianMechanism",
+    "BoundedLaplaceMechanism",
     "Capped",
     "Categories",
     "Crosswise",
