@@ -41,7 +41,11 @@ class BoundedDomain(NumericMechanism):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        np.broadcast_shapes(*map(np.shape, (self.scale, self.lower, self.upper)))
+        shapes = [np.shape(part) for part in (self.scale, self.lower, self.upper)]
+        try:
+            np.broadcast_shapes(*shapes)
+        except ValueError:
+            raise ValueError(f"scale, lower and upper must broadcast, got shapes {shapes}") from None
         check_order(self.lower, self.upper)
 
     @staticmethod

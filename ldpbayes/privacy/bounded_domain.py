@@ -15,6 +15,7 @@ from ldpbayes.privacy.tradeoffs import (
     LARGEST_LOG_SLOPE,
     GaussianTradeoff,
     LaplaceTradeoff,
+    ParametricTradeoff,
     PureProtocolTradeoff,
     SeparateTradeoff,
     SymmetricTradeoff,
@@ -55,8 +56,23 @@ _NORMAL = _Law(
 )
 
 
+def _exp(epsilon: Array) -> np.ndarray:
+    return np.exp(np.minimum(epsilon, LARGEST_LOG_SLOPE))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class _OfWidth(SymmetricTradeoff):
+class _Bound(SymmetricTradeoff):
+    """The curve of one bound of delta."""
+
+    bound: Callable[[np.ndarray], np.ndarray]
+    _bends = True
+
+    def _delta(self, epsilon: np.ndarray) -> np.ndarray:
+        return self.bound(epsilon)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OfWidth(ParametricTradeoff):
     """The curve of one width w and step s. Let c(x) = P(0 ≤ x + noise ≤ w), which is log-concave and largest at w/2.
 
     The log ratio of the densities of inputs x < y falls in z, so that a best test of x against y rejects for z < t. As
@@ -81,17 +97,31 @@ class _OfWidth(SymmetricTradeoff):
     def _inside(self, x: Array) -> np.ndarray:
         return self.law.half(x) + self.law.half(self.width - x)
 
+    def _of_ends(self, epsilon: np.ndarray) -> np.ndarray:
+        at, slope = np.clip(self.law.cut(epsilon, self.width), 0.0, self.width), _exp(epsilon)
+        seen = self.law.between(0.0, at) - slope * self.law.between(-self.width, at - self.width)
+        return np.maximum(seen / self._inside(0.0), 0.0) + ROUNDING
+
+    def _of_any_law(self, epsilon: np.ndarray) -> np.ndarray:
+        return PureProtocolTradeoff(self.pure, special.expit(self.pure)).delta(epsilon)
+
+    def _of_plain_noise(self, epsilon: np.ndarray) -> np.ndarray:
+        away = epsilon - np.log(self._inside(self.step) / self._inside(0.0))
+        delta, slope = self.law.tradeoff(self.step).delta(np.abs(away)), _exp(np.minimum(away, 0.0))
+        return np.where(away < 0, 1 - slope + slope * delta, delta) / self._inside(0.0) + ROUNDING
+
+    @property
+    def _bounds(self) -> list[Callable[[np.ndarray], np.ndarray]]:
+        """Bounds of delta, convex in exp(epsilon), that hold at once."""
+        apart = self.step < self.width
+        return [self._of_ends, *([self._of_any_law, self._of_plain_noise] if apart else [])]
+
+    def _type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
+        return functools.reduce(np.maximum, [_Bound(bound)._type_ii_error(alpha) for bound in self._bounds])
+
     def _delta(self, epsilon: np.ndarray) -> np.ndarray:
-        least, slope = self._inside(0.0), np.exp(np.minimum(epsilon, LARGEST_LOG_SLOPE))
-        at = np.clip(self.law.cut(epsilon, self.width), 0.0, self.width)
-        bound = (self.law.between(0.0, at) - slope * self.law.between(-self.width, at - self.width)) / least
-        if self.step < self.width:
-            away = epsilon - np.log(self._inside(self.step) / least)
-            plain, share = self.law.tradeoff(self.step).delta(np.abs(away)), np.exp(np.minimum(away, 0.0))
-            plain = np.where(away < 0, 1 - share + share * plain, plain) / least
-            any_law = PureProtocolTradeoff(self.pure, special.expit(self.pure)).delta(epsilon)
-            bound = np.minimum(np.minimum(bound, plain), any_law)
-        return np.where(epsilon < self.pure, np.clip(bound + ROUNDING, 0.0, 1.0), 0.0)
+        least = functools.reduce(np.minimum, [bound(epsilon) for bound in self._bounds])
+        return np.where(epsilon < self.pure, np.minimum(least, 1.0), 0.0)
 
     def _epsilon(self, delta: np.ndarray) -> np.ndarray:
         low, high = np.zeros_like(delta), np.full_like(delta, self.pure)

@@ -20,6 +20,8 @@ MECHANISMS = [
     ldp.SymmetricLaplaceMechanism(9.0, -5, 5),
     ldp.mechanisms.IndependentLaplaceMechanism(9.0, -5, 5),
     ldp.ZeroInflatedLaplaceMechanism(0.2, 9.0, -5, 5),
+    ldp.mechanisms.BoundedLaplaceMechanism(9.0, -5, 5),
+    ldp.mechanisms.BoundedGaussianMechanism(9.0, -5, 5),
     ldp.DiscreteLaplaceMechanism(2.0),
     ldp.DiscreteGaussianMechanism(2.0),
     ldp.RPWithPrior(1.0, (-5, 5), 2.0),
