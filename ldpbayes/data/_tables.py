@@ -207,7 +207,9 @@ class NoisyTable(Release):
         table = cls(values, mechanism, keys=labels, **stated_beside)
         if repeats and unit is floor is cap is threshold is None:
             cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
-            verdicts = {name: implausible_repeats(values, law(_scale(law, name, spreads, level)), cells) for name in stated}
+            verdicts = {
+                name: implausible_repeats(values, law(_scale(law, name, spreads, level)), cells) for name in stated
+            }
             if verdict := verdicts[moment]:
                 fits = " or the ".join(name for name in stated if not verdicts[name])
                 problem = f"repeated values differ {verdict} than is possible for noise with {moment} = {spread!r}"

@@ -1,6 +1,5 @@
-"""Noise in a bounded domain: a number is released between the bounds of the records, with noise that never leaves them."""
+"""Noise in a bounded domain: a number gets noise that never leaves the bounds of the records."""
 
-import abc
 import dataclasses
 from typing import Any, ClassVar
 
@@ -17,7 +16,8 @@ from ldpbayes._core.types import Array, Key, array_of, extreme, floating, is_con
 from ldpbayes.mechanisms.protocol import NumericMechanism, registered
 from ldpbayes.noise import Gaussian, Laplace
 from ldpbayes.numerics.arrays import snapped
-from ldpbayes.privacy import BoundedGaussianTradeoff, BoundedLaplaceTradeoff, Guarantee
+from ldpbayes.privacy import Guarantee
+from ldpbayes.privacy.bounded_domain import BoundedDomainTradeoff
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,8 @@ class BoundedDomain(NumericMechanism):
 
     noise, bounded, has_atoms, linear_tails, clips = None, True, False, False, True
     _law: ClassVar[Any]  # of the noise if there was no domain
-    _tradeoff: ClassVar[Any]
+    _half: ClassVar[Any]  # P(0 ≤ noise ≤ t) for t ≥ 0 in scales
+    _distance: ClassVar[Any]  # the inverse of `_half`
     domain = property(lambda self: constraints.interval(self.lower, self.upper))
     support = property(lambda self: self.domain)
     resolution = property(lambda self: extreme("min", self.scale))
@@ -48,36 +49,25 @@ class BoundedDomain(NumericMechanism):
             raise ValueError(f"scale, lower and upper must broadcast, got shapes {shapes}") from None
         check_order(self.lower, self.upper)
 
-    @staticmethod
-    @abc.abstractmethod
-    def _half(t: jax.Array) -> jax.Array:
-        """P(0 ≤ noise ≤ t) for t ≥ 0 in scales."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def _distance(half: jax.Array) -> jax.Array:
-        """The inverse of `_half`."""
-
     def _in_scales(self, x: ArrayLike, dtype: Any) -> tuple[jax.Array, ...]:
-        """The clipped record, the scale, and the distances of the record from both bounds, in scales."""
+        """The clipped record, the scale, and P(0 ≤ noise ≤ t) at the record's distances t from both bounds."""
         scale, lower, upper = (jnp.asarray(part, dtype) for part in (self.scale, self.lower, self.upper))
         x = jnp.clip(jnp.asarray(x, dtype), lower, upper)
-        return x, scale, (x - lower) / scale, (upper - x) / scale
+        return x, scale, self._half((x - lower) / scale), self._half((upper - x) / scale)
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
         z = floating(z)
         x, scale, below, above = self._in_scales(x, jnp.result_type(z, array_of(x), float))
         inside = (z >= jnp.asarray(self.lower, z.dtype)) & (z <= jnp.asarray(self.upper, z.dtype))
-        away = jnp.where(inside, z - x, 0.0)[..., None]
-        log_density = unchecked(self._law, scale).log_prob(away) - jnp.log(self._half(below) + self._half(above))
-        return jnp.where(inside, log_density, -jnp.inf)
+        log_density = unchecked(self._law, scale).log_prob(jnp.where(inside, z - x, 0.0)[..., None])
+        return jnp.where(inside, log_density - jnp.log(below + above), -jnp.inf)
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         if is_concrete(x):
             checked("x", x, "a number (drop or impute missing records first)", lambda a: ~np.isnan(a))
         x, scale, below, above = self._in_scales(x, jnp.result_type(array_of(x), float))
         share = jax.random.uniform(key, jnp.broadcast_shapes(x.shape, self.batch_shape), x.dtype)
-        place = share * self._half(above) - (1 - share) * self._half(below)  # P(0 ≤ noise ≤ z − x), with its sign
+        place = share * above - (1 - share) * below  # P(0 ≤ noise ≤ z − x), with its sign
         z = x + scale * jnp.sign(place) * self._distance(jnp.abs(place))
         return jnp.clip(z, jnp.asarray(self.lower, z.dtype), jnp.asarray(self.upper, z.dtype))
 
@@ -94,7 +84,7 @@ class BoundedDomain(NumericMechanism):
     def guarantee(self) -> Guarantee:
         width = np.subtract(self.upper, self.lower) / self.scale
         step = width if self.sensitivity is None else np.minimum(self.sensitivity / np.asarray(self.scale), width)
-        return Guarantee(self._tradeoff(width, step), trust_model=self.trust_model)
+        return Guarantee(BoundedDomainTradeoff(self._law.__name__.lower(), width, step), trust_model=self.trust_model)
 
 
 @registered("bounded_laplace", "Laplace noise on a clipped number that stays between the bounds.")
@@ -102,9 +92,8 @@ class BoundedLaplaceMechanism(BoundedDomain):
     """Laplace noise in a bounded domain: a clipped number x is released as z between the bounds, with the density of
     Laplace noise at z − x, divided by the probability that x + noise is between the bounds ([HABM]).
 
-    The released values are biased towards the middle of the domain, which the likelihood takes into account. Without
-    `sensitivity`, every record gets noise, and epsilon at delta = 0 is (upper − lower)/scale, as without a domain.
-    With `sensitivity`, it is larger than sensitivity/scale, by at most log 2.
+    Without `sensitivity`, epsilon at delta = 0 is (upper − lower)/scale, as without a domain. With `sensitivity`, it is
+    larger than sensitivity/scale, by at most log 2, and other pairs of epsilon and delta are bounds.
 
     Parameters
     ----------
@@ -118,20 +107,13 @@ class BoundedLaplaceMechanism(BoundedDomain):
 
     Examples
     --------
-    >>> mechanism = ldp.mechanisms.BoundedLaplaceMechanism(scale=0.5, lower=0, upper=1)
-    >>> print(mechanism.guarantee.epsilon(0.0).round(3))
+    >>> print(ldp.mechanisms.BoundedLaplaceMechanism(scale=0.5, lower=0, upper=1).guarantee.epsilon(0.0).round(3))
     2.0
     """
 
-    _law, _tradeoff = Laplace, BoundedLaplaceTradeoff
-
-    @staticmethod
-    def _half(t: jax.Array) -> jax.Array:
-        return -jnp.expm1(-t) / 2
-
-    @staticmethod
-    def _distance(half: jax.Array) -> jax.Array:
-        return -jnp.log1p(-2 * half)
+    _law = Laplace
+    _half = staticmethod(lambda t: -jnp.expm1(-t) / 2)
+    _distance = staticmethod(lambda half: -jnp.log1p(-2 * half))
 
 
 @registered("bounded_gaussian", "Gaussian noise on a clipped number that stays between the bounds.")
@@ -139,20 +121,8 @@ class BoundedGaussianMechanism(BoundedDomain):
     """Gaussian noise in a bounded domain, with the standard deviation `scale` of the normal law before it is cut off
     ([Liu]). `BoundedLaplaceMechanism` describes the parameters. Epsilon at delta = 0 is finite; without `sensitivity`
     it is (upper − lower)²/(2 scale²).
-
-    Examples
-    --------
-    >>> mechanism = ldp.mechanisms.BoundedGaussianMechanism(scale=0.5, lower=0, upper=1)
-    >>> print(mechanism.guarantee.epsilon(0.0).round(3))
-    2.0
     """
 
-    _law, _tradeoff = Gaussian, BoundedGaussianTradeoff
-
-    @staticmethod
-    def _half(t: jax.Array) -> jax.Array:
-        return special.erf(t / np.sqrt(2)) / 2
-
-    @staticmethod
-    def _distance(half: jax.Array) -> jax.Array:
-        return np.sqrt(2) * special.erfinv(2 * half)
+    _law = Gaussian
+    _half = staticmethod(lambda t: special.erf(t / np.sqrt(2)) / 2)
+    _distance = staticmethod(lambda half: np.sqrt(2) * special.erfinv(2 * half))

@@ -4,7 +4,6 @@ A `Guarantee` is a trade-off curve, which describes the best test between two in
 it protects and the people who must be trusted. This folder needs only NumPy and SciPy.
 """
 
-from ldpbayes.privacy.bounded_domain import BoundedGaussianTradeoff, BoundedLaplaceTradeoff
 from ldpbayes.privacy.calibration import (
     gaussian_scale,
     linear_sensitivity,
@@ -25,8 +24,6 @@ from ldpbayes.privacy.tradeoffs import (
 )
 
 __all__ = [
-    "BoundedGaussianTradeoff",
-    "BoundedLaplaceTradeoff",
     "DiscreteLaplaceTradeoff",
     "FiniteTradeoff",
     "GaussianTradeoff",

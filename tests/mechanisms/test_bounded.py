@@ -1,4 +1,4 @@
-"""Noise in a bounded domain, against SciPy's truncated laws and integrals over the record; its curves by brute force."""
+"""Noise in a bounded domain, against SciPy's laws cut off and integrals over the record; its curves by brute force."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 import ldpbayes as ldp
 from ldpbayes.mechanisms import BoundedGaussianMechanism, BoundedLaplaceMechanism, mechanism_from_spec
-from ldpbayes.privacy import BoundedGaussianTradeoff, BoundedLaplaceTradeoff
+from ldpbayes.privacy.bounded_domain import BoundedDomainTradeoff
 from tests.programs import call, randomize
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -90,14 +90,14 @@ def test_scales_of_records_are_arguments_and_files_and_checks_know_the_domain(ki
             make()
 
 
-CURVES = {BoundedLaplaceTradeoff: stats.laplace, BoundedGaussianTradeoff: stats.norm}
+CURVES = {"laplace": stats.laplace, "gaussian": stats.norm}
 
 
 @pytest.mark.parametrize("kind", CURVES)
 @pytest.mark.parametrize(("width", "step"), [(1.0, 1.0), (5.0, 5.0), (5.0, 1.0), (30.0, 4.0), (30.0, 0.1), (3.0, 2.9)])
 def test_no_pair_of_inputs_is_told_better_than_the_curve_says(kind, width, step):
     """All tests z < t of all pairs on a grid; those of the ends of the domain are exact."""
-    law, curve = CURVES[kind], kind(width, step)
+    law, curve = CURVES[kind], BoundedDomainTradeoff(kind, width, step)
     epsilon, t = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 9.0]), np.linspace(0, width, 6001)
     found, largest = np.zeros(len(epsilon)), 0.0
     for x in np.linspace(0, width - step, 101 if step < width else 1):
@@ -115,5 +115,3 @@ def test_no_pair_of_inputs_is_told_better_than_the_curve_says(kind, width, step)
         assert curve.delta(curve.epsilon(delta)) <= delta * (1 + 1e-9)
     if step == width:
         np.testing.assert_allclose(stated, found, rtol=1e-5, atol=1e-14)
-    with pytest.raises(ValueError, match="step must be at most the width"):
-        kind(1.0, 2.0)

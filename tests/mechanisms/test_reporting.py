@@ -205,7 +205,10 @@ REFUSED = [
         lambda: ldp.Release([0, -3], Floored(WHOLE)),
         r"Floored.* cannot print 1 of the values, the first \(-3\) at 1",
     ),
-    (lambda: ldp.Release([0, 13], Capped(WHOLE, 12)), r"cap=12.0\) cannot print 1 of the values, the first \(13\) at 1"),
+    (
+        lambda: ldp.Release([0, 13], Capped(WHOLE, 12)),
+        r"cap=12.0\) cannot print 1 of the values, the first \(13\) at 1",
+    ),
     (lambda: ldp.Release([0.5, 1.2], Capped(AdditiveMechanism(Gaussian(1.0), sensitivity=1.0), 1)), r"\(1.2\) at 1"),
     (lambda: ldp.Release([5, NAN], Capped(WHOLE, 12)), r"values must be finite; 1 are not, the first \(nan\) at 1"),
     (lambda: ldp.Release([NAN, 9], Withheld(WHOLE, 10)), r"threshold=10.0\) cannot print .* \(9.0\) at 1"),
