@@ -61,10 +61,11 @@ from ldpbayes.mechanisms.protocol import (
     mechanism_names,
     register,
 )
-from ldpbayes.mechanisms.reporting import Capped, Floored, Incomplete, Rounded, Withheld
+from ldpbayes.mechanisms.reporting import Banded, Capped, Floored, Incomplete, Rounded, Withheld
 
 __all__ = [
     "AdditiveMechanism",
+    "Banded",
     "BoundedGaussianMechanism",
     "BoundedLaplaceMechanism",
     "Capped",

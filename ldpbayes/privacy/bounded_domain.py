@@ -61,11 +61,11 @@ class _Bound(tradeoffs.SymmetricTradeoff):
 class _OfWidth(tradeoffs.ParametricTradeoff):
     """The curve of one width w and step s. Let c(x) = P(0 ≤ x + noise ≤ w), which is log-concave, with c(0) the least.
 
-    The log ratio of the densities of inputs x < y falls in z, so a best test rejects for z < t or for z > t. As P(z < t)
-    falls in the input, pairs that are s apart are told best; if s = w, these are the ends 0 and w. Else delta has three
-    bounds that are convex in exp(ε): that of the ends; that of any two laws with this largest log ratio; and, as the
-    likelihood ratio of x and x + s is that of the plain noise times c(x + s)/c(x) ≤ exp(κ) = c(s)/c(0), that of the
-    plain noise at ε − κ, divided by c(0).
+    The log ratio of the densities of inputs x < y falls in z, so a best test rejects for z < t or for z > t. As
+    P(z < t) falls in the input, pairs that are s apart are told best; if s = w, these are the ends 0 and w. Else delta
+    has three bounds that are convex in exp(ε): that of the ends; that of any two laws with this largest log ratio; and,
+    as the likelihood ratio of x and x + s is that of the plain noise times c(x + s)/c(x) ≤ exp(κ) = c(s)/c(0), that of
+    the plain noise at ε − κ, divided by c(0).
     """
 
     law: _Law
@@ -74,8 +74,8 @@ class _OfWidth(tradeoffs.ParametricTradeoff):
 
     @functools.cached_property
     def pure(self) -> float:
-        """Epsilon at delta = 0: the largest log ratio at z = 0 of x and x + s. It is monotone in x: log c is concave, and
-        minus the log density of normal noise at z = 0 is convex in x.
+        """Epsilon at delta = 0: the largest log ratio at z = 0 of x and x + s. It is monotone in x: log c is concave,
+        and minus the log density of normal noise at z = 0 is convex in x.
         """
         x = np.array([0.0, self.width - self.step])
         return float(np.max(self.law.log_ratio(x, self.step) + np.log(self._inside(x + self.step) / self._inside(x))))
@@ -120,7 +120,7 @@ class _OfWidth(tradeoffs.ParametricTradeoff):
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoundedDomainTradeoff(tradeoffs.SeparateTradeoff):
     """The curve of noise that is cut off at the ends of a domain ([HABM]; [Liu]), for inputs at most `step` ≤ `width`
-    apart, both in scales of the noise. It is exact if they are equal; else only epsilon at delta = 0, a bound elsewhere.
+    apart, both in scales of the noise. It is exact if they are equal; else it is a bound, exact at delta = 0 only.
     """
 
     law: str

@@ -89,7 +89,7 @@ def refused(capsys, *argv):
     return err
 
 
-RULES = {"capped", "floored", "incomplete", "noncompliance", "repeated", "rounded", "withheld"}
+RULES = {"banded", "capped", "floored", "incomplete", "noncompliance", "repeated", "rounded", "withheld"}
 
 
 def test_every_mechanism_is_here():

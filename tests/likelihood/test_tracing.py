@@ -28,6 +28,7 @@ MECHANISMS = [
     ldp.mechanisms.SquareWaveMechanism(1.0, -5, 5),
     ldp.mechanisms.StaircaseMechanism(1.0, -5, 5),
     ldp.mechanisms.Floored(ldp.DiscreteLaplaceMechanism(2.0), 1.0),
+    ldp.mechanisms.Banded(ldp.DiscreteLaplaceMechanism(2.0), [0.0, 2.0]),
     ldp.mechanisms.Capped(ldp.DiscreteLaplaceMechanism(2.0), 1.0),
     ldp.mechanisms.Withheld(ldp.DiscreteGaussianMechanism(2.0), 1.0),
     ldp.mechanisms.Rounded(ldp.DiscreteLaplaceMechanism(2.0), 2.0),
@@ -52,7 +53,7 @@ MECHANISMS = [
     ldp.mechanisms.Noncompliance(ldp.mechanisms.Crosswise(0.3), 0.1, [1.0, 0.0]),
     ldp.mechanisms.MultiplicativeScrambling(1.0, 0.5, 0.5, 5.0),
 ]
-KNOWN = {"discrete_gaussian", "capped", "floored", "withheld", "rounded", "incomplete"}
+KNOWN = {"discrete_gaussian", "banded", "capped", "floored", "withheld", "rounded", "incomplete"}
 """Mechanisms that must be known before tracing, since a number says how many terms a sum has: their data are traced."""
 
 
