@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import itertools
 import json
 import math
 import os
@@ -34,8 +35,9 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 RELEASE_ENDINGS = (".npz", ".parquet")
 PARAMETER_PREFIX = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
 FORMAT_PREFIX = "format's "  # begins the names under which arguments have options of formats of tables
-SPREADS = ("scale", "standard_deviation", "variance")  # of noise: a number or a column
-FRAME_OPTIONS = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "threshold", "unpublished")
+SPREADS = ("scale", "standard_deviation", "variance", "margin")  # of noise: a number or a column
+FRAME_OPTIONS = ("noise", "sensitivity", "neighbours", "times", "privacy", "unit", "floor", "cap")
+FRAME_OPTIONS += ("threshold", "unpublished", "margin_level")
 COLUMN_PREFIX = "@"  # stands before the name of a column with a parameter's values, one a record
 MOMENT_MODELS = {"linear_regression", "multivariate_normal"}  # models of normal rows, for which moments are sufficient
 THETA_AXES = {"regional_histograms": ["region", "category"], "oue_histogram": ["category"]}
@@ -306,7 +308,7 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
             allowed = f"one, or one for each column of --value {','.join(values)}"
             raise BadInput(f"{option(name)} must be {allowed}, got {spread}")
     public = {name for ratio in args.ratio for name in ratio}
-    columns_in_use = [*spreads["scale"], *spreads["standard_deviation"], *spreads["variance"], *sorted(public)]
+    columns_in_use = [*itertools.chain(*spreads.values()), *sorted(public)]
     of_format = _typed(args, FORMAT_PREFIX)
     options = {name: getattr(args, name) for name in FRAME_OPTIONS if getattr(args, name) is not None}
     tables, columns = dict[str, ldp.NoisyTable](), dict[str, np.ndarray]()

@@ -339,7 +339,10 @@ def _table(args: argparse.Namespace) -> None:
     reported = {name: ~np.isnan(values[name]) | (args.threshold is not None) for name in tables}
     with naming(args.table):
         parts = {name: table[reported[name]] for name, table in tables.items()}
-        posterior = ldp.tables.true_table(parts, num_samples=args.samples, seed=args.seed)["posterior"]
+        discrete = next(iter(tables.values())).mechanism.noise.discrete
+        prior = args.between and (dist.DiscreteUniform if discrete else dist.Uniform)(*args.between)
+        options: Any = {"prior": prior, "num_samples": args.samples, "seed": args.seed}
+        posterior = ldp.tables.true_table(parts, **options)["posterior"]
     draws = {name: np.tile(array, (args.samples if name in tables else 1, 1)) for name, array in values.items()}
     for name in tables:
         draws[name][:, reported[name]] = posterior[name].values[0]

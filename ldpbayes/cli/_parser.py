@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import pathlib
 import textwrap
 from collections.abc import Callable, Set
@@ -224,12 +225,15 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     for name in SPREADS:
         text = f"{name.replace('_', ' ')} of the noise: a number, or a column; or one for each of --value"
         table.add_argument(option(name), f"{option(name)}-column", metavar="X|NAME,...", help=text, type=parameter)
+    _add(table, "--margin-level", "P", "probability that noise is within --margin, such as 0.95", float)
+    _add(table, "--between", "X,Y", "values before noise are numbers from X to Y, all as likely (uniform prior)", _ends)
     _add(table, "--sensitivity", "X", "largest change of a value by one person (or state --privacy)", float)
     _add(table, "--neighbours", "HOW", "data sets compared differ by one person: add_remove or replace; give --times")
     _add(table, "--times", "N", "largest number of cells in which one person is counted", int)
     _add(table, "--privacy", "TEXT", "privacy statement of the publisher")
     _add(table, "--unit", "X", "values were rounded to multiples of X", float)
     _add(table, "--floor", "X", "values below X were reported as X", float)
+    _add(table, "--cap", "X", "values above X were reported as X", float)
     _add(table, "--threshold", "X", "values below X were not reported", float)
     unpublished = "number of cells without a row, because they are below --threshold; or unknown"
     _add(table, "--unpublished", "N|unknown", unpublished, parameter)
@@ -365,6 +369,11 @@ def _fractions(text: str) -> list[tuple]:
 
 
 _guesses = _kind("must be numbers by name, as in loc=40,scale=15", _pairs, all)
+_ends = _kind(
+    "must be two numbers, the smaller one first, as in 0,1",
+    lambda text: [float(end) for end in text.split(",")],
+    lambda ends: len(ends) == 2 and -math.inf < ends[0] < ends[1] < math.inf,
+)
 _names = _kind("needs names of columns", lambda text: [name.strip() for name in text.split(",")], all)
 _ratios = _kind("must be names of two columns, as n/population", _fractions, lambda pairs: all(map(all, pairs)))
 _words = _kind(

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from ldpbayes._core.checks import ONE_POSITIVE, ArgumentError, at_least, checked, guess
+from ldpbayes._core.checks import ONE_INSIDE_0_1, ONE_POSITIVE, ArgumentError, at_least, checked, guess
 from ldpbayes._core.pytrees import equal, host, pytree_dataclass, static
 from ldpbayes._core.tabular import column, columns_of, is_missing
 from ldpbayes._core.types import Array, is_concrete
 from ldpbayes.data.readers import format_of
 from ldpbayes.data.release import Release
-from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Published, Rounded, Withheld
+from ldpbayes.mechanisms import AdditiveMechanism, Capped, Floored, Incomplete, Published, Rounded, Withheld
 from ldpbayes.mechanisms.plausibility import FALSE_EDGE_LEVEL, FALSE_REPORT_LEVEL, implausible_repeats, sharp_edge
 from ldpbayes.mechanisms.protocol import Promise
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
@@ -133,6 +133,8 @@ class NoisyTable(Release):
         scale: float | str | None = None,
         standard_deviation: float | str | None = None,
         variance: float | str | None = None,
+        margin: float | str | None = None,
+        margin_level: float | None = None,
         sensitivity: float | None = None,
         neighbours: str | None = None,
         times: int | None = None,
@@ -140,6 +142,7 @@ class NoisyTable(Release):
         unit: float | None = None,
         floor: float | None = None,
         threshold: float | None = None,
+        cap: float | None = None,
         unpublished: int | str | None = None,
         repeats: str | None = None,
         about: dict[str, Any] | None = None,
@@ -158,18 +161,23 @@ class NoisyTable(Release):
         noise : str or class
             The law of the noise: "laplace", "gaussian", "discrete_laplace" (also called "geometric") or
             "discrete_gaussian". Or a class of `ldpbayes.noise` whose only parameter is the scale.
-        scale, standard_deviation, variance : float or str
+        scale, standard_deviation, variance, margin : float or str
             The size of the noise, by exactly one of these: a number for all cells, or the name of a column of numbers.
-            Scale and standard deviation are in the unit of the values, the variance in its square.
+            All are in the unit of the values, but the variance, which is in its square. A margin is the half of an
+            interval that has the noise with the probability ``margin_level``; of discrete noise, as if it were the
+            continuous law with its standard deviation.
+        margin_level : float, optional
+            Only with ``margin``: a probability between 0 and 1, such as 0.9 for margins of error at 90 %.
         sensitivity : float, optional
             The largest change of a value before noise if one record changes. Default: unknown, without a privacy
             guarantee.
         neighbours, times, privacy, about : optional
             As in `NoisyTable`.
-        unit, floor, threshold : float, optional
+        unit, floor, threshold, cap : float, optional
             Reporting rules. In this order, the noisy values were rounded to multiples of ``unit``, printed as ``floor``
-            if below ``floor``, and are missing (NaN) in the frame if below ``threshold``. Without ``threshold``,
-            missing values must be missing for reasons that are unrelated to the values.
+            if below ``floor``, printed as ``cap`` if above ``cap``, and are missing (NaN) in the frame if below
+            ``threshold``. Without ``threshold``, missing values must be missing for reasons that are unrelated to the
+            values.
         unpublished : int or "unknown", optional
             The number of cells that could have been published, but have no row because they are below ``threshold``,
             or "unknown" (see `ldpbayes.mechanisms.Published`). Default: the table has a row for each cell.
@@ -180,10 +188,14 @@ class NoisyTable(Release):
         """
         law, columns = _law(noise), columns_of(frame)
         stated = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
+        stated["margin"] = margin
         moments = [name for name, number in stated.items() if number is not None]
         if len(moments) != 1:
             problem = " and ".join(moments) or "none"
-            raise ValueError(f"give one of scale, standard_deviation and variance, got {problem}")
+            raise ValueError(f"give one of scale, standard_deviation, variance and margin, got {problem}")
+        if (margin_level is None) != (margin is None):
+            raise ValueError(f"give margin and margin_level together, got margin_level={margin_level!r}")
+        level = 0.9 if margin_level is None else checked("margin_level", margin_level, *ONE_INSIDE_0_1)
         moment, names = moments[0], [*([keys] if isinstance(keys, str) else keys), *([repeats] if repeats else [])]
         spread, labels = stated[moment], {name: column(columns, name) for name in names}
         values = _numbers(columns, value, labels)
@@ -197,9 +209,10 @@ class NoisyTable(Release):
         else:
             spreads = checked(moment, spread, *ONE_POSITIVE)
         reach = math.inf if sensitivity is None else sensitivity
-        mechanism: Any = AdditiveMechanism(law(_scale(law, moment, spreads)), sensitivity=reach)
+        mechanism: Any = AdditiveMechanism(law(_scale(law, moment, spreads, level)), sensitivity=reach)
         possible = f"{'whole' if law.discrete else 'finite'} numbers"
-        rules: Any = ("unit", Rounded, unit), ("floor", Floored, floor), ("threshold", Withheld, threshold)
+        rules: Any = ("unit", Rounded, unit), ("floor", Floored, floor), ("cap", Capped, cap)
+        rules = *rules, ("threshold", Withheld, threshold)
         for name, rule, limit in rules:
             if limit is not None:
                 mechanism, possible = rule(mechanism, limit), f"{possible}, {name} {limit}"
@@ -217,9 +230,11 @@ class NoisyTable(Release):
         privacy = UNSTATED_PROMISE if sensitivity is privacy is None else privacy
         stated_beside: Any = {"privacy": privacy, "neighbours": neighbours, "times": times, "about": about}
         table = cls(values, mechanism, keys=labels, **stated_beside)
-        if repeats and unit is floor is threshold is None:
+        if repeats and unit is floor is cap is threshold is None:
             cells = _first_rows(cell[:-1] for cell in zip(*table.keys.values(), strict=True))
-            verdicts = {name: implausible_repeats(values, law(_scale(law, name, spreads)), cells) for name in stated}
+            verdicts = {
+                name: implausible_repeats(values, law(_scale(law, name, spreads, level)), cells) for name in stated
+            }
             if verdict := verdicts[moment]:
                 fits = " or the ".join(name for name in stated if not verdicts[name])
                 problem = f"repeated values differ {verdict} than is possible for noise with {moment} = {spread!r}"
@@ -256,7 +271,7 @@ class NoisyTable(Release):
             or in thousands is in ``about["cells"]``.
         """
         keys = [keys] if isinstance(keys, str) else [*keys]
-        spreads = (options.get(name) for name in ("scale", "standard_deviation", "variance"))
+        spreads = (options.get(name) for name in ("scale", "standard_deviation", "variance", "margin"))
         numbers = dict.fromkeys(name for name in (value, *spreads) if isinstance(name, str))
         chosen = format_of(path, format)[1]
         of_format = {name: options.pop(name) for name in chosen.options.keys() & options.keys()}
@@ -327,11 +342,17 @@ def _law(noise: Any) -> Any:
     return law
 
 
-def _scale(law: Any, moment: str, value: Array) -> Array:
-    """The parameter of a noise with this parameter, standard deviation or variance."""
+def _scale(law: Any, moment: str, value: Array, level: float) -> Array:
+    """The parameter of a noise with this parameter, standard deviation, variance or margin at a level."""
     if moment == "scale":
         return value
     deviation = np.sqrt(value) if moment == "variance" else value
+    if moment == "margin":
+        unit = {DiscreteGaussian: Gaussian, DiscreteLaplace: Laplace}.get(law, law)(1.0)
+        # No more than 1/√(1 − level) deviations, by Chebyshev's inequality.
+        bracket = 0.0, unit.standard_deviation / math.sqrt(1 - level)
+        margin = find_root(lambda t: np.asarray(unit.log_tail(t)), math.log((1 - level) / 2), bracket).x
+        deviation = value * unit.standard_deviation / margin
     if not law.discrete:
         return deviation / law(1.0).standard_deviation
     # Between a tenth of the deviation and, where the noise is hardly ever not 0, a parameter of about 1.

@@ -7,6 +7,7 @@ was changed before it was printed.
 """
 
 from ldpbayes._core.pytrees import static
+from ldpbayes.mechanisms._bounded import BoundedGaussianMechanism, BoundedLaplaceMechanism
 from ldpbayes.mechanisms._categories import (
     Categories,
     HadamardResponse,
@@ -60,10 +61,14 @@ from ldpbayes.mechanisms.protocol import (
     mechanism_names,
     register,
 )
-from ldpbayes.mechanisms.reporting import Floored, Incomplete, Published, Rounded, Withheld
+from ldpbayes.mechanisms.reporting import Banded, Capped, Floored, Incomplete, Published, Rounded, Withheld
 
 __all__ = [
     "AdditiveMechanism",
+    "Banded",
+    "BoundedGaussianMechanism",
+    "BoundedLaplaceMechanism",
+    "Capped",
     "Categories",
     "Crosswise",
     "DiscreteGaussianMechanism",

@@ -3,7 +3,8 @@
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -47,6 +48,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
         property(attrgetter(f"innermost.{name}")) for name in ("monotone", "sensitivity", "trust_model")
     )
     may_be_missing = property(lambda self: self.silent or self.mechanism.may_be_missing)  # type: ignore[assignment]
+    _shared = property(lambda self: self.mechanism._shared)  # type: ignore[assignment]
     _numbers = property(lambda self: [getattr(self, field.name) for field in ruled_fields(self)])
     longest = property(  # type: ignore[assignment]
         lambda self: max([0.0, *map(np.max, self._numbers)]) + self.mechanism.longest, doc="Computed with NumPy."
@@ -164,6 +166,23 @@ class Floored(Reported):
         return jnp.maximum(z, jnp.asarray(self.floor, z.dtype))
 
 
+@registered("capped", "Print min(z, cap): a released number z above the cap is printed as the cap.")
+class Capped(Reported):
+    """Print min(z, cap), as of shares that are printed as 1 if noise made them larger, or of a top code. The `cap` is
+    in the unit of the data: one number, or one number for each value. `Floored` describes `mechanism`.
+    """
+
+    cap: Array = ruled(FINITE)
+    longest = property(lambda self: self.mechanism.longest)  # type: ignore[assignment]
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        reached = (low <= self.cap) & ((high > self.cap) | ((high == self.cap) & ~short))
+        return xp.where(low > self.cap, np.inf, low), xp.where(reached, np.inf, high), short & ~reached
+
+    def _applied(self, z: jax.Array) -> jax.Array:
+        return jnp.minimum(z, jnp.asarray(self.cap, z.dtype))
+
+
 @registered("withheld", "Print nothing instead of each released number below a threshold.")
 class Withheld(Reported):
     """Print NaN instead of each released number z below a `threshold`, in the unit of the data: one number, or one for
@@ -198,6 +217,86 @@ class Rounded(Reported):
         unit = jnp.asarray(self.unit, z.dtype)
         quotient = z / unit
         return unit * jnp.floor(quotient + 0.5 + _slack(quotient)).astype(z.dtype)
+
+
+@registered("banded", "Print the number of the band that holds the released number.")
+class Banded(Reported):
+    """Print the number k = 0, ..., n of the band edges[k − 1] ≤ z < edges[k] that holds the released number z, where
+    the first and the last band have no other end.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        As in `Floored`.
+    edges : array_like (n,)
+        Increasing numbers in the unit of the data, the same for all values.
+
+    Examples
+    --------
+    >>> count = ldp.DiscreteLaplaceMechanism(scale=2.0)
+    >>> codes, rule = ldp.mechanisms.Banded.from_text(count, ["<10", "20+", "10-19"])
+    >>> print(codes, rule.edges)
+    [0. 2. 1.] [10. 20.]
+    """
+
+    edges: Array = ruled(FINITE)
+    _shared = ("edges",)
+    _numbers: ClassVar[Any] = ()
+    longest = property(  # type: ignore[assignment]
+        lambda self: max(0.0, np.max(self.edges)) + self.mechanism.longest, doc="Computed with NumPy."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if np.ndim(self.edges) != 1 or not np.all(np.diff(self.edges) > 0):
+            raise ValueError(f"edges must be a list of increasing numbers, got {self.edges!r}")
+
+    @classmethod
+    def from_text(cls, mechanism: Mechanism, cells: Iterable[str]) -> tuple[np.ndarray, "Banded"]:
+        """Return numbers of bands and the rule, as for `Release`, of cells such as ``<10``, ``[10, 20)``, ``10-19`` (of
+        whole numbers 20 is then the next), ``>= 85`` and ``85+``. ValueError for other cells, and bands that overlap.
+        """
+        cells, whole = [*cells], bool(mechanism.noise and mechanism.noise.discrete)
+        bands = [_band(str(cell), whole) for cell in cells]
+        refuse(np.array([band is None for band in bands]), "{} cells are no bands", np.array(cells, object))
+        ends = np.array(bands, float)
+        edges = np.unique(ends[np.isfinite(ends)])
+        codes, last = (np.searchsorted(edges, ends[:, side], "right" if side == 0 else "left") for side in (0, 1))
+        refuse(codes != last, "{} bands have an end of another band inside", np.array(cells, object))
+        return codes.astype(float), cls(mechanism, edges)
+
+    def _undone(self, xp: ArrayModule, low: Any, high: Any, short: Any) -> tuple[Any, Any, Any]:
+        first, last = xp.ceil(low), xp.where(short, xp.ceil(high) - 1, xp.floor(high))
+        n, edges = len(self.edges), xp.asarray(self.edges)
+        places = [xp.nan_to_num(xp.clip(code, 0, n)).astype(int) for code in (first, last)]
+        starts, stops = xp.append(-np.inf, edges), xp.append(edges, np.inf)
+        possible = xp.maximum(first, 0) <= xp.minimum(last, n)
+        missing = xp.isnan(low)
+        low = xp.where(missing, low, xp.where(possible, starts[places[0]], np.inf))
+        return low, xp.where(missing, high, xp.where(possible, stops[places[1]], -np.inf)), short | ~missing
+
+    def _applied(self, z: jax.Array) -> jax.Array:
+        place = jnp.searchsorted(jnp.asarray(self.edges), floating(z) + _slack(floating(z)), side="right")
+        return jnp.where(jnp.isnan(z), z, place.astype(z.dtype))
+
+
+_NUMBER = r"\s*(-?\d+(?:\.\d*)?)\s*"
+
+
+def _band(text: str, whole: bool) -> tuple[float, float] | None:
+    """The numbers a ≤ z < b that a text means, None if it means none; `whole` if z is a whole number."""
+    if found := re.fullmatch(rf"([\[(]?){_NUMBER}(?:-|–|to|,){_NUMBER}([])]?)", text.strip()):
+        low, high = float(found[2]), float(found[3])
+        band = low + whole * (found[1] == "("), high + whole * (found[4] != ")")
+        return band if band[0] < band[1] else None
+    if not (found := re.fullmatch(rf"(<=|≤|<|>=|≥|>|){_NUMBER}(\+?)", text.strip())):
+        return None
+    sign, end = found[1], float(found[2])
+    if sign in (">=", "≥", ">") or found[3]:
+        return None if sign and found[3] else (end + whole * (sign == ">"), np.inf)
+    if sign:
+        return -np.inf, end + whole * (sign != "<")
+    return (end, end + 1) if whole else None
 
 
 @registered("incomplete", "Some released numbers are missing, for reasons that are unrelated to the numbers.")

@@ -389,6 +389,7 @@ class SymmetricTradeoff(ParametricTradeoff):
     """A curve that is its own inverse, known by its delta: the convex curve is the highest of its tangents."""
 
     _delta: ClassVar[Callable[..., np.ndarray]]
+    _bends: ClassVar[bool] = False  # whether tangents are concave in their log slope on both sides of 0 only
 
     def _at_most(self, alpha: np.ndarray) -> np.ndarray:
         """An upper bound on the curve."""
@@ -403,13 +404,15 @@ class SymmetricTradeoff(ParametricTradeoff):
             delta = self._delta(np.abs(t))
             return np.where(t < 0, np.exp(np.minimum(t, 0.0)) * (1 - delta - alpha), 1 - delta - np.exp(t) * alpha)
 
-        low, high = np.full(alpha.shape, -LARGEST_LOG_SLOPE), np.clip(-np.log(alpha), 0.0, LARGEST_LOG_SLOPE)
+        ends = [np.full(alpha.shape, -LARGEST_LOG_SLOPE), np.clip(-np.log(alpha), 0.0, LARGEST_LOG_SLOPE)]
+        ends.insert(1, np.zeros(alpha.shape))
+        low, high = (np.stack(part) for part in ((ends[:-1], ends[1:]) if self._bends else (ends[:1], ends[2:])))
         # tangents are concave in their slope: the golden section approaches the highest from below
         for _ in range(GOLDEN_STEPS):
             one, other = high - GOLDEN_SECTION * (high - low), low + GOLDEN_SECTION * (high - low)
             left = tangent(one) >= tangent(other)
             low, high = np.where(left, low, one), np.where(left, other, high)
-        highest = np.clip(tangent((low + high) / 2), 0.0, smallest)
+        highest = np.clip(tangent((low + high) / 2).max(axis=0), 0.0, smallest)
         return np.where((alpha == 0) | (alpha == 1), smallest, highest)
 
 

@@ -223,7 +223,11 @@ class _TablePosterior:
             lost = ~np.isfinite(peak[:, 0]) | ((below | above) & (span > 2.0**40 * (1 + self.scale[rows])))
             if lost.any():
                 first = np.argmax(lost)
-                why = "this prior" if prior is not None else "a flat prior without bounds: in Python, give prior="
+                why = (
+                    "this prior"
+                    if prior is not None
+                    else "a flat prior without bounds: give bounds (--between), in Python prior="
+                )
                 why += ", whose density is infinite at a whole number" * bool(peak[first, 0] > 0)
                 cell = f"cell {str(self.table.labels[rows[first]])!r}, reported as {z[first]:g},"
                 raise ValueError(f"{self.name}: {cell} has no proper posterior under {why}")

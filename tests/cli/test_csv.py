@@ -59,6 +59,8 @@ MECHANISMS = [
     (ldp.mechanisms.MultiplicativeScrambling(1.0, 0.5, 0.5, 5.0), 4.5),
     (ldp.mechanisms.UnbiasedRandomizer(1.0, [0, 1], [-1.0, 2.0], [[2 / 3, 1 / 3], [1 / 3, 2 / 3]]), 2.0),
     (ldp.ZeroInflatedLaplaceMechanism(0.2, 9.0, -5, 5), 0.125),
+    (ldp.mechanisms.BoundedLaplaceMechanism(9.0, -5, 5, sensitivity=2.0), 0.125),
+    (ldp.mechanisms.BoundedGaussianMechanism(9.0, -5, 5), 0.125),
 ]
 LAPLACE = ["--mechanism", "laplace", "--epsilon", "1", "--lower", "0", "--upper", "20"]
 RESPONSE = ["--mechanism", "randomized_response", "--epsilon", "1"]
@@ -87,7 +89,7 @@ def refused(capsys, *argv):
     return err
 
 
-RULES = {"floored", "incomplete", "noncompliance", "published", "repeated", "rounded", "withheld"}
+RULES = {"banded", "capped", "floored", "incomplete", "noncompliance", "published", "repeated", "rounded", "withheld"}
 
 
 def test_every_mechanism_is_here():

@@ -162,7 +162,7 @@ def test_rules_stand_around_the_noise_in_the_order_in_which_they_were_applied():
         ({}, {"noise": "discrete_gausian"}, "got 'discrete_gausian' .did you mean discrete_gaussian"),
         ({}, {"noise": "staircase"}, "or a class of noise with one parameter"),
         ({}, {"noise": ldp.noise.Staircase}, "or a class of noise with one parameter"),
-        ({}, {"standard_deviation": None}, "give one of scale, standard_deviation and variance, got none"),
+        ({}, {"standard_deviation": None}, "give one of scale, standard_deviation, variance and margin, got none"),
         ({}, {"variance": 3.0}, "got standard_deviation and variance"),
         ({}, {"standard_deviation": -1.0}, "standard_deviation must be a positive and finite number, got -1.0"),
         ({"sd": [10, 10, 0, 5]}, {}, "column 'sd' holds 0.0 for Iowa, Adair: a standard_deviation must be positive"),

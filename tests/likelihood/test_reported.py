@@ -3,7 +3,10 @@
 References are sums over counts by `scipy.stats` masses, and adaptive quadrature over normal records.
 """
 
+import functools
 import itertools
+import os
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +20,7 @@ from scipy import integrate, special, stats
 import ldpbayes as ldp
 from ldpbayes.mechanisms import (
     AdditiveMechanism,
+    Capped,
     Floored,
     Incomplete,
     Rounded,
@@ -28,7 +32,7 @@ from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace,
 from tests.programs import call, constant
 
 pytestmark = pytest.mark.usefixtures("x64")
-K = np.arange(4000)
+K = np.arange(60000)  # of the widest law, 1e-13 is beyond
 RATES = np.array([0.05, 2.0, 30.0, 600.0])
 COUNTS = {
     "poisson": (dist.Poisson, lambda r: stats.poisson(r).logpmf(K)),
@@ -65,7 +69,7 @@ NOISES = {
 )
 def test_sums_over_all_counts_in_rules_are_exact_and_have_their_gradients(noise, law):
     base, log_mass = COUNTS[law]
-    rule = Withheld(Rounded(statistic(NOISES[noise]), 4.0), 12.0)
+    rule = Capped(Withheld(Rounded(statistic(NOISES[noise]), 4.0), 12.0), 400.0)
     z = np.array([np.nan, 12.0, 16.0, 400.0])
 
     def total(rates):
@@ -371,3 +375,56 @@ def test_an_enumerated_whole_number_is_summed_over():
     x = np.arange(10)
     want = special.logsumexp(stats.binom(9, 0.3).logpmf(x) + np.asarray(release.mechanism.log_prob(4.0, x)))
     assert got == pytest.approx(want, rel=1e-10)
+
+
+@jax.jit
+@functools.partial(jax.value_and_grad, argnums=0)
+def total_of_shares(parameters, shares, rule):
+    return jnp.sum(ldp.Privatized(dist.Beta(*parameters), rule).log_prob(shares))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with tables")
+def test_shares_that_were_clamped_to_0_1_have_the_maximum_of_quadrature():
+    path = pathlib.Path(os.environ["LDPBAYES_DATA"]).parent / "cases" / "capped_shares.csv"
+    shares = np.loadtxt(path, skiprows=1)
+    mechanism = ldp.GaussianMechanism.from_standard_deviation(0.1, 0.0, 1.0)
+    rule = Capped(Floored(mechanism, 0.0), 1.0)
+    shares = ldp.Release(shares, rule).values
+    x, w = np.polynomial.legendre.leggauss(400)
+    u, w = (x + 1) / 2, w / 2
+    x, w = u**2 * (3 - 2 * u), w * 6 * u * (1 - u)  # denser at both ends
+
+    def by_quadrature(parameters):
+        law, noise = stats.beta(*parameters).pdf(x) * w, stats.norm(0, 0.1)
+        inside = noise.pdf(shares[:, None] - x) @ law
+        return np.log(np.where(shares == 1, noise.sf(1 - x) @ law, np.where(shares == 0, noise.cdf(-x) @ law, inside)))
+
+    best, h = np.array([16.354, 1.762]), 1e-4
+    slopes = []
+    for parameters in (best, best + [h, 0], best + [0, h]):
+        got, slope = total_of_shares(parameters, shares, rule)
+        assert float(got) == pytest.approx(np.sum(by_quadrature(parameters)), rel=1e-10)
+        slopes.append(slope)
+    newton = -np.linalg.solve(np.subtract(slopes[1:], slopes[0]).T / h, slopes[0])
+    np.testing.assert_allclose(newton, 0, atol=6e-4)
+
+
+@pytest.mark.slow
+def test_intervals_from_capped_values_cover():
+    """Of 200 data sets, 90 % intervals hold the mean of normal numbers as often as they should, at 99 %."""
+    rule, count = Capped(Floored(AdditiveMechanism(Gaussian(1.0), sensitivity=np.inf), -1.0), 2.0), 200
+    grid = np.linspace(-1.0, 3.0, 161)
+
+    @jax.jit
+    def log_density_of(z):
+        return jnp.sum(ldp.Privatized(dist.Normal(grid[:, None], 1.5), rule).log_prob(z), axis=1)
+
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(count):
+        mean = rng.normal(1.0, 0.3)
+        z = np.clip(rng.normal(mean, np.hypot(1.5, 1.0), 60), -1.0, 2.0)
+        p = np.exp(special.log_softmax(np.asarray(log_density_of(z)) + stats.norm(1.0, 0.3).logpdf(grid)))
+        covered += 0.05 < np.interp(mean, grid, np.cumsum(p) - p / 2) < 0.95
+    low, high = stats.binom(count, 0.9).ppf([0.005, 0.995])
+    assert low <= covered <= high

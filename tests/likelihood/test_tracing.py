@@ -20,12 +20,16 @@ MECHANISMS = [
     ldp.SymmetricLaplaceMechanism(9.0, -5, 5),
     ldp.mechanisms.IndependentLaplaceMechanism(9.0, -5, 5),
     ldp.ZeroInflatedLaplaceMechanism(0.2, 9.0, -5, 5),
+    ldp.mechanisms.BoundedLaplaceMechanism(9.0, -5, 5),
+    ldp.mechanisms.BoundedGaussianMechanism(9.0, -5, 5),
     ldp.DiscreteLaplaceMechanism(2.0),
     ldp.DiscreteGaussianMechanism(2.0),
     ldp.RPWithPrior(1.0, (-5, 5), 2.0),
     ldp.mechanisms.SquareWaveMechanism(1.0, -5, 5),
     ldp.mechanisms.StaircaseMechanism(1.0, -5, 5),
     ldp.mechanisms.Floored(ldp.DiscreteLaplaceMechanism(2.0), 1.0),
+    ldp.mechanisms.Banded(ldp.DiscreteLaplaceMechanism(2.0), [0.0, 2.0]),
+    ldp.mechanisms.Capped(ldp.DiscreteLaplaceMechanism(2.0), 1.0),
     ldp.mechanisms.Withheld(ldp.DiscreteGaussianMechanism(2.0), 1.0),
     ldp.mechanisms.Published(ldp.mechanisms.Withheld(ldp.DiscreteGaussianMechanism(2.0), -99.0)),
     ldp.mechanisms.Rounded(ldp.DiscreteLaplaceMechanism(2.0), 2.0),
@@ -50,7 +54,7 @@ MECHANISMS = [
     ldp.mechanisms.Noncompliance(ldp.mechanisms.Crosswise(0.3), 0.1, [1.0, 0.0]),
     ldp.mechanisms.MultiplicativeScrambling(1.0, 0.5, 0.5, 5.0),
 ]
-KNOWN = {"discrete_gaussian", "floored", "withheld", "published", "rounded", "incomplete"}
+KNOWN = {"discrete_gaussian", "banded", "capped", "floored", "withheld", "published", "rounded", "incomplete"}
 """Mechanisms that must be known before tracing, since a number says how many terms a sum has: their data are traced."""
 
 

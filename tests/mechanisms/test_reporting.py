@@ -13,6 +13,8 @@ from scipy import integrate
 import ldpbayes as ldp
 from ldpbayes.mechanisms import (
     AdditiveMechanism,
+    Banded,
+    Capped,
     Floored,
     Incomplete,
     Rounded,
@@ -38,6 +40,25 @@ WHOLE = AdditiveMechanism(DiscreteGaussian(3.0), sensitivity=1.0)
 # each rule, and what it reports
 RULES = {
     "floored": (lambda m: Floored(m, 2.0), lambda z: np.maximum(z, 2)),
+    "banded": (lambda m: Banded(m, [4.0, 5.0, 9.0]), lambda z: np.searchsorted([4, 5, 9], z, "right") * 1.0),
+    "rounded, withheld, then banded, of which one band is withheld": (
+        lambda m: Withheld(Banded(Rounded(m, 4.0), [3.0, 7.0, 12.0]), 2.0),
+        lambda z: np.where(z < 6, NAN, np.searchsorted([3, 7, 12], 4 * np.floor(z / 4 + 0.5), "right")),
+    ),
+    "withheld, then banded": (
+        lambda m: Banded(Withheld(m, 6.0), [8.0]),
+        lambda z: np.where(z < 6, NAN, (z >= 8) * 1.0),
+    ),
+    "capped": (lambda m: Capped(m, 9.0), lambda z: np.minimum(z, 9)),
+    "rounded, floored, capped, then withheld": (
+        lambda m: Withheld(Capped(Floored(Rounded(m, 4.0), 2.0), 11.0), 5.0),
+        lambda z: np.where(z < 6, NAN, np.minimum(4 * np.floor(z / 4 + 0.5), 11)),
+    ),
+    "capped, then rounded": (
+        lambda m: Rounded(Capped(m, 9.0), 4.0),
+        lambda z: 4 * np.floor(np.minimum(z, 9) / 4 + 0.5),
+    ),
+    "capped below the floor": (lambda m: Floored(Capped(m, 3.0), 5.0), lambda z: np.full_like(z, 5)),
     "withheld": (lambda m: Withheld(m, 10.0), lambda z: np.where(z < 10, NAN, z)),
     "rounded": (lambda m: Rounded(m, 5.0), lambda z: 5 * np.floor(z / 5 + 0.5)),
     "rounded to an even number, with ties": (lambda m: Rounded(m, 4.0), lambda z: 4 * np.floor(z / 4 + 0.5)),
@@ -160,6 +181,19 @@ def test_a_third_partys_noise_without_tails_is_told_so():
         theirs.log_interval(np.zeros(1), np.ones(1))
 
 
+def test_bands_are_read_from_text():
+    words = ["< 10", "[10, 20)", "20-29", "30 to 39", ">= 60", "(39, 59]", "10-19", "<=9", "60+", "> 59"]
+    codes, rule = Banded.from_text(WHOLE, words)
+    assert codes.tolist() == [0, 1, 2, 3, 5, 4, 1, 0, 5, 5] and rule.edges.tolist() == [10, 20, 30, 40, 60]
+    low, high = rule.interval(codes)
+    assert (low[2], high[2], low[4], high[4]) == (20, 29, 60, np.inf)
+    codes, rule = Banded.from_text(
+        AdditiveMechanism(Gaussian(1.0), sensitivity=1.0), ["0.5-1.5", "-2 - 0.5", "<-2", "8+"]
+    )
+    assert codes.tolist() == [2, 1, 0, 4] and rule.edges.tolist() == [-2, 0.5, 1.5, 8]
+    assert len(ldp.Release(codes, rule)) == 4
+
+
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
 def test_release_files_hold_what_is_missing_as_nan(ending, tmp_path):
     if ending == "parquet":
@@ -194,6 +228,20 @@ REFUSED = [
         lambda: ldp.Release([0, -3], Floored(WHOLE)),
         r"Floored.* cannot print 1 of the values, the first \(-3\) at 1",
     ),
+    (lambda: ldp.Release([0, 3], Banded(WHOLE, [4, 9])), r"cannot print 1 of the values, the first \(3\) at 1"),
+    (lambda: ldp.Release([0, 1.5], Banded(WHOLE, [4, 9])), r"cannot print 1 of the values, the first \(1.5\) at 1"),
+    (lambda: ldp.Release([0, NAN], Banded(WHOLE, [4, 9])), "values must be finite"),
+    (lambda: Banded(WHOLE, [4, 4]), "edges must be a list of increasing numbers"),
+    (lambda: Banded(WHOLE, 4), "edges must be a list of increasing numbers"),
+    (lambda: Banded.from_text(WHOLE, ["<10", "many"]), r"1 cells are no bands, the first \(many\) at 1"),
+    (lambda: Banded.from_text(WHOLE, ["<10", "5-12"]), r"2 bands have an end of another band inside, .* \(<10\) at 0"),
+    (lambda: Banded.from_text(AdditiveMechanism(Gaussian(1.0), sensitivity=1.0), ["7"]), r"no bands, .* \(7\)"),
+    (
+        lambda: ldp.Release([0, 13], Capped(WHOLE, 12)),
+        r"cap=12.0\) cannot print 1 of the values, the first \(13\) at 1",
+    ),
+    (lambda: ldp.Release([0.5, 1.2], Capped(AdditiveMechanism(Gaussian(1.0), sensitivity=1.0), 1)), r"\(1.2\) at 1"),
+    (lambda: ldp.Release([5, NAN], Capped(WHOLE, 12)), r"values must be finite; 1 are not, the first \(nan\) at 1"),
     (lambda: ldp.Release([NAN, 9], Withheld(WHOLE, 10)), r"threshold=10.0\) cannot print .* \(9.0\) at 1"),
     (lambda: ldp.Release([5, 9], Rounded(WHOLE, 5)), r"unit=5.0\) cannot print 1 of the values, the first \(9"),
     (lambda: ldp.Release([2.5, 1], Incomplete(WHOLE)), r"cannot print 1 of the values, the first \(2.5\) at 0"),

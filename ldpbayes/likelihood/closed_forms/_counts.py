@@ -80,6 +80,9 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     end = ends_of(law.support)[1]
     binomial = isinstance(law, (dist.BinomialProbs, dist.BinomialLogits))
     binomial &= isinstance(mechanism.noise, (Gaussian, DiscreteGaussian))
+    high = mechanism.interval(z)[1] if isinstance(mechanism, Reported) else np.zeros(())
+    closed = is_concrete(high) and not np.any(high == np.inf)  # whether no value stands for all from a number on
+    binomial &= closed
     if not binomial and not (is_concrete(end) and np.any(np.isinf(end))):
         return log_sum_over_counts(law, mechanism, z)
     if isinstance(law, dist.discrete.ZeroInflatedProbs):
@@ -105,22 +108,21 @@ def noisy_count(base: dist.Distribution, mechanism: Any, z: Array) -> jax.Array:
     longest = math.ceil(mechanism.longest)
 
     def between(low: Array, high: Array) -> jax.Array:
-        open_ended = high == np.inf
-        if is_concrete(open_ended) and not np.any(open_ended):
+        if closed:
             return log_sum_between(longest, low, high)
-        if binomial:
-            return log_sum_over_counts(law, mechanism, z)
-        ended = log_sum_between(longest, low, jnp.where(open_ended, low, high))
-        return jnp.where(open_ended, log_sum_between(1, low, high, above=True), ended)
+        open_ended = high == np.inf
+        if is_concrete(open_ended) and np.all(open_ended):
+            return log_sum_between(math.inf, low, low)
+        ends = (jnp.where(open_ended, low, high), jnp.where(open_ended, low, 0.0))
+        between_ends, from_low_on = log_sum_between(longest, low, ends[0]), log_sum_between(math.inf, ends[1], ends[1])
+        return jnp.where(open_ended, from_low_on, between_ends)
 
     return mechanism.by_intervals(z, lambda at: log_sum_between(0, at, at), between)
 
 
-def _sum(
-    law: _CountLaw, parameters: list, noise: Any, longest: int, low: Array, high: Array, above: bool = False
-) -> jax.Array:
-    """Log Σ mass(k) p(low | k); or, with at most `longest` counts in an interval, Σ mass(k) P(low ≤ z ≤ high | k); or
-    for all z from `low` on.
+def _sum(law: _CountLaw, parameters: list, noise: Any, longest: float, low: Array, high: Array) -> jax.Array:
+    """Log Σ mass(k) p(low | k); or, with at most `longest` counts in an interval, Σ mass(k) P(low ≤ z ≤ high | k), of
+    which an infinite one has no upper end.
     """
     (scale,) = jax.tree.leaves(noise)
     dtype = jnp.result_type(low, float)
@@ -132,29 +134,28 @@ def _sum(
         raise ValueError("Gaussian noise needs a scale that JAX does not trace: do not pass the noise to jit")
     size = math.prod(shape := arrays[0].shape)
     rows, result = np.arange(size), jnp.zeros(size, dtype)
-    if longest and is_concrete(low, high):  # what is not in an interval is not asked for
+    if 0 < longest < math.inf and is_concrete(low, high):  # what is not in an interval is not asked for
         rows = np.flatnonzero(np.broadcast_to(low < high, shape))
-    kind = type(noise)
+    inside = int(longest) if longest < math.inf else 0  # counts in the interval that are summed one by one
     widths = np.broadcast_to(width_classes(scale) if gaussian else 0.0, shape).ravel()[rows]
     for width_class in np.unique(widths):  # windows are as wide as the noise of some rows needs
         group = rows[widths == width_class]
         group = np.resize(group, min(1 << (len(group) - 1).bit_length(), size))  # few sizes are compiled
-        half, function = 0, (_under_laplace, law, longest, kind)
-        width = TAIL_NODES + longest
+        function: Any = _under_laplace, law, longest, type(noise)
+        width = TAIL_NODES + inside
         if gaussian:
             widest = np.max(np.broadcast_to(scale, shape).ravel()[group])
             # where an interval takes curvature from the noise, it leaves more than a third
-            half = math.ceil((1.3 if longest else 1.0) * NOISE_REACH_SCALES * widest) + 2 + longest
-            width, function = 3 * half, (_under_gaussian, law, half, longest, kind, 0)
-        function = (_above, law, half, kind) if above else function
+            half = math.ceil((1.3 if longest else 1.0) * NOISE_REACH_SCALES * widest) + 2 + inside
+            width, function = 3 * half, (_under_gaussian, law, half, longest, type(noise))
         values = _in_chunks(function, 8 * CACHE_SIZE // width, *(array.ravel()[group] for array in arrays))
         result = result.at[group].set(values)
     return result.reshape(shape)
 
 
-def _log_noise(noise: Any, longest: int, low: Array, high: Array, counts: Array) -> jax.Array:
+def _log_noise(noise: Any, longest: float, low: Array, high: Array, counts: Array) -> jax.Array:
     """Log density (values, counts) at `low`, or log probability of the interval, where counts get the noise."""
-    below = low[:, None] - counts
+    below, high = low[:, None] - counts, jnp.full_like(high, jnp.inf) if longest == math.inf else high
     return noise.log_interval(below, high[:, None] - counts) if longest else noise.continued(below[..., None])
 
 
@@ -164,11 +165,12 @@ def _in_chunks(function: Any, rows: int, *arrays: Array) -> jax.Array:
 
 
 def _under_laplace(
-    law: _CountLaw, longest: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
+    law: _CountLaw, longest: float, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
     """The counts on both sides of a number or interval, where the noise's probabilities are exponential, and inside."""
     noise: Any = kind(scale)
-    rate, last = 1.0 / noise.resolution, jnp.floor(jnp.maximum(high, 0.0))
+    open_ended, step = longest == math.inf, 1.0 if noise.discrete else 0.0
+    rate, last = 1.0 / noise.resolution, (jnp.ceil if open_ended else jnp.floor)(jnp.maximum(high, 0.0))
     first = jnp.maximum(jnp.ceil(low) - 1, -1.0) if longest else last  # up to it counts are below
     sides = []
     for side, count in ((1, jnp.maximum(first, 0.0)), (-1, last)):
@@ -177,11 +179,17 @@ def _under_laplace(
     above = sides[1] + (high - last) * rate
     # a negative number is below all counts, of which 0 is on the first side
     under = jnp.where(first < 0, -jnp.inf, sides[0] - jnp.where(first < 0, 0.0, low - first) * rate)
+    log_half = noise.log_tail(jnp.zeros_like(low))
+    if open_ended:  # of the counts beyond `last`, all but where noise takes them below
+        beyond = law.tail(last, *parameters, jnp.zeros_like(last), -1).log_sum(law.log_mass(last, *parameters))
+        beyond += log1mexp(log_half + sides[1] - (last - low + step) * rate - beyond)
+        at_last = law.log_mass(last, *parameters) + noise.log_interval(low - last, jnp.full_like(low, jnp.inf))
+        return logsumexp(under + log_half, at_last, beyond)
     outside = logsumexp(above, jnp.where(high < 0, sides[0] + high * rate, under))
     if not longest:
         return outside + noise.continued(jnp.zeros((len(low), 1)))
-    length = jnp.where(low > -jnp.inf, high - low, 0.0) + (1.0 if noise.discrete else 0.0)
-    outside += noise.log_tail(jnp.zeros_like(low)) + jnp.where(low > -jnp.inf, log1mexp(-length * rate), 0.0)
+    length = jnp.where(low > -jnp.inf, high - low, 0.0) + step
+    outside += log_half + jnp.where(low > -jnp.inf, log1mexp(-length * rate), 0.0)
     counts = first[:, None] + 1 + np.arange(longest)
     inside = law.log_mass(counts, *(parameter[:, None] for parameter in parameters))
     inside += _log_noise(kind(scale[:, None]), longest, low, high, counts)
@@ -189,19 +197,10 @@ def _under_laplace(
 
 
 def _under_gaussian(
-    law: _CountLaw,
-    half: int,
-    longest: int,
-    kind: type,
-    side: int,
-    low: Array,
-    high: Array,
-    scale: Array,
-    *parameters: Array,
+    law: _CountLaw, half: int, longest: float, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
 ) -> jax.Array:
     """A window around the largest term, as log masses are concave, wider by an interval, where they may be flat; and
-    all counts below it for a negative binomial, whose log masses need not be concave near 0. With a `side`, of an
-    interval without an end, only the counts before it: below `low` (1), or above `high` (−1).
+    all counts below it for a negative binomial, whose log masses need not be concave near 0.
     """
     first = 0 if law.log_concave else half + 1
     start, stop, width, *fixed = lax.stop_gradient((low, high, scale, *parameters))
@@ -216,42 +215,18 @@ def _under_gaussian(
         return jnp.where(grow, middle, left), jnp.where(grow, right, middle)
 
     least = jnp.full_like(stop, math.log(max(first, 1)))
-    end = start if side > 0 else stop
-    most = jnp.log(jnp.maximum(jnp.maximum(end, law.peak(*fixed)), first) + 2.0)
+    most = jnp.log(jnp.maximum(jnp.maximum(stop, law.peak(*fixed)), first) + 2.0)
     peak = jnp.floor(jnp.exp(lax.fori_loop(0, PEAK_HALVINGS, halve, (least, most))[0]))
-    limit = jnp.ceil(end) - 1 if side > 0 else jnp.ceil(end + (1 if kind.discrete else 0))
-    peak = jnp.minimum(peak, limit) if side > 0 else jnp.maximum(peak, limit) if side else peak
+    peak = jnp.minimum(peak, jnp.maximum(jnp.ceil(low), 0.0)) if longest == math.inf else peak
     counts = jnp.maximum(peak - half, first)[:, None] + np.arange(2.0 * half + 1)
     if first:
         near = jnp.broadcast_to(np.arange(1.0 * first), (len(low), first)).astype(counts.dtype)
         counts = jnp.concatenate([near, counts], axis=1)
     log_mass = law.log_mass(counts, *(parameter[:, None] for parameter in parameters))
-    if side:
-        log_mass = jnp.where(side * counts <= side * limit[:, None], log_mass, -jnp.inf)
-    return log_sum(log_mass + _log_noise(kind(scale[:, None]), longest, low, high, counts))
-
-
-def _above(
-    law: _CountLaw, half: int, kind: type, low: Array, high: Array, scale: Array, *parameters: Array
-) -> jax.Array:
-    """All z from `low` on: of counts below it, whose noise reaches it, and of the others but those that noise takes
-    below it, which are less than half.
-    """
-    noise: Any = kind(scale)
-    last, none, step = jnp.maximum(jnp.ceil(low) - 1, 0.0), low <= 0, 1.0 if noise.discrete else 0.0
-    log_mass = law.log_mass(last, *parameters)
-
-    def tail(tilt: Array, side: int) -> jax.Array:
-        return law.tail(last, *parameters, tilt, side).log_sum(log_mass)
-
-    if half:
-        window = functools.partial(_under_gaussian, law, half, 1, kind)
-        below = window(1, low, jnp.full_like(low, jnp.inf), scale, *parameters)
-        back = window(-1, jnp.full_like(low, -jnp.inf), low - step, scale, *parameters)
-    else:
-        rate = 1.0 / noise.resolution
-        log_share = noise.log_tail(jnp.zeros_like(low))
-        below = jnp.where(none, -jnp.inf, tail(rate, 1) - (low - last) * rate + log_share)
-        back = logsumexp(tail(-rate, -1), jnp.where(none, log_mass, -jnp.inf)) - (last - low + step) * rate + log_share
-    whole = jnp.where(none, 0.0, tail(jnp.zeros_like(low), -1))
-    return logsumexp(below, whole + log1mexp(back - whole))
+    near_sum = log_sum(log_mass + _log_noise(kind(scale[:, None]), longest, low, high, counts))
+    if longest < math.inf:
+        return near_sum
+    # What is left of counts beyond the window is far above `low`, where noise does not matter, or negligible.
+    last = counts[:, -1]
+    beyond = law.tail(last, *parameters, jnp.zeros_like(last), -1).log_sum(log_mass[:, -1])
+    return logsumexp(near_sum, beyond + kind(scale).log_interval(low - last, jnp.full_like(low, jnp.inf)))
