@@ -77,9 +77,7 @@ def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
 
 
 def parameter(text: str) -> Any:
-    """A parameter: JSON with fractions and percentages, as ``true``, ``[[1,0],[0,1]]``, ``1/6,1/6`` or ``75%``; or names,
-    as ``age,income``.
-    """
+    """A parameter: JSON with fractions and percentages, as ``[[1,0],[0,1]]``, ``1/6,1/6`` or ``75%``; or names."""
     with contextlib.suppress(ZeroDivisionError, ValueError):
         if re.fullmatch(r"[-\d./%,\[\]\s]+", text):
             ratios = re.sub(r"([\d.]+)%", r"\1/100", text)

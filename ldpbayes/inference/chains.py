@@ -183,7 +183,7 @@ class Bar:
             self._faster = None
         if self._bar.disable:
             state = ", compiling" if count == 0 else "" if left is None else f", about {_time(left)} left"
-            total = f" of {self._total:,}" * bool(self._total)
+            total = f" of {self._total:,}" if self._total else ""
             done = f"{self._name}: {count // self._unit_size:,}{total} after {_time(now - self._start)}"
             print(f"{done}{state}", file=sys.stderr, flush=True)
 

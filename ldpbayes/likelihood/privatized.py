@@ -128,7 +128,9 @@ class Privatized(dist.Distribution):
         if self._validate_args:
             self._validate_sample(value)
         if isinstance(self.mechanism, Published):
-            return self._like(self.mechanism.mechanism).log_prob(value) + self._log_others()
+            rule, times = self.mechanism.others
+            others = self._like(rule).log_prob(np.full(self.mechanism.batch_shape, np.nan))
+            return self._like(self.mechanism.mechanism).log_prob(value) + jnp.where(times == 0, 0.0, times * others)
         form = self._closed_form() or functools.partial(_by_numbers, method=self.method, panels=self.panels)
         batch_shape = jnp.shape(value)[: jnp.ndim(value) - self.event_dim]
         mechanism, kinds = self.mechanism, None
@@ -153,14 +155,6 @@ class Privatized(dist.Distribution):
         """Log probability (*batch) that a value is published, under `Published`; AttributeError otherwise."""
         rule: Any = self.mechanism
         return self._like(rule.any_published).log_prob(np.full(rule.batch_shape, np.nan))
-
-    def _log_others(self) -> jax.Array:
-        """What is to be added to a value's log density among all values, under `Published`: of those that are not."""
-        rule: Any = self.mechanism
-        if rule.unpublished is None:
-            return -self.log_published
-        withheld = self._like(rule.mechanism).log_prob(np.full(rule.batch_shape, np.nan))
-        return jnp.where(jnp.asarray(rule.unpublished) > 0, rule.unpublished * withheld, 0.0)
 
     def on_fixed_panels(self, value: Any) -> bool:
         """Return whether `log_prob` integrates by a channel, with panels that nobody asked for."""

@@ -351,3 +351,8 @@ class Published(Reported):
     def any_published(self) -> Reported:
         """A rule whose NaN means that any value was published."""
         return unchecked(Incomplete, self.mechanism)
+
+    @property
+    def others(self) -> tuple[Reported, Array]:
+        """What else a likelihood has for each published value: NaN under this rule, so many times."""
+        return (self.any_published, -1.0) if self.unpublished is None else (self.mechanism, self.unpublished)

@@ -347,7 +347,7 @@ def test_bad_numbers_of_draws_raise_before_anything_runs(options, message):
 
 
 def test_a_sampler_by_name_is_refused():
-    with pytest.raises(TypeError, match="sampler must be a Sampler, such as .*, got 'nuts'"):
+    with pytest.raises(TypeError, match="sampler must be a Sampler, such as"):
         ldp.fit(warner(), None, sampler="nuts")
 
 

@@ -29,6 +29,7 @@ from ldpbayes.laws.compound import unwrapped
 from ldpbayes.laws.families import unexpanded
 from ldpbayes.likelihood.closed_forms import closed_form
 from ldpbayes.likelihood.privatized import Privatized
+from ldpbayes.mechanisms import Published
 from ldpbayes.numerics.arrays import distinct, width_classes
 
 MIN_TABULATED_ROWS = 10  # values of a site from which on it is tabulated
@@ -37,6 +38,7 @@ MIN_WORK_OF_A_ROW = 500  # array entries that a value's likelihood reads and wri
 TABLE_DEGREE = 7  # of the polynomial on each piece of a table
 FIRST_PIECES, MAX_PIECES = 12, 12 << 5  # of a table; it has twice as many until it is exact
 DEPTH_NATS = 100.0  # below the largest log-likelihood, where a table ends; it goes on in a straight line
+FLAT_NATS = 1e-13  # differences of log-likelihoods that are 0, so that a table ends
 TABLES_ERROR_NATS = 1e-4  # sum of the largest errors of all tables
 LIKELIHOODS_AT_ONCE, FEW_LIKELIHOODS_AT_ONCE = 1 << 13, 1 << 9  # likelihoods that are computed in one call
 TABLE_DRAWS = 32  # posterior draws at which tables are compared with the likelihood
@@ -125,11 +127,13 @@ class _LookUp(Messenger):
 
     def process_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and msg["name"] in self.tabulated:
-            site, tables, _ = self.tabulated[msg["name"]]
-            log_prob, others = tables(site.numbers(msg)), tables.others
-            if len(others):
-                law = site.law_at(site.parameters(msg)[others], others)
-                log_prob = log_prob.at[others].set(law.log_prob(site.values[others]))
+            log_prob: Any = 0.0
+            for site, tables, _ in self.tabulated[msg["name"]]:
+                part, others = tables(site.numbers(msg)), tables.others
+                if len(others):
+                    law = site.law_at(site.parameters(msg)[others], others)
+                    part = part.at[others].set(law.log_prob(site.values[others]))
+                log_prob += site.times * part
             log_prob = jnp.where(unwrapped(msg["fn"])[1], log_prob, 0.0)
             msg["fn"], msg["value"] = dist.Unit(log_prob), jnp.empty((*log_prob.shape, 0))
 
@@ -144,10 +148,11 @@ class TabulatedSite:
     mechanism: Any
     values: np.ndarray  # (records,)
     weights: np.ndarray  # (records,)
+    times: Array = 1.0  # factors of the log-likelihoods, beside the weights
 
     @classmethod
-    def of(cls, density: Density, name: str, parameters: Params) -> "TabulatedSite":
-        """The site by its name; `NoTable` if its law is of another form."""
+    def of(cls, density: Density, name: str, parameters: Params) -> "list[TabulatedSite]":
+        """The site by its name, and beside it what was not published; `NoTable` if its law is of another form."""
 
         def depends(part: Callable[[Message], PyTree]) -> bool:
             return bool(inputs_in_use(lambda values: jax.tree.leaves(part(density.at(values)[name])), parameters)[0])
@@ -187,7 +192,12 @@ class TabulatedSite:
         constant = jax.jit(lambda values: constants(density.at(values)[name]))(parameters)
         arrays, mechanism, values, weights = jax.device_get(constant)
         mechanism = law.mechanism if is_concrete(law.mechanism) else mechanism
-        return cls(type(base)(**arrays), parameter, scale, mechanism, values, weights)
+        site = cls(type(base)(**arrays), parameter, scale, mechanism, values, weights)
+        if not isinstance(mechanism, Published):
+            return [site]
+        (rule, times), nothing = mechanism.others, np.full(values.shape, np.nan)
+        others = cls(site.base, parameter, scale, rule, nothing, weights * times, times)
+        return [dataclasses.replace(site, mechanism=mechanism.mechanism), others]
 
     @functools.cached_property
     def variances(self) -> np.ndarray:
@@ -292,6 +302,10 @@ def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndar
     for _ in range(MAX_SEARCHES_FOR_ENDS):  # on a finer grid between the neighbours of those that are not lower
         values = site.at(grid, records)
         near, possible = values >= values.max(axis=0) - DEPTH_NATS, np.isfinite(values.max(axis=0))
+        with np.errstate(invalid="ignore"):
+            flat = [np.logical_and.accumulate(np.abs(v - v[0]) <= FLAT_NATS, axis=0) for v in (values, values[::-1])]
+        bends = near & ~flat[0] & ~flat[1][::-1]
+        near = np.where(bends.any(axis=0), bends, near)
         first, last = np.argmax(near, axis=0), len(grid) - 1 - np.argmax(near[::-1], axis=0)
         low, high = grid[np.maximum(first - 1, 0), every], grid[np.minimum(last + 1, len(grid) - 1), every]
         if np.all(high - low > 0.7 * (grid[-1] - grid[0])):
@@ -300,8 +314,8 @@ def _ends(site: TabulatedSite, records: np.ndarray) -> tuple[np.ndarray, np.ndar
     return low, high, possible
 
 
-# By the name of a site: the site, its tables and the sum of their errors.
-Tabulated: TypeAlias = dict[str, tuple[TabulatedSite, Tables, float]]
+# By the name of a site: its parts, their tables and the sums of their errors.
+Tabulated: TypeAlias = dict[str, list[tuple[TabulatedSite, Tables, float]]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -318,7 +332,7 @@ class TabulatedRecords(Surrogate):
     def prepare(self) -> None:
         def numbers(parameters: Params) -> dict[str, Array]:
             sites = self.problem.density.at(parameters)
-            return {name: site.numbers(sites[name]) for name, (site, *_) in self.tabulated.items()}
+            return {name: parts[0][0].numbers(sites[name]) for name, parts in self.tabulated.items()}
 
         self._numbers = program_of("numbers", numbers, self.chains.example)
 
@@ -326,12 +340,13 @@ class TabulatedRecords(Surrogate):
         # By site, (draws, records).
         numbers = stacked(map(self._numbers, unstacked(some_draws(positions, TABLE_DRAWS))))
         errors, count, others = 0.0, 0, 0
-        for name, (site, tables, _) in self.tabulated.items():
+        every = [(name, *part) for name, parts in self.tabulated.items() for part in parts]
+        for name, site, tables, _ in every:
             kept = np.setdiff1d(np.arange(len(site.values)), tables.others)
             count, others = count + len(kept), others + len(tables.others)
             values = np.asarray(_looked_up(tables, numbers[name]))
             errors += (site.at(numbers[name][:, kept], kept) - values[:, kept]) @ site.weights[kept]
-        error, certified = float(np.max(np.abs(errors))), sum(error for *_, error in self.tabulated.values())
+        error, certified = float(np.max(np.abs(errors))), sum(error for *_, error in every)
         report = Report("tables", sites=(*self.tabulated,), count=count, others=others or None)
         report = dataclasses.replace(report, error_nats=error, certified_nats=certified)
         if error <= 10 * TABLES_ERROR_NATS:
@@ -355,6 +370,5 @@ def propose(problem: Problem, sampling: Sampling) -> TabulatedRecords | None:
         if traced.work < MIN_WORK_OF_A_ROW * sites[name].rows or (few and sites[name].records >= WORTHWHILE_RECORDS):
             continue
         with contextlib.suppress(NoTable):
-            site = TabulatedSite.of(density, name, parameters)
-            tabulated[name] = site, *site.tables()
+            tabulated[name] = [(site, *site.tables()) for site in TabulatedSite.of(density, name, parameters)]
     return TabulatedRecords(problem, sampling, tabulated) if tabulated else None
