@@ -148,6 +148,10 @@ def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
         (("101,10", "101.5,10"), PLAIN, "column 'n' holds 101.5 for Ohio, Adams: possible values are whole numbers"),
         (
             ("", ""),
+            [*PLAIN, "--threshold", "-20", "--unpublished", "-3"],
+            "--unpublished must be an integer of at least 0, got -3",
+        ),
+        (
             [*PLAIN, "--threshold", "50"],
             "column 'n' holds -3.0 for Ohio, Allen and 1 other cells: possible values are whole numbers, threshold 50",
         ),
@@ -221,3 +225,14 @@ def test_a_format_of_ones_own_is_one_function(tmp_path, capsys, monkeypatch):
     assert table.values.tolist() == [-1.5, -2.5]
     code, text, _ = run(capsys, tmp_path / "a.pairs", "--sign", -1, "--sensitivity", 1)
     assert code == 0 and repr(table) in text
+
+
+@pytest.mark.parametrize("unpublished", ["7", "unknown"])
+def test_cells_that_were_not_published_are_stated(unpublished, tmp_path, capsys):
+    path = tmp_path / "part.csv"
+    path.write_text("page,n\n" + "".join(f"{page},{90 + page % 3}\n" for page in range(60)))
+    noise = ["--noise", "discrete_gaussian", "--scale", 10, "--threshold", 90, "--privacy", "As stated."]
+    options = ["--value", "n", "--keys", "page", "--samples", 50, *noise]
+    assert "no cell is withheld" in run(capsys, path, *options)[2]
+    code, text, err = run(capsys, path, *options, "--unpublished", unpublished)
+    assert (code, err) == (0, "") and ("7 not published" in text) == (unpublished == "7")

@@ -164,12 +164,8 @@ def test_releases_sketches_mixtures_and_privatized_models_agree(unpublished):
     def plain():
         numpyro.sample("z", dist.Poisson(6.0).expand([8]).to_event(0), obs=release.values)
 
-    parts = MixtureOverClasses(np.log([0.3, 0.7]), dist.Poisson(np.array([6.0, 6.0])))
-    totals = [
-        log_density(model, (data, law), {}, {})[0]
-        for law in (dist.Poisson(6.0), parts)
-        for data in (release, release.sketch())
-    ]
+    laws = dist.Poisson(6.0), MixtureOverClasses(np.log([0.3, 0.7]), dist.Poisson(np.array([6.0, 6.0])))
+    totals = [log_density(model, (data, law), {}, {})[0] for law in laws for data in (release, release.sketch())]
     totals.append(log_density(ldp.privatize(plain, {"z": rule}), (), {}, {})[0])
     np.testing.assert_allclose(totals, float(totals[0]), rtol=1e-10)
     noise = ldp.Privatized(dist.Poisson(6.0), ldp.DiscreteGaussianMechanism(3.0)).log_prob(release.values)
@@ -256,6 +252,7 @@ def test_a_table_of_pages_above_a_threshold_has_the_rate_of_all_pages(unpublishe
     assert posterior.std() == pytest.approx(exact[1], rel=5 / 8000**0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 def test_intervals_of_the_rate_cover_it_in_tables_of_which_a_part_was_published(known):
     # 1,000 tables, of rates from the prior: central 90 % intervals in a 99 % binomial band; the seed is fixed. If the
