@@ -144,7 +144,7 @@ def sharp_edge(values: np.ndarray, noise: Noise) -> tuple[int, float] | None:
     z = values[order]
     if count < FEWEST_AT_EDGE or z[0] == z[-1]:
         return None
-    law = jax.tree.map(lambda leaf: np.broadcast_to(leaf, values.shape)[order], noise)
+    law = jax.tree.map(lambda leaf: np.broadcast_to(leaf, values.shape)[order] if np.ndim(leaf) else leaf, noise)
     width, half = law.standard_deviation, 0.5 if noise.discrete else 0.0
     deep = law.depth(np.linspace(0, 64, 257)[:, None]) > np.log2(4 * count / FALSE_EDGE_LEVEL)
     far = np.ceil(np.argmax(deep, axis=0) / 4 * width)

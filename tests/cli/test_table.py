@@ -152,7 +152,7 @@ def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
             "--unpublished must be an integer of at least 0, got -3",
         ),
         (
-            None,
+            ("", ""),
             [*PLAIN, "--threshold", "50"],
             "column 'n' holds -3.0 for Ohio, Allen and 1 other cells: possible values are whole numbers, threshold 50",
         ),

@@ -219,7 +219,8 @@ PART = {"keys": ["state", "page"], "noise": "discrete_gaussian", "scale": 10.0, 
 FRAME = {"state": ["a", "a", "b", "b"], "page": ["p", "q", "r", "s"], "n": [95, 131, 92, 91]}
 
 
-@pytest.mark.parametrize("response", ["poisson", pytest.param("negative_binomial", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("response", ["poisson", "negative_binomial"])
 def test_effects_of_published_cells_have_the_law_of_all_cells(response):
     """The likelihood is that of all cells, over the probability that a cell is published, by sums and quadrature."""
     table = ldp.NoisyTable.from_frame(FRAME, "n", unpublished="unknown", **PART)
