@@ -112,7 +112,8 @@ def small_areas(
         numpyro.deterministic("total", size * rate)
     if partial:  # the prior of effects is that of all cells
         numpyro.factor("unpublished", _log_others(table, cells, size, matrix, mean, within, gamma))
-        table = Release(table.values, table.mechanism.mechanism, count=count)
+        rule: Any = table.mechanism
+        table = Release(table.values, rule.mechanism, count=count)
     observe("z", dist.BinomialLogits(effect, size) if binomial else dist.Poisson(size * rate), table)
 
 

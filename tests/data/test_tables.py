@@ -152,9 +152,8 @@ def test_a_sharp_edge_that_no_rule_explains_is_doubted(noise):
     rng, options = np.random.default_rng(4), {"keys": "place", "noise": noise, "scale": 10.0}
 
     def noisy(rate, scale=10.0):
-        return (
-            rng.poisson(rate, 3000) + np.asarray(NOISES[noise](scale).sample(jax.random.key(0), (3000, 1), float))[:, 0]
-        )
+        noises = NOISES[noise](scale).sample(jax.random.key(0), (3000, 1), float)
+        return rng.poisson(rate, 3000) + np.asarray(noises)[:, 0]
 
     counts = noisy(80)
     whole = {"place": np.arange(3000), "n": counts}

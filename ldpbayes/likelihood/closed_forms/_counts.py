@@ -134,12 +134,13 @@ def _sum(
     rows, result = np.arange(size), jnp.zeros(size, dtype)
     if longest and is_concrete(low, high):  # what is not in an interval is not asked for
         rows = np.flatnonzero(np.broadcast_to(low < high, shape))
-    kind = type(noise)
+    kind: Any = type(noise)
     widths = np.broadcast_to(width_classes(scale) if gaussian else 0.0, shape).ravel()[rows]
     for width_class in np.unique(widths):  # windows are as wide as the noise of some rows needs
         group = rows[widths == width_class]
         group = np.resize(group, min(1 << (len(group) - 1).bit_length(), size))  # few sizes are compiled
-        half, function = 0, (_under_laplace, law, longest, kind)
+        half = 0
+        function: Any = _under_laplace, law, longest, kind
         width = TAIL_NODES + longest
         if gaussian:
             widest = np.max(np.broadcast_to(scale, shape).ravel()[group])
@@ -192,7 +193,7 @@ def _under_gaussian(
     law: _CountLaw,
     half: int,
     longest: int,
-    kind: type,
+    kind: Any,
     side: int,
     low: Array,
     high: Array,
