@@ -22,7 +22,7 @@ from ldpbayes.mechanisms import AdditiveMechanism, Floored, Incomplete, Publishe
 from ldpbayes.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 
 pytestmark = pytest.mark.usefixtures("x64")
-K = np.arange(9000)
+K = np.arange(90_000)
 LAWS = {
     "poisson": (dist.Poisson, lambda r: stats.poisson(r).logpmf(K)),
     "negative binomial": (
