@@ -154,7 +154,8 @@ def test_personal_noises_and_laws_have_their_own_conditions_and_are_arguments_of
     )
 
 
-@pytest.mark.parametrize("unpublished", [None, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("unpublished", [None, 2.0])
 def test_releases_sketches_mixtures_and_privatized_models_agree(unpublished):
     rule = ruled(DiscreteGaussian(3.0), 10, unpublished=unpublished)
     release = ldp.Release(np.array([10, 10, 11, 10, 17, 12, 10, 14.0]), rule)
