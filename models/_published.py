@@ -58,9 +58,9 @@ def _table(spec: str) -> tuple[Any, ...]:
     scale = np.arange(2 * deviation, 2 * np.sqrt(most + deviation**2) + STEP, STEP)
     rates = np.maximum(np.square(scale / 2) - deviation**2, 1e-12)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        logs, back = jax.vjp(lambda rates: Privatized(dist.Poisson(rates), rule).log_published, jnp.asarray(rates))
-        logs, slopes = np.asarray(logs), np.asarray(back(jnp.ones(len(rates)))[0]) * scale / 2
+        found, back = jax.vjp(lambda rates: Privatized(dist.Poisson(rates), rule).log_published, jnp.asarray(rates))
+        logs, slopes = np.asarray(found), np.asarray(back(jnp.ones(len(rates)))[0]) * scale / 2
     secants = np.diff(logs) / STEP  # near a rate of 0, where hardly any is published, slopes may be very steep
     slopes = np.minimum(slopes, 3 * np.minimum(np.append(secants[0], secants), np.append(secants, secants[-1])))
-    half = np.maximum(scale[np.argmin(np.abs(logs - np.log(0.5)))] + TRANSITION, 2 * deviation)
-    return logs, slopes, scale[0], deviation**2, np.log(np.maximum(np.square(half / 2) - deviation**2, 1e-3))
+    middle = np.maximum(scale[np.argmin(np.abs(logs - np.log(0.5)))] + TRANSITION, 2 * deviation)
+    return logs, slopes, scale[0], deviation**2, np.log(np.maximum(np.square(middle / 2) - deviation**2, 1e-3))

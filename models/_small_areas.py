@@ -46,6 +46,10 @@ def small_areas(
     For a binomial response, logits replace log rates. ``rate`` and ``total`` describe the population, of which the
     people in the table are a sample. For the counts before noise, use `ldpbayes.tables.true_table`.
 
+    If only a part of the table was published (`ldpbayes.mechanisms.Published`), the effects of cells have the law of
+    all cells, published or not. ValueError for a binomial response, for several noises, and for a number of cells that
+    were not published if cells have different exposures, covariates or larger areas.
+
     Parameters
     ----------
     exposure : float, array (cells,) or Release
@@ -108,7 +112,8 @@ def small_areas(
         numpyro.deterministic("total", size * rate)
     if partial:  # the prior of effects is that of all cells
         numpyro.factor("unpublished", _log_others(table, cells, size, matrix, mean, within, gamma))
-        table = Release(table.values, table.mechanism.mechanism, count=count)
+        rule: Any = table.mechanism
+        table = Release(table.values, rule.mechanism, count=count)
     observe("z", dist.BinomialLogits(effect, size) if binomial else dist.Poisson(size * rate), table)
 
 

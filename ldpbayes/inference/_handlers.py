@@ -60,7 +60,7 @@ def observe(
         Law (probability distribution) of an original record. Plates and masks of NumPyro are allowed. The batch shape
         is () if all records have the same law, (N,) if each of N records has its own law, as in a regression on public
         covariates, or (G,) if the data have G groups with a law each. If NumPyro enumerates discrete latent variables,
-        the shape has further axes on the left.
+        the shape has further axes on the left. What was published of a table is conditional on this law.
     data : Release or Sketch, or sequence of them, or None
         The released data. A sequence has one release or sketch for each group of records. The groups can have different
         budgets and clipping bounds. If a release has no values, the site samples released values. If ``data`` is None,

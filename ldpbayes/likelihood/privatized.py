@@ -176,7 +176,7 @@ class Privatized(dist.Distribution):
         mechanism: Any = self.mechanism
         if mechanism.noise is None or mechanism.record_shape or mechanism.has_atoms:
             raise TypeError(f"cdf is only for numbers that all have additive noise, got {type(mechanism).__name__}")
-        log_published = 0.0
+        log_published: Any = 0.0
         if isinstance(mechanism, Published):
             mechanism, log_published = mechanism.mechanism, self.log_published
         below = unchecked(Floored, mechanism, value)  # prints all that is no larger as the value

@@ -144,7 +144,7 @@ def sharp_edge(values: np.ndarray, noise: Noise) -> tuple[int, float] | None:
     z = values[order]
     if count < FEWEST_AT_EDGE or z[0] == z[-1]:
         return None
-    law = jax.tree.map(lambda leaf: np.broadcast_to(leaf, values.shape)[order], noise)
+    law = jax.tree.map(lambda leaf: np.broadcast_to(leaf, values.shape)[order] if np.ndim(leaf) else leaf, noise)
     width, half = law.standard_deviation, 0.5 if noise.discrete else 0.0
     deep = law.depth(np.linspace(0, 64, 257)[:, None]) > np.log2(4 * count / FALSE_EDGE_LEVEL)
     far = np.ceil(np.argmax(deep, axis=0) / 4 * width)
@@ -154,7 +154,7 @@ def sharp_edge(values: np.ndarray, noise: Noise) -> tuple[int, float] | None:
         reach = z[size - 1] - z[0]
         log_share = law.depth((far - half) / width) - law.depth((far + reach + grid - half) / width)
         with np.errstate(divide="ignore"):
-            log_none = np.log1p(-(2.0 ** np.minimum(log_share[:size], 0.0)))
+            log_none = np.broadcast_to(np.log1p(-(2.0 ** np.minimum(log_share, 0.0))), len(z))[:size]
         if np.sum(log_none) - np.min(log_none) < np.log(FALSE_EDGE_LEVEL / 4 / len(sizes)):
             return size, float(reach)
     return None

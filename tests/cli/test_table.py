@@ -151,6 +151,11 @@ def test_parquet_files_are_read_as_csv_files_are(counts, tmp_path, capsys):
         (("101,10", "101.5,10"), PLAIN, "column 'n' holds 101.5 for Ohio, Adams: possible values are whole numbers"),
         (
             ("", ""),
+            [*PLAIN, "--threshold", "-20", "--unpublished", "-3"],
+            "--unpublished must be an integer of at least 0, got -3",
+        ),
+        (
+            ("", ""),
             [*PLAIN, "--threshold", "50"],
             "column 'n' holds -3.0 for Ohio, Allen and 1 other cells: possible values are whole numbers, threshold 50",
         ),
@@ -251,3 +256,14 @@ def test_shares_that_were_clamped_to_0_1_have_the_quantiles_of_quadrature(tmp_pa
         outside.append(np.interp(ends, grid, cdf / cdf[-1]))
     # Of 1,000 draws each, the levels of quantiles have a standard error of 0.0069: 5 of them, 5e-7 an interval.
     np.testing.assert_allclose(outside, np.tile([0.05, 0.95], (len(columns), 1)), atol=5 * 0.0069)
+
+
+@pytest.mark.parametrize("unpublished", ["7", "unknown"])
+def test_cells_that_were_not_published_are_stated(unpublished, tmp_path, capsys):
+    path = tmp_path / "part.csv"
+    path.write_text("page,n\n" + "".join(f"{page},{90 + page % 3}\n" for page in range(60)))
+    noise = ["--noise", "discrete_gaussian", "--scale", 10, "--threshold", 90, "--privacy", "As stated."]
+    options = ["--value", "n", "--keys", "page", "--samples", 50, *noise]
+    assert "no cell is withheld" in run(capsys, path, *options)[2]
+    code, text, err = run(capsys, path, *options, "--unpublished", unpublished)
+    assert (code, err) == (0, "") and ("7 not published" in text) == (unpublished == "7")

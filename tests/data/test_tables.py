@@ -119,6 +119,61 @@ def test_a_table_with_a_threshold_of_which_only_published_rows_were_given_is_dou
         NoisyTable.from_frame({"place": place, "n": values + 40}, "n", **options)
 
 
+def test_a_table_states_how_many_cells_were_not_published_or_that_it_is_unknown(tmp_path):
+    frame = {"place": np.arange(40), "n": np.full(40, 30) + np.arange(40) % 7}
+    options = {"keys": "place", "noise": "discrete_gaussian", "scale": 6.0, "privacy": "As stated."}
+    with warnings.catch_warnings(action="error"):
+        tables = [
+            NoisyTable.from_frame(frame, "n", threshold=30, unpublished=n, **options) for n in ("unknown", 100, 0)
+        ]
+    assert [table.mechanism.unpublished for table in tables] == [None, 2.5, 0.0]
+    assert "40 cells by place, 100 not published" in repr(tables[1])
+    for table in tables:
+        table.save(tmp_path / "table.npz")
+        again = NoisyTable.load(tmp_path / "table.npz")
+        assert again.mechanism == table.mechanism and repr(again) == repr(table)
+        assert table[:5].mechanism == table.mechanism
+    few, spreads = {"place": [0, 1], "n": [31, None]}, {"place": [0, 1], "n": [31, 33], "s": [2.0, 3.0]}
+    for columns, changes, error in (
+        (frame, {"threshold": 30, "unpublished": -1}, "unpublished must be an integer of at least 0, got -1"),
+        (frame, {"threshold": 30, "unpublished": "many"}, "unpublished must be an integer of at least 0, got 'many'"),
+        (frame, {"unpublished": 10}, "unpublished must be given with a threshold"),
+        (few, {"threshold": 30, "unpublished": 10}, "holds nan for 1: a cell without a value is one of those that"),
+        (spreads, {"threshold": 30, "unpublished": 10, "scale": "s"}, "a number with one noise for all cells"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            NoisyTable.from_frame(columns, "n", **options | changes)
+    assert NoisyTable.from_frame(spreads, "n", threshold=30, unpublished="unknown", **options | {"scale": "s"})
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_sharp_edge_that_no_rule_explains_is_doubted(noise):
+    # A complete table is doubted with probability below 2e-6; seeds are fixed.
+    rng, options = np.random.default_rng(4), {"keys": "place", "noise": noise, "scale": 10.0}
+
+    def noisy(rate, scale=10.0):
+        noises = NOISES[noise](scale).sample(jax.random.key(0), (3000, 1), float)
+        return rng.poisson(rate, 3000) + np.asarray(noises)[:, 0]
+
+    counts = noisy(80)
+    whole = {"place": np.arange(3000), "n": counts}
+    for keep, end in ((counts >= 88, "least, and none is below"), (counts <= 70, "largest, and none is above")):
+        part = {name: column[keep] for name, column in whole.items()}
+        with pytest.warns(ReleaseWarning, match=f"values are within .* of the {end} it: noise would do this with"):
+            NoisyTable.from_frame(part, "n", **options)
+    missing = whole | {"n": np.where(counts < 88, np.nan, counts)}  # not at random
+    with pytest.warns(ReleaseWarning, match="state the rule if values were left out"):
+        NoisyTable.from_frame(missing, "n", **options)
+    floored = whole | {"n": np.maximum(noisy(2), 0)}
+    with pytest.warns(ReleaseWarning, match="none is below it"):
+        NoisyTable.from_frame(floored, "n", **options)
+    with warnings.catch_warnings(action="error"):
+        NoisyTable.from_frame(floored, "n", floor=0, **options)
+        NoisyTable.from_frame(whole, "n", **options)
+        for rate, scale in itertools.product((0.01, 50.0), (0.1, 0.4, 300.0)):
+            NoisyTable.from_frame(whole | {"n": noisy(rate, scale)}, "n", **options | {"scale": scale})
+
+
 def test_cells_whose_joined_labels_would_be_equal_have_labels_of_their_own():
     first = {"state": ["a, b", "a", "a, b"], "county": ["c", "b, c", "d"]}
     labels = NoisyTable([1, 2, 3], ldp.DiscreteLaplaceMechanism(1.0), keys=first).labels.tolist()

@@ -213,3 +213,65 @@ def test_a_noisy_exposure_is_matched_by_key_whatever_the_order_of_its_rows():
 
     observed = [np.asarray(value).tolist() for value in of_observed_sites(jax.random.key(0))]
     assert people.tolist() in observed and people[order].tolist() not in observed
+
+
+PART = {"keys": ["state", "page"], "noise": "discrete_gaussian", "scale": 10.0, "threshold": 91, "privacy": "Stated."}
+FRAME = {"state": ["a", "a", "b", "b"], "page": ["p", "q", "r", "s"], "n": [95, 131, 92, 91]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("response", ["poisson", "negative_binomial"])
+def test_effects_of_published_cells_have_the_law_of_all_cells(response):
+    """The likelihood is that of all cells, over the probability that a cell is published, by sums and quadrature."""
+    table = ldp.NoisyTable.from_frame(FRAME, "n", unpublished="unknown", **PART)
+    plain = ldp.NoisyTable(table.values, table.mechanism.mechanism, keys=table.keys)
+    exposure, gamma, states = np.array([1.0, 2.0, 1.0, 1.0]), response == "negative_binomial", np.array([4.3, 3.0])
+    values = {"intercept": 4.0, "spread_state": 0.5, "effect_state": states, "effect": np.array([4.4, 4.2, 4.5, 4.1])}
+    values |= {"concentration": 3.0} if gamma else {"spread_page": 0.4}
+    k, noise = np.arange(3000), np.arange(-150, 151)
+    power = np.exp(-(noise**2) / 200)
+    tail = np.append(np.cumsum(power[::-1])[::-1] / power.sum(), 0.0)[np.clip(91 - k + 150, 0, 301)]
+
+    def published(rate):
+        return tail @ stats.poisson(rate).pmf(k)
+
+    def log_published(loc):
+        if gamma:
+            return np.log(tail @ stats.nbinom(3.0, 3.0 / (3.0 + np.exp(loc))).pmf(k))
+        nodes = loc + 0.4 * np.linspace(-9, 9, 1441)  # which for such functions is exact to rounding
+        return np.log(stats.norm(loc, 0.4).pdf(nodes) @ [published(rate) for rate in np.exp(nodes)] * 0.4 / 80)
+
+    cells = [(states[0], 1.0), (states[0], 2.0), (states[1], 1.0), (states[1], 1.0)]
+    want = -sum(log_published(loc + np.log(size)) for loc, size in cells)
+    model = small_areas(exposure, response=response)
+    with jax.enable_x64(True):
+        found = log_density(model, table, values) - log_density(model, plain, values)
+    assert found == pytest.approx(want, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_a_number_of_cells_that_were_not_published_counts():
+    frame = {"page": FRAME["page"], "n": FRAME["n"]}
+    table = ldp.NoisyTable.from_frame(frame, "n", unpublished=20, **PART | {"keys": "page"})
+    values = {"intercept": 4.0, "spread_page": 0.4, "effect": np.array([4.4, 4.2, 4.5, 4.1])}
+    densities = {}
+    with jax.enable_x64(True):
+        unknown = ldp.NoisyTable.from_frame(frame, "n", unpublished="unknown", **PART | {"keys": "page"})
+        plain = ldp.NoisyTable(table.values, table.mechanism.mechanism, keys=table.keys)
+        for name, each in (("20", table), ("unknown", unknown), ("plain", plain)):
+            densities[name] = float(log_density(small_areas(), each, values))
+    log_p = (densities["plain"] - densities["unknown"]) / 4
+    assert densities["20"] - densities["plain"] == pytest.approx(20 * np.log1p(-np.exp(log_p)), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("unpublished", "options", "error"),
+    [
+        ("unknown", {"exposure": 200, "response": "binomial"}, "needs a Poisson or negative binomial response"),
+        (20, {"exposure": np.array([1.0, 2, 1, 1])}, "can be counted only without larger areas, covariates"),
+    ],
+)
+def test_parts_of_tables_that_no_law_describes_are_refused(unpublished, options, error):
+    table = ldp.NoisyTable.from_frame(FRAME, "n", unpublished=unpublished, **PART)
+    with pytest.raises(ValueError, match=error):
+        ldp.fit(small_areas(**options), table)
