@@ -1,13 +1,12 @@
 """Experiments: the mean outcome of each arm."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import Release, Sketch, observe
+from ldpbayes import Sketch, observe
 from ldpbayes.inference import factory
 
 DEFAULT_MEANS = {
@@ -26,7 +25,7 @@ DEFAULT_MEANS = {
     mean="Uniform(0, 1) or Normal(0, 5) or LogNormal(0, 2)",
 )
 def experiment(
-    arms: Sketch | Sequence[Release | Sketch],
+    arms: Any,
     response: Literal["bernoulli", "binomial", "normal", "poisson", "negative_binomial"] | None = None,
     exposure: Any = None,
     mean: dist.Distribution | None = None,

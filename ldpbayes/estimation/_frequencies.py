@@ -153,14 +153,18 @@ def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
         labels if len(labels := _labels_of(part)) == k else range(k) for part, k in zip(releases, kept, strict=True)
     )
     cells = tuple(", ".join(map(str, cell)) for cell in itertools.product(*words))
-    return Release(values, TransitionMatrix(matrix / matrix.sum(axis=1, keepdims=True))), cells
+    same = fit[0].of_persons is not None and all(np.array_equal(fit[0].of_persons, part.of_persons) for part in fit)
+    persons, times = (fit[0].of_persons, None) if same else (None, max(part.times or 1 for part in fit))
+    mechanism = TransitionMatrix(matrix / matrix.sum(axis=1, keepdims=True))
+    return Release(values, mechanism, persons=persons, times=times), cells
 
 
 def _of_persons(data: Any, method: str) -> bool:
     """Whether persons have several of the released values, and terms of each value can be held for standard errors."""
-    if not isinstance(data, Release) or data.of_persons is None or data.times == 1 or not data.mechanism.of_categories:
+    if not isinstance(data, Release) or data.clusters is None or not data.mechanism.of_categories:
         return False
-    d = data.mechanism.categories
+    mechanism: Any = data.mechanism
+    d = mechanism.categories
     return d <= DENSE_CATEGORIES and d * data.count <= MOST_TERMS and _LINEAR.get(method) is not _base_cut
 
 
