@@ -30,7 +30,7 @@ from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
-MOST_TERMS = 1 << 27  # terms of released values, by category, that are held for standard errors of persons' reports
+MOST_TERMS = 1 << 25  # terms of released values, by category, that are held for standard errors of persons' reports
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -95,7 +95,7 @@ def frequencies(
     standard errors are linearised ([Binder]), and their intervals normal. ``base_cut`` is not available.
 
     Under `Repeated`, the unbiased estimate is the mean over people of the mean of the terms of their answers. If a
-    release has ``persons=``, and at most 4096 categories and 2^27 terms, people are clusters of a sampling design.
+    release has ``persons=``, and at most 4096 categories and 2^25 terms, people are clusters of a sampling design.
 
     Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
     positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
