@@ -9,9 +9,9 @@ import numpyro.distributions as dist
 from ldpbayes import Sketch, observe
 from ldpbayes.inference import factory
 
-SHARE, RATE = dist.Uniform(0, 1), dist.LogNormal(0, 2)
-DEFAULT_MEANS = {"bernoulli": SHARE, "binomial": SHARE, "normal": dist.Normal(0, 5)}
-DEFAULT_MEANS |= {"poisson": RATE, "negative_binomial": RATE}
+_SHARE, _RATE = dist.Uniform(0, 1), dist.LogNormal(0, 2)
+DEFAULT_MEANS = {"bernoulli": _SHARE, "binomial": _SHARE, "normal": dist.Normal(0, 5)}
+DEFAULT_MEANS |= {"poisson": _RATE, "negative_binomial": _RATE}
 
 
 @factory(
