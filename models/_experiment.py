@@ -1,22 +1,17 @@
 """Experiments: the mean outcome of each arm."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from ldpbayes import Release, Sketch, observe
+from ldpbayes import Sketch, observe
 from ldpbayes.inference import factory
 
-DEFAULT_MEANS = {
-    "bernoulli": dist.Uniform(0, 1),
-    "binomial": dist.Uniform(0, 1),
-    "normal": dist.Normal(0, 5),
-    "poisson": dist.LogNormal(0, 2),
-    "negative_binomial": dist.LogNormal(0, 2),
-}
+_SHARE, _RATE = dist.Uniform(0, 1), dist.LogNormal(0, 2)
+DEFAULT_MEANS = {"bernoulli": _SHARE, "binomial": _SHARE, "normal": dist.Normal(0, 5)}
+DEFAULT_MEANS |= {"poisson": _RATE, "negative_binomial": _RATE}
 
 
 @factory(
@@ -26,7 +21,7 @@ DEFAULT_MEANS = {
     mean="Uniform(0, 1) or Normal(0, 5) or LogNormal(0, 2)",
 )
 def experiment(
-    arms: Sketch | Sequence[Release | Sketch],
+    arms: Any,
     response: Literal["bernoulli", "binomial", "normal", "poisson", "negative_binomial"] | None = None,
     exposure: Any = None,
     mean: dist.Distribution | None = None,
@@ -52,8 +47,7 @@ def experiment(
         Default: 1.
     mean, sigma, concentration : numpyro.distributions.Distribution
         Priors. Default for ``mean``: uniform for shares, normal with mean 0 and standard deviation 5 for numbers, and
-        for counts log-normal, where the logarithm has mean 0 and standard deviation 2. For ``sigma``: gamma with shape
-        2 and rate 1; for ``concentration``: log-normal with logarithms of mean 0 and standard deviation 1.
+        for counts log-normal, where the logarithm has mean 0 and standard deviation 2.
     """
     together = isinstance(arms, Sketch)
     count = arms.law_shape[0] if together else len(arms)
@@ -66,7 +60,7 @@ def experiment(
     if count < 2 or (exposure is not None and response in ("bernoulli", "normal")):
         raise ValueError(f"an experiment needs at least two arms, here {count}, and takes an exposure for counts only")
     whole = response == "binomial"
-    if not (np.all((size > 0) & np.isfinite(size)) and (np.all(size == np.round(size)) or not whole)):
+    if not np.all((size > 0) & np.isfinite(size) & ((size == np.round(size)) | (not whole))):
         raise ValueError(f"exposure must be positive{' and whole' * whole}, got {exposure}")
     with numpyro.plate("arm", count):
         level = numpyro.sample("mean", DEFAULT_MEANS[response] if mean is None else mean)

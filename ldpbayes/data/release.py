@@ -185,6 +185,9 @@ class Release(Holding):
         """For each value, the row of the data that it came from; None if each row of the data is a value."""
         return None if self.row_counts is None else np.repeat(np.arange(len(self.row_counts)), self.row_counts)
 
+    #: Persons (N,) as clusters of the values, None if they are unknown, or if there is one, or one value of each.
+    clusters = property(lambda self: self.of_persons if 1 < (self.times or 1) < self.count else None)
+
     @property
     def _counts(self) -> dict[str, Any]:
         return {"records" + " to simulate" * (self.values is None): self.count, "reports a person": self.times}

@@ -149,7 +149,7 @@ def design_in(
     """The design checked for data, with weights 0 outside a domain; None is one of equal weights, or none at all.
     Persons with several reports are clusters, if no others are given.
     """
-    persons = release.of_persons if isinstance(release, Release) and (release.times or 1) > 1 else None
+    persons = release.clusters if isinstance(release, Release) else None
     if sampling is None and domain is None and persons is None:
         return None
     if isinstance(sampling, SamplingDesign):

@@ -30,7 +30,7 @@ from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
-MOST_TERMS = 1 << 27  # terms of released values, by category, that are held for standard errors of persons' reports
+MOST_TERMS = 1 << 25  # terms of released values, by category, that are held for standard errors of persons' reports
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -95,7 +95,7 @@ def frequencies(
     standard errors are linearised ([Binder]), and their intervals normal. ``base_cut`` is not available.
 
     Under `Repeated`, the unbiased estimate is the mean over people of the mean of the terms of their answers. If a
-    release has ``persons=``, and at most 4096 categories and 2^27 terms, people are clusters of a sampling design.
+    release has ``persons=``, and at most 4096 categories and 2^25 terms, people are clusters of a sampling design.
 
     Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
     positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
@@ -153,14 +153,18 @@ def _of_cells(releases: Sequence[Any]) -> tuple[Release, tuple[str, ...]]:
         labels if len(labels := _labels_of(part)) == k else range(k) for part, k in zip(releases, kept, strict=True)
     )
     cells = tuple(", ".join(map(str, cell)) for cell in itertools.product(*words))
-    return Release(values, TransitionMatrix(matrix / matrix.sum(axis=1, keepdims=True))), cells
+    same = fit[0].of_persons is not None and all(np.array_equal(fit[0].of_persons, part.of_persons) for part in fit)
+    persons, times = (fit[0].of_persons, None) if same else (None, max(part.times or 1 for part in fit))
+    mechanism = TransitionMatrix(matrix / matrix.sum(axis=1, keepdims=True))
+    return Release(values, mechanism, persons=persons, times=times), cells
 
 
 def _of_persons(data: Any, method: str) -> bool:
     """Whether persons have several of the released values, and terms of each value can be held for standard errors."""
-    if not isinstance(data, Release) or data.of_persons is None or data.times == 1 or not data.mechanism.of_categories:
+    if not isinstance(data, Release) or data.clusters is None or not data.mechanism.of_categories:
         return False
-    d = data.mechanism.categories
+    mechanism: Any = data.mechanism
+    d = mechanism.categories
     return d <= DENSE_CATEGORIES and d * data.count <= MOST_TERMS and _LINEAR.get(method) is not _base_cut
 
 

@@ -378,9 +378,7 @@ def test_a_column_that_tells_records_apart_is_none_of_groups(tmp_path, capsys):
 
 def test_models_of_one_release_are_not_for_groups(tmp_path, capsys):
     path = tmp_path / "z.csv"  # which is not read before
-    message = (
-        "--model clipped_gaussian is not for groups: give it one RELEASE, without --by; models of groups are experiment, hiera"
-    )
+    message = "--model clipped_gaussian is not for groups: give it one RELEASE, without --by; models of groups are"
     assert message in refused(capsys, "fit", path, "--by", "region", *LAPLACE, "--model", "clipped_gaussian")
     assert message in refused(capsys, "fit", path, path, "--by", "file", *LAPLACE, "--model", "clipped_gaussian")
 

@@ -152,6 +152,16 @@ def test_standard_errors_of_single_answers_allow_for_answers_of_one_person():
     assert alone.standard_error[1] < 0.8 * estimate.standard_error[1]
     with pytest.warns(RepeatedAnswersWarning):
         ldp.frequencies(ldp.Release(answers, daily, persons=persons), "base_cut")
+    with pytest.warns(RepeatedAnswersWarning):  # of one person alone
+        ldp.frequencies(ldp.Release(answers[:20], daily, persons=[1] * 20))
+    both = [
+        ldp.Release(answers, daily, persons=persons),
+        ldp.Release(rng.integers(0, 2, persons.size), daily, persons=persons),
+    ]
+    table = ldp.frequencies(both)
+    assert table.contrast([0, 0, 1, 1]).standard_error == pytest.approx(estimate.standard_error[1], rel=1e-9)
+    with pytest.warns(RepeatedAnswersWarning):
+        ldp.frequencies([ldp.Release(answers, daily, times=7), both[1]])
     with pytest.raises(ValueError, match="reports of a person must be in one cluster"):
         design = SamplingDesign(np.ones(persons.size), clusters=np.arange(persons.size) % 50)
         ldp.frequencies(ldp.Release(answers, daily, persons=persons), sampling=design)
