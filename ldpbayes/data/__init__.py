@@ -3,13 +3,14 @@
 from ldpbayes._core.tabular import arrays_of_frames
 from ldpbayes.data._formula import DesignMatrix, Formula
 from ldpbayes.data._tables import NoisyTable
-from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
+from ldpbayes.data.category_sketches import BitCounts, CountSketch, ExpandedSketch
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
 from ldpbayes.data.sampling import SamplingDesign
 from ldpbayes.data.sketches import Groups, MixedSketch, PanelSketch, Sketch
 from ldpbayes.data.streams import sketch_from
 
 __all__ = [
+    "BitCounts",
     "CountSketch",
     "DesignMatrix",
     "ExpandedSketch",

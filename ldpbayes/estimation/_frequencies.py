@@ -19,17 +19,19 @@ from scipy import special
 from ldpbayes._core.checks import ABOVE_0, at_least, checked, refuse, warn
 from ldpbayes._core.pytrees import pytree_dataclass, static
 from ldpbayes._core.types import Array
-from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
+from ldpbayes.data import BitCounts, CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.data.sampling import SamplingDesign, design_in, refuse_population
+from ldpbayes.estimation._bit_counts import shares_of_bits
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, TransitionMatrix
+from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, Rappor, TransitionMatrix
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
+UNLISTED = "(unlisted)"  # name of the category for all values that are not listed
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -49,7 +51,7 @@ def frequencies(
 
     Parameters
     ----------
-    data : Release, CountSketch or ExpandedSketch
+    data : Release, CountSketch, ExpandedSketch or BitCounts
         Released categories, under a `ldpbayes.mechanisms.PureProtocol`, or under a `MatrixProtocol` whose rows are
         linearly independent, for one record or for all together. An `ExpandedSketch` must have kept its released
         values. A sequence of releases of codes about the same people, in the same order, gives the shares of all cells
@@ -111,6 +113,8 @@ def frequencies(
         table = frequencies(release, method, max_iterations=max_iterations, **options)
         promises = tuple(promise for part in data for promise in part.promises)
         return dataclasses.replace(table, _promises=promises, _labels=labels)
+    if isinstance(data, BitCounts) or (isinstance(data, Release | Sketch) and isinstance(data.mechanism, Rappor)):
+        return _of_bits(data, method, sampling is not None or domain is not None)
     one: Any = data
     simple = sampling is None and domain is None
     sketch, design = (_exact_counts(one), None) if simple else _surveyed(one, sampling, domain)
@@ -225,9 +229,9 @@ def _surveyed(
 class Linear:
     """The linear estimate; given a frequency θ, its variance is θ holders + (1 − θ) others + θ (1 − θ) sampling."""
 
-    sketch: CountSketch
+    sketch: Any  # CountSketch, None if only sums of bits are known
     estimate: np.ndarray
-    slope: np.ndarray  # change of the estimate by a record of each value
+    slope: Any  # change of the estimate by a record of each value
     holders: float  # by the perturbation of records that have the category
     others: float  # by that of records that have not
     sampling: float
@@ -313,7 +317,7 @@ class FrequencyEstimate(Estimate):
         For ``unbiased``, its diagonal differs a little from the squared standard errors if budgets differ, or if an
         estimate lies outside [0, 1].
         """
-        if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
+        if self._matrix is not None or self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
         with jax.enable_x64(True):
             return np.asarray(_products(*self._linear.terms()))
@@ -335,7 +339,7 @@ class FrequencyEstimate(Estimate):
 
     def _variances(self, weights: np.ndarray) -> np.ndarray:
         self._check_errors()
-        if self._linear is None:
+        if self._linear is None or self._matrix is not None:
             return super()._variances(weights)
         with jax.enable_x64(True):
             return np.asarray(_squares(*self._linear.terms(), weights))
@@ -361,6 +365,34 @@ def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDe
     linear = Linear.of(sketch)
     error = np.sqrt(linear.variance(np.clip(linear.estimate, 0, 1)))
     return FrequencyEstimate(method, sketch.promises, linear.estimate, error, _linear=linear)
+
+
+def _of_bits(data: Release | Sketch, method: str, surveyed: bool) -> FrequencyEstimate:
+    """The estimate from sums of bits, also of those of the reports of a release."""
+    if method not in ("unbiased", "norm_sub", "projection") or surveyed:
+        raise ValueError("sums of bits take method='unbiased' or 'projection', without a sampling design or domain")
+    counts: Any = data if isinstance(data, BitCounts) else BitCounts.of(_counted(data))
+    law, promises = counts.mechanism.bit_law, counts.promises
+    warn_of_repeats(promises)
+    labels = _labels_of(data)
+    d = law.design.shape[-1]
+    rest = [UNLISTED] * (len(labels) == d - 1 and counts.mechanism.rest)
+    names = (*labels, *rest) if len(labels) + len(rest) == d else tuple(map(str, range(d)))
+    estimate, covariance = shares_of_bits(counts, names)
+    if method != "unbiased":
+        return FrequencyEstimate(method, promises, nearest_probabilities(estimate, np), _labels=names)
+    error, linear = np.sqrt(np.diagonal(covariance)), None
+    if isinstance(counts.mechanism, PureProtocol):
+        variances = (part / (law.one - law.zero) ** 2 / counts.size for part in (law.variance_one, law.variance_zero))
+        linear = Linear(None, estimate, None, *variances, 1 / counts.size)
+        error = np.sqrt(linear.variance(np.clip(estimate, 0, 1)))
+    return FrequencyEstimate(method, promises, estimate, error, _linear=linear, _matrix=covariance, _labels=names)
+
+
+def _counted(data: Any) -> CountSketch:
+    if isinstance(data, Release) and data.values is None:
+        raise ValueError("a release without values has no frequencies to estimate; simulate first")
+    return data.sketch(expand=False) if isinstance(data, Release) else data
 
 
 def _base_cut(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:

@@ -10,6 +10,7 @@ from ldpbayes._core.pytrees import static
 from ldpbayes.mechanisms._categories import (
     Categories,
     HadamardResponse,
+    LikelihoodTable,
     LocalHashing,
     MatrixProtocol,
     OptimalUnaryEncoding,
@@ -18,8 +19,10 @@ from ldpbayes.mechanisms._categories import (
     SubsetSelection,
     SymmetricUnaryEncoding,
     TransitionMatrix,
+    UnaryEncoding,
 )
 from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, SquareWaveMechanism, UnbiasedRandomizer
+from ldpbayes.mechanisms._rappor import Rappor
 from ldpbayes.mechanisms._regression import (
     LinearRecordsMechanism,
     LinearStatisticsMechanism,
@@ -78,6 +81,7 @@ __all__ = [
     "IndependentLaplaceMechanism",
     "Kuk",
     "LaplaceMechanism",
+    "LikelihoodTable",
     "LinearRecordsMechanism",
     "LinearStatisticsMechanism",
     "LocalHashing",
@@ -93,6 +97,7 @@ __all__ = [
     "RPWithPrior",
     "RROnBins",
     "RandomizedResponse",
+    "Rappor",
     "Repeated",
     "Rounded",
     "SquareWaveMechanism",
@@ -103,6 +108,7 @@ __all__ = [
     "SymmetricUnaryEncoding",
     "TransitionMatrix",
     "Triangular",
+    "UnaryEncoding",
     "UnbiasedRandomizer",
     "UnrelatedQuestion",
     "MirroredQuestion",
