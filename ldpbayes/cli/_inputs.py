@@ -24,6 +24,7 @@ from ldpbayes._core.tabular import Table as Features
 from ldpbayes._core.tabular import column, columns_of
 from ldpbayes.data.readers import format_of
 from ldpbayes.data.readers.files import CSV_ENDINGS, CsvFile, FileError
+from ldpbayes.data.readers.rappor import read_rappor
 from ldpbayes.data.release import grouped
 from ldpbayes.data.sketches import MOST_BUDGETS, budgets_of
 from ldpbayes.data.streams import holds_sketch
@@ -130,6 +131,27 @@ def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Name
             if not sketches and isinstance(releases[-1].release, Sketch):
                 raise BadInput(f"{path} is a sketch, but this command needs the release itself")
     return releases
+
+
+def load_bit_counts(args: argparse.Namespace) -> Named:
+    """Sums of bits: in RAPPOR's files, or in a column with a row for each category."""
+    (path,) = args.release
+    if args.map or args.params:
+        if not (args.map and args.params):
+            raise BadInput("--map and --params are given together, for counts of bits in RAPPOR's layout")
+        with naming(path):
+            return Named(str(path), path.stem, read_rappor(path, args.map, args.params))
+    table = CsvFile(path, **_typed(args, FORMAT_PREFIX))
+    names = table.columns(args.column) if args.column else table.names
+    if len(names) != 1 or not args.mechanism:
+        raise BadInput(f"--sums needs --mechanism, and a --column of sums; {path} has the columns {', '.join(names)}")
+    table.read(names)
+    sums, mechanism = table.numbers(names[0]), stated_mechanism(args, names)
+    for line in np.array(table.lines)[sums > args.sums]:
+        raise FileError(f"{path}, line {line}: column {names[0]!r} has a sum above the {args.sums} reports of --sums")
+    with naming(path):
+        about = {"levels": [*args.levels]} if args.levels else None
+        return Named(str(path), path.stem, ldp.data.BitCounts(mechanism, sums, args.sums, about=about))
 
 
 def _load_file(path: pathlib.Path) -> Release | Sketch:

@@ -369,7 +369,7 @@ def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDe
 
 def _of_bits(data: Release | Sketch, method: str, surveyed: bool) -> FrequencyEstimate:
     """The estimate from sums of bits, also of those of the reports of a release."""
-    if method not in ("unbiased", "norm_sub", "projection") or surveyed:
+    if _LINEAR.get(method) not in (_unbiased, _projected) or surveyed:
         raise ValueError("sums of bits take method='unbiased' or 'projection', without a sampling design or domain")
     counts: Any = data if isinstance(data, BitCounts) else BitCounts.of(_counted(data))
     law, promises = counts.mechanism.bit_law, counts.promises
@@ -379,7 +379,7 @@ def _of_bits(data: Release | Sketch, method: str, surveyed: bool) -> FrequencyEs
     rest = [UNLISTED] * (len(labels) == d - 1 and counts.mechanism.rest)
     names = (*labels, *rest) if len(labels) + len(rest) == d else tuple(map(str, range(d)))
     estimate, covariance = shares_of_bits(counts, names)
-    if method != "unbiased":
+    if _LINEAR[method] is _projected:
         return FrequencyEstimate(method, promises, nearest_probabilities(estimate, np), _labels=names)
     error, linear = np.sqrt(np.diagonal(covariance)), None
     if isinstance(counts.mechanism, PureProtocol):

@@ -196,7 +196,7 @@ class Rappor(LikelihoodTable):
         return one, zero
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        values = checked_integers(values, type(self).__name__, 0, int(np.max(self._largest)))
+        values = checked_integers(values, type(self).__name__, 0)
         if self._leading:
             problem = f"cohorts are numbers from 0 to {self.cohorts - 1}; {{}} are not"
             refuse(values[:, 0] >= self.cohorts, problem, values[:, 0], "in row {}")
@@ -213,8 +213,8 @@ class Rappor(LikelihoodTable):
 
 
 def _of_filters(logs: np.ndarray, hashes: int) -> Guarantee:
-    """Of two values that differ in 2 `hashes` bits: half are set for one, half for the other. Rows of `logs` are the log
-    probabilities of what is released of a bit that is set, and of one that is not.
+    """Of two values that set `hashes` bits each, all different. Rows of `logs` are log probabilities of what is released
+    of a bit that is set, and of one that is not.
     """
     laws = np.exp(logs)
     laws /= laws.sum(axis=1, keepdims=True)
