@@ -139,7 +139,7 @@ def test_records_may_have_different_numbers_of_reports():
     np.testing.assert_allclose(personal.log_probs(rows), each, rtol=1e-12)
     ones = [Rappor(MAP, 2, 0.4, 0.8, 0.3, reports=i + 1).log_probs(rows[i]) for i in range(3)]
     np.testing.assert_allclose(each, ones, rtol=1e-12)
-    with pytest.raises(ValueError, match=r"1 sums of bits are above the number of reports, the first \(2\) in row 0"):
+    with pytest.raises(ValueError, match=r"2 sums of bits are above the number of reports, the first \(2\) in row 0"):
         ldp.Release(rows[[1, 1, 2]], personal)
 
 
