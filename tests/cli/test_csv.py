@@ -43,6 +43,8 @@ MECHANISMS = [
     (ldp.RPWithPrior(1.0, (-5, 5), 2.0), 6.5),
     (ldp.RROnBins(1.0, [-5, -1, 2, 5], [-3.0, 0.5, 3.0]), 0.5),
     (ldp.RandomizedResponse(np.inf, 4), 3),
+    (ldp.mechanisms.Rappor([[1, 0, 1], [0, 1, 1]], 2, 0.4, 0.7, 0.2), [1, 0, 1]),
+    (ldp.mechanisms.UnaryEncoding(3, 0.7, 0.4), [1, 0, 1]),
     (ldp.mechanisms.SquareWaveMechanism(1.0, -5, 5), 6.5),
     (ldp.mechanisms.StaircaseMechanism(1.0, -5, 5), 9.5),
     (ldp.SubsetSelection(1.0, 3, 1), [0, 1, 0]),

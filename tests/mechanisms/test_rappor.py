@@ -132,6 +132,7 @@ def test_draws_have_the_law_of_reports(name):
         assert stats.chisquare(counts, 20_000 * laws[:, x]).pvalue > 1e-6
 
 
+@pytest.mark.slow
 def test_records_may_have_different_numbers_of_reports():
     personal = Rappor(MAP, 2, 0.4, 0.8, 0.3, reports=[1, 2, 3])
     rows = np.array([[0, 1, 0, 1], [1, 2, 2, 0], [1, 3, 0, 1]])
@@ -143,6 +144,7 @@ def test_records_may_have_different_numbers_of_reports():
         ldp.Release(rows[[1, 1, 2]], personal)
 
 
+@pytest.mark.slow
 def test_a_rappor_and_an_encoding_are_arguments_of_compiled_functions_and_of_files():
     for mechanism, z in ((CASES["cohorts"], [1, 2, 0, 1]), (UnaryEncoding(3, 0.6, 0.2), [1, 0, 1])):
         z = np.array([z, z])

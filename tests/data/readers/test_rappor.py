@@ -1,0 +1,110 @@
+"""RAPPOR's files: the layout of its example, and messages with line and column."""
+
+import os
+import pathlib
+import time
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+import ldpbayes as ldp
+from ldpbayes.cli import _main as cli
+from ldpbayes.data.readers.files import FileError
+from ldpbayes.data.readers.rappor import read_rappor
+
+PARAMS = '"k","h","m","p","q","f"\n4,2,2,0.5,0.75,0\n'
+MAP = '"home",1,2,5,8\n"work",3,4,6,\n"gone",1,3,6,7\n'
+COUNTS = "1000,600,610,550,505\n900,510,500,520,480\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(counts=COUNTS, map=MAP, params=PARAMS):
+        paths = [tmp_path / f"{name}.csv" for name in ("counts", "map", "params")]
+        for path, text in zip(paths, (counts, map, params), strict=True):
+            path.write_text(text)
+        return paths
+
+    return write
+
+
+def test_the_files_are_read_with_their_names_and_bits(files):
+    counts = read_rappor(*files())
+    mechanism = counts.mechanism
+    expected = [[[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0]], [[1, 0, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0]]]
+    np.testing.assert_array_equal(mechanism.bits, expected)
+    np.testing.assert_array_equal(counts.sums[1], [510, 500, 520, 480])
+    assert (mechanism.hashes, mechanism.p, mechanism.q, mechanism.f, mechanism.rest) == (2, 0.5, 0.75, 0.0, True)
+    assert ldp.frequencies(counts).names == ["home", "work", "gone", "(unlisted)"]
+    assert ldp.frequencies(read_rappor(*files(), rest=False)).names == ["home", "work", "gone"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"params": "k,h,m,p,q\n4,2,2,0.5,0.75\n"}, "params.csv: it must have the names k,h,m,p,q,f in line 1"),
+        ({"params": PARAMS.replace("4,", "4.5,")}, "params.csv, line 2, column 1: '4.5' is not a whole number"),
+        ({"params": PARAMS.replace("0.5", "half")}, "params.csv, line 2, column 4: 'half' is not a number"),
+        ({"params": PARAMS.replace("0.5", "0.8")}, "p must be a number below q"),
+        ({"params": PARAMS.replace(",2,2,", ",2,3,")}, "counts.csv has 2 rows, but"),
+        ({"params": PARAMS.replace(",2,2,", ",1,2,")}, "map.csv, line 1: 2 bits in cohort 1, but a candidate has 1 to 1"),
+        ({"counts": COUNTS.replace(",505", "")}, "counts.csv, line 1: 4 cells, but a row has the number of reports and 4"),
+        ({"counts": COUNTS.replace("610", "1610")}, "counts.csv, line 1, column 3: the sum 1610 of a bit is above"),
+        ({"counts": COUNTS.replace("520", "many")}, "counts.csv, line 2, column 4: 'many' is not a whole number"),
+        ({"counts": ""}, "counts.csv is empty"),
+        ({"map": MAP.replace("8", "9")}, "map.csv, line 1, column 5: 9 is not a bit from 1 to 8 (of 2 cohorts of 4"),
+        ({"map": MAP.replace(",6,\n", ",x,\n")}, "map.csv, line 2, column 4: 'x' is not a whole number"),
+        ({"map": MAP.replace("3,4,6,", "3,4,,")}, "map.csv, line 2: 0 bits in cohort 2, but a candidate has 1 to 2"),
+        ({"map": MAP + "other,2,1,8,5\n"}, "map.csv: the candidates in lines 1 and 4 have the same bits, and cannot be"),
+    ],
+)
+def test_what_does_not_fit_is_said_with_line_and_column(files, changed, problem):
+    with pytest.raises(ValueError) as error:
+        read_rappor(*files(**changed))
+    assert problem in str(error.value)
+
+
+def test_a_missing_file_is_named(files, tmp_path):
+    with pytest.raises(FileError, match=r"no file .*other\.csv"):
+        read_rappor(*files()[:2], tmp_path / "other.csv")
+
+
+def test_sums_of_bits_are_read_on_the_command_line(files, tmp_path, capsys):
+    counts, words, params = map(str, files())
+    assert cli.main(["frequencies", counts, "--map", words, "--params", params, "--method", "projection"]) == 0
+    assert "(unlisted)" in capsys.readouterr().out
+    sums = tmp_path / "sums.csv"
+    sums.write_text("n\n1801\n1631\n1458\n1471\n1365\n1364\n")
+    encoding = ["--mechanism", "optimal_unary_encoding", "--epsilon", "1", "--levels", "a,b,c,d,e,f"]
+    assert cli.main(["frequencies", str(sums), "--sums", "5000", *encoding]) == 0
+    out = capsys.readouterr().out
+    assert "a             0.3950     0.0294" in out and "epsilon = 1 and delta = 0" in out
+    for argv, problem in (
+        ([counts, "--map", words], "--map and --params are given together"),
+        ([str(sums), "--sums", "1700", *encoding], "sums.csv, line 2: column 'n' has a sum above the 1700 reports"),
+        ([str(sums), "--sums", "5000"], "--sums needs --mechanism"),
+        ([str(sums), "--sums", "5000", *encoding[:-1], "a,b"], "sums must be of shape (2,)"),
+    ):
+        assert cli.main(["frequencies", *argv]) == 2
+        assert problem in capsys.readouterr().err
+
+
+@pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with rappor")
+def test_the_five_largest_candidates_of_rappors_example_are_those_of_non_negative_least_squares():
+    folder = pathlib.Path(os.environ["LDPBAYES_DATA"]) / "rappor"
+    start = time.monotonic()
+    counts = read_rappor(*(folder / f"{name}.csv" for name in ("counts", "map", "params")))
+    estimate = ldp.frequencies(counts)
+    assert time.monotonic() - start < 20
+    table = np.loadtxt(folder / "counts.csv", delimiter=",")
+    design = np.zeros((8 * 128, 300))
+    for column, line in enumerate((folder / "map.csv").read_text().splitlines()):
+        design[[int(cell) - 1 for cell in line.split(",")[1:] if cell], column] = 1
+    reference = optimize.nnls(design, ((table[:, 1:] / table[:, :1] - 0.5) / 0.25).ravel())[0]
+    largest = np.argsort(-estimate.params)[:5]
+    assert largest.tolist() == np.argsort(-reference)[:5].tolist() == [0, 1, 2, 3, 4]
+    difference = estimate.params[:300] - reference
+    assert np.all(np.abs(difference[largest]) < estimate.standard_error[largest])
+    assert np.max(np.abs(difference)) < 4 * np.max(estimate.standard_error[:300])
+    assert estimate.names[:5] == ["V_1", "V_2", "V_3", "V_4", "V_5"]
