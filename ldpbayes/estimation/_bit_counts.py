@@ -12,16 +12,16 @@ from ldpbayes.mechanisms.protocol import BitLaw
 from ldpbayes.numerics.arrays import equal_pairs
 from ldpbayes.numerics.minimise import nearest_probabilities
 
-LEAST_EIGENVALUE = 1e-12  # of the products of designs, over the largest
+LEAST_OF_LARGEST = 1e-12  # of the products of designs, over the largest
 MOST_NAMED_PAIRS = 5  # pairs of categories with equal bits that an error names
 
 
 def shares_of_bits(counts: BitCounts, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Unbiased shares (d,), their covariance, and the variance of the frequency of a bit beyond the expected one.
+    """Unbiased shares (d,) and their covariance.
 
     Frequencies t of the bits, without the mechanism's bias, have the mean A θ. Within a cohort, their covariance has a
     term of the mechanism, and one of the persons drawn, whose bits depend on each other through the category. Values
-    that are not listed move each bit; the variance of that is estimated from the residuals, by moments ([DerL]).
+    that are not listed move each bit; the variance of that is estimated from the residuals, by moments ([DL]).
     """
     law, present = counts.mechanism.bit_law, counts.reports > 0
     sums, reports, design = counts.sums[present], counts.reports[present], law.design[present]
@@ -69,6 +69,6 @@ def _check_identified(flat: np.ndarray, names: Sequence[str]) -> None:
         raise ValueError(f"categories with the same bits cannot be told apart: {', '.join(listed)}{more}")
     sums, d = flat.shape
     values = np.linalg.eigvalsh(flat.T @ flat)
-    if sums < d or values[0] < LEAST_EIGENVALUE * values[-1]:
+    if sums < d or values[0] < LEAST_OF_LARGEST * values[-1]:
         hint = "; leave out the rest, or categories" if d <= sums else "; leave out categories"
         raise ValueError(f"the {sums} sums cannot identify the shares of {d} categories: others lead to the same{hint}")

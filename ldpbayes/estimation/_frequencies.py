@@ -91,6 +91,11 @@ def frequencies(
     smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
     designs, a value is a pair (design, z), and errors are for the given numbers of records of each design.
 
+    Sums of bits (`BitCounts`, and releases of `Rappor`) have the unbiased estimate of their reports. With several
+    cohorts, or more bits than categories, it is that of weighted least squares, whose weights come from a first
+    estimate; if the bits vary more than expected, as values that are not listed let them, by moments ([DL]), errors
+    take that in. Its intervals are normal.
+
     With a sampling design or a domain, the unbiased estimate is a ratio of weighted totals of the terms, in which each
     term has the weight of its record, also if budgets differ. ``mle`` maximises the weighted log-likelihood. Their
     standard errors are linearised ([Binder]), and their intervals normal. ``base_cut`` is not available.
@@ -371,28 +376,23 @@ def _of_bits(data: Release | Sketch, method: str, surveyed: bool) -> FrequencyEs
     """The estimate from sums of bits, also of those of the reports of a release."""
     if _LINEAR.get(method) not in (_unbiased, _projected) or surveyed:
         raise ValueError("sums of bits take method='unbiased' or 'projection', without a sampling design or domain")
-    counts: Any = data if isinstance(data, BitCounts) else BitCounts.of(_counted(data))
-    law, promises = counts.mechanism.bit_law, counts.promises
-    warn_of_repeats(promises)
-    labels = _labels_of(data)
+    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
+    counts = sketch if isinstance(sketch, BitCounts) else BitCounts.of(sketch)
+    warn_of_repeats(counts.promises)
+    law, labels = counts.mechanism.bit_law, _labels_of(data)
     d = law.design.shape[-1]
-    rest = [UNLISTED] * (len(labels) == d - 1 and counts.mechanism.rest)
-    names = (*labels, *rest) if len(labels) + len(rest) == d else tuple(map(str, range(d)))
+    labels += (UNLISTED,) * (len(labels) == d - 1 and counts.mechanism.rest)
+    names = labels if len(labels) == d else tuple(map(str, range(d)))
     estimate, covariance = shares_of_bits(counts, names)
     if _LINEAR[method] is _projected:
-        return FrequencyEstimate(method, promises, nearest_probabilities(estimate, np), _labels=names)
+        return FrequencyEstimate(method, counts.promises, nearest_probabilities(estimate, np), _labels=names)
     error, linear = np.sqrt(np.diagonal(covariance)), None
     if isinstance(counts.mechanism, PureProtocol):
-        variances = (part / (law.one - law.zero) ** 2 / counts.size for part in (law.variance_one, law.variance_zero))
-        linear = Linear(None, estimate, None, *variances, 1 / counts.size)
+        of_one, of_zero = (part / (law.one - law.zero) ** 2 for part in (law.variance_one, law.variance_zero))
+        linear = Linear(None, estimate, None, of_one / counts.size, of_zero / counts.size, 1 / counts.size)
         error = np.sqrt(linear.variance(np.clip(estimate, 0, 1)))
-    return FrequencyEstimate(method, promises, estimate, error, _linear=linear, _matrix=covariance, _labels=names)
-
-
-def _counted(data: Any) -> CountSketch:
-    if isinstance(data, Release) and data.values is None:
-        raise ValueError("a release without values has no frequencies to estimate; simulate first")
-    return data.sketch(expand=False) if isinstance(data, Release) else data
+    options: Any = {"_linear": linear, "_matrix": covariance, "_labels": names}
+    return FrequencyEstimate(method, counts.promises, estimate, error, **options)
 
 
 def _base_cut(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:

@@ -407,8 +407,8 @@ class UnaryEncoding(_UnaryEncoding):
     """Unary encoding: release one bit for each category, by any two probabilities p and q ([WBLJ] sec. 4.2).
 
     The bit of the true category is 1 with probability p, each other bit with probability q < p. The budget is epsilon =
-    log(p (1 − q)/((1 − p) q)). One report of RAPPOR ([EPK]) with one bit for each category is such a release: `Rappor`
-    has the formulas, and names the two probabilities the other way round.
+    log(p (1 − q)/((1 − p) q)). One report of RAPPOR with one bit for each category is such a release, with p = q* and q
+    = p* of `Rappor`.
 
     Parameters
     ----------
@@ -425,8 +425,8 @@ class UnaryEncoding(_UnaryEncoding):
     """
 
     epsilon: Array = dataclasses.field(init=False, repr=False)
-    p: Array = ruled(INSIDE_0_1)
-    q: Array = ruled(INSIDE_0_1)
+    p: Array = ruled(INSIDE_0_1)  # type: ignore[misc]  # epsilon is no argument
+    q: Array = ruled(INSIDE_0_1)  # type: ignore[misc]
     monotone = False
     support_probabilities = property(lambda self: (self.p, self.q))  # type: ignore[assignment]
     _log_odds = property(lambda self: tuple(jnp.log(a) - jnp.log1p(-a) for a in map(self._as_float, (self.p, self.q))))

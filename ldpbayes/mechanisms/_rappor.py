@@ -1,7 +1,6 @@
 """RAPPOR: Bloom filters of categories, perturbed by a permanent and an instantaneous step."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +8,12 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
-from scipy import special
 
 from ldpbayes._core.checks import INSIDE_0_1, ArgumentError, at_least, refuse
 from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.mechanisms._categories import LikelihoodTable
+from ldpbayes.mechanisms._repeated import MOST_OUTCOMES
 from ldpbayes.mechanisms.plausibility import implausible_counts
 from ldpbayes.mechanisms.protocol import BitLaw, checked_integers, registered
 from ldpbayes.numerics.arrays import CACHE_SIZE
@@ -22,50 +21,46 @@ from ldpbayes.numerics.special import log_or_nothing, log_sum
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
 from ldpbayes.privacy.tradeoffs import approximate_tradeoff
 
-MOST_OUTCOMES = 5000  # outcomes of the bits that differ for which the guarantee is computed exactly
-
 
 @registered("rappor", "Bloom filters of categories, perturbed by a permanent and an instantaneous step (RAPPOR).")
 class Rappor(LikelihoodTable):
     """RAPPOR: each category sets some of m bits, of which a person reports a perturbed copy ([EPK]).
 
-    Permanent step: the person replaces each bit, with probability f, by a random one (0 or 1 with probability 1/2),
-    and keeps the result. Instantaneous step: in each report, a kept bit 0 is released as 1 with probability p, a kept
-    bit 1 with probability q. In a single report, therefore, a bit is 1 with probability p* = (1 − f/2) p + (f/2) q if
-    the true category does not set it, and q* = (1 − f/2) q + (f/2) p if it does. Persons are in cohorts, which have
-    their own hash functions, and are drawn independently of the categories, with equal probabilities.
+    Permanent step: the person replaces each bit, with probability f, by a random one (0 or 1 with probability 1/2), and
+    keeps the result. Instantaneous step: in each report, a kept bit 0 is released as 1 with probability p, a kept bit 1
+    with probability q. In one report, a bit is therefore 1 with probability q* = (1 − f/2) q + (f/2) p if the category
+    sets it, else with p* = (1 − f/2) p + (f/2) q. Persons are in cohorts, which have hash functions of their own, and
+    are assigned at random.
 
-    A released value has, for one person, the sums over the reports of each of the m bits; for a single report, these
-    are the bits. If `bits` has an axis of cohorts, the cohort from 0 comes before the sums.
+    A released value is the cohort (from 0; only if `bits` has an axis of cohorts), then for each bit the number of the
+    person's reports in which it is 1: the bit itself, if there is one report.
 
-    The guarantee is for all `reports` of a person about one value, and for any two values, also unlisted ones: two
-    values differ in at most 2 `hashes` bits. It is the exact curve for up to 5,000 outcomes of these bits, else the
-    curve of its exact epsilon at delta = 0. `permanent_guarantee` holds for any number of reports about one value. In
-    the formulas of [EPK], ε∞ is its epsilon, and ε₁ that of the guarantee of one report.
+    The guarantee is for all `reports` of a person about one value, and for any two values, also unlisted ones, which
+    differ in at most 2 h bits. It is exact for up to 5,000 outcomes of these bits, else a bound with the exact epsilon
+    at delta = 0. `permanent_guarantee` holds for any number of reports about one value. The epsilons of these two are
+    ε₁ (for one report) and ε∞ in [EPK].
 
     Parameters
     ----------
     bits : array_like (categories, m) or (cohorts, categories, m)
         1 for the bits that a listed category sets, else 0: the identity matrix for one bit for each category.
     hashes : int
-        Number h of hash functions, the largest number of bits that any category sets, also an unlisted one.
+        Number h of hash functions: the most bits that a category sets, also an unlisted one.
     p, q : float
-        Probabilities of the instantaneous step, 0 < p < q < 1. For the permanent step alone, with a budget of 2 h
-        log((1 − f/2)/(f/2)), give p = f/2, q = 1 − f/2 and no f.
+        Probabilities of the instantaneous step, 0 < p < q < 1. For the permanent step alone, give p = f/2, q = 1 − f/2.
     f : float
-        Probability of the permanent step that a bit is replaced by a random one, in [0, 1). Default: 0, no such step.
+        Probability of the permanent step, in [0, 1). Default: 0, no such step.
     reports : array_like
         Number of reports of each person: one number, or one for each record. Default: 1.
     rest : bool
-        Whether there is a further category, the last, for all values that are not listed. Its bits are set
-        independently of each other with probability 1 − (1 − 1/m)^h: an approximation, as if each person had another
-        value. Default: False.
+        Whether the last category is "any value that is not listed". It sets each bit independently with probability 1 −
+        (1 − 1/m)^h, which is an approximation: a value sets exactly h bits, but for equal hashes. Default: False.
 
     Examples
     --------
     >>> rappor = ldp.mechanisms.Rappor([[1, 1, 0, 0], [0, 0, 1, 1]], hashes=2, p=0.5, q=0.75, f=0.5)
     >>> print(*(round(float(part.epsilon(0.0)), 3) for part in (rappor.guarantee, rappor.permanent_guarantee)))
-    1.073 4.394
+    1.074 4.394
     """
 
     bits: Array
@@ -84,7 +79,7 @@ class Rappor(LikelihoodTable):
     event_shape = property(
         lambda self: (self.width + self._leading,), doc="The cohort, if any, and a sum for each bit."
     )
-    support = property(lambda self: constraints.independent(constraints.integer_interval(0, self._largest), 1))
+    support = constraints.independent(constraints.nonnegative_integer, 1)
     _leading = property(lambda self: np.ndim(self.bits) - 2)  # whether the cohort comes first
     _map = property(lambda self: self.bits if np.ndim(self.bits) == 3 else self.bits[None])
     #: P(a bit is set | unlisted value)
@@ -110,34 +105,22 @@ class Rappor(LikelihoodTable):
         at_least(max(1, int(bits.sum(axis=-1).max())), "hashes", self.hashes, self.width)
 
     @property
-    def _largest(self) -> Array:
-        """The largest of each number of a released value."""
-        xp: Any = np if is_concrete(self.reports) else jnp
-        sums = xp.broadcast_to(xp.asarray(self.reports)[..., None], (*np.shape(self.reports), self.width))
-        first = xp.full((*sums.shape[:-1], self._leading), self.cohorts - 1)
-        return xp.concatenate([first, sums], axis=-1)
-
-    @property
     def bit_law(self) -> BitLaw:  # type: ignore[override]
         kept, p, q, reports = 1 - self.f / 2, self.p, self.q, self.reports
         one, zero = kept * q + (1 - kept) * p, kept * p + (1 - kept) * q
         shared = (q - p) ** 2 * kept * (1 - kept)  # of the permanent step, the same in all reports
-        variances = (a * q * (1 - q) + (1 - a) * p * (1 - p) for a in (kept, 1 - kept))
+        of_one, of_zero = (a * q * (1 - q) + (1 - a) * p * (1 - p) for a in (kept, 1 - kept))
         design = np.moveaxis(np.asarray(self._map, float), -1, -2)
         if self.rest:
             design = np.concatenate([design, np.full((*design.shape[:-1], 1), self._density)], axis=-1)
-        return BitLaw(one, zero, *(each / reports + shared for each in variances), reports, design)
+        return BitLaw(one, zero, of_one / reports + shared, of_zero / reports + shared, reports, design)
 
     @property
     def guarantee(self) -> Guarantee:
         """Of all reports of a person, of the one with the most."""
-        ones = np.arange(int(np.max(self.reports)) + 1)
-        steps = [special.xlogy(ones, a) + special.xlogy(ones[-1] - ones, 1 - a) for a in (self.q, self.p)]
-        orders = special.gammaln(len(ones)) - special.gammaln(ones + 1) - special.gammaln(len(ones) - ones)
-        with np.errstate(divide="ignore"):
-            kept = np.log([1 - self.f / 2, self.f / 2])
-        logs = np.array([np.logaddexp(kept[0] + a, kept[1] + b) for a, b in (steps, steps[::-1])]) + orders
-        return _of_filters(logs, self.hashes)
+        reports = int(np.max(self.reports))
+        with jax.enable_x64(True):
+            return _of_filters(np.stack(self._of_sums(jnp.arange(reports + 1.0), jnp.asarray(reports))), self.hashes)
 
     @property
     def permanent_guarantee(self) -> Guarantee:
@@ -169,7 +152,7 @@ class Rappor(LikelihoodTable):
         z, dtype = jnp.asarray(z), jnp.result_type(float)
         batch, k = z.shape[:-1], np.shape(self.bits)[-2]
         rows, reports = z.reshape(-1, z.shape[-1]), jnp.broadcast_to(jnp.asarray(self.reports, dtype), batch).ravel()
-        size, spread = max(1, CACHE_SIZE // (self.cohorts * self.width)), (self.cohorts * self.width)
+        spread = self.cohorts * self.width
         design = jnp.moveaxis(jnp.asarray(self._map, dtype), -2, 0).reshape(k, spread)
 
         def table(row_and_reports: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -183,7 +166,9 @@ class Rappor(LikelihoodTable):
                 logs = jnp.append(logs, unlisted)
             return logs - np.log(self.cohorts)
 
-        return jax.lax.map(table, (rows, reports), batch_size=size).reshape(*batch, self.categories)
+        return jax.lax.map(table, (rows, reports), batch_size=max(1, CACHE_SIZE // spread)).reshape(
+            *batch, self.categories
+        )
 
     def _of_sums(self, ones: jax.Array, reports: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Log probabilities of sums over a person's reports, if a bit is set for the true category, and if not."""
@@ -213,8 +198,8 @@ class Rappor(LikelihoodTable):
 
 
 def _of_filters(logs: np.ndarray, hashes: int) -> Guarantee:
-    """Of two values that set `hashes` bits each, all different. Rows of `logs` are log probabilities of what is released
-    of a bit that is set, and of one that is not.
+    """Of two values that set `hashes` bits each, none in common. Rows of `logs` have the log probabilities of what is
+    released of a bit that is set, and of one that is not.
     """
     laws = np.exp(logs)
     laws /= laws.sum(axis=1, keepdims=True)

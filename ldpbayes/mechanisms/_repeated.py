@@ -19,7 +19,7 @@ from ldpbayes.mechanisms.protocol import Mechanism, checked_integers, registered
 from ldpbayes.numerics.special import log_or_nothing, log_sum
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
 
-MOST_OUTCOMES = 5000  # counts of answers for which the guarantee is computed exactly
+MOST_OUTCOMES = 5000  # counts of answers, or outcomes of bits, for which the guarantee is computed exactly
 RAREST = 1e-300  # probability of a row of answers that double precision holds
 
 

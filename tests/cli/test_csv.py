@@ -596,6 +596,25 @@ def test_a_formula_reads_its_answer_and_columns_from_one_file(elsewhere, tmp_pat
     assert release.values.tolist() == [1, 0] and float(design.centre[0]) == pytest.approx(30.25)
 
 
+def test_sums_of_bits_are_read_in_a_column_and_in_rappors_files(tmp_path, capsys):
+    texts = "1000,600,610,550,505\n", '"home",1,2\n"work",3,4\n', "k,h,m,p,q,f\n4,2,1,0.5,0.75,0\n"
+    counts, words, params = (str(written(tmp_path / f"{i}.csv", text)) for i, text in enumerate(texts))
+    assert cli.main(["frequencies", counts, "--map", words, "--params", params, "--method", "projection"]) == 0
+    assert "(unlisted)" in capsys.readouterr().out
+    sums = written(tmp_path / "sums.csv", "n\n1801\n1631\n1458\n1471\n1365\n1364\n")
+    encoding = ["--mechanism", "optimal_unary_encoding", "--epsilon", "1", "--levels", "a,b,c,d,e,f"]
+    assert cli.main(["frequencies", str(sums), "--sums", "5000", *encoding]) == 0
+    out = capsys.readouterr().out
+    assert "a             0.3950     0.0294" in out and "epsilon = 1 and delta = 0" in out
+    for argv, problem in (
+        ([counts, "--map", words], "--map and --params are given together"),
+        ([str(sums), "--sums", "1700", *encoding], "sums.csv, line 2: column 'n' has a sum above the 1700 reports"),
+        ([str(sums), "--sums", "5000"], "--sums needs --mechanism"),
+        ([str(sums), "--sums", "5000", *encoding[:-1], "a,b"], "sums must be of shape (2,)"),
+    ):
+        assert problem in refused(capsys, "frequencies", *argv)
+
+
 def test_frequencies_are_printed_with_errors_and_words(tmp_path, capsys):
     path = written(tmp_path / "z.csv", "answer,n,region\nno,20,N\nyes,80,N\nyes,5,S\nno,5,S\n")
     asked = [path, "--column", "answer", "--levels", "no,yes", "--counts", "n"]

@@ -131,7 +131,7 @@ def test_a_map_and_sums_from_elsewhere_are_doubted_or_refused():
     mechanism = Rappor(bits, 2, p=0.5, q=0.75)
     with pytest.raises(ValueError, match="cannot be told apart: a and c, b and d"):
         ldp.frequencies(BitCounts(mechanism, [600] * 4, 1000, about={"levels": [*"abcd"]}))
-    with pytest.raises(ValueError, match="the 4 sums cannot identify the shares of 5 categories.*leave out categories"):
+    with pytest.raises(ValueError, match=r"the 4 sums cannot identify the shares of 5 cat.*leave out categories"):
         ldp.frequencies(BitCounts(Rappor(np.eye(4), 1, 0.5, 0.75, rest=True), [600] * 4, 1000))
     with pytest.warns(EstimationWarning, match="100 of 1,000 have bit 0 .and 3 other kinds., where at least 500.0"):
         ldp.frequencies(BitCounts(Rappor(np.eye(4), 1, 0.5, 0.75), [100] * 4, 1000))
@@ -140,7 +140,7 @@ def test_a_map_and_sums_from_elsewhere_are_doubted_or_refused():
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: BitCounts(ENCODING, SUMS, 1700), "1 sums are above the number of reports, the first (1801.0) in cohort 0"),
+        (lambda: BitCounts(ENCODING, SUMS, 1700), "1 sums are above the number of reports, the first (1801.0)"),
         (lambda: BitCounts(ENCODING, SUMS[:5], 5000), "sums must be of shape (6,), that of the mechanism's bits"),
         (lambda: BitCounts(ENCODING, [1.5] * 6, 5000), "sums must be whole numbers"),
         (lambda: BitCounts(ENCODING, [-1] * 6, 5000), "sums must be whole numbers"),
@@ -151,10 +151,10 @@ def test_a_map_and_sums_from_elsewhere_are_doubted_or_refused():
         (lambda: BitCounts(UnaryEncoding(6, [0.7, 0.6], 0.5), SUMS, 5000), "with one set of parameters for all"),
         (lambda: ldp.frequencies(BitCounts(ENCODING, SUMS, 5000), "mle"), "sums of bits take method='unbiased'"),
         (lambda: ldp.frequencies(BitCounts(ENCODING, SUMS, 5000), domain=[True]), "without a sampling design"),
-        (lambda: BitCounts(ENCODING, SUMS, 5000) + BitCounts(UnaryEncoding(6, 0.7, 0.5), SUMS, 5000), "cannot be added"),
+        (lambda: BitCounts(ENCODING, SUMS, 5000) + BitCounts(UnaryEncoding(6, 0.7, 0.5), SUMS, 5000), "be added"),
         (
             lambda: ldp.frequencies(ldp.Release(None, Rappor([[1, 0], [0, 1]], 1, 0.4, 0.6), 5)),
-            "no frequencies to estimate",
+            "without values cannot be sketched",
         ),
     ],
 )

@@ -49,21 +49,20 @@ def reports_of(bit_laws, times, p, q, f):
 
 
 def laws_of(rappor):
-    """The law of the released values (values, categories) by enumeration, and the values, and the laws of all series."""
+    """Released values and their laws (values, categories), by enumeration."""
     times, table = int(rappor.reports), np.asarray(rappor.bits)
-    laws, whole = {}, []
+    laws = {}
     for c, block in enumerate(table if table.ndim == 3 else [table]):
         share = 1 / (len(table) if table.ndim == 3 else 1)
         bits = [list(map(float, row)) for row in block]
         bits += [[1 - (1 - 1 / block.shape[1]) ** rappor.hashes] * block.shape[1]] * rappor.rest
         for x, law in enumerate(bits):
             series, mass = reports_of(law, times, rappor.p, rappor.q, rappor.f)
-            whole.append(mass)
             sums = series.reshape(len(series), times, -1).sum(axis=1)
             for row, probability in zip(sums, mass, strict=True):
                 key = (c, *row) if table.ndim == 3 else tuple(row)
                 laws.setdefault(key, np.zeros(len(bits)))[x] += share * probability
-    return np.array([*laws]), np.array([*laws.values()]), np.array(whole)
+    return np.array([*laws]), np.array([*laws.values()])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def laws_of(rappor):
 )
 def test_the_likelihood_sums_over_all_bits_and_reports(name):
     rappor = CASES[name]
-    rows, laws, _ = laws_of(rappor)
+    rows, laws = laws_of(rappor)
     codes = np.arange(rappor.categories)
     np.testing.assert_allclose(laws.sum(axis=0), 1.0, rtol=1e-12)
     np.testing.assert_allclose(np.exp(rappor.log_prob(rows[:, None], codes)), laws, rtol=1e-11)
@@ -96,7 +95,8 @@ def test_the_guarantee_is_that_of_two_values_that_differ_in_twice_as_many_bits_a
         return np.asarray(jnp.ravel(jax.tree.reduce(np.multiply.outer, [one[0 if bit else 1] for bit in bits])))
 
     filters = [bits for bits in itertools.product([0, 1], repeat=2 * h) if sum(bits) <= h]
-    worst = np.max([FiniteTradeoff(np.stack([law(a), law(b)])).delta(BUDGETS) for a in filters for b in filters], axis=0)
+    pairs = [np.stack([law(a), law(b)]) for a in filters for b in filters]
+    worst = np.max([FiniteTradeoff(pair).delta(BUDGETS) for pair in pairs], axis=0)
     np.testing.assert_allclose(rappor.guarantee.delta(BUDGETS), worst, atol=1e-12)
 
 
@@ -123,7 +123,7 @@ def test_budgets_of_a_series_grow_to_that_of_the_permanent_step_whether_curves_a
 @pytest.mark.parametrize("name", ["one report", pytest.param("rest", marks=pytest.mark.slow)])
 def test_draws_have_the_law_of_reports(name):
     rappor = CASES[name]
-    rows, laws, _ = laws_of(rappor)
+    rows, laws = laws_of(rappor)
     k = rappor.categories
     draws = np.asarray(rappor.randomize(jax.random.key(1), np.repeat(np.arange(k), 20_000)))
     place = {tuple(row): i for i, row in enumerate(rows)}

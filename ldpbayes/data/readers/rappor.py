@@ -11,13 +11,13 @@ from ldpbayes.data.readers.files import FileError
 from ldpbayes.mechanisms import Rappor
 from ldpbayes.numerics.arrays import equal_pairs
 
-PARAMETERS = {"k": "bits", "h": "hash functions", "m": "cohorts", "p": "", "q": "", "f": ""}  # names of columns
+PARAMETERS = "khmpqf"  # names of columns
 
 
 def read_rappor(
     counts: str | os.PathLike, map: str | os.PathLike, params: str | os.PathLike, *, rest: bool = True
 ) -> BitCounts:
-    """Read counts of bits in the layout of the files ``counts.csv``, ``map.csv`` and ``params.csv`` of [RAPPOR].
+    """Read counts of bits in the layout of ``counts.csv``, ``map.csv`` and ``params.csv`` of the program of [EPK].
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def read_rappor(
         Without names of columns: for each candidate a row with its word and the bits that it sets, numbered from 1 on
         through all cohorts; empty cells count for nothing.
     params : str or path-like
-        The names ``k,h,m,p,q,f``, and below them k bits, h hash functions, m cohorts, and the probabilities of `Rappor`.
+        The names ``k,h,m,p,q,f``, and below them k bits, h hash functions, m cohorts, and probabilities of `Rappor`.
     rest : bool
         Whether there are values that are no candidates. Default: True.
 
@@ -38,7 +38,7 @@ def read_rappor(
     """
     (_, names), *rows = _rows(params)
     if {*names} != {*PARAMETERS} or len(rows) != 1 or len(rows[0][1]) != len(names):
-        raise FileError(f"{params}: it must have the names {','.join(PARAMETERS)} in line 1, and their values in line 2")
+        raise FileError(f"{params}: it must have the names {','.join(PARAMETERS)} in line 1, their values in line 2")
     line, cells = rows[0]
     stated = {name: _number(params, line, place, cells[place], name in "khm") for place, name in enumerate(names)}
     width, hashes, cohorts = (int(stated[name]) for name in "khm")
@@ -51,8 +51,9 @@ def read_rappor(
             raise FileError(f"{counts}, line {line}: {len(cells)} cells, but a row has {allowed}")
     values = np.array([[_number(counts, line, j, cell) for j, cell in enumerate(cells)] for line, cells in table])
     if (beyond := np.argwhere(values > values[:, :1])).size:
-        (row, place), problem = beyond[0], "of a bit is above the number of reports in column 1"
-        raise FileError(f"{counts}, line {table[row][0]}, column {place + 1}: the sum {values[row, place]:.0f} {problem}")
+        row, place = beyond[0]
+        problem = f"the sum {values[row, place]:.0f} of a bit is above the number of reports in column 1"
+        raise FileError(f"{counts}, line {table[row][0]}, column {place + 1}: {problem}")
     candidates = _rows(map)
     bits = np.zeros((cohorts, len(candidates), width), np.uint8)
     for row, (line, (_, *cells)) in enumerate(candidates):
@@ -65,8 +66,9 @@ def read_rappor(
                 bits[bit // width, row, bit % width] = 1
         number = bits[:, row].sum(axis=1)
         if (wrong := (number == 0) | (number > hashes)).any():
-            cohort, allowed = int(np.argmax(wrong)), f"1 to {hashes}, as {params} states"
-            raise FileError(f"{map}, line {line}: {number[cohort]} bits in cohort {cohort + 1}, but a candidate has {allowed}")
+            cohort = int(np.argmax(wrong))
+            problem = f"{number[cohort]} bits in cohort {cohort + 1}, but a candidate has 1 to {hashes}"
+            raise FileError(f"{map}, line {line}: {problem}, as {params} states")
     if pairs := equal_pairs(np.moveaxis(bits, 1, 0)):
         lines = ", ".join(f"{candidates[i][0]} and {candidates[j][0]}" for i, j in pairs)
         raise FileError(f"{map}: the candidates in lines {lines} have the same bits, and cannot be told apart")
