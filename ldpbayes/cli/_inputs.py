@@ -24,7 +24,6 @@ from ldpbayes._core.tabular import Table as Features
 from ldpbayes._core.tabular import column, columns_of
 from ldpbayes.data.readers import format_of
 from ldpbayes.data.readers.files import CSV_ENDINGS, CsvFile, FileError
-from ldpbayes.data.readers.rappor import read_rappor
 from ldpbayes.data.release import grouped
 from ldpbayes.data.sketches import MOST_BUDGETS, budgets_of
 from ldpbayes.data.streams import holds_sketch
@@ -140,7 +139,7 @@ def load_bit_counts(args: argparse.Namespace) -> Named:
         if not (args.map and args.params):
             raise BadInput("--map and --params are given together, for counts of bits in RAPPOR's layout")
         with naming(path):
-            return Named(str(path), path.stem, read_rappor(path, args.map, args.params))
+            return Named(str(path), path.stem, ldp.data.read_rappor(path, args.map, args.params))
     table = CsvFile(path, **_typed(args, FORMAT_PREFIX))
     names = table.columns(args.column) if args.column else table.names
     if len(names) != 1 or not args.mechanism:

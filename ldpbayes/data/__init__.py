@@ -4,6 +4,7 @@ from ldpbayes._core.tabular import arrays_of_frames
 from ldpbayes.data._formula import DesignMatrix, Formula
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import BitCounts, CountSketch, ExpandedSketch
+from ldpbayes.data.readers.rappor import read_rappor
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
 from ldpbayes.data.sampling import SamplingDesign
 from ldpbayes.data.sketches import Groups, MixedSketch, PanelSketch, Sketch
@@ -25,5 +26,6 @@ __all__ = [
     "SamplingDesign",
     "Sketch",
     "arrays_of_frames",
+    "read_rappor",
     "sketch_from",
 ]

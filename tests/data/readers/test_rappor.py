@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize
 
 import ldpbayes as ldp
+from ldpbayes.data import read_rappor
 from ldpbayes.data.readers.files import FileError
-from ldpbayes.data.readers.rappor import read_rappor
 
 PARAMS = '"k","h","m","p","q","f"\n4,2,2,0.5,0.75,0\n'
 MAP = '"home",1,2,5,8\n"work",3,4,6,\n"gone",1,3,6,7\n'
