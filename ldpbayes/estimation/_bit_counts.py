@@ -33,7 +33,7 @@ def shares_of_bits(counts: BitCounts, names: Sequence[str]) -> tuple[np.ndarray,
     persons, t = reports / law.reports, (sums / reports[:, None] - law.zero) / (law.one - law.zero)
     flat = design.reshape(-1, design.shape[-1])
     _check_identified(flat, names)
-    theta, excess = np.linalg.lstsq(flat, t.ravel())[0], 0.0
+    theta, excess = np.linalg.solve(flat.T @ flat, t.ravel() @ flat), 0.0
     for last in (False, True):
         inverse = np.linalg.inv(_law_of_bits(design, theta, law) / persons[:, None, None] + excess * np.eye(t.shape[1]))
         weighted = (inverse @ design).reshape(flat.shape)

@@ -376,7 +376,11 @@ def _of_bits(data: Release | Sketch, method: str, surveyed: bool) -> FrequencyEs
     """The estimate from sums of bits, also of those of the reports of a release."""
     if _LINEAR.get(method) not in (_unbiased, _projected) or surveyed:
         raise ValueError("sums of bits take method='unbiased' or 'projection', without a sampling design or domain")
-    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) else data
+    sketch: Any = data
+    if isinstance(data, Release):
+        if data.values is None:
+            raise ValueError("a release without values has no frequencies to estimate; simulate first")
+        sketch = CountSketch(data.mechanism, data.values, np.ones(data.count), added=data.promises)
     counts = sketch if isinstance(sketch, BitCounts) else BitCounts.of(sketch)
     warn_of_repeats(counts.promises)
     law, labels = counts.mechanism.bit_law, _labels_of(data)

@@ -439,7 +439,7 @@ class UnaryEncoding(_UnaryEncoding):
             raise ArgumentError("q", "below p", f"p = {self.p!r}, q = {self.q!r}{hint}")
         xp: Any = np if is_concrete(self.p, self.q) else jnp
         p, q = (xp.asarray(a) for a in (self.p, self.q))
-        object.__setattr__(self, "epsilon", (xp.log(p / q) + xp.log1p(-q) - xp.log1p(-p))[()])
+        object.__setattr__(self, "epsilon", (xp.log1p((p - q) / q) + xp.log1p((p - q) / (1 - p)))[()])
         super().__post_init__()
 
 

@@ -13,7 +13,7 @@ from ldpbayes._core.checks import INSIDE_0_1, ArgumentError, at_least, refuse
 from ldpbayes._core.pytrees import check_fields, ruled, static
 from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.mechanisms._categories import LikelihoodTable
-from ldpbayes.mechanisms._repeated import MOST_OUTCOMES
+from ldpbayes.mechanisms._repeated import MOST_OUTCOMES, RAREST
 from ldpbayes.mechanisms.plausibility import implausible_counts
 from ldpbayes.mechanisms.protocol import BitLaw, checked_integers, registered
 from ldpbayes.numerics.arrays import CACHE_SIZE
@@ -201,12 +201,11 @@ def _of_filters(logs: np.ndarray, hashes: int) -> Guarantee:
     """Of two values that set `hashes` bits each, none in common. Rows of `logs` have the log probabilities of what is
     released of a bit that is set, and of one that is not.
     """
-    laws = np.exp(logs)
-    laws /= laws.sum(axis=1, keepdims=True)
-    if laws.shape[1] ** (2 * hashes) <= MOST_OUTCOMES:
-        sides = [functools.reduce(np.kron, [one] * hashes + [zero] * hashes) for one, zero in (laws, laws[::-1])]
-        return Guarantee(FiniteTradeoff(np.stack(sides)))
     ratios = logs[0] - logs[1]
     if not np.all(np.isfinite(ratios)):
         return Guarantee(FiniteTradeoff(np.eye(2)))
+    if logs.shape[1] ** (2 * hashes) <= MOST_OUTCOMES and hashes * logs.min(axis=1).sum() > np.log(RAREST):
+        one, zero = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
+        sides = [[one] * hashes + [zero] * hashes, [zero] * hashes + [one] * hashes]
+        return Guarantee(FiniteTradeoff(np.stack([functools.reduce(np.kron, side) for side in sides])))
     return Guarantee(approximate_tradeoff(hashes * float(ratios.max() - ratios.min())))

@@ -154,7 +154,7 @@ def test_a_map_and_sums_from_elsewhere_are_doubted_or_refused():
         (lambda: BitCounts(ENCODING, SUMS, 5000) + BitCounts(UnaryEncoding(6, 0.7, 0.5), SUMS, 5000), "be added"),
         (
             lambda: ldp.frequencies(ldp.Release(None, Rappor([[1, 0], [0, 1]], 1, 0.4, 0.6), 5)),
-            "without values cannot be sketched",
+            "no frequencies to estimate",
         ),
     ],
 )
