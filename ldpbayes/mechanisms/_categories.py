@@ -429,8 +429,7 @@ class UnaryEncoding(_UnaryEncoding):
     q: Array = ruled(INSIDE_0_1)  # type: ignore[misc]
     monotone = False
     support_probabilities = property(lambda self: (self.p, self.q))  # type: ignore[assignment]
-    _log_odds = property(lambda self: tuple(jnp.log(a) - jnp.log1p(-a) for a in map(self._as_float, (self.p, self.q))))
-    _as_float = staticmethod(lambda a: jnp.asarray(a, jnp.result_type(float)))
+    _log_odds = property(lambda self: tuple(jnp.log(a) - jnp.log1p(-jnp.asarray(a)) for a in (self.p, self.q)))
 
     def __post_init__(self) -> None:
         check_fields(self)

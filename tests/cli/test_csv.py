@@ -597,7 +597,7 @@ def test_a_formula_reads_its_answer_and_columns_from_one_file(elsewhere, tmp_pat
 
 
 def test_sums_of_bits_are_read_in_a_column_and_in_rappors_files(tmp_path, capsys):
-    texts = "1000,600,610,550,505\n", '"home",1,2\n"work",3,4\n', "k,h,m,p,q,f\n4,2,1,0.5,0.75,0\n"
+    texts = "1000,600,610,550,505\n", '"home",1,2\n"work",2,3\n', "k,h,m,p,q,f\n4,2,1,0.5,0.75,0\n"
     counts, words, params = (str(written(tmp_path / f"{i}.csv", text)) for i, text in enumerate(texts))
     assert cli.main(["frequencies", counts, "--map", words, "--params", params, "--method", "projection"]) == 0
     assert "(unlisted)" in capsys.readouterr().out

@@ -7,11 +7,9 @@ import pathlib
 import numpy as np
 
 from ldpbayes.data.category_sketches import BitCounts
-from ldpbayes.data.readers.files import FileError
+from ldpbayes.data.readers.files import CsvFile, FileError
 from ldpbayes.mechanisms import Rappor
 from ldpbayes.numerics.arrays import equal_pairs
-
-PARAMETERS = "khmpqf"  # names of columns
 
 
 def read_rappor(
@@ -36,37 +34,39 @@ def read_rappor(
     ValueError
         If a file does not fit, with its line and column; if candidates have the same bits, with their lines.
     """
-    (_, names), *rows = _rows(params)
-    if {*names} != {*PARAMETERS} or len(rows) != 1 or len(rows[0][1]) != len(names):
-        raise FileError(f"{params}: it must have the names {','.join(PARAMETERS)} in line 1, their values in line 2")
-    line, cells = rows[0]
-    stated = {name: _number(params, line, place, cells[place], name in "khm") for place, name in enumerate(names)}
+    table = CsvFile(pathlib.Path(params))
+    table.read(table.columns([*"khmpqf"]))
+    stated = {name: float(table.numbers(name)[0]) for name in "khmpqf"}
+    for name in "khm":
+        if stated[name] not in range(1, 1 << 31):
+            problem = f"column {name!r} holds {stated[name]:g}, which is not a whole number above 0"
+            raise FileError(f"{params}, line {table.lines[0]}: {problem}")
     width, hashes, cohorts = (int(stated[name]) for name in "khm")
-    table = _rows(counts)
-    if len(table) != cohorts:
-        raise FileError(f"{counts} has {len(table)} rows, but {params} states {cohorts} cohorts")
-    for line, cells in table:
-        if len(cells) != width + 1:
-            allowed = f"the number of reports and {width} sums of bits, as {params} states"
-            raise FileError(f"{counts}, line {line}: {len(cells)} cells, but a row has {allowed}")
-    values = np.array([[_number(counts, line, j, cell) for j, cell in enumerate(cells)] for line, cells in table])
-    if (beyond := np.argwhere(values > values[:, :1])).size:
-        row, place = beyond[0]
-        problem = f"the sum {values[row, place]:.0f} of a bit is above the number of reports in column 1"
-        raise FileError(f"{counts}, line {table[row][0]}, column {place + 1}: {problem}")
-    candidates = _rows(map)
+    table = CsvFile(pathlib.Path(counts), headless=True)
+    table.read(table.names)
+    values = np.stack([table.numbers(name) for name in table.names], axis=-1)
+    if values.shape != (cohorts, width + 1):
+        allowed = f"{cohorts} rows of a number of reports and {width} sums"
+        raise FileError(f"{counts} has {len(values)} rows of {values.shape[1]} numbers, but {params} states {allowed}")
+    for row, place in np.argwhere((values > values[:, :1]) | (values < 0) | (values != np.floor(values))):
+        problem = f"{values[row, place]:g} is not a whole number from 0 to the number of reports, {values[row, 0]:g}"
+        raise FileError(f"{counts}, line {table.lines[row]}, column {place + 1}: {problem}")
+    if not pathlib.Path(map).is_file():
+        raise FileError(f"no file {map}")
+    with open(map, newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, skipinitialspace=True)
+        candidates = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
     bits = np.zeros((cohorts, len(candidates), width), np.uint8)
     for row, (line, (_, *cells)) in enumerate(candidates):
-        for place, cell in enumerate(cells, start=1):
+        for place, cell in enumerate(cells, start=2):
+            bit = int(cell) - 1 if cell.isdecimal() else -1
+            if cell and not 0 <= bit < cohorts * width:
+                allowed = f"a bit from 1 to {cohorts * width} ({cohorts} cohorts of {width}, as {params} states)"
+                raise FileError(f"{map}, line {line}, column {place}: {cell!r} is not {allowed}")
             if cell:
-                bit = int(_number(map, line, place, cell)) - 1
-                if not 0 <= bit < cohorts * width:
-                    allowed = f"a bit from 1 to {cohorts * width} (of {cohorts} cohorts of {width}, as {params} states)"
-                    raise FileError(f"{map}, line {line}, column {place + 1}: {cell} is not {allowed}")
                 bits[bit // width, row, bit % width] = 1
         number = bits[:, row].sum(axis=1)
-        if (wrong := (number == 0) | (number > hashes)).any():
-            cohort = int(np.argmax(wrong))
+        for cohort in np.flatnonzero((number == 0) | (number > hashes)):
             problem = f"{number[cohort]} bits in cohort {cohort + 1}, but a candidate has 1 to {hashes}"
             raise FileError(f"{map}, line {line}: {problem}, as {params} states")
     if pairs := equal_pairs(np.moveaxis(bits, 1, 0)):
@@ -74,26 +74,3 @@ def read_rappor(
         raise FileError(f"{map}: the candidates in lines {lines} have the same bits, and cannot be told apart")
     mechanism = Rappor(bits, hashes, stated["p"], stated["q"], stated["f"], rest=rest)
     return BitCounts(mechanism, values[:, 1:], values[:, 0], about={"levels": [cells[0] for _, cells in candidates]})
-
-
-def _rows(path: str | os.PathLike) -> list[tuple[int, list[str]]]:
-    """Cells of the rows that are not empty, with their lines."""
-    if not pathlib.Path(path).is_file():
-        raise FileError(f"no file {path}")
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, skipinitialspace=True)
-        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
-    if not rows:
-        raise FileError(f"{path} is empty")
-    return rows
-
-
-def _number(path: str | os.PathLike, line: int, place: int, cell: str, whole: bool = True) -> float:
-    try:
-        number = float(cell)
-    except ValueError:
-        number = np.nan
-    if not (0 <= number < 2**53 and (not whole or number == int(number))):
-        kind = "a whole number from 0 on" if whole else "a number from 0 on"
-        raise FileError(f"{path}, line {line}, column {place + 1}: {cell!r} is not {kind}")
-    return number
