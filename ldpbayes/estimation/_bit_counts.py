@@ -34,6 +34,9 @@ def shares_of_bits(counts: BitCounts, names: Sequence[str]) -> tuple[np.ndarray,
     flat = design.reshape(-1, design.shape[-1])
     _check_identified(flat, names)
     theta, excess = np.linalg.solve(flat.T @ flat, t.ravel() @ flat), 0.0
+    if len(theta) == t.size and len(t) == 1:  # without noise, the law of bits has no inverse
+        inverse = np.linalg.inv(flat)
+        return theta, inverse @ _law_of_bits(design, theta, law)[0] @ inverse.T / persons[0]
     for last in (False, True):
         inverse = np.linalg.inv(_law_of_bits(design, theta, law) / persons[:, None, None] + excess * np.eye(t.shape[1]))
         weighted = (inverse @ design).reshape(flat.shape)

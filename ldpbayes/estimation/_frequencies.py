@@ -386,7 +386,9 @@ def _of_bits(data: Release | Sketch, method: str, surveyed: bool) -> FrequencyEs
     law, labels = counts.mechanism.bit_law, _labels_of(data)
     d = law.design.shape[-1]
     labels += (UNLISTED,) * (len(labels) == d - 1 and counts.mechanism.rest)
-    names = labels if len(labels) == d else tuple(map(str, range(d)))
+    if len(labels) not in (0, d):
+        raise ValueError(f"there are {len(labels)} words for {d} categories in about={{'levels': ...}}")
+    names = labels or tuple(map(str, range(d)))
     estimate, covariance = shares_of_bits(counts, names)
     if _LINEAR[method] is _projected:
         return FrequencyEstimate(method, counts.promises, nearest_probabilities(estimate, np), _labels=names)

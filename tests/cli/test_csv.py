@@ -608,6 +608,8 @@ def test_sums_of_bits_are_read_in_a_column_and_in_rappors_files(tmp_path, capsys
     assert "a             0.3950     0.0294" in out and "epsilon = 1 and delta = 0" in out
     for argv, problem in (
         ([counts, "--map", words], "--map and --params are given together"),
+        ([counts, "--map", words, "--params", params, "--q", "0.5"], "--q: not for sums of bits in files of RAPPOR"),
+        ([str(sums), "--sums", "5000", *encoding, "--by", "n"], "--by: not for sums of bits"),
         ([str(sums), "--sums", "1700", *encoding], "sums.csv, line 2: column 'n' has a sum above the 1700 reports"),
         ([str(sums), "--sums", "5000"], "--sums needs --mechanism"),
         ([str(sums), "--sums", "5000", *encoding[:-1], "a,b"], "sums must be of shape (2,)"),

@@ -68,6 +68,13 @@ def test_sums_of_a_unary_encoding_give_what_the_reports_give():
         )
 
 
+def test_sums_without_noise_are_counts():
+    exact = ldp.frequencies(BitCounts(ldp.OptimalUnaryEncoding(np.inf, 3), [50, 30, 20], 100))
+    np.testing.assert_allclose(exact.params, [0.5, 0.3, 0.2])
+    np.testing.assert_allclose(exact.standard_error, np.sqrt([0.0025, 0.0021, 0.0016]))
+    np.testing.assert_allclose(exact.covariance[0, 1], -0.0015)
+
+
 def test_the_covariance_of_sums_is_that_of_the_bits_of_a_person_by_enumeration():
     """One cohort and as many bits as categories, so that the estimate is linear whatever the covariance is."""
     bits = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1]])
@@ -149,6 +156,7 @@ def test_a_map_and_sums_from_elsewhere_are_doubted_or_refused():
         (lambda: BitCounts(ENCODING, [0] * 6, 0), "not all 0"),
         (lambda: BitCounts(ldp.SubsetSelection(1.0, 6), SUMS, 5000), "mechanism must be a unary encoding or Rappor"),
         (lambda: BitCounts(UnaryEncoding(6, [0.7, 0.6], 0.5), SUMS, 5000), "with one set of parameters for all"),
+        (lambda: ldp.frequencies(BitCounts(ENCODING, SUMS, 5000, about={"levels": ["a"]})), "1 words for 6 categories"),
         (lambda: ldp.frequencies(BitCounts(ENCODING, SUMS, 5000), "mle"), "sums of bits take method='unbiased'"),
         (lambda: ldp.frequencies(BitCounts(ENCODING, SUMS, 5000), domain=[True]), "without a sampling design"),
         (lambda: BitCounts(ENCODING, SUMS, 5000) + BitCounts(UnaryEncoding(6, 0.7, 0.5), SUMS, 5000), "be added"),

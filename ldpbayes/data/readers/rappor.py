@@ -69,8 +69,10 @@ def read_rappor(
         for cohort in np.flatnonzero((number == 0) | (number > hashes)):
             problem = f"{number[cohort]} bits in cohort {cohort + 1}, but a candidate has 1 to {hashes}"
             raise FileError(f"{map}, line {line}: {problem}, as {params} states")
-    if pairs := equal_pairs(np.moveaxis(bits, 1, 0)):
-        lines = ", ".join(f"{candidates[i][0]} and {candidates[j][0]}" for i, j in pairs)
-        raise FileError(f"{map}: the candidates in lines {lines} have the same bits, and cannot be told apart")
+    words = [cells[0] for _, cells in candidates]
+    for what, rows in (("bits, and cannot be told apart", np.moveaxis(bits, 1, 0)), ("word", np.array(words))):
+        if pairs := equal_pairs(rows):
+            lines = ", ".join(f"{candidates[i][0]} and {candidates[j][0]}" for i, j in pairs)
+            raise FileError(f"{map}: the candidates in lines {lines} have the same {what}")
     mechanism = Rappor(bits, hashes, stated["p"], stated["q"], stated["f"], rest=rest)
-    return BitCounts(mechanism, values[:, 1:], values[:, 0], about={"levels": [cells[0] for _, cells in candidates]})
+    return BitCounts(mechanism, values[:, 1:], values[:, 0], about={"levels": words})

@@ -47,6 +47,7 @@ def test_the_files_are_read_with_their_names_and_bits(files):
             {"params": PARAMS.replace("0.5", "half")},
             "params.csv, line 2: column 'p' holds 'half', which is not a number",
         ),
+        ({"params": PARAMS.replace("4,", "4.5,")}, "params.csv, line 2: column 'k' holds 4.5, which is not a whole"),
         ({"params": PARAMS.replace("0.5", "0.8")}, "p must be a number below q"),
         ({"params": PARAMS.replace(",2,2,", ",2,3,")}, "counts.csv has 2 rows of 5 numbers, but"),
         ({"params": PARAMS.replace(",2,2,", ",1,2,")}, "map.csv, line 1: 2 bits in cohort 1, but"),
@@ -63,6 +64,7 @@ def test_the_files_are_read_with_their_names_and_bits(files):
         ({"map": MAP.replace("8", "9")}, "map.csv, line 1, column 5: '9' is not a bit from 1 to 8 (2 cohorts of 4"),
         ({"map": MAP.replace(",6,\n", ",x,\n")}, "map.csv, line 2, column 4: 'x' is not a bit from 1 to 8"),
         ({"map": MAP.replace("3,4,6,", "3,4,,")}, "map.csv, line 2: 0 bits in cohort 2, but a candidate has 1 to 2"),
+        ({"map": MAP + "home,1,2,5,7\n"}, "map.csv: the candidates in lines 1 and 4 have the same word"),
         ({"map": MAP + "other,2,1,8,5\n"}, "map.csv: the candidates in lines 1 and 4 have the same bits"),
     ],
 )
