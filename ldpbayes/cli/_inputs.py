@@ -136,11 +136,9 @@ def load_bit_counts(args: argparse.Namespace) -> Named:
     """Sums of bits: in RAPPOR's files, or in a column with a row for each category."""
     (path,), in_files = args.release, bool(args.map or args.params)
     names = ["by", "times", "persons", "counts", "missing"] + in_files * ["mechanism", "column", "levels", "sums"]
-    beyond = [
-        option(name) for name in (*(name for name in names if getattr(args, name)), *(_typed(args) if in_files else ()))
-    ]
-    if beyond:
-        raise BadInput(f"{', '.join(beyond)}: not for sums of bits{' in files of RAPPOR' * in_files}")
+    given = [name for name in names if getattr(args, name)] + in_files * [*_typed(args)]
+    if given:
+        raise BadInput(f"{', '.join(map(option, given))}: not for sums of bits{' in files of RAPPOR' * in_files}")
     if in_files:
         if not (args.map and args.params):
             raise BadInput("--map and --params are given together, for counts of bits in RAPPOR's layout")
