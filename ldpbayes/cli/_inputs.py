@@ -75,10 +75,13 @@ def naming(source: object, options: Container[str] = ()) -> Iterator[None]:
 
 
 def parameter(text: str) -> Any:
-    """A parameter: JSON with fractions, as ``true``, ``[[1,0],[0,1]]`` or ``1/6,1/6``; or names, as ``age,income``."""
-    with contextlib.suppress(ZeroDivisionError):
-        if re.fullmatch(r"[-\d./,\[\]\s]+", text):
-            text = re.sub(r"([\d.]+)/([\d.]+)", lambda ratio: repr(float(ratio[1]) / float(ratio[2])), text)
+    """A parameter: JSON with fractions and percentages, as ``true``, ``[[1,0],[0,1]]``, ``1/6,1/6`` or ``75%``; or names,
+    as ``age,income``.
+    """
+    with contextlib.suppress(ZeroDivisionError, ValueError):
+        if re.fullmatch(r"[-\d./%,\[\]\s]+", text):
+            ratios = re.sub(r"([\d.]+)%", r"\1/100", text)
+            text = re.sub(r"([\d.]+)/([\d.]+)", lambda ratio: repr(float(ratio[1]) / float(ratio[2])), ratios)
     for written in (text, f"[{text}]"):
         with contextlib.suppress(json.JSONDecodeError, RecursionError):
             return json.loads(written)
@@ -332,7 +335,7 @@ def load_tables(args: argparse.Namespace) -> tuple[dict[str, ldp.NoisyTable], di
     of_format = _typed(args, FORMAT_PREFIX)
     options = {name: getattr(args, name) for name in FRAME_OPTIONS if getattr(args, name) is not None}
     tables, columns = dict[str, ldp.NoisyTable](), dict[str, np.ndarray]()
-    with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format"}):
+    with naming(args.table, {*FRAME_OPTIONS, *SPREADS, "format", "date", *of_format}):
         name, chosen = format_of(args.table, args.format)
         check_options(f"the format {name}", of_format, parameters_of(chosen.options.values()))
         for value, *sizes in zip(values, *spreads.values(), strict=True):

@@ -217,7 +217,8 @@ def _add_table_options(table: argparse.ArgumentParser) -> None:
     _add(table, "--keys", "NAME,...", "columns that identify the cell of a row, outermost first", _names, [])
     read = formats()
     names = f"{', '.join(read)} (default: by the ending of TABLE); options of a format are typed as --query"
-    _add(table, "--format", "NAME", f"format of TABLE: {names}", choices=read)
+    text = f"format of TABLE, or layout of a publisher: {names}"
+    table.add_argument("--format", "--layout", metavar="NAME", help=text, choices=read)
     _add_format_options(table, *read)
     _add(table, "--noise", "NAME", "laplace, gaussian, discrete_laplace, geometric or discrete_gaussian")
     for name in SPREADS:

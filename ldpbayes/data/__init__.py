@@ -4,6 +4,7 @@ from ldpbayes._core.tabular import arrays_of_frames
 from ldpbayes.data._formula import DesignMatrix, Formula
 from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.category_sketches import BitCounts, CountSketch, ExpandedSketch
+from ldpbayes.data.readers.layouts import Layout, open, register_layout
 from ldpbayes.data.readers.rappor import read_rappor
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
 from ldpbayes.data.sampling import SamplingDesign
@@ -17,6 +18,7 @@ __all__ = [
     "ExpandedSketch",
     "Formula",
     "Groups",
+    "Layout",
     "MixedSketch",
     "NoisyTable",
     "PanelSketch",
@@ -26,6 +28,8 @@ __all__ = [
     "SamplingDesign",
     "Sketch",
     "arrays_of_frames",
+    "open",
     "read_rappor",
+    "register_layout",
     "sketch_from",
 ]

@@ -150,6 +150,8 @@ def fit(
     (4, 1000)
     """
     options = {name: kwargs.pop(name) for name in SAMPLER_FIELDS & {*kwargs}}
+    if not isinstance(sampler, Sampler | None):
+        raise TypeError(f"sampler must be a Sampler, such as Sampler(num_chains=2), got {sampler!r}")
     sampler = dataclasses.replace(sampler or Sampler(), **options)
     if expand not in (None, True, False) and not isinstance(expand, Expansion):
         raise ValueError(f"expand must be True, False, None or an Expansion, got {expand!r}")

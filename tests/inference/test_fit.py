@@ -346,6 +346,11 @@ def test_bad_numbers_of_draws_raise_before_anything_runs(options, message):
         ldp.fit(warner(), None, **options)
 
 
+def test_a_sampler_by_name_is_refused():
+    with pytest.raises(TypeError, match="sampler must be a Sampler, such as .*, got 'nuts'"):
+        ldp.fit(warner(), None, sampler="nuts")
+
+
 def test_a_factory_in_place_of_its_model_is_noticed():
     with pytest.raises(ValueError, match="the model has no site to sample; call a model factory first"):
         ldp.fit(clipped_gaussian, ldp.Release([0.1, 0.2], LAPLACE))

@@ -69,9 +69,18 @@ OTHER_WAYS = {"thousands": Notation(thousands=","), "decimal": Notation(decimal=
 
 
 class CsvFile:
-    """A CSV file; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ..."""
+    """A CSV file; its first line names the columns, or holds numbers if `headless`: ``x[0]``, ``x[1]``, ...; or `names`
+    has them, and cells have tabs between them and no quotation marks around them.
+    """
 
-    def __init__(self, path: pathlib.Path, headless: bool = False, private: bool = False, **notation: Any) -> None:
+    def __init__(
+        self,
+        path: pathlib.Path,
+        headless: bool = False,
+        private: bool = False,
+        names: Sequence[str] = (),
+        **notation: Any,
+    ) -> None:
         self.path = path
         self.private = private  # if so, messages hold no data and no places; the first line could be a record
         self.notation, self.counts = Notation(**notation), Counter[str]()  # cells that have needed an option, by name
@@ -91,7 +100,11 @@ class CsvFile:
             lines = enumerate(io.StringIO(self.text, newline=""), start=1)
             kept = [(number, line) for number, line in lines if not line.startswith(comment)]
             self._places, self.text = [number for number, _ in kept], "".join(line for _, line in kept)
-        self.delimiter = self._dividing()
+        self._heads, self._quoting = int(not names), csv.QUOTE_NONE if names else csv.QUOTE_MINIMAL
+        self.delimiter = "\t" if names else self._dividing()
+        if names:
+            self.names = [*names]
+            return
         self.names = [name.strip() for _, row in itertools.islice(self._rows(), 1) for name in row]
         numbers = all(not math.isnan(_number(name)) or name.lower() in MISSING_WORDS for name in self.names)
         if not any(self.names) or (numbers and not headless):
@@ -116,7 +129,8 @@ class CsvFile:
         """Each row with the number of the line on which it ends."""
         # Strict: else a quote that nothing closes would take all lines below it into its cell.
         text = io.StringIO(self.text, newline="")
-        reader = csv.reader(text, delimiter=self.delimiter, skipinitialspace=True, strict=True)
+        form: Any = {"delimiter": self.delimiter, "quoting": self._quoting}
+        reader = csv.reader(text, skipinitialspace=True, strict=True, **form)
         try:
             for row in reader:
                 yield self._line(reader), row
@@ -163,7 +177,8 @@ class CsvFile:
                 raise FileError(f"{self.path}, line {empty}: the line is empty, but more lines follow")
             if len(row) != width:
                 cells, heads = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(row), "cell"), (width, "name")))
-                text = f"the line has {cells}, but the first line has {heads} of columns"
+                named = f"the first line has {heads} of columns" if self._heads else f"{heads} of columns are given"
+                text = f"the line has {cells}, but {named}"
                 raise FileError(f"{self.path}, line {line}: {text}{self._hint}")
             self.lines.append(line)
             for append, j in places:
@@ -232,17 +247,19 @@ def read_csv(
     percent: bool = False,
     thousands: str = "",
     decimal: str = ".",
+    names: Sequence[str] = (),
 ) -> Contents:
     """Columns of words and of numbers, NaN in empty cells; without `numbers` all columns, as their cells are. Lines
     that begin with `comment` are left out; cells that are one of `withheld` are missing; with `percent`, ``12%`` is
     0.12; `thousands` and `decimal` are the characters in ``1,204.5``. ``about["cells"]`` says what cells needed.
+    `names` are those of the columns, if no line has them, cells have tabs between them, and quotes are part of cells.
     """
     notation = Notation(encoding, comment, withheld, percent, thousands, decimal)
-    file = CsvFile(pathlib.Path(path), **notation._asdict())
-    names = file.columns([*keys, *numbers] if numbers else file.names)
-    file.read(names)
-    words = {name for name in names if name in keys or (not numbers and not file.holds_numbers(name))}
-    columns = {name: file.words(name) if name in words else file.numbers(name, gaps=True) for name in names}
+    file = CsvFile(pathlib.Path(path), names=names, **notation._asdict())
+    chosen = file.columns([*keys, *numbers] if numbers else file.names)
+    file.read(chosen)
+    words = {name for name in chosen if name in keys or (not numbers and not file.holds_numbers(name))}
+    columns = {name: file.words(name) if name in words else file.numbers(name, gaps=True) for name in chosen}
     return Contents(columns, {"about": {"cells": dict(file.counts)}} if file.counts else {})
 
 
