@@ -29,7 +29,8 @@ def files(tmp_path):
 
 
 def test_the_files_are_read_with_their_names_and_bits(files):
-    counts = read_rappor(*files())
+    paths = files()
+    counts = ldp.data.open("rappor", paths[0], map=paths[1], params=paths[2])
     mechanism = counts.mechanism
     expected = [[[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0]], [[1, 0, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0]]]
     np.testing.assert_array_equal(mechanism.bits, expected)
@@ -51,7 +52,7 @@ def test_the_files_are_read_with_their_names_and_bits(files):
         ({"params": PARAMS.replace("0.5", "0.8")}, "p must be a number below q"),
         ({"params": PARAMS.replace(",2,2,", ",2,3,")}, "counts.csv has 2 rows of 5 numbers, but"),
         ({"params": PARAMS.replace(",2,2,", ",1,2,")}, "map.csv, line 1: 2 bits in cohort 1, but"),
-        ({"counts": COUNTS.replace(",505", "")}, "counts.csv, line 2: the line has 5 cells, but the first line has 4"),
+        ({"counts": COUNTS.replace(",505", "")}, "counts.csv, line 2: the line has 5 cells, but 4"),
         (
             {"counts": COUNTS.replace("610", "1610")},
             "counts.csv, line 1, column 3: 1610 is not a whole number from 0 to",
