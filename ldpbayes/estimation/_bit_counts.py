@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import special
 
 from ldpbayes._core.checks import warn
 from ldpbayes.data import BitCounts
 from ldpbayes.estimation.estimates import EstimationWarning
-from ldpbayes.mechanisms.plausibility import implausible_counts
+from ldpbayes.mechanisms.plausibility import FALSE_REPORT_LEVEL, implausible_counts
 from ldpbayes.mechanisms.protocol import BitLaw
 from ldpbayes.numerics.arrays import equal_pairs
 from ldpbayes.numerics.minimise import nearest_probabilities
@@ -48,6 +49,11 @@ def shares_of_bits(counts: BitCounts, names: Sequence[str]) -> tuple[np.ndarray,
             square = np.einsum("cb,cbk,ck", residuals, inverse, residuals)
             slope = np.trace(inverse, axis1=1, axis2=2).sum() - np.sum(covariance * (weighted.T @ weighted))
             excess = max(0.0, (square - free) / slope)
+            if np.all(design % 1 == 0) and special.chdtrc(free, square) < FALSE_REPORT_LEVEL:
+                problem = (
+                    f"the bits vary more than the categories explain (chi-squared {square:.0f} for {free} degrees)"
+                )
+                warn(f"{problem}; if there are values that are not listed, give rest=True", EstimationWarning)
     return theta, covariance
 
 

@@ -133,6 +133,17 @@ def test_intervals_of_candidates_cover_as_often_as_they_say(name, mechanism, per
     assert least <= np.mean(covered) <= most
 
 
+def test_values_that_are_not_listed_are_noticed():
+    rng = np.random.default_rng(4)
+    theta, options = np.array([0.3, 0.2]), {"hashes": 2, "p": 0.25, "q": 0.75}
+    bits, unlisted = filters(rng, 2, 2, 16, 2), filters(rng, 2, 4, 16, 2)
+    counts = drawn_counts(rng, Rappor(bits, **options, rest=True), 50_000, theta, unlisted)
+    rest = ldp.frequencies(counts)
+    assert np.all(np.abs(rest.params - [0.3, 0.2, 0.5]) < 4 * rest.standard_error)
+    with pytest.warns(EstimationWarning, match="if there are values that are not listed, give rest=True"):
+        ldp.frequencies(BitCounts(Rappor(bits, **options), counts.sums, counts.reports))
+
+
 def test_a_map_and_sums_from_elsewhere_are_doubted_or_refused():
     bits = np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1]])
     mechanism = Rappor(bits, 2, p=0.5, q=0.75)
