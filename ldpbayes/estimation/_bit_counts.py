@@ -50,9 +50,7 @@ def shares_of_bits(counts: BitCounts, names: Sequence[str]) -> tuple[np.ndarray,
             slope = np.trace(inverse, axis1=1, axis2=2).sum() - np.sum(covariance * (weighted.T @ weighted))
             excess = max(0.0, (square - free) / slope)
             if np.all(design % 1 == 0) and special.chdtrc(free, square) < FALSE_REPORT_LEVEL:
-                problem = (
-                    f"the bits vary more than the categories explain (chi-squared {square:.0f} for {free} degrees)"
-                )
+                problem = f"the bits vary more than the categories explain (chi-squared {square:.0f} of {free} bits)"
                 warn(f"{problem}; if there are values that are not listed, give rest=True", EstimationWarning)
     return theta, covariance
 
