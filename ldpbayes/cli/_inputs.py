@@ -135,6 +135,31 @@ def load_releases(args: argparse.Namespace, sketches: bool = False) -> list[Name
     return releases
 
 
+def load_bit_counts(args: argparse.Namespace) -> Named:
+    """Sums of bits: in RAPPOR's files, or in a column with a row for each category."""
+    (path,), in_files = args.release, bool(args.map or args.params)
+    names = ["by", "times", "persons", "counts", "missing"] + in_files * ["mechanism", "column", "levels", "sums"]
+    given = [name for name in names if getattr(args, name)] + in_files * [*_typed(args)]
+    if given:
+        raise BadInput(f"{', '.join(map(option, given))}: not for sums of bits{' in files of RAPPOR' * in_files}")
+    if in_files:
+        if not (args.map and args.params):
+            raise BadInput("--map and --params are given together, for counts of bits in RAPPOR's layout")
+        with naming(path):
+            return Named(str(path), path.stem, ldp.data.read_rappor(path, args.map, args.params))
+    table = CsvFile(path, **_typed(args, FORMAT_PREFIX))
+    names = table.columns(args.column) if args.column else table.names
+    if len(names) != 1 or not args.mechanism:
+        raise BadInput(f"--sums needs --mechanism, and a --column of sums; {path} has the columns {', '.join(names)}")
+    table.read(names)
+    sums, mechanism = table.numbers(names[0]), stated_mechanism(args, names)
+    for line in np.array(table.lines)[sums > args.sums]:
+        raise FileError(f"{path}, line {line}: column {names[0]!r} has a sum above the {args.sums} reports of --sums")
+    with naming(path):
+        about = {"levels": [*args.levels]} if args.levels else None
+        return Named(str(path), path.stem, ldp.data.BitCounts(mechanism, sums, args.sums, about=about))
+
+
 def _load_file(path: pathlib.Path) -> Release | Sketch:
     if path.suffix not in RELEASE_ENDINGS:
         raise BadInput(f"a RELEASE is an .npz or .parquet file, or a .csv file with --mechanism; got {path}")

@@ -264,10 +264,13 @@ def _estimator(args: argparse.Namespace, mechanism: Any) -> "ldp.bootstrap.Priva
     r"""
     ldpbayes frequencies answers.csv --column answer --levels no,yes --mechanism forced_response --forced 1/6,1/6
     ldpbayes frequencies totals.csv --column answer --counts n --mechanism randomized_response --epsilon 1 --by region
+    ldpbayes frequencies sums.csv --sums 5000 --mechanism optimal_unary_encoding --epsilon 1 --levels a,b,c,d,e,f
+    ldpbayes frequencies counts.csv --map map.csv --params params.csv
     """,
 )
 def _frequencies(args: argparse.Namespace) -> None:
-    parts = inputs.load_releases(args, sketches=True)
+    of_bits = args.sums or args.map or args.params
+    parts = [inputs.load_bit_counts(args)] if of_bits else inputs.load_releases(args, sketches=True)
     for name, _, release in parts:
         with naming(name):
             estimate = ldp.frequencies(release, args.method)

@@ -332,6 +332,10 @@ def _add_frequencies_options(frequencies: argparse.ArgumentParser) -> None:
     group = _add_csv_options(frequencies)
     _add(group, "--by", "COLUMN", "groups: one table for each value in this column")
     _add_row_options(group)
+    sums = "number of reports: the column has the sum of each bit of unary encodings over all reports"
+    _add(group, "--sums", "N", sums, _integer(1))
+    _add(group, "--map", "FILE", "RAPPOR's map of candidates; RELEASE has its counts of bits", pathlib.Path)
+    _add(group, "--params", "FILE", "RAPPOR's parameters", pathlib.Path)
     _add(frequencies, "--method", "NAME", "unbiased (default), projection, base_cut or mle", default="unbiased")
     _add(frequencies, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
 

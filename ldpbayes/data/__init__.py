@@ -3,14 +3,16 @@
 from ldpbayes._core.tabular import arrays_of_frames
 from ldpbayes.data._formula import DesignMatrix, Formula
 from ldpbayes.data._tables import NoisyTable
-from ldpbayes.data.category_sketches import CountSketch, ExpandedSketch
+from ldpbayes.data.category_sketches import BitCounts, CountSketch, ExpandedSketch
 from ldpbayes.data.readers.layouts import Layout, open, register_layout
+from ldpbayes.data.readers.rappor import read_rappor
 from ldpbayes.data.release import Release, ReleaseWarning, RepeatedAnswersWarning
 from ldpbayes.data.sampling import SamplingDesign
 from ldpbayes.data.sketches import Groups, MixedSketch, PanelSketch, Sketch
 from ldpbayes.data.streams import sketch_from
 
 __all__ = [
+    "BitCounts",
     "CountSketch",
     "DesignMatrix",
     "ExpandedSketch",
@@ -27,6 +29,7 @@ __all__ = [
     "Sketch",
     "arrays_of_frames",
     "open",
+    "read_rappor",
     "register_layout",
     "sketch_from",
 ]

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ldpbayes._core.checks import ArgumentError
-from ldpbayes._core.pytrees import host, pytree_dataclass
+from ldpbayes._core.checks import ArgumentError, checked, refuse
+from ldpbayes._core.pytrees import equal, host, pytree_dataclass
 from ldpbayes._core.types import is_concrete
 from ldpbayes.data.sketches import MixedSketch, Sketch
-from ldpbayes.mechanisms import PureProtocol
+from ldpbayes.mechanisms import Categories, PureProtocol
 from ldpbayes.mechanisms.protocol import joined_mechanism
 from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.numerics.polynomial import Frame, Polynomial
@@ -82,6 +82,88 @@ class CountSketch(Sketch):
         if self.groups is not None:
             columns.append(self.groups[rows].astype(np.uint64)[:, None])
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+
+
+@pytree_dataclass(eq=False, repr=False)
+class BitCounts(Sketch):
+    """Sums of the bits of all reports, which is all that most collectors of bits keep, for `frequencies`.
+
+    `BitCounts.of` makes them from reports; their sum is that of all reports. The posterior of `fit` needs the reports
+    themselves, since sums have no likelihood of independent records.
+
+    Parameters
+    ----------
+    mechanism : OptimalUnaryEncoding, SymmetricUnaryEncoding, UnaryEncoding or Rappor
+        The mechanism of the reports, with one set of parameters.
+    sums : array_like (m,) or (cohorts, m)
+        For each bit, the number of reports in which it is 1, in each cohort, if there are several.
+    reports : array_like
+        Number of reports, in each cohort.
+    about : dict, optional
+        Public facts, such as the words for the categories under ``"levels"``.
+
+    Raises
+    ------
+    ValueError
+        If sums do not fit the mechanism, or are above the number of reports.
+
+    Examples
+    --------
+    >>> encoding = ldp.OptimalUnaryEncoding(epsilon=1.0, categories=6)
+    >>> counts = ldp.data.BitCounts(encoding, [1801, 1631, 1458, 1471, 1365, 1364], 5000)
+    >>> ldp.frequencies(counts).params.round(5).tolist()
+    [0.39496, 0.24781, 0.09806, 0.10932, 0.01757, 0.0167]
+    """
+
+    sums: Any
+    reports: Any
+    about: dict[str, Any] | None = host(default=None, kw_only=True)
+
+    _counts = property(lambda self: {"reports": self.reports.sum(), "sums": self.sums.size})
+    size = property(lambda self: self.reports.sum() / self.mechanism.bit_law.reports, doc="Number of persons.")
+
+    def __post_init__(self) -> None:
+        mechanism = self.mechanism
+        if not isinstance(mechanism, Categories) or mechanism.batch_shape or mechanism.bit_law is None:
+            wanted = "a unary encoding or Rappor, with one set of parameters for all reports"
+            raise ArgumentError("mechanism", wanted, repr(mechanism))
+        cohorts, bits, _ = self.mechanism.bit_law.design.shape
+        whole = "whole numbers from 0 to 2**53", lambda a: (a >= 0) & (a <= 2.0**53) & (a == np.floor(a))
+        sums, reports = (np.asarray(checked(name, getattr(self, name), *whole)) for name in ("sums", "reports"))
+        if sums.shape != (cohorts, bits) and (cohorts > 1 or sums.shape != (bits,)):
+            shape = f"({cohorts}, {bits})" if cohorts > 1 else f"({bits},)"
+            raise ArgumentError("sums", f"of shape {shape}, that of the mechanism's bits", f"shape {sums.shape}")
+        if reports.shape not in ((cohorts,), *[()] * (cohorts == 1)) or not reports.any():
+            raise ArgumentError("reports", f"{cohorts} numbers of reports, not all 0", repr(self.reports))
+        sums, reports = sums.reshape(cohorts, bits), reports.reshape(cohorts)
+        refuse(sums > reports[:, None], "{} sums are above the number of reports", sums, "in cohort {}, bit {}")
+        object.__setattr__(self, "sums", sums)
+        object.__setattr__(self, "reports", reports)
+
+    @classmethod
+    def of(cls, sketch: CountSketch) -> "BitCounts":
+        """Sums of the bits in a sketch without groups, as made by ``release.sketch(expand=False)``."""
+        if sketch.law_shape:
+            raise ValueError(f"sums of bits are of all reports, but the sketch holds {sketch.num_groups} groups")
+        mechanism, rows, weights = sketch.mechanism, sketch.nodes, sketch.weights
+        if mechanism.batch_shape or mechanism.bit_law is None:  # the error is that of BitCounts
+            return cls(mechanism, rows, weights)
+        cohorts, bits, _ = mechanism.bit_law.design.shape
+        cohort = rows[:, 0].astype(int) if rows.shape[1] > bits else np.zeros(len(rows), int)
+        sums = [weights[cohort == c] @ rows[cohort == c, -bits:] for c in range(cohorts)]
+        reports = np.bincount(cohort, weights, cohorts) * mechanism.bit_law.reports
+        return cls(mechanism, np.stack(sums), reports, added=sketch.promises)
+
+    @property
+    def nodes(self) -> Any:
+        raise AttributeError("sums of bits have no likelihood of single records: use ldpbayes.frequencies, or reports")
+
+    weights = nodes
+
+    def _plus(self, other: Any) -> "BitCounts":
+        if not (equal(self.mechanism, other.mechanism) and self.about == other.about):
+            raise ValueError(f"sums of bits of different mechanisms or facts cannot be added: {self} and {other}")
+        return dataclasses.replace(self, sums=self.sums + other.sums, reports=self.reports + other.reports)
 
 
 def _distinct(words: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

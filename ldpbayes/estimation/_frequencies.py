@@ -19,18 +19,20 @@ from scipy import special
 from ldpbayes._core.checks import ABOVE_0, at_least, checked, refuse, warn
 from ldpbayes._core.pytrees import pytree_dataclass, static, unchecked
 from ldpbayes._core.types import Array
-from ldpbayes.data import CountSketch, ExpandedSketch, Sketch
+from ldpbayes.data import BitCounts, CountSketch, ExpandedSketch, Sketch
 from ldpbayes.data.release import Release, warn_of_repeats
 from ldpbayes.data.sampling import SamplingDesign, design_in, refuse_population
+from ldpbayes.estimation._bit_counts import shares_of_bits
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.likelihood.closed_forms.categories import supported_mass
-from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, Repeated, TransitionMatrix
+from ldpbayes.mechanisms import MatrixProtocol, PureProtocol, Rappor, Repeated, TransitionMatrix
 from ldpbayes.mechanisms.protocol import Promise, statements
 from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
 MOST_TERMS = 1 << 25  # terms of released values, by category, that are held for standard errors of persons' reports
+UNLISTED = "(unlisted)"  # name of the category for all values that are not listed
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -50,7 +52,7 @@ def frequencies(
 
     Parameters
     ----------
-    data : Release, CountSketch or ExpandedSketch
+    data : Release, CountSketch, ExpandedSketch or BitCounts
         Released categories, under a `ldpbayes.mechanisms.PureProtocol`, or under a `MatrixProtocol` whose rows are
         linearly independent, for one record or for all together, or rows of answers under a `Repeated`. An
         `ExpandedSketch` must have kept its released values. A sequence of releases of codes about the same people, in
@@ -90,6 +92,11 @@ def frequencies(
     smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
     designs, a value is a pair (design, z), and errors are for the given numbers of records of each design.
 
+    Sums of bits (`BitCounts`, and releases of `Rappor`) have the unbiased estimate of their reports. With several
+    cohorts, or more bits than categories, it is that of weighted least squares, whose weights come from a first
+    estimate; if the bits vary more than expected, as values that are not listed let them, by moments ([DL]), errors
+    take that in. Its intervals are normal.
+
     With a sampling design or a domain, the unbiased estimate is a ratio of weighted totals of the terms, in which each
     term has the weight of its record, also if budgets differ. ``mle`` maximises the weighted log-likelihood. Their
     standard errors are linearised ([Binder]), and their intervals normal. ``base_cut`` is not available.
@@ -115,6 +122,8 @@ def frequencies(
         table = frequencies(release, method, max_iterations=max_iterations, **options)
         promises = tuple(promise for part in data for promise in part.promises)
         return dataclasses.replace(table, _promises=promises, _labels=labels)
+    if isinstance(data, BitCounts) or (isinstance(data, Release | Sketch) and isinstance(data.mechanism, Rappor)):
+        return _of_bits(data, method, sampling is not None or domain is not None)
     one: Any = data
     simple = sampling is None and domain is None and not _of_persons(one, method)
     sketch, design = (_exact_counts(one), None) if simple else _surveyed(one, sampling, domain)
@@ -254,9 +263,9 @@ def _surveyed(
 class Linear:
     """The linear estimate; given a frequency θ, its variance is θ holders + (1 − θ) others + θ (1 − θ) sampling."""
 
-    sketch: CountSketch
+    sketch: Any  # CountSketch, None if only sums of bits are known
     estimate: np.ndarray
-    slope: np.ndarray  # change of the estimate by a record of each value
+    slope: Any  # change of the estimate by a record of each value
     holders: float  # by the perturbation of records that have the category
     others: float  # by that of records that have not
     sampling: float
@@ -342,7 +351,7 @@ class FrequencyEstimate(Estimate):
         For ``unbiased``, its diagonal differs a little from the squared standard errors if budgets differ, or if an
         estimate lies outside [0, 1].
         """
-        if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
+        if self._matrix is not None or self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
         with jax.enable_x64(True):
             return np.asarray(_products(*self._linear.terms()))
@@ -364,7 +373,7 @@ class FrequencyEstimate(Estimate):
 
     def _variances(self, weights: np.ndarray) -> np.ndarray:
         self._check_errors()
-        if self._linear is None:
+        if self._linear is None or self._matrix is not None:
             return super()._variances(weights)
         with jax.enable_x64(True):
             return np.asarray(_squares(*self._linear.terms(), weights))
@@ -390,6 +399,35 @@ def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDe
     linear = Linear.of(sketch)
     error = np.sqrt(linear.variance(np.clip(linear.estimate, 0, 1)))
     return FrequencyEstimate(method, sketch.promises, linear.estimate, error, _linear=linear)
+
+
+def _of_bits(data: Release | Sketch, method: str, surveyed: bool) -> FrequencyEstimate:
+    """The estimate from sums of bits, also of those of the reports of a release."""
+    if _LINEAR.get(method) not in (_unbiased, _projected) or surveyed:
+        raise ValueError("sums of bits take method='unbiased' or 'projection', without a sampling design or domain")
+    sketch: Any = data
+    if isinstance(data, Release):
+        if data.values is None:
+            raise ValueError("a release without values has no frequencies to estimate; simulate first")
+        sketch = CountSketch(data.mechanism, data.values, np.ones(data.count), added=data.promises)
+    counts = sketch if isinstance(sketch, BitCounts) else BitCounts.of(sketch)
+    warn_of_repeats(counts.promises)
+    law, labels = counts.mechanism.bit_law, _labels_of(data)
+    d = law.design.shape[-1]
+    labels += (UNLISTED,) * (len(labels) == d - 1 and counts.mechanism.rest)
+    if len(labels) not in (0, d):
+        raise ValueError(f"there are {len(labels)} words for {d} categories in about={{'levels': ...}}")
+    names = labels or tuple(map(str, range(d)))
+    estimate, covariance = shares_of_bits(counts, names)
+    if _LINEAR[method] is _projected:
+        return FrequencyEstimate(method, counts.promises, nearest_probabilities(estimate, np), _labels=names)
+    error, linear = np.sqrt(np.diagonal(covariance)), None
+    if isinstance(counts.mechanism, PureProtocol):
+        of_one, of_zero = (part / (law.one - law.zero) ** 2 for part in (law.variance_one, law.variance_zero))
+        linear = Linear(None, estimate, None, of_one / counts.size, of_zero / counts.size, 1 / counts.size)
+        error = np.sqrt(linear.variance(np.clip(estimate, 0, 1)))
+    options: Any = {"_linear": linear, "_matrix": covariance, "_labels": names}
+    return FrequencyEstimate(method, counts.promises, estimate, error, **options)
 
 
 def _base_cut(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:

@@ -11,6 +11,7 @@ from ldpbayes.mechanisms._bounded import BoundedGaussianMechanism, BoundedLaplac
 from ldpbayes.mechanisms._categories import (
     Categories,
     HadamardResponse,
+    LikelihoodTable,
     LocalHashing,
     MatrixProtocol,
     OptimalUnaryEncoding,
@@ -19,8 +20,10 @@ from ldpbayes.mechanisms._categories import (
     SubsetSelection,
     SymmetricUnaryEncoding,
     TransitionMatrix,
+    UnaryEncoding,
 )
 from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, SquareWaveMechanism, UnbiasedRandomizer
+from ldpbayes.mechanisms._rappor import Rappor
 from ldpbayes.mechanisms._regression import (
     LinearRecordsMechanism,
     LinearStatisticsMechanism,
@@ -83,6 +86,7 @@ __all__ = [
     "IndependentLaplaceMechanism",
     "Kuk",
     "LaplaceMechanism",
+    "LikelihoodTable",
     "LinearRecordsMechanism",
     "LinearStatisticsMechanism",
     "LocalHashing",
@@ -99,6 +103,7 @@ __all__ = [
     "RROnBins",
     "RandomizedResponse",
     "Published",
+    "Rappor",
     "Repeated",
     "Rounded",
     "SquareWaveMechanism",
@@ -109,6 +114,7 @@ __all__ = [
     "SymmetricUnaryEncoding",
     "TransitionMatrix",
     "Triangular",
+    "UnaryEncoding",
     "UnbiasedRandomizer",
     "UnrelatedQuestion",
     "MirroredQuestion",

@@ -14,11 +14,20 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import special
 
-from ldpbayes._core.checks import ABOVE_0, LARGEST_CODE, at_least, checked, refuse, whole_numbers_up_to
+from ldpbayes._core.checks import (
+    ABOVE_0,
+    INSIDE_0_1,
+    LARGEST_CODE,
+    ArgumentError,
+    at_least,
+    checked,
+    refuse,
+    whole_numbers_up_to,
+)
 from ldpbayes._core.pytrees import Owed, check_fields, ruled, static
 from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
-from ldpbayes.mechanisms.protocol import DiscreteMechanism, registered
+from ldpbayes.mechanisms.protocol import BitLaw, DiscreteMechanism, registered
 from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
@@ -30,6 +39,8 @@ class Categories(DiscreteMechanism):
 
     categories: int
     noise, bounded, of_categories = None, True, True
+    #: The law of sums of bits, a `BitLaw`; None if no bits are released, or dependent ones.
+    bit_law: BitLaw | None = None
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -46,6 +57,20 @@ class Categories(DiscreteMechanism):
         if is_concrete(x) and np.asarray(x).dtype != bool:
             checked("x", x, f"an integer from 0 to {last}", lambda a: (a >= 0) & (a <= last) & (a == np.floor(a)))
         return jnp.asarray(x).astype(int)
+
+
+class LikelihoodTable(Categories):
+    """Base of mechanisms whose `log_probs` has log p(z | x) of all categories x at once."""
+
+    @abc.abstractmethod
+    def log_probs(self, z: ArrayLike) -> jax.Array:
+        """Return log p(z | x) for each category x, in the batch shape of `z`, then (categories,)."""
+
+    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
+        table, x = self.log_probs(z), jnp.asarray(x).astype(int)
+        shape = jnp.broadcast_shapes(table.shape[:-1], x.shape)
+        table, x = jnp.broadcast_to(table, (*shape, self.categories)), jnp.broadcast_to(x, shape)
+        return jnp.take_along_axis(table, x[..., None], axis=-1)[..., 0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,6 +336,11 @@ class _UnaryEncoding(BitVectorProtocol):
     _log_odds = property(lambda self: self._logits(self._budget, jnp))
     separation = property(lambda self: self.support_probabilities[0] * (1 - self.support_probabilities[1]))
 
+    @property
+    def bit_law(self) -> BitLaw:  # type: ignore[override]
+        p, q = self.support_probabilities
+        return BitLaw(p, q, p * (1 - p), q * (1 - q), 1, np.eye(self.categories)[None])
+
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
         x = self._codes(x)
         of_true, of_other = (jax.nn.sigmoid(a)[..., None] for a in self._log_odds)
@@ -370,6 +400,46 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
     """
 
     _logits = staticmethod(lambda budget, xp: (budget / 2, -budget / 2))
+
+
+@registered("unary_encoding", "Unary encoding: release one bit for each category, by any two probabilities p and q.")
+class UnaryEncoding(_UnaryEncoding):
+    """Unary encoding: release one bit for each category, by any two probabilities p and q ([WBLJ] sec. 4.2).
+
+    The bit of the true category is 1 with probability p, each other bit with probability q < p. The budget is epsilon =
+    log(p (1 − q)/((1 − p) q)). One report of RAPPOR with one bit for each category is such a release, with p = q* and q
+    = p* of `Rappor`.
+
+    Parameters
+    ----------
+    categories : int
+        Number of categories, at least 2. Records are the codes 0, ..., categories − 1; others raise a ValueError.
+    p, q : array_like
+        Probability that the bit is 1 of the true category, and of any other; 0 < q < p < 1. One number, or one for
+        each record.
+
+    Examples
+    --------
+    >>> round(float(ldp.mechanisms.UnaryEncoding(categories=5, p=0.75, q=0.5).epsilon), 4)  # log 3
+    1.0986
+    """
+
+    epsilon: Array = dataclasses.field(init=False, repr=False)
+    p: Array = ruled(INSIDE_0_1)  # type: ignore[misc]  # epsilon is no argument
+    q: Array = ruled(INSIDE_0_1)  # type: ignore[misc]
+    monotone = False
+    support_probabilities = property(lambda self: (self.p, self.q))  # type: ignore[assignment]
+    _log_odds = property(lambda self: tuple(jnp.log(a) - jnp.log1p(-jnp.asarray(a)) for a in (self.p, self.q)))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if is_concrete(self.p, self.q) and np.any(np.asarray(self.q) >= self.p):
+            hint = "; RAPPOR's p is the q of unary encodings, and its q their p"
+            raise ArgumentError("q", "below p", f"p = {self.p!r}, q = {self.q!r}{hint}")
+        xp: Any = np if is_concrete(self.p, self.q) else jnp
+        p, q = (xp.asarray(a) for a in (self.p, self.q))
+        object.__setattr__(self, "epsilon", (xp.log1p((p - q) / q) + xp.log1p((p - q) / (1 - p)))[()])
+        super().__post_init__()
 
 
 @registered("subset_selection", "Subset selection: release a random set of categories.")

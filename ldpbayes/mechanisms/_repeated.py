@@ -14,17 +14,17 @@ from scipy import special
 from ldpbayes._core.checks import at_least
 from ldpbayes._core.pytrees import static
 from ldpbayes._core.types import Key
-from ldpbayes.mechanisms._categories import Categories
+from ldpbayes.mechanisms._categories import LikelihoodTable
 from ldpbayes.mechanisms.protocol import Mechanism, checked_integers, registered
 from ldpbayes.numerics.special import log_or_nothing, log_sum
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
 
-MOST_OUTCOMES = 5000  # counts of answers for which the guarantee is computed exactly
+MOST_OUTCOMES = 5000  # counts of answers, or outcomes of bits, for which the guarantee is computed exactly
 RAREST = 1e-300  # probability of a row of answers that double precision holds
 
 
 @registered("repeated", "Several answers of each person by one design, perhaps about a memorised randomized answer.")
-class Repeated(Categories):
+class Repeated(LikelihoodTable):
     """Several answers of each person by one design, as in a panel: a released value is a row of `times` answers.
 
     The answers are independent, given the truth. With `permanent`, a person draws one permanent answer by this design
@@ -96,19 +96,12 @@ class Repeated(Categories):
         return self.mechanism.randomize(second, jnp.repeat(kept[..., None].astype(int), self.times, axis=-1))
 
     def log_probs(self, z: ArrayLike) -> jax.Array:
-        """Return log p(z | x) for each category x, in the batch shape of `z`, then (categories,)."""
         z = jnp.asarray(z).astype(int)
         logs = log_or_nothing(jnp.asarray(self.mechanism.matrix, jnp.result_type(float)))
         each = jnp.where((z >= 0)[..., None], jnp.moveaxis(logs, 0, -1)[jnp.maximum(z, 0)], 0.0).sum(axis=-2)
         if self.permanent is None:
             return each
         return log_sum(log_or_nothing(jnp.asarray(self.permanent.matrix, each.dtype)) + each[..., None, :])
-
-    def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        table, x = self.log_probs(z), jnp.asarray(x).astype(int)
-        shape = jnp.broadcast_shapes(table.shape[:-1], x.shape)
-        table, x = jnp.broadcast_to(table, (*shape, self.categories)), jnp.broadcast_to(x, shape)
-        return jnp.take_along_axis(table, x[..., None], axis=-1)[..., 0]
 
     def possible_values(self, most: int) -> np.ndarray | None:
         m = self._answers

@@ -265,6 +265,17 @@ class DiscreteMechanism(Mechanism):
         return np.arange(int(low), int(high) + 1) if high - low < most else None
 
 
+class BitLaw(NamedTuple):
+    """The mean of a bit over all reports of one person: its mean and variance, if the true category sets it or not."""
+
+    one: Array  # mean if the category sets it
+    zero: Array
+    variance_one: Array
+    variance_zero: Array
+    reports: Array  # number of reports of one person
+    design: np.ndarray  # (cohorts, bits, categories): 1 where the category sets the bit, or a probability; else 0
+
+
 class PiecewiseConstant(Mechanism):
     """Base of mechanisms under which p(z | x) is a step function of x."""
 

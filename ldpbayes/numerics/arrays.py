@@ -162,3 +162,9 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     bits = np.ascontiguousarray(rows + 0.0).view(np.int64)  # -0.0 is 0.0
     _, first, kinds = np.unique(bits, axis=0, return_index=True, return_inverse=True)
     return first, kinds.ravel()
+
+
+def equal_pairs(rows: np.ndarray) -> list[tuple[int, int]]:
+    """Pairs of positions of equal rows (n, ...), each row with the first one that it equals."""
+    _, first, of = np.unique(rows.reshape(len(rows), -1), axis=0, return_index=True, return_inverse=True)
+    return [(int(first[kind]), i) for i, kind in enumerate(of.ravel()) if first[kind] != i]

@@ -43,6 +43,8 @@ MECHANISMS = [
     (ldp.RPWithPrior(1.0, (-5, 5), 2.0), 6.5),
     (ldp.RROnBins(1.0, [-5, -1, 2, 5], [-3.0, 0.5, 3.0]), 0.5),
     (ldp.RandomizedResponse(np.inf, 4), 3),
+    (ldp.mechanisms.Rappor([[1, 0, 1], [0, 1, 1]], 2, 0.4, 0.7, 0.2), [1, 0, 1]),
+    (ldp.mechanisms.UnaryEncoding(3, 0.7, 0.4), [1, 0, 1]),
     (ldp.mechanisms.SquareWaveMechanism(1.0, -5, 5), 6.5),
     (ldp.mechanisms.StaircaseMechanism(1.0, -5, 5), 9.5),
     (ldp.SubsetSelection(1.0, 3, 1), [0, 1, 0]),
@@ -594,6 +596,27 @@ def test_a_formula_reads_its_answer_and_columns_from_one_file(elsewhere, tmp_pat
     assert "1 of 4 values, left out; 1 of 3 answers without a covariate, left out" in out
     design, release = given
     assert release.values.tolist() == [1, 0] and float(design.centre[0]) == pytest.approx(30.25)
+
+
+def test_sums_of_bits_are_read_in_a_column_and_in_rappors_files(tmp_path, capsys):
+    texts = "1000,600,610,550,505\n", '"home",1,2\n"work",2,3\n', "k,h,m,p,q,f\n4,2,1,0.5,0.75,0\n"
+    counts, words, params = (str(written(tmp_path / f"{i}.csv", text)) for i, text in enumerate(texts))
+    assert cli.main(["frequencies", counts, "--map", words, "--params", params, "--method", "projection"]) == 0
+    assert "(unlisted)" in capsys.readouterr().out
+    sums = written(tmp_path / "sums.csv", "n\n1801\n1631\n1458\n1471\n1365\n1364\n")
+    encoding = ["--mechanism", "optimal_unary_encoding", "--epsilon", "1", "--levels", "a,b,c,d,e,f"]
+    assert cli.main(["frequencies", str(sums), "--sums", "5000", *encoding]) == 0
+    out = capsys.readouterr().out
+    assert "a             0.3950     0.0294" in out and "epsilon = 1 and delta = 0" in out
+    for argv, problem in (
+        ([counts, "--map", words], "--map and --params are given together"),
+        ([counts, "--map", words, "--params", params, "--q", "0.5"], "--q: not for sums of bits in files of RAPPOR"),
+        ([str(sums), "--sums", "5000", *encoding, "--by", "n"], "--by: not for sums of bits"),
+        ([str(sums), "--sums", "1700", *encoding], "sums.csv, line 2: column 'n' has a sum above the 1700 reports"),
+        ([str(sums), "--sums", "5000"], "--sums needs --mechanism"),
+        ([str(sums), "--sums", "5000", *encoding[:-1], "a,b"], "sums must be of shape (2,)"),
+    ):
+        assert problem in refused(capsys, "frequencies", *argv)
 
 
 def test_frequencies_are_printed_with_errors_and_words(tmp_path, capsys):

@@ -39,6 +39,8 @@ MECHANISMS = [
     ldp.RandomizedResponse(1.0),
     ldp.OptimalUnaryEncoding(1.0, 2),
     ldp.SymmetricUnaryEncoding(1.0, 2),
+    ldp.mechanisms.UnaryEncoding(2, 0.7, 0.4),
+    ldp.mechanisms.Rappor([[1, 0], [0, 1]], 1, 0.4, 0.7, 0.2),
     ldp.SubsetSelection(1.0, 2, 1),
     ldp.LocalHashing(1.0, 2, 2),
     ldp.HadamardResponse(1.0, 2),

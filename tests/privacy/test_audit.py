@@ -516,6 +516,30 @@ def repeated(rng):
     return Case(mechanism, [(codes(mechanism.categories), 2, mechanism.guarantee)], outputs=outputs)
 
 
+def rappor(rng):
+    """Sets of bits by one or two cohorts, or one bit for each category, and perhaps a series of reports."""
+    p, q = np.sort(rng.uniform(0.05, 0.95, 2))
+    times, f = int(rng.integers(1, 3)), float(rng.choice([0.0, rng.uniform(0.05, 0.9)]))
+    hashes, width = (1, 3) if times > 1 else (2, 4)
+    table = np.zeros((int(rng.integers(1, 3)), 3, width), int)
+    for _ in range(hashes):
+        places = rng.integers(width, size=table.shape[:2])
+        table[np.arange(len(table))[:, None], np.arange(3), places] = 1
+    mechanism = mechanisms.Rappor(table, hashes, p, q, f, times, rest=False)
+    sums = itertools.product(range(len(table)), *[range(times + 1)] * width)
+    kept = dataclasses.replace(mechanism, p=f / 2, q=1 - f / 2, f=0.0, reports=1) if f else mechanism
+    claims = [(codes(3), 2, mechanism.guarantee)] + [(codes(3), 2, mechanism.permanent_guarantee)] * (f > 0)
+    case = Case(mechanism, claims, outputs=np.array([*sums]))
+    if f and times == 1:
+        check(dataclasses.replace(case, mechanism=kept, claims=claims[1:]), rng)  # the kept bits themselves
+    return case
+
+
+def unary_encoding(epsilon, k, rng):
+    q, p = np.sort(rng.uniform(0.02, 0.98, 2))
+    return mechanisms.UnaryEncoding(k, p, q)
+
+
 def scrambling(rng):
     """The logarithms tell as much as the numbers."""
     low = float(np.exp(rng.normal()))
@@ -678,6 +702,7 @@ DRAWN = {
     "multiplicative_scrambling": scrambling,
     "noncompliance": design(lambda u: mechanisms.Noncompliance(mechanisms.Crosswise(u()), [u(), u()], [0.3, 0.7])),
     "optimal_unary_encoding": protocol(drawn(ldp.OptimalUnaryEncoding), bits),
+    "rappor": rappor,
     "randomized_response": protocol(drawn(ldp.RandomizedResponse), lambda m: np.arange(m.categories)),
     "repeated": repeated,
     "rp_with_prior": rp_with_prior,
@@ -692,6 +717,7 @@ DRAWN = {
     "symmetric_unary_encoding": protocol(drawn(ldp.SymmetricUnaryEncoding), bits),
     "transition_matrix": transition_matrix,
     "triangular": design(lambda u: mechanisms.Triangular(u())),
+    "unary_encoding": protocol(unary_encoding, bits),
     "unbiased_randomizer": unbiased_randomizer,
     "unrelated_question": design(lambda u: mechanisms.UnrelatedQuestion(u(), u())),
     "zero_inflated_laplace": zero_inflated_laplace,

@@ -18,7 +18,9 @@ from ldpbayes.data._tables import NoisyTable
 from ldpbayes.data.readers import _FORMATS, Contents, Format, formats
 from ldpbayes.data.readers._chrome import read_confidences
 from ldpbayes.data.readers.files import FileError
+from ldpbayes.data.readers.rappor import read_rappor
 from ldpbayes.data.release import Release
+from ldpbayes.data.sketches import Sketch
 
 NOISE_SIZES = ("scale", "standard_deviation", "variance")
 
@@ -62,7 +64,7 @@ class Layout:
         return dataclasses.replace(self, since={}, **self.since[max(starts)]) if starts else self
 
 
-def open(layout: str, path: str | os.PathLike, **options: Any) -> NoisyTable | Release:
+def open(layout: str, path: str | os.PathLike, **options: Any) -> NoisyTable | Release | Sketch:
     """Open a published data set by the name of its layout, with its noise, reporting rules and the publisher's promise.
 
     Parameters
@@ -77,8 +79,8 @@ def open(layout: str, path: str | os.PathLike, **options: Any) -> NoisyTable | R
 
     Returns
     -------
-    NoisyTable or Release
-        A release if the file has answers of single people.
+    NoisyTable, Release or BitCounts
+        A release if the file has answers of single people, and counts of bits if it has these.
     """
     if callable(entry := LAYOUTS.get(layout)):
         return entry(path, **options)
@@ -91,7 +93,7 @@ def open(layout: str, path: str | os.PathLike, **options: Any) -> NoisyTable | R
     return NoisyTable.from_file(path, format=layout, **options)
 
 
-def register_layout(name: str, layout: Layout | Callable[..., Release]) -> None:
+def register_layout(name: str, layout: Layout | Callable[..., Release | Sketch]) -> None:
     """Add a `layout`, or a function of (path, options) that returns a `Release`, to those that `open` has by `name`."""
     LAYOUTS[name] = layout
     if isinstance(layout, Layout):
@@ -185,8 +187,9 @@ EARNINGS: dict[str, Any] = {"value": "y1_p50_earnings", "keys": ["institution", 
 EARNINGS["keys"] += ["grad_cohort"]
 EARNINGS["privacy"] = "U.S. Census Bureau: percentiles of a histogram with noise (working paper CES-WP-19-13)."
 
-LAYOUTS: dict[str, Layout | Callable[..., Release]] = {
+LAYOUTS: dict[str, Layout | Callable[..., Release | Sketch]] = {
     "chrome-confidence": read_confidences,
+    "rappor": read_rappor,
     "us-broadband": Layout(BROADBAND, SHARES, factors={ERROR: 1 / math.log(20)}),  # P(|Laplace(b)| > b log 20) = 0.05
     "us-census-2020": Layout(CENSUS, {"privacy": CENSUS_PROMISE}, "census"),
     "us-pseo-earnings": Layout(PSEO, EARNINGS),

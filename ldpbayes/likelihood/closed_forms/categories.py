@@ -13,7 +13,7 @@ from ldpbayes.laws.compound import Grouped
 from ldpbayes.laws.families import CATEGORICAL, family_of, log_prob_on_support
 from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.latent import latent_nodes
-from ldpbayes.mechanisms import Categories, MatrixProtocol, PureProtocol, RandomizedResponse, Repeated
+from ldpbayes.mechanisms import Categories, LikelihoodTable, MatrixProtocol, PureProtocol, RandomizedResponse
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
 from ldpbayes.numerics.arrays import CACHE_SIZE, bit_product, by_rows, pays
 from ldpbayes.numerics.special import log_or_nothing, log_sum
@@ -89,9 +89,9 @@ def matrix_protocol(base: dist.Distribution, mechanism: MatrixProtocol, z: Array
     return log_or_nothing(jnp.sum((theta if groups is None else theta[jnp.asarray(groups)]) * column, axis=-1))
 
 
-@register_closed_form(dist.Distribution, Repeated)
-def repeated(base: dist.Distribution, mechanism: Repeated, z: Array) -> jax.Array:
-    """p(z | θ) = Σ_x θ_x Π_t P(z_t | x), or with a permanent step, Σ_x θ_x Σ_b P(b | x) Π_t P(z_t | b)."""
+@register_closed_form(dist.Distribution, LikelihoodTable)
+def likelihood_table(base: dist.Distribution, mechanism: LikelihoodTable, z: Array) -> jax.Array:
+    """p(z | θ) = Σ_x θ_x p(z | x), where p(z | x) has a sum over permanent answers."""
     theta, groups = _shares(base, mechanism)
     theta = theta if groups is None else theta[jnp.asarray(groups)]
     return log_sum(log_or_nothing(theta) + mechanism.log_probs(z).astype(theta.dtype))

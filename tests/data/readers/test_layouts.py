@@ -60,7 +60,7 @@ def test_all_layouts_have_a_source_at_an_address_and_a_test():
     }  # of a page of the documentation
     tables = {name for name, layout in ours.items() if isinstance(layout, layouts.Layout)}
     assert tables == {"us-broadband", "us-census-2020", "us-pseo-earnings", "wikimedia-pageviews"}
-    assert {*ours} - tables == {"chrome-confidence"} and "chrome-summary-report" in readers.formats()
+    assert {*ours} - tables == {"chrome-confidence", "rappor"} and "chrome-summary-report" in readers.formats()
     assert all(layouts.LAYOUTS[name].source.startswith("https://") for name in tables)
 
 
