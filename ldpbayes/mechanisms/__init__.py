@@ -19,6 +19,7 @@ from ldpbayes.mechanisms._categories import (
     SymmetricUnaryEncoding,
     TransitionMatrix,
 )
+from ldpbayes.mechanisms._count_sketches import CountMeanSketch, CountSketchProtocol, HadamardCountMeanSketch
 from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, SquareWaveMechanism, UnbiasedRandomizer
 from ldpbayes.mechanisms._regression import (
     LinearRecordsMechanism,
@@ -65,6 +66,8 @@ from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
 __all__ = [
     "AdditiveMechanism",
     "Categories",
+    "CountMeanSketch",
+    "CountSketchProtocol",
     "Crosswise",
     "DiscreteGaussianMechanism",
     "DiscreteLaplaceMechanism",
@@ -72,6 +75,7 @@ __all__ = [
     "Floored",
     "ForcedResponse",
     "GaussianMechanism",
+    "HadamardCountMeanSketch",
     "HadamardResponse",
     "Histogram",
     "Incomplete",
