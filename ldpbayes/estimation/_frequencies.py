@@ -30,6 +30,8 @@ from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
+NODES_AT_ONCE = 1 << 20  # released values that are copied at a time
+PROBED_VALUES = 4096  # released values among which kinds are counted first
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -120,8 +122,7 @@ def frequencies(
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
     max_iterations = at_least(1, "max_iterations", max_iterations)
     with jax.enable_x64(True):
-        nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
-        sketch = dataclasses.replace(sketch, nodes=nodes, weights=weights)
+        sketch = dataclasses.replace(sketch, weights=np.asarray(sketch.weights, float))
         if method in _LINEAR:
             result = _LINEAR[method](sketch, method, alpha, design)
         else:
@@ -168,10 +169,12 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
     if isinstance(data, Sketch) and data.law_shape and not grouped:
         one = "make one sketch for each group, without by=, or give their sampling design"
         raise ValueError(f"the sketch holds {data.law_shape[0]} groups; {one}")
-    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) and not grouped else data
+    counted = isinstance(data, Release) and not grouped and not _all_different(data)
+    sketch: Any = data.sketch(expand=False) if counted else data
     if isinstance(sketch, Release):
-        by_record = CountSketch.of(sketch.values, sketch.mechanism, np.arange(sketch.count))
-        sketch = dataclasses.replace(by_record, added=sketch.promises)
+        groups, number = (np.arange(sketch.count), sketch.count) if grouped else (None, None)
+        weights, promises = np.ones(sketch.count), sketch.promises
+        sketch = CountSketch(sketch.mechanism, sketch.values, weights, groups, num_groups=number, added=promises)
     sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
     if isinstance(sketch.mechanism, MatrixProtocol):
         sketch = sketch if grouped else _of_one_matrix(sketch)
@@ -181,6 +184,12 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
             why = f"the {rows} rows of the matrix have rank {rank}, so that other frequencies have the same outputs"
             raise ValueError(f"the release cannot identify the frequencies: {why}")
     return sketch
+
+
+def _all_different(release: Release) -> bool:
+    """Whether hardly any two of many released values are alike, by the first of them: then counting takes long."""
+    some = release.mechanism.equivalence(release.values[:PROBED_VALUES])
+    return len(some) == PROBED_VALUES and some.shape[1] > 1 and len(np.unique(some, axis=0)) == PROBED_VALUES
 
 
 @pytree_dataclass
@@ -228,8 +237,8 @@ class Linear:
     sketch: CountSketch
     estimate: np.ndarray
     slope: np.ndarray  # change of the estimate by a record of each value
-    holders: float  # by the perturbation of records that have the category
-    others: float  # by that of records that have not
+    holders: Array  # by the perturbation of records that have the category
+    others: Array  # by that of records that have not
     sampling: float
 
     @classmethod
@@ -240,9 +249,16 @@ class Linear:
         precision = gain**2 / (even * (1 - even))
         counts = np.asarray(sketch.weights)
         slope = precision / gain / np.sum(counts * precision)
-        estimate = np.asarray(_supporters(sketch, counts * slope)) - np.sum(counts * slope * q)
-        variances = (np.sum(counts * slope**2 * part) for part in (p * (1 - p), q * (1 - q), gain**2))
-        return cls(sketch, estimate, slope, *variances)
+        estimate = _supporters(sketch, counts * slope) - np.sum(counts * slope * q)
+        variances = [np.sum(counts * slope**2 * part) for part in (p * (1 - p), q * (1 - q), gain**2)]
+        linear = cls(sketch, estimate, slope, *variances)
+        if not sketch.mechanism.collision_variance:
+            return linear
+        # Categories that hash functions do not tell apart add to each other's estimates, in proportion to their shares.
+        of_one, squares = sketch.mechanism.collision_variance, estimate**2 - linear.variance(np.clip(estimate, 0, 1))
+        total = np.sum(squares) / (1 + of_one * (len(squares) - 1))  # collisions are in the estimates, too
+        collisions = of_one * np.maximum(total - np.maximum(squares, 0), 0)
+        return dataclasses.replace(linear, holders=linear.holders + collisions, others=linear.others + collisions)
 
     def variance(self, theta: Array) -> Array:
         return theta * self.holders + (1 - theta) * self.others + theta * (1 - theta) * self.sampling
@@ -425,11 +441,20 @@ _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected,
 _ESTIMATORS = (*_LINEAR, "mle")
 
 
+def _supporters(sketch: CountSketch, weights: np.ndarray) -> np.ndarray:
+    """Σ_i weights_i 1[k ∈ S(z_i)], for every category k; a copy of all nodes at once could take too much memory."""
+    n, total = len(sketch.nodes), np.zeros(sketch.mechanism.categories)
+    for start in range(0, n, NODES_AT_ONCE):
+        rows = slice(start, start + NODES_AT_ONCE)
+        part = _support(sketch.mechanism.of_records((n,), rows), sketch.nodes[rows], weights[rows])
+        total += np.asarray(part)
+    return total
+
+
 @jax.jit
-def _supporters(sketch: CountSketch, weights: jax.Array) -> jax.Array:
-    """Σ_i weights_i 1[k ∈ S(z_i)], for every category k."""
-    theta = jnp.zeros(sketch.mechanism.categories)
-    return jax.vjp(lambda at: supported_mass(sketch.mechanism, sketch.nodes, at), theta)[1](weights)[0]
+def _support(mechanism: PureProtocol, z: jax.Array, weights: jax.Array) -> jax.Array:
+    theta = jnp.zeros(mechanism.categories)
+    return jax.vjp(lambda at: supported_mass(mechanism, z, at), theta)[1](weights)[0]
 
 
 @jax.jit
@@ -467,7 +492,7 @@ def _maximum_likelihood(
     sketch: CountSketch, tolerance: float, max_iterations: int, design: SamplingDesign | None
 ) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
-    whole = sketch
+    whole = sketch = jax.tree.map(jnp.asarray, sketch)
     refuse_population(design, "method 'mle'")
     if design is not None:  # a value outside the domain may be impossible under the frequencies in the domain
         whole = _of_one_matrix(sketch) if isinstance(sketch.mechanism, MatrixProtocol) else sketch

@@ -110,9 +110,10 @@ class CountSketchProtocol(PureProtocol):
         return z
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
-        last = np.array([self.hashes - 1, *self._last])
+        last, kind = np.array([self.hashes - 1, *self._last]), values.dtype.kind
         whole_numbers_up_to("values", values, int(last.max()))
-        bad = (values < 0) | (values > last) | (values != np.floor(values) if values.dtype.kind == "f" else False)
+        bad = values > (last.astype(values.dtype) if values.dtype == np.uint32 else last)
+        bad |= (values < 0) | (values != np.floor(values)) if kind != "u" else False
         problem = f"{type(self).__name__} releases {self._what}; {{}} numbers are not"
         refuse(bad, problem, values, "in row {}, place {}")
         return values.astype(np.uint32, copy=False)

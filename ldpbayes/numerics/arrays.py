@@ -1,4 +1,4 @@
-"""Work on large arrays: in chunks, Hadamard transforms, packed symmetric matrices, products of bits, lower precision."""
+"""Work on large arrays: in chunks, by Hadamard transforms, packed, by products of bits, and in lower precision."""
 
 import math
 from collections.abc import Callable, Sequence
