@@ -237,8 +237,8 @@ class Linear:
     sketch: CountSketch
     estimate: np.ndarray
     slope: np.ndarray  # change of the estimate by a record of each value
-    holders: Array  # by the perturbation of records that have the category
-    others: Array  # by that of records that have not
+    holders: float  # by the perturbation of records that have the category
+    others: float  # by that of records that have not
     sampling: float
 
     @classmethod
@@ -251,14 +251,28 @@ class Linear:
         slope = precision / gain / np.sum(counts * precision)
         estimate = _supporters(sketch, counts * slope) - np.sum(counts * slope * q)
         variances = [np.sum(counts * slope**2 * part) for part in (p * (1 - p), q * (1 - q), gain**2)]
-        linear = cls(sketch, estimate, slope, *variances)
-        if not sketch.mechanism.collision_variance:
-            return linear
-        # Categories that hash functions do not tell apart add to each other's estimates, in proportion to their shares.
-        of_one, squares = sketch.mechanism.collision_variance, estimate**2 - linear.variance(np.clip(estimate, 0, 1))
-        total = np.sum(squares) / (1 + of_one * (len(squares) - 1))  # collisions are in the estimates, too
-        collisions = of_one * np.maximum(total - np.maximum(squares, 0), 0)
-        return dataclasses.replace(linear, holders=linear.holders + collisions, others=linear.others + collisions)
+        return cls(sketch, estimate, slope, *variances)._without_collisions()
+
+    def _without_collisions(self) -> "Linear":
+        """Without what categories of large shares add to others that known hash functions do not tell apart; what the
+        others add to each other becomes a part of the variance, over hash functions.
+        """
+        mechanism, d, result = self.sketch.mechanism, len(self.estimate), self
+        least, known = np.max(self.estimate), math.inf
+        while mechanism.collision_variance and least < known:
+            # an estimate that is larger than what the next larger shares can add to it, and than noise, is about itself
+            known, variance = least, result.variance(np.clip(result.estimate, 0, 1))
+            bar = -special.ndtri(1 / d) * np.sqrt(variance)
+            least = max(mechanism.largest_collision * known, np.min(bar))
+            large = result.estimate > np.maximum(least, bar)
+            estimate = self.estimate - np.asarray(mechanism.collisions(np.where(large, result.estimate, 0.0)))
+            variance = self.variance(np.clip(estimate, 0, 1))
+            squares = np.sum(np.where(large, 0.0, estimate**2 - variance)) / (1 + mechanism.collision_variance * d)
+            rest = mechanism.collision_variance * (max(squares, 0.0) + np.sum(variance, where=large))
+            result = dataclasses.replace(
+                self, estimate=estimate, holders=self.holders + rest, others=self.others + rest
+            )
+        return result
 
     def variance(self, theta: Array) -> Array:
         return theta * self.holders + (1 - theta) * self.others + theta * (1 - theta) * self.sampling

@@ -321,12 +321,8 @@ class _UnaryEncoding(BitVectorProtocol):
         return (jax.random.uniform(key, shape, probability.dtype) < probability).astype(jnp.uint8)
 
     def log_supported(self, z: ArrayLike) -> jax.Array:
-        return self.log_supported_by(row_sums(z))
-
-    def log_supported_by(self, ones: Array) -> jax.Array:
-        """`log_supported` of values with so many ones."""
         of_true, of_other = self._log_odds
-        ones = jnp.asarray(ones).astype(of_other.dtype) - 1
+        ones = row_sums(z).astype(of_other.dtype) - 1
         zeros = self.categories - 1 - ones
         # at an infinite budget q = 0: with one bit set, 0 log 0 is 0; with none or several, the value is impossible
         exact = jnp.isinf(of_other)

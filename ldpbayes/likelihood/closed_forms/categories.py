@@ -16,7 +16,6 @@ from ldpbayes.likelihood.latent import latent_nodes
 from ldpbayes.mechanisms import (
     Categories,
     CountSketchProtocol,
-    HadamardCountMeanSketch,
     HadamardResponse,
     MatrixProtocol,
     PureProtocol,
@@ -91,10 +90,10 @@ def _of_sketch(mechanism: CountSketchProtocol, z: Array, theta: Array, groups: A
     if groups is not None or theta.ndim > 1:
         return _of_any(mechanism, z, theta, groups)
     table, batch, rows = mechanism.table(theta), z.shape[:-1], z.reshape(-1, z.shape[-1])
-    if isinstance(mechanism, HadamardCountMeanSketch):
-        return _of_hadamard(mechanism.inner, rows[:, 1], table, row=rows[:, 0].astype(jnp.int32)).reshape(batch)
+    if isinstance(mechanism.inner, HadamardResponse):
+        return _of_hadamard(mechanism.inner, mechanism.opened(rows), table, row=rows[:, 0]).reshape(batch)
     at_once = max(mechanism.hashes, CACHE_SIZE // mechanism.cells)
-    mass = by_rows(lambda z: jnp.sum(jnp.where(mechanism.bits(z), table[z[:, 0]], 0.0), axis=-1), at_once)
+    mass = by_rows(lambda z: jnp.sum(jnp.where(mechanism.opened(z), table[z[:, 0]], 0.0), axis=-1), at_once)
     return mass(rows).reshape(batch)
 
 
