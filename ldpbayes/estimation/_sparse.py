@@ -104,7 +104,7 @@ class SparsePosterior(Estimate):
     def above(self, threshold: float = 0.0) -> np.ndarray:
         """Return the posterior probability (d,) that each share is above a `threshold`, at least 0 (default)."""
         threshold = checked("threshold", threshold, "a number of at least 0", lambda a: (a >= 0) & np.isfinite(a))
-        return np.concatenate([block.above(threshold) for _, block in self._blocks()])
+        return np.concatenate([block.above(threshold) for block in self._blocks()])
 
     def q_values(self, threshold: float = 0.0) -> np.ndarray:
         """Return for each share (d,) the expected portion of shares at or below the `threshold` among all that are
@@ -125,17 +125,17 @@ class SparsePosterior(Estimate):
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        return tuple(np.concatenate(part) for part in zip(*(block.moments() for _, block in self._blocks())))
+        return tuple(np.concatenate(part) for part in zip(*(block.moments() for block in self._blocks()), strict=True))
 
-    def _blocks(self, codes: Any = None) -> Iterator[tuple[np.ndarray, "_Block"]]:
+    def _blocks(self, codes: Any = None) -> Iterator["_Block"]:
         codes = np.arange(len(self._error)) if codes is None else codes
         size = max(1, ENTRIES_AT_ONCE // (len(self._centres) * len(self.prior.weights)))
         for start in range(0, len(codes), size):
             some = codes[start : start + size]
-            yield some, _Block.of(self.prior, self._centres[:, some], self._error[some])
+            yield _Block.of(self.prior, self._centres[:, some], self._error[some])
 
     def _quantile(self, probability: float, codes: Any = None) -> np.ndarray:
-        return np.concatenate([block.quantile(probability) for _, block in self._blocks(codes)])
+        return np.concatenate([block.quantile(probability) for block in self._blocks(codes)])
 
     def _variances(self, weights: np.ndarray) -> np.ndarray:
         raise ValueError("a sparse posterior has no joint law of several shares; use the estimate it was made from")
@@ -145,7 +145,7 @@ class SparsePosterior(Estimate):
         shown = np.sort(np.argsort(-self.params, kind="stable")[:SHOWN])
         tails = (1 - level) / 2, (1 + level) / 2
         columns = {"mean": self.params[shown], "sd": self.standard_error[shown]}
-        columns["P(> 0)"] = np.concatenate([block.above(0.0) for _, block in self._blocks(shown)])
+        columns["P(> 0)"] = np.concatenate([block.above(0.0) for block in self._blocks(shown)])
         columns |= {f"{tail:.3g}": self._quantile(tail, shown) for tail in tails}
         return table(self._title, [self.names[code] for code in shown], cells(columns))
 

@@ -55,7 +55,7 @@ class CountSketchProtocol(PureProtocol):
     # with q of ideal hash functions
     support_probabilities = property(lambda self: _with_collisions(self.cells, *self.inner.support_probabilities))
     collision_variance = property(lambda self: 1 / (self.hashes * (self.cells - 1)))
-    _last: Any  # the largest number in each place of a released value
+    _last: ClassVar[Any]  # the largest number in each place of a released value
     support = property(
         lambda self: constraints.independent(constraints.integer_interval(np.uint32(0), self._last), 1),
         doc="Released values: 32-bit words, the number of the hash function first.",
