@@ -240,6 +240,7 @@ class Linear:
     holders: float  # by the perturbation of records that have the category
     others: float  # by that of records that have not
     sampling: float
+    collisions: float = 0.0  # by the choice of hash functions, a part of the two variances by perturbation
 
     @classmethod
     def of(cls, sketch: CountSketch) -> "Linear":
@@ -269,9 +270,8 @@ class Linear:
             variance = self.variance(np.clip(estimate, 0, 1))
             squares = np.sum(np.where(large, 0.0, estimate**2 - variance)) / (1 + mechanism.collision_variance * d)
             rest = mechanism.collision_variance * (max(squares, 0.0) + np.sum(variance, where=large))
-            result = dataclasses.replace(
-                self, estimate=estimate, holders=self.holders + rest, others=self.others + rest
-            )
+            parts = {name: getattr(self, name) + rest for name in ("holders", "others")}
+            result = dataclasses.replace(self, estimate=estimate, collisions=rest, **parts)
         return result
 
     def variance(self, theta: Array) -> Array:
@@ -346,7 +346,7 @@ class FrequencyEstimate(Estimate):
         if self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
         with jax.enable_x64(True):
-            return np.asarray(_products(*self._linear.terms()))
+            return np.asarray(_products(*self._linear.terms())) + self._linear.collisions * np.eye(len(self.estimate))
 
     @property
     def _title(self) -> str:
@@ -368,7 +368,8 @@ class FrequencyEstimate(Estimate):
         if self._linear is None:
             return super()._variances(weights)
         with jax.enable_x64(True):
-            return np.asarray(_squares(*self._linear.terms(), weights))
+            squares = np.asarray(_squares(*self._linear.terms(), weights))
+        return squares + self._linear.collisions * np.sum(weights**2, axis=1)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table as text, of the 40 most frequent categories, with intervals of coverage `level` (0.95)."""

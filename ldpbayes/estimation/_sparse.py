@@ -18,6 +18,7 @@ from scipy import special
 from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked
 from ldpbayes._core.types import Array
 from ldpbayes.estimation.estimates import Estimate, cells, table
+from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.numerics.minimise import likeliest_shares
 
 LEAST_SCALE, STEP = 0.5, math.sqrt(2)  # the least mean of a component in standard errors, and that over the one before
@@ -25,6 +26,7 @@ WIDTH = 0.2  # standard deviation of a component over its mean
 PSEUDO_ZEROS = 9.0  # shares of 0 that are added to the likelihood of the weights, as by [Stephens]
 MOST_CORRELATION = 0.05  # between the errors of two shares, below which they count as independent
 ENTRIES_AT_ONCE = 1 << 22  # probabilities of components that are held at a time
+FITTED = 1 << 16  # estimates to which a prior is fitted, of the largest and of the others
 BURN_IN = 200  # sweeps of the Gibbs sampler that are not kept
 BISECTIONS = 40
 SHOWN = 40  # categories that a summary shows
@@ -57,9 +59,14 @@ class SparsePrior(NamedTuple):
         least = LEAST_SCALE * error.min()
         number = 1 + math.ceil(math.log(max(centre.max(), error.max()) / least) / math.log(STEP))
         scales = least * STEP ** np.arange(number)
-        logs = cls(scales, np.ones(1 + number)).components(centre, error)[0]
+        # of many estimates all of the largest, and of the others evenly spaced ones for all
+        order = np.argsort(centre / error)
+        some = evenly_spaced(order[:-FITTED], FITTED)
+        kept = np.concatenate([some, order[-FITTED:]])
+        logs = cls(scales, np.ones(1 + number)).components(centre[kept], error[kept])[0]
         rows = np.vstack([np.exp(logs - logs.max(axis=1, keepdims=True)), np.eye(1, 1 + number)])
-        count = np.append(np.ones(len(logs)), PSEUDO_ZEROS)
+        count = np.append(np.ones(len(kept)), PSEUDO_ZEROS)
+        count[: len(some)] = (len(centre) - FITTED) / max(len(some), 1)
         total = count.sum()
 
         def mass(weights: np.ndarray) -> np.ndarray:
