@@ -260,10 +260,10 @@ class Linear:
         """
         mechanism, d, result = self.sketch.mechanism, len(self.estimate), self
         least, known = np.max(self.estimate), math.inf
-        while mechanism.collision_variance and least < known:
+        while mechanism.collision_variance and least < 0.9 * known:
             # an estimate that is larger than what the next larger shares can add to it, and than noise, is about itself
             known, variance = least, result.variance(np.clip(result.estimate, 0, 1))
-            bar = -special.ndtri(1 / d) * np.sqrt(variance)
+            bar = -special.ndtri(0.01 / d) * np.sqrt(variance)
             least = max(mechanism.largest_collision * known, np.min(bar))
             large = result.estimate > np.maximum(least, bar)
             estimate = self.estimate - np.asarray(mechanism.collisions(np.where(large, result.estimate, 0.0)))

@@ -24,7 +24,7 @@ from ldpbayes.numerics.minimise import likeliest_shares
 LEAST_SCALE, STEP = 0.5, math.sqrt(2)  # the least mean of a component in standard errors, and that over the one before
 WIDTH = 0.2  # standard deviation of a component over its mean
 PSEUDO_ZEROS = 9.0  # shares of 0 that are added to the likelihood of the weights, as by [Stephens]
-MOST_CORRELATION = 0.05  # between the errors of two shares, below which they count as independent
+MOST_CORRELATION = 0.2  # between the errors of two shares, below which they count as independent
 ENTRIES_AT_ONCE = 1 << 22  # probabilities of components that are held at a time
 FITTED = 1 << 16  # estimates to which a prior is fitted, of the largest and of the others
 BURN_IN = 200  # sweeps of the Gibbs sampler that are not kept
@@ -219,8 +219,9 @@ def sparse_posterior(
         to the largest estimate, with fitted weights. Much smaller shares count as 0.
     correlated : bool, optional
         True to use the correlations of estimates, by a Gibbs sampler. If False, the posterior of each share is that
-        given its own estimate: this is valid, too, but less is known. Default: True for up to 4096 categories with a
-        correlation beyond ±0.05.
+        given its own estimate: this is valid, too, but less is known. Default: True for up to 4096 shares with a
+        correlation beyond ±0.2, but not under a pure protocol: its correlations are weak, and estimated from the
+        records, of which there must be hundreds for each category.
     draws, seed : int
         Sweeps of the Gibbs sampler (500), after 200 others, and the seed of its random numbers (0).
 
@@ -238,14 +239,15 @@ def sparse_posterior(
     error = np.full(1, np.nan) if estimate.standard_error is None else np.asarray(estimate.standard_error)
     if not np.all((error > 0) & np.isfinite(error)):
         raise ValueError("a sparse posterior needs a positive standard error of each share; use method='unbiased'")
-    covariance = None if correlated is False else estimate.covariance
+    sampled = getattr(estimate, "_linear", None) is not None  # whose covariance is that of the records
+    covariance = None if correlated is False or (sampled and correlated is None) else estimate.covariance
     if correlated and covariance is None:
         raise ValueError("correlated=True needs the covariance of the estimates, which there is for up to 4096 of them")
     if covariance is not None and correlated is None:
         spread = np.sqrt(np.diagonal(covariance))
         largest = np.max(np.abs(covariance / np.outer(spread, spread) - np.eye(len(spread))))
         covariance = covariance if largest > MOST_CORRELATION else None
-    if covariance is None and getattr(estimate, "_linear", None) is not None:
+    if covariance is None and sampled:
         centre = centre - (centre.sum() - 1) / len(centre)  # without the error that all shares have in common
     prior = SparsePrior.fitted(centre, error) if prior is None else _checked_prior(prior)
     centres = centre[None]
