@@ -35,7 +35,7 @@ from ldpbayes.estimation._labels import (
 )
 from ldpbayes.estimation._linear import CrossValidation, Evidence, LinearPredictor, Penalty, linear_fit
 from ldpbayes.estimation._network import Network, NetworkPredictor, network_fit, train_network
-from ldpbayes.estimation._sparse import SparsePosterior, SparsePrior, sparse_posterior
+from ldpbayes.estimation._sparse import SparseEstimate, SparsePrior, sparse_posterior
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.estimation.m_estimation import Estimator, MEstimationResult, m_estimate
 from ldpbayes.estimation.smoothing import DensityEstimate, SmoothFamily, estimate_density
@@ -71,7 +71,7 @@ __all__ = [
     "Points",
     "Prediction",
     "SmoothFamily",
-    "SparsePosterior",
+    "SparseEstimate",
     "SparsePrior",
     "SmoothedDoublyRandom",
     "SquaredError",

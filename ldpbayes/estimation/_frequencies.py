@@ -30,7 +30,7 @@ from ldpbayes.numerics.minimise import likeliest_shares, nearest_probabilities
 
 DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is affordable
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
-NODES_AT_ONCE = 1 << 20  # released values that are copied at a time
+COPIED_AT_ONCE = 1 << 20  # released values that are copied at a time
 PROBED_VALUES = 4096  # released values among which kinds are counted first
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
@@ -459,8 +459,8 @@ _ESTIMATORS = (*_LINEAR, "mle")
 def _supporters(sketch: CountSketch, weights: np.ndarray) -> np.ndarray:
     """Σ_i weights_i 1[k ∈ S(z_i)], for every category k; a copy of all nodes at once could take too much memory."""
     n, total = len(sketch.nodes), np.zeros(sketch.mechanism.categories)
-    for start in range(0, n, NODES_AT_ONCE):
-        rows = slice(start, start + NODES_AT_ONCE)
+    for start in range(0, n, COPIED_AT_ONCE):
+        rows = slice(start, start + COPIED_AT_ONCE)
         part = _support(sketch.mechanism.of_records((n,), rows), sketch.nodes[rows], weights[rows])
         total += np.asarray(part)
     return total

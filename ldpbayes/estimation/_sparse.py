@@ -28,7 +28,7 @@ MOST_CORRELATION = 0.2  # between the errors of two shares, below which they cou
 ENTRIES_AT_ONCE = 1 << 22  # probabilities of components that are held at a time
 FITTED = 1 << 16  # estimates to which a prior is fitted, of the largest and of the others
 BURN_IN = 200  # sweeps of the Gibbs sampler that are not kept
-BISECTIONS = 40
+HALVINGS = 40
 SHOWN = 40  # categories that a summary shows
 
 
@@ -83,7 +83,7 @@ class SparsePrior(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class SparsePosterior(Estimate):
+class SparseEstimate(Estimate):
     """The posterior law of each share, made by `sparse_posterior`: an `Estimate` with these attributes and methods.
 
     - ``params``, ``standard_error`` (d,): posterior means and standard deviations; `interval` has posterior quantiles;
@@ -188,7 +188,7 @@ class _Block(NamedTuple):
     def quantile(self, probability: float) -> np.ndarray:
         high = np.max(self.sd * (10 + np.maximum(self.mean, 0)), axis=(0, 2))
         low = np.zeros_like(high)
-        for _ in range(BISECTIONS):
+        for _ in range(HALVINGS):
             middle = (low + high) / 2
             beyond = self.above(middle) > 1 - probability
             low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
@@ -202,7 +202,7 @@ def sparse_posterior(
     correlated: bool | None = None,
     draws: int = 500,
     seed: int = 0,
-) -> SparsePosterior:
+) -> SparseEstimate:
     """Shrink estimated shares of many categories, most of which are 0 or rare, to posterior laws of the shares.
 
     The estimate of each share is taken as normal, with its standard error. The prior law of a share is 0 with some
@@ -256,7 +256,7 @@ def sparse_posterior(
         with jax.enable_x64(True):
             centres = np.asarray(_sweeps(jax.random.key(seed), centre, precision, prior, draws))[BURN_IN:]
         error = np.diagonal(precision) ** -0.5
-    return SparsePosterior(prior, estimate.names, estimate.privacy, centres, error)
+    return SparseEstimate(prior, estimate.names, estimate.privacy, centres, error)
 
 
 def _checked_prior(prior: SparsePrior) -> SparsePrior:

@@ -58,7 +58,7 @@ def test_what_large_shares_add_to_others_is_subtracted(make):
     np.testing.assert_allclose(mechanism.collisions(STEEP), excess, atol=1e-6)
     large = np.where(np.arange(D) < 2, estimate.params, 0.0)
     added = ((alike - 1 / M) * M / (M - 1)) @ large - large
-    np.testing.assert_allclose(estimate.params, published(release) - added, atol=1e-10)
+    np.testing.assert_allclose(estimate.params, published(release) - added, atol=1e-4)  # by steps
     assert np.std((published(release) - STEEP) / estimate.standard_error) > 1.3  # what would be missed
     assert estimate.contrast({"0": 1, "1": -1}).interval[0] < 0.3 < estimate.contrast({"0": 1, "1": -1}).interval[1]
 
@@ -78,7 +78,7 @@ def test_intervals_cover(make, theta):
 def test_parts_of_the_released_values_change_nothing(monkeypatch):
     release = drawn(CountMeanSketch, FLAT, 1000, 3)
     whole = ldp.frequencies(release)
-    monkeypatch.setattr("ldpbayes.estimation._frequencies.NODES_AT_ONCE", 300)
+    monkeypatch.setattr("ldpbayes.estimation._frequencies.COPIED_AT_ONCE", 300)
     monkeypatch.setattr("ldpbayes.estimation._frequencies.PROBED_VALUES", 50)  # all different: they are not counted
     parts = ldp.frequencies(release)
     np.testing.assert_allclose(parts.params, whole.params, rtol=1e-9, atol=1e-14)
