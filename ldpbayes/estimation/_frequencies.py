@@ -170,7 +170,8 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
         one = "make one sketch for each group, without by=, or give their sampling design"
         raise ValueError(f"the sketch holds {data.law_shape[0]} groups; {one}")
     counted = isinstance(data, Release) and not grouped and not _all_different(data)
-    sketch: Any = data.sketch(expand=False) if counted else data
+    one: Any = data
+    sketch: Any = one.sketch(expand=False) if counted else one
     if isinstance(sketch, Release):
         groups, number = (np.arange(sketch.count), sketch.count) if grouped else (None, None)
         weights, promises = np.ones(sketch.count), sketch.promises
@@ -188,7 +189,8 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
 
 def _all_different(release: Release) -> bool:
     """Whether hardly any two of many released values are alike, by the first of them: then counting takes long."""
-    some = release.mechanism.equivalence(release.values[:PROBED_VALUES])
+    mechanism: Any = release.mechanism
+    some = mechanism.equivalence(release.values[:PROBED_VALUES])
     return len(some) == PROBED_VALUES and some.shape[1] > 1 and len(np.unique(some, axis=0)) == PROBED_VALUES
 
 

@@ -132,7 +132,8 @@ class SparseEstimate(Estimate):
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        return tuple(np.concatenate(part) for part in zip(*(block.moments() for block in self._blocks()), strict=True))
+        means, deviations = zip(*(block.moments() for block in self._blocks()), strict=True)
+        return np.concatenate(means), np.concatenate(deviations)
 
     def _blocks(self, codes: Any = None) -> Iterator["_Block"]:
         codes = np.arange(len(self._error)) if codes is None else codes

@@ -121,8 +121,8 @@ class CountSketchProtocol(PureProtocol):
         return z
 
     def implausible(self, values: np.ndarray) -> list[str]:
-        inner = self.of_records((len(values),), slice(CHECKED_REPORTS)).inner
-        found = inner.implausible(np.asarray(self.opened(values[:CHECKED_REPORTS])))
+        some: Any = self.of_records((len(values),), slice(CHECKED_REPORTS))
+        found = some.inner.implausible(np.asarray(self.opened(values[:CHECKED_REPORTS])))
         return [sentence.replace("category", "cell") for sentence in found]
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
