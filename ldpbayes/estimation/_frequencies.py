@@ -169,9 +169,9 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
     if isinstance(data, Sketch) and data.law_shape and not grouped:
         one = "make one sketch for each group, without by=, or give their sampling design"
         raise ValueError(f"the sketch holds {data.law_shape[0]} groups; {one}")
-    counted = isinstance(data, Release) and not grouped and not _all_different(data)
-    one: Any = data
-    sketch: Any = one.sketch(expand=False) if counted else one
+    sketch: Any = data
+    if isinstance(data, Release) and not grouped and not _all_different(data):
+        sketch = data.sketch(expand=False)
     if isinstance(sketch, Release):
         groups, number = (np.arange(sketch.count), sketch.count) if grouped else (None, None)
         weights, promises = np.ones(sketch.count), sketch.promises
