@@ -388,6 +388,8 @@ class FrequencyEstimate(Estimate):
 
 def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
     if design is not None:
+        if getattr(sketch.mechanism, "collision_variance", 0):
+            raise ValueError("sampling and domain are for count-mean sketches only with method='mle'")
         return _weighted(sketch, method, design)
     if isinstance(sketch.mechanism, TransitionMatrix):
         return _by_inverse(sketch, method)

@@ -35,9 +35,8 @@ class CountSketchProtocol(PureProtocol):
     releases the number of the function, and the cell under a pure protocol for m categories.
 
     A value supports a category if it supports the category's cell. The functions are known: function j is xxHash32 of
-    the code's decimal digits with seed j, modulo m, as in the package pure-ldp. The guarantee is that of the protocol
-    for cells, for two categories that all functions hash apart. `PureProtocol` describes epsilon and categories (here
-    at most 10^7).
+    the code's decimal digits with seed j, modulo m. The guarantee is that of the protocol for cells, for two categories
+    that all functions hash apart. `PureProtocol` describes epsilon and categories (here at most 10^7).
 
     Parameters
     ----------
@@ -141,7 +140,8 @@ class CountSketchProtocol(PureProtocol):
         return values
 
     def _is_of_a_cell(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(jnp.any(jnp.isfinite(self.inner.log_prob(self.opened(z)[:, None], np.arange(self.cells))), 1))
+        exact = dataclasses.replace(self, epsilon=np.inf).inner
+        return np.isfinite(exact.log_prob(self.opened(z)[:, None], np.arange(self.cells))).any(axis=1)
 
 
 def _with_collisions(cells: int, p: Array, q: Array) -> tuple[Array, Array]:

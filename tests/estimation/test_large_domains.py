@@ -91,6 +91,12 @@ def test_maximum_likelihood_knows_the_collisions():
     assert abs(likeliest.params[:2] - STEEP[:2]).max() < 0.05
 
 
+def test_subgroups_are_for_maximum_likelihood():
+    release = drawn(CountMeanSketch, FLAT, 100, 6)
+    with pytest.raises(ValueError, match="only with method='mle'"):
+        ldp.frequencies(release, domain=np.arange(100) < 50)
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_categories():
     theta = np.zeros(100_000)
