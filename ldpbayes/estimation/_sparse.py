@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from scipy import special
 
 from ldpbayes._core.checks import ONE_INSIDE_0_1, at_least, checked
 from ldpbayes._core.types import Array
+from ldpbayes.estimation._frequencies import SUMMARY_CATEGORIES
 from ldpbayes.estimation.estimates import Estimate, cells, table
 from ldpbayes.numerics.arrays import evenly_spaced
 from ldpbayes.numerics.minimise import likeliest_shares
@@ -29,7 +30,6 @@ ENTRIES_AT_ONCE = 1 << 22  # probabilities of components that are held at a time
 FITTED = 1 << 16  # estimates to which a prior is fitted, of the largest and of the others
 BURN_IN = 200  # sweeps of the Gibbs sampler that are not kept
 HALVINGS = 40
-SHOWN = 40  # categories that a summary shows
 
 
 class SparsePrior(NamedTuple):
@@ -104,6 +104,7 @@ class SparseEstimate(Estimate):
     params = property(attrgetter("estimate"), doc="Posterior means (d,).")
     standard_error = property(lambda self: self._moments[1], doc="Posterior standard deviations (d,).")
     correlated = property(lambda self: len(self._centres) > 1)
+    _moments = cached_property(lambda self: self._of_laws(_moments))
     _title = property(
         lambda self: f"Sparse posterior of {len(self._error)} shares, {self.prior.weights[0]:.4g} of which are 0"
     )
@@ -111,7 +112,7 @@ class SparseEstimate(Estimate):
     def above(self, threshold: float = 0.0) -> np.ndarray:
         """Return the posterior probability (d,) that each share is above a `threshold`, at least 0 (default)."""
         threshold = checked("threshold", threshold, "a number of at least 0", lambda a: (a >= 0) & np.isfinite(a))
-        return np.concatenate([block.above(threshold) for block in self._blocks()])
+        return self._of_laws(functools.partial(_above, threshold))
 
     def q_values(self, threshold: float = 0.0) -> np.ndarray:
         """Return for each share (d,) the expected portion of shares at or below the `threshold` among all that are
@@ -130,70 +131,61 @@ class SparseEstimate(Estimate):
         order = np.argsort(rates, kind="stable")
         return order[: np.searchsorted(rates[order], fdr, side="right")]
 
-    @cached_property
-    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        means, deviations = zip(*(block.moments() for block in self._blocks()), strict=True)
-        return np.concatenate(means), np.concatenate(deviations)
+    def summary(self, level: float = 0.95) -> str:
+        """Return a table as text, of the 40 largest posterior means, with intervals of probability `level` (0.95)."""
+        shown = np.sort(np.argsort(-self.params, kind="stable")[:SUMMARY_CATEGORIES])
+        few = dataclasses.replace(
+            self,
+            names=[self.names[code] for code in shown],
+            _centres=self._centres[:, shown],
+            _error=self._error[shown],
+        )
+        columns = {"mean": few.params, "sd": few.standard_error, "P(> 0)": few.above()} | few._ends(level)
+        return table(self._title, few.names, cells(columns))
 
-    def _blocks(self, codes: Any = None) -> Iterator["_Block"]:
-        codes = np.arange(len(self._error)) if codes is None else codes
-        size = max(1, ENTRIES_AT_ONCE // (len(self._centres) * len(self.prior.weights)))
-        for start in range(0, len(codes), size):
-            some = codes[start : start + size]
-            yield _Block.of(self.prior, self._centres[:, some], self._error[some])
-
-    def _quantile(self, probability: float, codes: Any = None) -> np.ndarray:
-        return np.concatenate([block.quantile(probability) for block in self._blocks(codes)])
+    def _quantile(self, probability: float) -> np.ndarray:
+        return self._of_laws(functools.partial(_quantile, probability))
 
     def _variances(self, weights: np.ndarray) -> np.ndarray:
         raise ValueError("a sparse posterior has no joint law of several shares; use the estimate it was made from")
 
-    def summary(self, level: float = 0.95) -> str:
-        """Return a table as text, of the 40 largest posterior means, with intervals of probability `level` (0.95)."""
-        shown = np.sort(np.argsort(-self.params, kind="stable")[:SHOWN])
-        tails = (1 - level) / 2, (1 + level) / 2
-        columns = {"mean": self.params[shown], "sd": self.standard_error[shown]}
-        columns["P(> 0)"] = np.concatenate([block.above(0.0) for block in self._blocks(shown)])
-        columns |= {f"{tail:.3g}": self._quantile(tail, shown) for tail in tails}
-        return table(self._title, [self.names[code] for code in shown], cells(columns))
+    def _of_laws(self, function: Callable[..., np.ndarray]) -> np.ndarray:
+        """A function of posterior weights, each over the probability of its normal law to be above 0, and of the laws'
+        standard deviations, and means in these, all (draws, n, components), for some shares at a time.
+        """
+        size, parts = max(1, ENTRIES_AT_ONCE // (len(self._centres) * len(self.prior.weights))), []
+        for start in range(0, len(self._error), size):
+            some = slice(start, start + size)
+            with np.errstate(divide="ignore"):
+                logs, sd, mean = self.prior.components(self._centres[:, some], self._error[some])
+            # where no estimate is, that far below 0, probabilities are at least those of double precision
+            weights = special.softmax(logs, axis=-1)[..., 1:] * np.exp(-np.maximum(special.log_ndtr(mean), -600))
+            parts.append(function(weights, sd, mean))
+        return np.concatenate(parts, axis=-1)
 
 
-class _Block(NamedTuple):
-    """Posterior laws of some shares, each the mean over draws of mixtures of 0 and normal laws truncated at 0."""
+def _above(threshold: ArrayLike, weights: np.ndarray, sd: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    return np.sum(weights * special.ndtr(mean - np.asarray(threshold)[..., None] / sd), axis=-1).mean(axis=0)
 
-    weights: np.ndarray  # (draws, n, components), each over the probability of its normal law to be above 0
-    sd: np.ndarray  # (draws, n, components)
-    mean: np.ndarray  # (draws, n, components), in standard deviations
 
-    @classmethod
-    def of(cls, prior: SparsePrior, centre: np.ndarray, error: np.ndarray) -> "_Block":
-        with np.errstate(divide="ignore"):
-            logs, sd, mean = prior.components(centre, error)
-        # where no estimate is, that far below 0, probabilities are at least those of double precision
-        return cls(
-            special.softmax(logs, axis=-1)[..., 1:] * np.exp(-np.maximum(special.log_ndtr(mean), -600)), sd, mean
-        )
+def _moments(weights: np.ndarray, sd: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Means and standard deviations (2, n)."""
+    tail, density = special.ndtr(mean), np.exp(-(mean**2) / 2) / math.sqrt(2 * math.pi)
+    first = mean * tail + density
+    parts = sd * first, sd**2 * (tail + mean * first)
+    average, square = (np.sum(weights * part, axis=-1).mean(axis=0) for part in parts)
+    return np.stack([average, np.sqrt(np.maximum(square - average**2, 0))])
 
-    def above(self, threshold: ArrayLike) -> np.ndarray:
-        tails = special.ndtr(self.mean - np.asarray(threshold)[..., None] / self.sd)
-        return np.sum(self.weights * tails, axis=-1).mean(axis=0)
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations."""
-        tail, density = special.ndtr(self.mean), np.exp(-(self.mean**2) / 2) / math.sqrt(2 * math.pi)
-        first = self.mean * tail + density
-        parts = self.sd * first, self.sd**2 * (tail + self.mean * first)
-        mean, square = (np.sum(self.weights * part, axis=-1).mean(axis=0) for part in parts)
-        return mean, np.sqrt(np.maximum(square - mean**2, 0))
-
-    def quantile(self, probability: float) -> np.ndarray:
-        high = np.max(self.sd * (10 + np.maximum(self.mean, 0)), axis=(0, 2))
-        low = np.zeros_like(high)
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            beyond = self.above(middle) > 1 - probability
-            low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
-        return np.where(self.above(0.0) > 1 - probability, high, 0.0)
+def _quantile(probability: float, weights: np.ndarray, sd: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    high = np.max(sd * (10 + np.maximum(mean, 0)), axis=(0, 2))
+    low = np.zeros_like(high)
+    zero = _above(low, weights, sd, mean) <= 1 - probability
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        beyond = _above(middle, weights, sd, mean) > 1 - probability
+        low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+    return np.where(zero, 0.0, high)
 
 
 def sparse_posterior(
