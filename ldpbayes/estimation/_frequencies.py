@@ -87,6 +87,9 @@ def frequencies(
     records have the same budget, the weights w_i are equal. Otherwise, w_i is the inverse variance of term i, computed
     for equal shares of all categories.
 
+    Under a count-mean sketch, what categories of large shares add to others by collisions of hash functions is
+    subtracted. Standard errors include the other collisions, as if the functions were drawn at random.
+
     Under a matrix P of probabilities p(z | x), it is h P⁺ for shares h of the released values, where P⁺ gives the
     smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
     designs, a value is a pair (design, z), and errors are for the given numbers of records of each design.
@@ -190,8 +193,9 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
 def _all_different(release: Release) -> bool:
     """Whether hardly any two of many released values are alike, by the first of them: then counting takes long."""
     mechanism: Any = release.mechanism
-    some = mechanism.equivalence(release.values[:PROBED_VALUES])
-    return len(some) == PROBED_VALUES and some.shape[1] > 1 and len(np.unique(some, axis=0)) == PROBED_VALUES
+    if not mechanism.event_shape or release.count < PROBED_VALUES:
+        return False
+    return len(np.unique(mechanism.equivalence(release.values[:PROBED_VALUES]), axis=0)) == PROBED_VALUES
 
 
 @pytree_dataclass
