@@ -11,7 +11,8 @@ from ldpbayes.mechanisms import CountMeanSketch, HadamardCountMeanSketch
 
 D, K, M, EPSILON = 300, 32, 64, 2.0
 MAKE = {"bits": CountMeanSketch, "signs": HadamardCountMeanSketch}
-both = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+SLOW = pytest.mark.slow
+both = pytest.mark.parametrize("make", [pytest.param(CountMeanSketch, marks=SLOW), HadamardCountMeanSketch], ids=MAKE)
 FLAT = np.full(D, 1 / D)
 STEEP = np.append([0.5, 0.2], np.full(D - 2, 0.3 / (D - 2)))
 
@@ -64,7 +65,7 @@ def test_what_large_shares_add_to_others_is_subtracted(make):
 
 
 @both
-@pytest.mark.parametrize("theta", [FLAT, STEEP], ids=["flat", "steep"])
+@pytest.mark.parametrize("theta", [pytest.param(FLAT, marks=SLOW), STEEP], ids=["flat", "steep"])
 def test_intervals_cover(make, theta):
     """Of 300 categories in ten data sets, whose errors are hardly correlated: 90 % within a 99 % band for 3,000."""
     covered = []
@@ -85,6 +86,7 @@ def test_parts_of_the_released_values_change_nothing(monkeypatch):
     np.testing.assert_allclose(parts.standard_error, whole.standard_error, rtol=1e-9)
 
 
+@SLOW
 def test_maximum_likelihood_knows_the_collisions():
     release = drawn(HadamardCountMeanSketch, STEEP, 40_000, 4)
     likeliest = ldp.frequencies(release, "mle", max_iterations=50, tolerance=0.1)
@@ -97,7 +99,7 @@ def test_subgroups_are_for_maximum_likelihood():
         ldp.frequencies(release, domain=np.arange(100) < 50)
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_hundred_thousand_categories():
     theta = np.zeros(100_000)
     theta[::1000] = 0.01

@@ -69,7 +69,7 @@ def test_probabilities_are_those_of_the_description(mechanism):
 
 
 @pytest.mark.parametrize("make", [CountMeanSketch, HadamardCountMeanSketch])
-@pytest.mark.parametrize("cells", [2, 32, 64])
+@pytest.mark.parametrize("cells", [*(pytest.param(cells, marks=pytest.mark.slow) for cells in (2, 32)), 64])
 def test_masses_by_tables_are_sums_over_categories(make, cells):
     mechanism, rng = make(0.7, 50, 5, cells), np.random.default_rng(cells)
     z = mechanism.randomize(jax.random.key(1), rng.integers(0, 50, 300))
@@ -84,7 +84,7 @@ def test_masses_by_tables_are_sums_over_categories(make, cells):
 
 
 def test_a_hadamard_response_has_the_mass_of_its_columns_by_a_transform():
-    for d in (2, 5, 64, 1000):
+    for d in (2, 64, 1000):
         mechanism, theta = ldp.HadamardResponse(1.0, d), np.random.default_rng(d).dirichlet(np.ones(d))
         even = hadamard(mechanism.columns)[1 : d + 1] > 0
         np.testing.assert_allclose(
