@@ -46,6 +46,7 @@ ADVICE_ON_OPTIONS = {  # on options of `fit`, as the command line spells them
 }
 LEAST_P_VALUE = 0.001  # p-value of calibration, of all parameters together, below which a model is doubted
 MOST_NOTES = 8  # of notes on releases that are printed
+MOST_NAMED = 40  # categories that are named
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -273,8 +274,15 @@ def _frequencies(args: argparse.Namespace) -> None:
     parts = [inputs.load_bit_counts(args)] if of_bits else inputs.load_releases(args, sketches=True)
     for name, _, release in parts:
         with naming(name):
-            estimate = ldp.frequencies(release, args.method)
-        display(f"{name}: {release!r}\n{estimate.summary(args.level)}\n")
+            estimate: Any = ldp.frequencies(release, args.method)
+            text = ""
+            if args.fdr is not None:
+                estimate = ldp.estimation.sparse_posterior(estimate)
+                found = estimate.discoveries(args.fdr)
+                names = ", ".join(estimate.names[code] for code in found[:MOST_NAMED])
+                beyond = f" and {len(found) - MOST_NAMED:,} more" * (len(found) > MOST_NAMED)
+                text = f"\nAbove 0 at a false discovery rate of {args.fdr:g}: {names or 'none'}{beyond}"
+        display(f"{name}: {release!r}\n{estimate.summary(args.level)}{text}\n")
     display(promises([part.release for part in parts]))
 
 

@@ -338,6 +338,8 @@ def _add_frequencies_options(frequencies: argparse.ArgumentParser) -> None:
     _add(group, "--params", "FILE", "RAPPOR's parameters", pathlib.Path)
     _add(frequencies, "--method", "NAME", "unbiased (default), projection, base_cut or mle", default="unbiased")
     _add(frequencies, "--level", "P", "probability of the intervals (default: 0.95)", _probability, 0.95)
+    found = "for many categories: print posteriors under a sparse prior, and what is found at this false discovery rate"
+    _add(frequencies, "--fdr", "Q", found, _probability)
 
 
 def _add_parameters(group: Any, without: Set[str] = frozenset()) -> None:

@@ -35,6 +35,7 @@ from ldpbayes.estimation._labels import (
 )
 from ldpbayes.estimation._linear import CrossValidation, Evidence, LinearPredictor, Penalty, linear_fit
 from ldpbayes.estimation._network import Network, NetworkPredictor, network_fit, train_network
+from ldpbayes.estimation._sparse import SparseEstimate, SparsePrior, sparse_posterior
 from ldpbayes.estimation.estimates import Estimate, EstimationWarning
 from ldpbayes.estimation.m_estimation import Estimator, MEstimationResult, m_estimate
 from ldpbayes.estimation.smoothing import DensityEstimate, SmoothFamily, estimate_density
@@ -70,6 +71,8 @@ __all__ = [
     "Points",
     "Prediction",
     "SmoothFamily",
+    "SparseEstimate",
+    "SparsePrior",
     "SmoothedDoublyRandom",
     "SquaredError",
     "SymmetricLaplaceCorrection",
@@ -82,6 +85,7 @@ __all__ = [
     "m_estimate",
     "network_fit",
     "release_labels",
+    "sparse_posterior",
     "train_network",
 ]
 

@@ -33,6 +33,8 @@ DENSE_CATEGORIES = 4096  # categories up to which a matrix of their pairs is aff
 CHUNK_ENTRIES = 1 << 20  # entries of the rows of a product that are held at a time
 MOST_TERMS = 1 << 25  # terms of released values, by category, that are held for standard errors of persons' reports
 UNLISTED = "(unlisted)"  # name of the category for all values that are not listed
+COPIED_AT_ONCE = 1 << 20  # released values that are copied at a time
+PROBED_VALUES = 4096  # released values among which kinds are counted first
 SUMMARY_CATEGORIES = 40  # categories that a summary shows
 
 
@@ -88,6 +90,9 @@ def frequencies(
     records have the same budget, the weights w_i are equal. Otherwise, w_i is the inverse variance of term i, computed
     for equal shares of all categories.
 
+    Under a count-mean sketch, what categories of large shares add to others by collisions of hash functions is
+    subtracted. Standard errors include the other collisions, as if the functions were drawn at random.
+
     Under a matrix P of probabilities p(z | x), it is h P⁺ for shares h of the released values, where P⁺ gives the
     smallest variance of all matrices with P P⁺ = 1 if all categories have equal shares. If records have different
     designs, a value is a pair (design, z), and errors are for the given numbers of records of each design.
@@ -134,8 +139,7 @@ def frequencies(
     tolerance = checked("tolerance", tolerance, *ABOVE_0)
     max_iterations = at_least(1, "max_iterations", max_iterations)
     with jax.enable_x64(True):
-        nodes, weights = jnp.asarray(sketch.nodes), jnp.asarray(sketch.weights, float)
-        sketch = dataclasses.replace(sketch, nodes=nodes, weights=weights)
+        sketch = dataclasses.replace(sketch, weights=np.asarray(sketch.weights, float))
         if method in _LINEAR:
             result = _LINEAR[method](sketch, method, alpha, design)
         else:
@@ -194,10 +198,13 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
     if isinstance(data, Sketch) and data.law_shape and not grouped:
         one = "make one sketch for each group, without by=, or give their sampling design"
         raise ValueError(f"the sketch holds {data.law_shape[0]} groups; {one}")
-    sketch: Any = data.sketch(expand=False) if isinstance(data, Release) and not grouped else data
+    sketch: Any = data
+    if isinstance(data, Release) and not grouped and not _all_different(data):
+        sketch = data.sketch(expand=False)
     if isinstance(sketch, Release):
-        by_record = CountSketch.of(sketch.values, sketch.mechanism, np.arange(sketch.count))
-        sketch = dataclasses.replace(by_record, added=sketch.promises)
+        groups, number = (np.arange(sketch.count), sketch.count) if grouped else (None, None)
+        weights, promises = np.ones(sketch.count), sketch.promises
+        sketch = CountSketch(sketch.mechanism, sketch.values, weights, groups, num_groups=number, added=promises)
     sketch = sketch.exact if isinstance(sketch, ExpandedSketch) else sketch
     if isinstance(sketch.mechanism, (MatrixProtocol, Repeated)):
         repeated = isinstance(sketch.mechanism, Repeated)
@@ -210,6 +217,14 @@ def _exact_counts(data: Release | Sketch, grouped: bool = False) -> CountSketch:
             why = f"the {rows} rows of the matrix have rank {rank}, so that other frequencies have the same outputs"
             raise ValueError(f"the release cannot identify the frequencies: {why}")
     return sketch
+
+
+def _all_different(release: Release) -> bool:
+    """Whether hardly any two of many released values are alike, by the first of them: then counting takes long."""
+    mechanism: Any = release.mechanism
+    if not mechanism.event_shape or release.count < PROBED_VALUES:
+        return False
+    return len(np.unique(mechanism.equivalence(release.values[:PROBED_VALUES]), axis=0)) == PROBED_VALUES
 
 
 @pytree_dataclass
@@ -269,6 +284,7 @@ class Linear:
     holders: float  # by the perturbation of records that have the category
     others: float  # by that of records that have not
     sampling: float
+    collisions: float = 0.0  # by the choice of hash functions, a part of the two variances by perturbation
 
     @classmethod
     def of(cls, sketch: CountSketch) -> "Linear":
@@ -278,9 +294,29 @@ class Linear:
         precision = gain**2 / (even * (1 - even))
         counts = np.asarray(sketch.weights)
         slope = precision / gain / np.sum(counts * precision)
-        estimate = np.asarray(_supporters(sketch, counts * slope)) - np.sum(counts * slope * q)
-        variances = (np.sum(counts * slope**2 * part) for part in (p * (1 - p), q * (1 - q), gain**2))
-        return cls(sketch, estimate, slope, *variances)
+        estimate = _supporters(sketch, counts * slope) - np.sum(counts * slope * q)
+        variances = [np.sum(counts * slope**2 * part) for part in (p * (1 - p), q * (1 - q), gain**2)]
+        return cls(sketch, estimate, slope, *variances)._without_collisions()
+
+    def _without_collisions(self) -> "Linear":
+        """Without what categories of large shares add to others that known hash functions do not tell apart; what the
+        others add to each other becomes a part of the variance, over hash functions.
+        """
+        mechanism, d, result = self.sketch.mechanism, len(self.estimate), self
+        least, known = np.max(self.estimate), math.inf
+        while mechanism.collision_variance and least < 0.9 * known:
+            # an estimate that is larger than what the next larger shares can add to it, and than noise, is about itself
+            known, variance = least, result.variance(np.clip(result.estimate, 0, 1))
+            bar = -special.ndtri(0.01 / d) * np.sqrt(variance)
+            least = max(mechanism.largest_collision * known, np.min(bar))
+            large = result.estimate > np.maximum(least, bar)
+            estimate = self.estimate - np.asarray(mechanism.collisions(np.where(large, result.estimate, 0.0)))
+            variance = self.variance(np.clip(estimate, 0, 1))
+            squares = np.sum(np.where(large, 0.0, estimate**2 - variance)) / (1 + mechanism.collision_variance * d)
+            rest = mechanism.collision_variance * (max(squares, 0.0) + np.sum(variance, where=large))
+            parts = {name: getattr(self, name) + rest for name in ("holders", "others")}
+            result = dataclasses.replace(self, estimate=estimate, collisions=rest, **parts)
+        return result
 
     def variance(self, theta: Array) -> Array:
         return theta * self.holders + (1 - theta) * self.others + theta * (1 - theta) * self.sampling
@@ -354,7 +390,7 @@ class FrequencyEstimate(Estimate):
         if self._matrix is not None or self._linear is None or len(self.estimate) > DENSE_CATEGORIES:
             return self._matrix
         with jax.enable_x64(True):
-            return np.asarray(_products(*self._linear.terms()))
+            return np.asarray(_products(*self._linear.terms())) + self._linear.collisions * np.eye(len(self.estimate))
 
     @property
     def _title(self) -> str:
@@ -376,7 +412,8 @@ class FrequencyEstimate(Estimate):
         if self._linear is None or self._matrix is not None:
             return super()._variances(weights)
         with jax.enable_x64(True):
-            return np.asarray(_squares(*self._linear.terms(), weights))
+            squares = np.asarray(_squares(*self._linear.terms(), weights))
+        return squares + self._linear.collisions * np.sum(weights**2, axis=1)
 
     def summary(self, level: float = 0.95) -> str:
         """Return a table as text, of the 40 most frequent categories, with intervals of coverage `level` (0.95)."""
@@ -392,6 +429,8 @@ class FrequencyEstimate(Estimate):
 
 
 def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
+    if design is not None and getattr(sketch.mechanism, "collision_variance", 0):
+        raise ValueError("sampling and domain are for count-mean sketches only with method='mle'")
     if design is not None or isinstance(sketch.mechanism, Repeated):
         return _weighted(sketch, method, design or SamplingDesign(np.ones(len(sketch.nodes))))
     if isinstance(sketch.mechanism, TransitionMatrix):
@@ -498,11 +537,20 @@ _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected,
 _ESTIMATORS = (*_LINEAR, "mle")
 
 
+def _supporters(sketch: CountSketch, weights: np.ndarray) -> np.ndarray:
+    """Σ_i weights_i 1[k ∈ S(z_i)], for every category k; a copy of all nodes at once could take too much memory."""
+    n, total = len(sketch.nodes), np.zeros(sketch.mechanism.categories)
+    for start in range(0, n, COPIED_AT_ONCE):
+        rows = slice(start, start + COPIED_AT_ONCE)
+        part = _support(sketch.mechanism.of_records((n,), rows), sketch.nodes[rows], weights[rows])
+        total += np.asarray(part)
+    return total
+
+
 @jax.jit
-def _supporters(sketch: CountSketch, weights: jax.Array) -> jax.Array:
-    """Σ_i weights_i 1[k ∈ S(z_i)], for every category k."""
-    theta = jnp.zeros(sketch.mechanism.categories)
-    return jax.vjp(lambda at: supported_mass(sketch.mechanism, sketch.nodes, at), theta)[1](weights)[0]
+def _support(mechanism: PureProtocol, z: jax.Array, weights: jax.Array) -> jax.Array:
+    theta = jnp.zeros(mechanism.categories)
+    return jax.vjp(lambda at: supported_mass(mechanism, z, at), theta)[1](weights)[0]
 
 
 @jax.jit
@@ -540,6 +588,7 @@ def _maximum_likelihood(
     sketch: CountSketch, tolerance: float, max_iterations: int, design: SamplingDesign | None
 ) -> FrequencyEstimate:
     """The frequencies under which the released values are most likely, with the observed information's errors."""
+    sketch = jax.tree.map(jnp.asarray, sketch)
     part = whole = _of_rows(sketch) if isinstance(sketch.mechanism, Repeated) else sketch
     refuse_population(design, "method 'mle'")
     if design is not None:  # a value outside the domain may be impossible under the frequencies in the domain

@@ -22,6 +22,7 @@ from ldpbayes.mechanisms._categories import (
     TransitionMatrix,
     UnaryEncoding,
 )
+from ldpbayes.mechanisms._count_sketches import CountMeanSketch, CountSketchProtocol, HadamardCountMeanSketch
 from ldpbayes.mechanisms._labels import RPWithPrior, RROnBins, SquareWaveMechanism, UnbiasedRandomizer
 from ldpbayes.mechanisms._rappor import Rappor
 from ldpbayes.mechanisms._regression import (
@@ -73,6 +74,8 @@ __all__ = [
     "BoundedLaplaceMechanism",
     "Capped",
     "Categories",
+    "CountMeanSketch",
+    "CountSketchProtocol",
     "Crosswise",
     "DiscreteGaussianMechanism",
     "DiscreteLaplaceMechanism",
@@ -80,6 +83,7 @@ __all__ = [
     "Floored",
     "ForcedResponse",
     "GaussianMechanism",
+    "HadamardCountMeanSketch",
     "HadamardResponse",
     "Histogram",
     "Incomplete",

@@ -28,7 +28,7 @@ from ldpbayes._core.pytrees import Owed, check_fields, ruled, static
 from ldpbayes._core.types import Array, Key, is_concrete
 from ldpbayes.mechanisms.plausibility import implausible_counts, improbable_count
 from ldpbayes.mechanisms.protocol import BitLaw, DiscreteMechanism, registered
-from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows
+from ldpbayes.numerics.arrays import CACHE_SIZE, by_rows, hadamard_transform
 from ldpbayes.numerics.special import log_or_nothing
 from ldpbayes.privacy import FiniteTradeoff, Guarantee
 from ldpbayes.privacy.tradeoffs import PureProtocolTradeoff, checked_laws
@@ -94,6 +94,8 @@ class PureProtocol(Categories):
     _independent_bits: ClassVar[bool] = False  # whether codes are in S(z) independently of each other, given x
     #: P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.
     support_probabilities: ClassVar[Annotated[Any, Owed("P(x in S(z) | x), and P(k in S(z) | x) for another code k")]]
+    #: Variance, over hash functions, of how much of another category's share an estimate takes for the category's own.
+    collision_variance: ClassVar[Any] = 0.0
     #: Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.
     separation: ClassVar[Annotated[Any, Owed("largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'")]]
 
@@ -535,12 +537,13 @@ class HadamardResponse(_EvenProtocol):
     """
 
     columns = property(lambda self: 1 << self.categories.bit_length(), doc="K, the number of possible released values.")
+    first_row: ClassVar[Any] = 1  # the matrix's row for category 0
     support = property(lambda self: constraints.integer_interval(0, self.columns - 1))
     # two rows agree in half of the columns
     _values = property(lambda self: _Values(1.0, np.log(self.columns / 2).item(), 0.5, 0.5))
 
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        row, epsilon = self._codes(x).astype(jnp.int32) + 1, self._budget
+        row, epsilon = self._codes(x).astype(jnp.int32) + self.first_row, self._budget
         shape = jnp.broadcast_shapes(row.shape, epsilon.shape)
         key_column, key_side = jax.random.split(key)
         column = jax.random.randint(key_column, shape, 0, self.columns)
@@ -549,14 +552,11 @@ class HadamardResponse(_EvenProtocol):
         return jnp.where(_even_parity(row & column) == wanted, column, column ^ (row & -row))
 
     def _support_counts(self, values: np.ndarray) -> np.ndarray:
-        differences = np.bincount(values, minlength=self.columns)
-        for bit in range(self.columns.bit_length() - 1):  # the fast Walsh-Hadamard transform
-            pairs = differences.reshape(-1, 2, 1 << bit)
-            differences = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).ravel()
-        return (len(values) + differences[1 : self.categories + 1]) // 2
+        differences = hadamard_transform(np.bincount(values, minlength=self.columns).astype(float))
+        return (len(values) + differences[self.first_row :][: self.categories].astype(int)) // 2
 
     def supports(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        return _even_parity(jnp.asarray(z).astype(jnp.int32) & (jnp.asarray(x).astype(jnp.int32) + 1))
+        return _even_parity(jnp.asarray(z).astype(jnp.int32) & (jnp.asarray(x).astype(jnp.int32) + self.first_row))
 
     def _validated(self, values: np.ndarray) -> np.ndarray:
         values = super()._validated(values)

@@ -1,4 +1,4 @@
-"""Work on large arrays: in chunks, with packed symmetric matrices, with products of bits, and in lower precision."""
+"""Work on large arrays: in chunks, by Hadamard transforms, packed, by products of bits, and in lower precision."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from scipy.linalg import hadamard
 
 from ldpbayes._core.types import Array, ArrayModule, array_of
 
@@ -33,6 +34,20 @@ def by_rows(function: Callable[..., jax.Array], rows: int) -> Callable[..., jax.
         return jnp.concatenate([parts[:-1].ravel(), parts[-1, count * size - n :]])
 
     return apply
+
+
+HADAMARD_FACTOR = 32  # size of the matrices that a Hadamard matrix is a product of
+
+
+def hadamard_transform(values: Array) -> Array:
+    """Σ_l (−1)^(number of ones that i and l share) values[..., l], for each i; the length is a power of two."""
+    shape, done = values.shape, 1
+    while done < shape[-1]:
+        size = min(HADAMARD_FACTOR, shape[-1] // done)
+        matrix = hadamard(size, values.dtype)
+        values = (matrix @ values.reshape(*shape[:-1], -1, size, done)).reshape(shape)
+        done *= size
+    return values
 
 
 def evenly_spaced(rows: np.ndarray, count: int) -> np.ndarray:

@@ -25,9 +25,11 @@ FITTED.attrs.update(convergence_warnings="[]", release_warnings="[]")
 ROWS = ("a", "b", "y")
 MECHANISMS = [
     (ldp.mechanisms.AdditiveMechanism(ldp.noise.Laplace(3.0), -5, 5), 0.5),
+    (ldp.mechanisms.CountMeanSketch(1.0, 3, 2, 40), [1, 0x55555555, 0]),
     (ldp.DiscreteGaussianMechanism(2.0), 3),
     (ldp.DiscreteLaplaceMechanism(2.0, 0, 10), 3),
     (ldp.GaussianMechanism(1.0, 1e-4, -5, 5), 0.5),
+    (ldp.mechanisms.HadamardCountMeanSketch(1.0, 3, 2, 4), [1, 7]),
     (ldp.HadamardResponse(1.0, 3), 2),
     (
         ldp.mechanisms.IndependentLaplaceMechanism(0.5, [0, -1], [1, 1], columns=ROWS, perturbed=("a", "b")),
@@ -295,7 +297,7 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         (
             VISITS,
             ["--column", "visits", "--mechanism", "laplac"],
-            "no mechanism 'laplac' (did you mean laplace?); --mechanism must be one of additive, crosswise",
+            "no mechanism 'laplac' (did you mean laplace?); --mechanism must be one of additive, count",
         ),
         (VISITS, ["--column", "visits", "--mechanism", "zzz"], "no mechanism 'zzz'; --mechanism must be one of add"),
         (VISITS, ["--column", "visits", *LAPLACE, "--delta", "0.1"], "has no --delta; its options are --epsilon, --lo"),

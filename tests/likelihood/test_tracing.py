@@ -44,6 +44,8 @@ MECHANISMS = [
     ldp.SubsetSelection(1.0, 2, 1),
     ldp.LocalHashing(1.0, 2, 2),
     ldp.HadamardResponse(1.0, 2),
+    ldp.mechanisms.CountMeanSketch(1.0, 2, 2, 2),
+    ldp.mechanisms.HadamardCountMeanSketch(1.0, 2, 2, 2),
     ldp.mechanisms.TransitionMatrix([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]]),
     ldp.mechanisms.MirroredQuestion(0.3),
     ldp.mechanisms.Crosswise(0.3),

@@ -42,6 +42,8 @@ PERSONAL = {
     "unary encoding": ldp.OptimalUnaryEncoding(GRID, 5),
     "RAPPOR": ldp.SymmetricUnaryEncoding(GRID, 5),
     "local hashing": ldp.LocalHashing(GRID, 9, 3),
+    "count-mean sketch": mechanisms.CountMeanSketch(GRID, 9, 2, 4),
+    "Hadamard count-mean sketch": mechanisms.HadamardCountMeanSketch(GRID, 9, 2, 4),
     "Hadamard": ldp.HadamardResponse(GRID, 5),
     "subsets": ldp.SubsetSelection(GRID, 9, 4),
     "bins": mechanisms.RROnBins(GRID, [0.0, 1.0, 2.0, 3.0], [0.5, 1.5, 2.5]),

@@ -449,6 +449,17 @@ def bits(mechanism):
     return np.array(list(itertools.product([0, 1], repeat=mechanism.categories)))
 
 
+def sketch_of_few(make, cells, last):
+    """Count-mean sketches with a few hash functions and cells, and all words that they release."""
+
+    def draw(rng):
+        mechanism = make(budget(rng), int(rng.integers(2, 6)), int(rng.integers(1, 4)), cells(rng))
+        outputs = np.array([*itertools.product(range(mechanism.hashes), range(last(mechanism.cells)))], np.uint32)
+        return Case(mechanism, [(codes(mechanism.categories), 2, mechanism.guarantee)], outputs=outputs)
+
+    return draw
+
+
 def local_hashing(rng):
     """One seed at a time, which hashes its categories as it does: a test may know it."""
     k, g = int(rng.integers(2, 6)), int(rng.integers(2, 5))
@@ -683,11 +694,15 @@ DRAWN = {
     "additive": additive,
     "bounded_gaussian": bounded_domain(mechanisms.BoundedGaussianMechanism),
     "bounded_laplace": bounded_domain(mechanisms.BoundedLaplaceMechanism),
+    "count_mean_sketch": sketch_of_few(mechanisms.CountMeanSketch, lambda rng: int(rng.integers(2, 5)), lambda m: 2**m),
     "crosswise": design(lambda u: mechanisms.Crosswise(u())),
     "discrete_gaussian": whole_numbers(mechanisms.DiscreteGaussianMechanism, noise.DiscreteGaussian),
     "discrete_laplace": whole_numbers(mechanisms.DiscreteLaplaceMechanism, noise.DiscreteLaplace),
     "forced_response": design(lambda u: mechanisms.ForcedResponse([u() / 4, u() / 4, u() / 4][: 2 + round(u())])),
     "gaussian": gaussian,
+    "hadamard_count_mean_sketch": sketch_of_few(
+        mechanisms.HadamardCountMeanSketch, lambda rng: 2 ** int(rng.integers(1, 3)), lambda m: 2 * m
+    ),
     "hadamard_response": protocol(drawn(ldp.HadamardResponse), lambda m: np.arange(m.columns)),
     "independent_laplace": independent_laplace,
     "kuk": design(lambda u: mechanisms.Kuk(u(), u(), 1 + round(4 * u()))),

@@ -116,6 +116,8 @@ def _mechanisms():
         "local hashing": mechanisms.LocalHashing(1.5, 100),
         "local hashing, range given": mechanisms.LocalHashing(budgets, 100, 2),
         "Hadamard response": mechanisms.HadamardResponse(1.0, 7),
+        "count-mean sketch": mechanisms.CountMeanSketch(1.0, 100, 4, 40),
+        "Hadamard count-mean sketch": mechanisms.HadamardCountMeanSketch(budgets, 100, 4, 32),
         "Hadamard response, personal budgets": mechanisms.HadamardResponse(budgets, 20),
         "additive, a law of noise": mechanisms.AdditiveMechanism(noise.Laplace(2.0), -1.0, 4.0),
         "discrete Laplace": mechanisms.DiscreteLaplaceMechanism(2.0, 0, 10),

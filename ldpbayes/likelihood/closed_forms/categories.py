@@ -13,9 +13,17 @@ from ldpbayes.laws.compound import Grouped
 from ldpbayes.laws.families import CATEGORICAL, family_of, log_prob_on_support
 from ldpbayes.likelihood.closed_forms import register_closed_form
 from ldpbayes.likelihood.latent import latent_nodes
-from ldpbayes.mechanisms import Categories, LikelihoodTable, MatrixProtocol, PureProtocol, RandomizedResponse
+from ldpbayes.mechanisms import (
+    Categories,
+    CountSketchProtocol,
+    HadamardResponse,
+    LikelihoodTable,
+    MatrixProtocol,
+    PureProtocol,
+    RandomizedResponse,
+)
 from ldpbayes.mechanisms.protocol import PiecewiseConstant, PiecewiseLinear
-from ldpbayes.numerics.arrays import CACHE_SIZE, bit_product, by_rows, pays
+from ldpbayes.numerics.arrays import CACHE_SIZE, bit_product, by_rows, hadamard_transform, pays
 from ldpbayes.numerics.special import log_or_nothing, log_sum
 
 BITS_AT_ONCE = 1 << 23  # memberships at a time as 8-bit integers, for which a loop costs more than the cache saves
@@ -55,6 +63,38 @@ def _at_codes(theta: Array, z: Array, groups: Array | None) -> jax.Array:
     batch = jnp.broadcast_shapes(z.shape, theta.shape[:-1])
     theta, z = jnp.broadcast_to(theta, (*batch, theta.shape[-1])), jnp.broadcast_to(z, batch)
     return jnp.take_along_axis(theta, z[..., None], axis=-1)[..., 0]
+
+
+_of_any = supported_mass.dispatch(object)
+
+
+@supported_mass.register
+def _of_hadamard(
+    mechanism: HadamardResponse, z: Array, theta: Array, groups: Array | None = None, row: Array | None = None
+) -> jax.Array:
+    """By a fast transform, of laws of codes in rows if each record has its `row` of them."""
+    theta = jnp.asarray(theta)
+    if groups is not None or (row is None and theta.ndim > 1):
+        return _of_any(mechanism, z, theta, groups)
+    before = mechanism.first_row
+    pads = [(0, 0)] * (theta.ndim - 1) + [(before, mechanism.columns - before - mechanism.categories)]
+    differences = hadamard_transform(jnp.pad(theta, pads))
+    mass = (theta.sum(axis=-1, keepdims=True) + differences) / 2
+    return mass[jnp.asarray(z).astype(jnp.int32)] if row is None else mass[row, jnp.asarray(z).astype(jnp.int32)]
+
+
+@supported_mass.register
+def _of_sketch(mechanism: CountSketchProtocol, z: Array, theta: Array, groups: Array | None = None) -> jax.Array:
+    """From the laws of cells under each hash function: never categories by records."""
+    z, theta = jnp.asarray(z), jnp.asarray(theta)
+    if groups is not None or theta.ndim > 1:
+        return _of_any(mechanism, z, theta, groups)
+    table, batch, rows = mechanism.table(theta), z.shape[:-1], z.reshape(-1, z.shape[-1])
+    if isinstance(mechanism.inner, HadamardResponse):
+        return _of_hadamard(mechanism.inner, mechanism.opened(rows), table, row=rows[:, 0]).reshape(batch)
+    at_once = max(mechanism.hashes, CACHE_SIZE // mechanism.cells)
+    mass = by_rows(lambda z: jnp.sum(jnp.where(mechanism.opened(z), table[z[:, 0]], 0.0), axis=-1), at_once)
+    return mass(rows).reshape(batch)
 
 
 supported_mass.register(RandomizedResponse, lambda mechanism, z, theta, groups=None: _at_codes(theta, z, groups))
