@@ -239,7 +239,7 @@ class Banded(Reported):
 
     edges: Array = ruled(FINITE)
     _shared = ("edges",)
-    _numbers: ClassVar[Any] = ()
+    _numbers = property(lambda self: [])  # type: ignore[assignment]
     longest = property(  # type: ignore[assignment]
         lambda self: max(0.0, np.max(self.edges)) + self.mechanism.longest, doc="Computed with NumPy."
     )

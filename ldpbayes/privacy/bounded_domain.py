@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ def _exp(epsilon: Array) -> np.ndarray:
 class _Bound(tradeoffs.SymmetricTradeoff):
     """The curve of one bound of delta."""
 
-    _delta: Callable[[np.ndarray], np.ndarray]
+    _delta: Callable[[np.ndarray], np.ndarray]  # type: ignore[misc]
     _bends = True
 
 
@@ -98,7 +98,7 @@ class _OfWidth(tradeoffs.ParametricTradeoff):
         return (np.where(away < 0, 1 - slope + slope * delta, delta) + ROUNDING) / least
 
     @property
-    def _bounds(self) -> list[Callable[[np.ndarray], np.ndarray]]:
+    def _bounds(self) -> Sequence[Callable[[np.ndarray], np.ndarray]]:
         return [self._of_ends, self._of_any_laws, self._of_plain_noise][: 3 if self.step < self.width else 1]
 
     def _type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
