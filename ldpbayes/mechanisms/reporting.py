@@ -38,6 +38,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
     clips = True
     released_range = None  # a sketch, but of whole numbers, is refused
     has_atoms = False
+    _gaps = " (NaN is printed by Withheld and Incomplete only)"
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
     innermost = property(attrgetter("mechanism.innermost"))
     bounded, domain, guarantee, linear_tails, noise, resolution, support = (
@@ -90,7 +91,8 @@ class Reported(NumericMechanism, DiscreteMechanism):
         high = xp.where(short & (high < np.inf), before, high)
         if self.noise.discrete:
             low, high = xp.ceil(low), xp.floor(high)
-        return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
+        possible = (low <= high) & (low < np.inf)
+        return xp.where(possible, low, np.inf), xp.where(possible, high, -np.inf)
 
     def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
         """Return the log-likelihood of printed values from that of a number, and the log probability of an interval."""
