@@ -87,10 +87,11 @@ class Reported(NumericMechanism, DiscreteMechanism):
         while rule is not self.innermost:
             low, high, short = rule._undone(xp, low, high, short)
             rule = rule.mechanism
-        before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)
-        high = xp.where(short & (high < np.inf), before, high)
         if self.noise.discrete:
-            low, high = xp.ceil(low), xp.floor(high)
+            low, high = xp.ceil(low), xp.where(short, xp.ceil(high) - 1, xp.floor(high))
+        else:
+            before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)
+            high = xp.where(short & (high < np.inf), before, high)
         possible = (low <= high) & (low < np.inf)
         return xp.where(possible, low, np.inf), xp.where(possible, high, -np.inf)
 
