@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
+import jax
 import numpy as np
 
 from ldpbayes._core.checks import ONE_INSIDE_0_1, ONE_POSITIVE, ArgumentError, at_least, checked, guess
@@ -188,7 +189,7 @@ class NoisyTable(Release):
         """
         law, columns = _law(noise), columns_of(frame)
         stated = {"scale": scale, "standard_deviation": standard_deviation, "variance": variance}
-        stated["margin"] = margin
+        stated |= {} if margin is None else {"margin": margin}
         moments = [name for name, number in stated.items() if number is not None]
         if len(moments) != 1:
             problem = " and ".join(moments) or "none"
@@ -351,7 +352,8 @@ def _scale(law: Any, moment: str, value: Array, level: float) -> Array:
         unit = {DiscreteGaussian: Gaussian, DiscreteLaplace: Laplace}.get(law, law)(1.0)
         # No more than 1/√(1 − level) deviations, by Chebyshev's inequality.
         bracket = 0.0, unit.standard_deviation / math.sqrt(1 - level)
-        margin = find_root(lambda t: np.asarray(unit.log_tail(t)), math.log((1 - level) / 2), bracket).x
+        with jax.enable_x64(True):
+            margin = find_root(lambda t: np.asarray(unit.log_tail(t)), math.log((1 - level) / 2), bracket).x
         deviation = value * unit.standard_deviation / margin
     if not law.discrete:
         return deviation / law(1.0).standard_deviation

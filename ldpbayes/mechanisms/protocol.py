@@ -50,6 +50,7 @@ class Mechanism(Called, abc.ABC):
     clips: ClassVar[bool] = False
     _of_rows: ClassVar[str] = ""  # how rows of {} numbers are released, in words
     may_be_missing: ClassVar[bool] = False  #: True if NaN stands for a value that is not released.
+    _gaps: ClassVar[str] = ""  # what else they may be, in words
     of_categories: ClassVar[bool] = False  #: True if a record is the code of a category, as in `Categories`.
     has_matrix: ClassVar[bool] = False  #: True if `matrix` has p(z | x) of released codes z in a row for each category.
     #: NumPyro constraint on the record x, after clipping.
@@ -142,7 +143,7 @@ class Mechanism(Called, abc.ABC):
             raise ValueError("values is empty: a release holds at least one record")
         if array.dtype.kind == "f":
             missing = np.isnan(array) if self.may_be_missing else False
-            refuse(~(np.isfinite(array) | missing), "values must be finite; {} are not", array)
+            refuse(~(np.isfinite(array) | missing), f"values must be finite{self._gaps}; {{}} are not", array)
         return self._validated(array)
 
     @property

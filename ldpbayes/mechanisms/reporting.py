@@ -38,6 +38,7 @@ class Reported(NumericMechanism, DiscreteMechanism):
     clips = True
     released_range = None  # a sketch, but of whole numbers, is refused
     has_atoms = False
+    _gaps = " (NaN is printed by Withheld and Incomplete only)"
     silent: ClassVar[bool] = False  # whether the rule itself prints NaN
     innermost = property(attrgetter("mechanism.innermost"))
     bounded, domain, guarantee, linear_tails, noise, resolution, support = (
@@ -88,11 +89,13 @@ class Reported(NumericMechanism, DiscreteMechanism):
         while rule is not self.innermost:
             low, high, short = rule._undone(xp, low, high, short)
             rule = rule.mechanism
-        before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)
-        high = xp.where(short & (high < np.inf), before, high)
         if self.noise.discrete:
-            low, high = xp.ceil(low), xp.floor(high)
-        return xp.where(low <= high, low, np.inf), xp.where(low <= high, high, -np.inf)
+            low, high = xp.ceil(low), xp.where(short, xp.ceil(high) - 1, xp.floor(high))
+        else:
+            before = xp.nextafter(high if xp is np else lax.stop_gradient(high), -np.inf)
+            high = xp.where(short & (high < np.inf), before, high)
+        possible = (low <= high) & (low < np.inf)
+        return xp.where(possible, low, np.inf), xp.where(possible, high, -np.inf)
 
     def by_intervals(self, z: Any, at: Callable[[Any], Any], between: Callable[[Any, Any], Any]) -> jax.Array:
         """Return the log-likelihood of printed values from that of a number, and the log probability of an interval."""
@@ -241,7 +244,7 @@ class Banded(Reported):
 
     edges: Array = ruled(FINITE)
     _shared = ("edges",)
-    _numbers: ClassVar[Any] = ()
+    _numbers = property(lambda self: [])  # type: ignore[assignment]
     longest = property(  # type: ignore[assignment]
         lambda self: max(0.0, np.max(self.edges)) + self.mechanism.longest, doc="Computed with NumPy."
     )

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -14,6 +14,7 @@ from ldpbayes._core.types import Array
 from ldpbayes.privacy import tradeoffs
 
 ROUNDING = 1e-15  # of a probability, by which deltas are larger
+LARGEST_EPSILON = 1e300  # larger ones are stated as infinite
 HALVINGS = 60  # of the interval in which an epsilon is
 
 
@@ -24,7 +25,7 @@ class _Law(NamedTuple):
     below: Callable  # P(noise ≤ −t) for t ≥ 0
     log_ratio: Callable  # log f(t)/f(t + distance) for t ≥ 0
     cut: Callable  # up to which t log f(t)/f(t − distance) is larger than a number, of (number, distance)
-    tradeoff: Callable[[float], tradeoffs.Tradeoff]  # of inputs at a distance, without a domain
+    tradeoff: Callable[[Any], tradeoffs.Tradeoff]  # of inputs at a distance, without a domain
 
 
 LAWS = {
@@ -53,13 +54,14 @@ def _exp(epsilon: Array) -> np.ndarray:
 class _Bound(tradeoffs.SymmetricTradeoff):
     """The curve of one bound of delta."""
 
-    _delta: Callable[[np.ndarray], np.ndarray]
+    _delta: Callable[[np.ndarray], np.ndarray]  # type: ignore[misc]
     _bends = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _OfWidth(tradeoffs.ParametricTradeoff):
-    """The curve of one width w and step s. Let c(x) = P(0 ≤ x + noise ≤ w), which is log-concave, with c(0) the least.
+    """The curves of widths w and steps s, arrays like the arguments. Let c(x) = P(0 ≤ x + noise ≤ w), a log-concave
+    function, with c(0) the least.
 
     The log ratio of the densities of inputs x < y falls in z, so a best test rejects for z < t or for z > t. As
     P(z < t) falls in the input, pairs that are s apart are told best; if s = w, these are the ends 0 and w. Else delta
@@ -69,16 +71,17 @@ class _OfWidth(tradeoffs.ParametricTradeoff):
     """
 
     law: _Law
-    width: float
-    step: float
+    width: np.ndarray
+    step: np.ndarray
 
     @functools.cached_property
-    def pure(self) -> float:
+    def pure(self) -> np.ndarray:
         """Epsilon at delta = 0: the largest log ratio at z = 0 of x and x + s. It is monotone in x: log c is concave,
         and minus the log density of normal noise at z = 0 is convex in x.
         """
-        x = np.array([0.0, self.width - self.step])
-        return float(np.max(self.law.log_ratio(x, self.step) + np.log(self._inside(x + self.step) / self._inside(x))))
+        x = np.stack([np.zeros_like(self.width), self.width - self.step])
+        ratios = self.law.log_ratio(x, self.step) + np.log(self._inside(x + self.step) / self._inside(x))
+        return np.max(ratios, axis=0)
 
     def _inside(self, x: Array) -> np.ndarray:
         return self.law.half(x) + self.law.half(self.width - x)
@@ -98,8 +101,8 @@ class _OfWidth(tradeoffs.ParametricTradeoff):
         return (np.where(away < 0, 1 - slope + slope * delta, delta) + ROUNDING) / least
 
     @property
-    def _bounds(self) -> list[Callable[[np.ndarray], np.ndarray]]:
-        return [self._of_ends, self._of_any_laws, self._of_plain_noise][: 3 if self.step < self.width else 1]
+    def _bounds(self) -> Sequence[Callable[[np.ndarray], np.ndarray]]:
+        return self._of_ends, self._of_any_laws, self._of_plain_noise
 
     def _type_ii_error(self, alpha: np.ndarray) -> np.ndarray:
         return functools.reduce(np.maximum, [_Bound(bound)._type_ii_error(alpha) for bound in self._bounds])
@@ -109,16 +112,17 @@ class _OfWidth(tradeoffs.ParametricTradeoff):
         return np.where(epsilon < self.pure, np.minimum(least, 1.0), 0.0)
 
     def _epsilon(self, delta: np.ndarray) -> np.ndarray:
-        low, high = np.zeros_like(delta), np.full_like(delta, self.pure)
+        low, high = np.zeros_like(delta), np.minimum(self.pure, LARGEST_EPSILON)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             enough = self._delta(middle) <= delta
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        high = np.where(high < LARGEST_EPSILON, high, np.inf)
         return np.where(self._delta(np.zeros_like(delta)) <= delta, 0.0, high)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BoundedDomainTradeoff(tradeoffs.SeparateTradeoff):
+class BoundedDomainTradeoff(tradeoffs.ParametricTradeoff):
     """The curve of noise that is cut off at the ends of a domain ([HABM]; [Liu]), for inputs at most `step` ≤ `width`
     apart, both in scales of the noise. It is exact if they are equal; else it is a bound, exact at delta = 0 only.
     """
@@ -126,4 +130,7 @@ class BoundedDomainTradeoff(tradeoffs.SeparateTradeoff):
     law: str
     width: Array = ruled(POSITIVE)
     step: Array = ruled(POSITIVE)
-    _curve = property(lambda self: functools.partial(_OfWidth, LAWS[self.law]))  # type: ignore[assignment]
+
+    def _at(self, formula: str, argument: Array) -> Array:
+        argument, *lengths = self._broadcast(argument)
+        return _OfWidth(LAWS[self.law], *lengths)._at(formula, argument)

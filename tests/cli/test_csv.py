@@ -297,7 +297,7 @@ VISITS = "id,visits,region\n1,3.5,north\n2,-2.5,south\n"
         (
             VISITS,
             ["--column", "visits", "--mechanism", "laplac"],
-            "no mechanism 'laplac' (did you mean laplace?); --mechanism must be one of additive, count",
+            "no mechanism 'laplac' (did you mean laplace?); --mechanism must be one of additive, banded",
         ),
         (VISITS, ["--column", "visits", "--mechanism", "zzz"], "no mechanism 'zzz'; --mechanism must be one of add"),
         (VISITS, ["--column", "visits", *LAPLACE, "--delta", "0.1"], "has no --delta; its options are --epsilon, --lo"),

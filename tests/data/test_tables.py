@@ -14,6 +14,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from scipy import stats
 
 import ldpbayes as ldp
 from ldpbayes.data import NoisyTable, ReleaseWarning
@@ -614,3 +615,30 @@ def test_keys_beyond_63_bits_stay_integers_in_files(tmp_path):
     table = NoisyTable([1.0, 2.0, 40.0], ldp.LaplaceMechanism(1.0, sensitivity=1.0), keys={"k": keys})
     table.save(tmp_path / "table.npz")
     np.testing.assert_array_equal(NoisyTable.load(tmp_path / "table.npz").keys["k"], keys)
+
+
+@pytest.mark.parametrize(
+    ("noise", "law"), [("laplace", stats.laplace), ("gaussian", stats.norm), ("discrete_gaussian", stats.norm)]
+)
+def test_a_margin_of_error_holds_the_noise_with_its_probability(noise, law):
+    frame = {"place": ["a", "b"], "n": [3, 4], "moe": [16.4, 30.0]}
+    table = NoisyTable.from_frame(frame, "n", "place", noise, margin="moe", margin_level=0.9)
+    within = law(scale=jax.tree.leaves(table.mechanism.noise)[0])
+    np.testing.assert_allclose(within.cdf(frame["moe"]) - within.cdf(np.negative(frame["moe"])), 0.9, rtol=1e-9)
+    for options, message in (
+        ({"margin": 3.0}, "give margin and margin_level together"),
+        ({"scale": 3.0, "margin_level": 0.9}, "give margin and margin_level together"),
+        ({"margin": 3.0, "margin_level": 1.0}, "margin_level must be a number between 0 and 1"),
+        ({"margin": 0.0, "margin_level": 0.9}, "margin must be a positive"),
+        ({"margin": 3.0, "scale": 3.0, "margin_level": 0.9}, "got scale and margin"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            NoisyTable.from_frame(frame, "n", "place", noise, **options)
+
+
+def test_values_above_a_cap_are_refused_with_their_cell():
+    frame = {"place": ["a", "b"], "share": [1.0, 1.2]}
+    with pytest.raises(ValueError, match=r"'share' holds 1.2 for b: possible values are finite numbers, cap 1"):
+        NoisyTable.from_frame(frame, "share", "place", "laplace", scale=0.1, cap=1)
+    table = NoisyTable.from_frame(frame | {"share": [1.0, 0.2]}, "share", "place", "laplace", scale=0.1, floor=0, cap=1)
+    assert "Capped(mechanism=Floored(" in repr(table)

@@ -86,7 +86,7 @@ def test_sums_over_all_counts_in_rules_are_exact_and_have_their_gradients(noise,
         np.sum([special.logsumexp(log_mass(rate)[:, None] + kernel, axis=0) for rate in r], axis=1)
         for r in (RATES + h, RATES - h)
     )
-    np.testing.assert_allclose(slope, np.subtract(*ends) / (2 * h), rtol=2e-5)
+    np.testing.assert_allclose(slope, np.subtract(*ends) / (2 * h), rtol=2e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("noise", [Gaussian(3.0), Laplace(3.0)], ids=["gaussian", "laplace"])

@@ -86,7 +86,9 @@ def total(data, parameter, mechanism=None):
     if isinstance(data, ldp.Release):
         return jnp.sum(ldp.Privatized(base, mechanism).log_prob(data.values))
     if mechanism is data.mechanism:
-        law = law_of_nodes(data, base, method="closed_form")  # which compiles faster than a channel
+        # which compiles faster than a channel, where there is one
+        method = "channel" if mechanism.name.startswith("bounded") else "closed_form"
+        law = law_of_nodes(data, base, method=method)
     else:
         law = ldp.Privatized(base, mechanism)
     return data.weights @ law.log_prob(data.nodes)

@@ -194,6 +194,33 @@ def test_bands_are_read_from_text():
     assert len(ldp.Release(codes, rule)) == 4
 
 
+KINDS = {
+    Floored: np.maximum,
+    Capped: np.minimum,
+    Withheld: lambda v, a: np.where(v < a, NAN, v),
+    Rounded: lambda v, a: a * np.floor(v / a + 0.5),
+    Banded: lambda v, a: np.where(np.isnan(v), v, np.searchsorted(a, v, "right")),
+}
+
+
+def test_nested_rules_know_what_they_can_print_and_of_which_numbers():
+    rng, numbers = np.random.default_rng(0), np.arange(-60.0, 61.0)
+    for _ in range(300):
+        rule, printed = WHOLE, numbers
+        for kind in rng.choice(list(KINDS), rng.integers(1, 5)):
+            if kind is Withheld and rule.may_be_missing:
+                continue
+            argument = float(rng.integers(1, 6) if kind is Rounded else rng.integers(-8, 12))
+            argument = np.unique(rng.integers(-8, 12, 3)).astype(float) if kind is Banded else argument
+            rule, printed = kind(rule, argument), KINDS[kind](printed, argument)
+        candidates = np.append(np.arange(-20.0, 20.5, 0.5), NAN if rule.may_be_missing else 0.0)
+        for z, low, high in zip(candidates, *rule.interval(candidates), strict=True):
+            those = numbers[np.isnan(printed) if np.isnan(z) else printed == z]
+            want = (np.min(those), np.max(those)) if len(those) else (np.inf, -np.inf)
+            want = [end * np.inf if abs(end) == 60 else end for end in want]  # the numbers go on
+            assert [low, high] == want, (rule, z)
+
+
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
 def test_release_files_hold_what_is_missing_as_nan(ending, tmp_path):
     if ending == "parquet":
@@ -241,15 +268,24 @@ REFUSED = [
         r"cap=12.0\) cannot print 1 of the values, the first \(13\) at 1",
     ),
     (lambda: ldp.Release([0.5, 1.2], Capped(AdditiveMechanism(Gaussian(1.0), sensitivity=1.0), 1)), r"\(1.2\) at 1"),
-    (lambda: ldp.Release([5, NAN], Capped(WHOLE, 12)), r"values must be finite; 1 are not, the first \(nan\) at 1"),
+    (
+        lambda: ldp.Release([5, NAN], Capped(WHOLE, 12)),
+        r"finite .NaN is printed by Withheld and Incomplete only.; 1 are not, the first \(nan\) at 1",
+    ),
     (lambda: ldp.Release([NAN, 9], Withheld(WHOLE, 10)), r"threshold=10.0\) cannot print .* \(9.0\) at 1"),
     (lambda: ldp.Release([5, 9], Rounded(WHOLE, 5)), r"unit=5.0\) cannot print 1 of the values, the first \(9"),
     (lambda: ldp.Release([2.5, 1], Incomplete(WHOLE)), r"cannot print 1 of the values, the first \(2.5\) at 0"),
-    (lambda: ldp.Release([5, NAN], Rounded(WHOLE, 5)), r"values must be finite; 1 are not, the first \(nan\) at 1"),
+    (
+        lambda: ldp.Release([5, NAN], Rounded(WHOLE, 5)),
+        r"finite .NaN is printed by Withheld and Incomplete only.; 1 are not, the first \(nan\) at 1",
+    ),
     # all that is printed is at least 5, so that no number is withheld
     (lambda: ldp.Release([5, NAN], Withheld(Floored(WHOLE, 5), 3)), r"cannot print 1 of .* the first \(nan\) at 1"),
     (lambda: ldp.Release([5, NAN], Withheld(Floored(WHOLE, 3), 3)), r"cannot print 1 of .* the first \(nan\) at 1"),
-    (lambda: ldp.Release([5, np.inf], Withheld(WHOLE, 1)), r"values must be finite; 1 are not, the first \(inf\) at 1"),
+    (
+        lambda: ldp.Release([5, np.inf], Withheld(WHOLE, 1)),
+        r"finite .NaN is printed by Withheld and Incomplete only.; 1 are not, the first \(inf\) at 1",
+    ),
     (lambda: Withheld(Incomplete(WHOLE), 3), "NaN would have two meanings under Withheld"),
     (lambda: Floored(WHOLE, 0.5), "floor must be a whole number under discrete noise, got 0.5"),
     (lambda: Rounded(WHOLE, -1), "unit must be positive and finite, got -1"),

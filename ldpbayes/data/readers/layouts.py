@@ -148,10 +148,10 @@ def _read(
     return Contents(columns, {**found, **stated})
 
 
-# Page views of a day, of which only those above a threshold are in the files: an option that says so belongs in VIEWS.
+# Page views of a day, of which only those above a threshold are in the files.
 PAGEVIEWS = "https://analytics.wikimedia.org/published/datasets/country_project_page"
 PAGES = ["country", "country_code", "project", "page_id", "page_title", "item_id", "count"]
-VIEWS: dict[str, Any] = {"value": "count", "keys": ["country_code", "project", "page_id"]}
+VIEWS: dict[str, Any] = {"value": "count", "keys": ["country_code", "project", "page_id"], "unpublished": "unknown"}
 OLDEST: dict[str, Any] = {"options": {"names": [name for name in PAGES if name != "item_id"]}}  # and no page_id
 OLDEST["stated"] = VIEWS | {"keys": ["country_code", "project", "page_title"], "noise": "discrete_laplace"}
 OLDEST["stated"] |= {"scale": 300.0, "threshold": 3500.0}
@@ -178,7 +178,7 @@ DAYS["2026-01-26"] = _current("BD BT ET HN IQ KH KZ LA RW", "AE AZ BH DJ EG NI P
 
 BROADBAND, ERROR = "https://github.com/microsoft/USBroadbandUsagePercentages", "ERROR RANGE (95%)(+/-)"
 SHARES: dict[str, Any] = {"value": "BROADBAND USAGE", "keys": ["ST", "COUNTY ID", "POSTAL CODE"], "noise": "laplace"}
-SHARES |= {"scale": ERROR, "unit": 0.001, "floor": 0.0}  # the rule for shares that are printed as 1 belongs here, too
+SHARES |= {"scale": ERROR, "unit": 0.001, "floor": 0.0, "cap": 1.0}
 SHARES["privacy"] = f"Microsoft: epsilon = 0.2 for the counts from which a share was computed ({BROADBAND})."
 CENSUS = "https://registry.opendata.aws/census-2020-pl94-nmf"
 CENSUS_PROMISE = f"U.S. Census Bureau: zCDP, for two data sets that differ in the record of one person ({CENSUS})."
