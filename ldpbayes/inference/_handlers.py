@@ -474,7 +474,8 @@ class privatize(Messenger):
 
     def postprocess_message(self, msg: Message) -> None:
         name = msg["name"]
-        if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"]:
+        looked_up = isinstance(msg["fn"], dist.Unit)  # a table stands for the likelihood of checked values
+        if msg["type"] != "sample" or name not in self.mechanisms or not msg["is_observed"] or looked_up:
             return
         checked = check_site(name, msg["fn"], msg["value"])
         # A release has given the warning about its values itself.

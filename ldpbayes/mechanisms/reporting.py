@@ -356,6 +356,6 @@ class Published(Reported):
         return unchecked(Incomplete, self.mechanism)
 
     @property
-    def others(self) -> tuple[Reported, Array]:
+    def others(self) -> tuple[Mechanism, Array]:
         """What else a likelihood has for each published value: NaN under this rule, so many times."""
         return (self.any_published, -1.0) if self.unpublished is None else (self.mechanism, self.unpublished)

@@ -15,7 +15,7 @@ from ldpbayes.privacy import tradeoffs
 
 ROUNDING = 1e-15  # of a probability, by which deltas are larger
 LARGEST_EPSILON = 1e300  # larger ones are stated as infinite
-HALVINGS = 60  # of the interval in which an epsilon is
+EPSILON_HALVINGS = 60  # of the interval in which an epsilon is
 
 
 class _Law(NamedTuple):
@@ -113,7 +113,7 @@ class _OfWidth(tradeoffs.ParametricTradeoff):
 
     def _epsilon(self, delta: np.ndarray) -> np.ndarray:
         low, high = np.zeros_like(delta), np.minimum(self.pure, LARGEST_EPSILON)
-        for _ in range(HALVINGS):
+        for _ in range(EPSILON_HALVINGS):
             middle = (low + high) / 2
             enough = self._delta(middle) <= delta
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)

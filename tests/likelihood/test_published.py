@@ -75,7 +75,7 @@ def test_a_published_count_has_a_law_that_sums_to_1_and_one_among_all_with_a_num
     np.testing.assert_allclose(law.cdf(z[[0, 5, -1]]), np.cumsum(np.exp(logs))[[0, 5, -1]], rtol=1e-10)
     assert law.cdf(19.0) == 0.0
     for none in (np.array([np.nan]), np.array([19.0])):
-        with pytest.raises(ValueError, match=r"finite; 1 are not|cannot print 1 of the values"):
+        with pytest.raises(ValueError, match=r"must be finite .*; 1 are not|cannot print 1 of the values"):
             law.log_prob(none)
     slope = jax.grad(lambda r: jnp.sum(ldp.Privatized(dist.Poisson(r), ruled(noise, 20)).log_prob(z[:9])))(9.0)
     up, down = (np.sum(ldp.Privatized(dist.Poisson(r), ruled(noise, 20)).log_prob(z[:9])) for r in (9.001, 8.999))
@@ -199,7 +199,7 @@ def test_values_that_are_simulated_are_published_and_follow_the_conditional_law(
         (lambda: Floored(ruled(Gaussian(1.0), 3.0), 5.0), "cannot stand around Published"),
         (lambda: ruled(Gaussian(1.0), 3.0, unpublished=-1), "unpublished must be non-negative and finite, got -1"),
         (lambda: ruled(Gaussian(1.0), 3.0, unpublished=np.nan), "unpublished must be non-negative and finite, got nan"),
-        (lambda: ldp.Release([4.0, np.nan], ruled(Gaussian(1.0), 3.0)), "values must be finite; 1 are not"),
+        (lambda: ldp.Release([4.0, np.nan], ruled(Gaussian(1.0), 3.0)), "values must be finite .*; 1 are not"),
         (lambda: ldp.Release([4.0, 2.0], ruled(Gaussian(1.0), 3.0)), r"cannot print 1 of the values, the first \(2.0"),
         (
             lambda: ldp.observe(

@@ -192,12 +192,12 @@ class TabulatedSite:
         constant = jax.jit(lambda values: constants(density.at(values)[name]))(parameters)
         arrays, mechanism, values, weights = jax.device_get(constant)
         mechanism = law.mechanism if is_concrete(law.mechanism) else mechanism
-        site = cls(type(base)(**arrays), parameter, scale, mechanism, values, weights)
+        whole = cls(type(base)(**arrays), parameter, scale, mechanism, values, weights)
         if not isinstance(mechanism, Published):
-            return [site]
+            return [whole]
         (rule, times), nothing = mechanism.others, np.full(values.shape, np.nan)
-        others = cls(site.base, parameter, scale, rule, nothing, weights * times, times)
-        return [dataclasses.replace(site, mechanism=mechanism.mechanism), others]
+        others = cls(whole.base, parameter, scale, rule, nothing, weights * times, times)
+        return [dataclasses.replace(whole, mechanism=mechanism.mechanism), others]
 
     @functools.cached_property
     def variances(self) -> np.ndarray:
