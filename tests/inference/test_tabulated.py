@@ -80,14 +80,14 @@ def test_a_table_is_the_likelihood_to_its_certified_error_between_its_ends(name)
         x = low + (high - low) * np.linspace(0.003, 0.997, 41)[:, None]
         exact = site.at(x, np.arange(len(site.values)))
         errors = np.abs(np.asarray(looked_up(tables, x)) - exact)
+        # A table ends where its likelihood is negligible, or is the same from there on, or where its parameter ends.
+        ends, beyond = (site.at(np.stack([low - far, high + far]), np.arange(len(site.values))) for far in (0.0, 1e-3))
+        negligible, flat = ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH_NATS, np.abs(beyond - ends) <= 1e-10
+        of_parameter = site.scale.place(site.scale.sizes[[0, -1], None], site.variances)
     assert certified <= _tabulated.TABLES_ERROR_NATS
     # The certificate looks at the extremes of Chebyshev's polynomial: an error is that polynomial times a derivative
     # that varies over a piece, by less than a half.
     assert errors.max(axis=0).sum() <= 1.5 * certified + 1e-12 * np.abs(exact).max() * AREAS
-    # A table ends where its likelihood is negligible, or is the same from there on, or where its parameter ends.
-    ends, beyond = (site.at(np.stack([low - far, high + far]), np.arange(len(site.values))) for far in (0.0, 1e-3))
-    negligible, flat = ends <= exact.max(axis=0) - 0.9 * _tabulated.DEPTH_NATS, np.abs(beyond - ends) <= 1e-10
-    of_parameter = site.scale.place(site.scale.sizes[[0, -1], None], site.variances)
     assert np.all(negligible | flat | np.isclose(np.stack([low, high]), of_parameter))
     assert len(np.unique(tables.first)) < AREAS or name != "Poisson, discrete Gaussian"  # equal values share a table
 
