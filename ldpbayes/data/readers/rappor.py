@@ -38,7 +38,7 @@ def read_rappor(
     table.read(table.columns([*"khmpqf"]))
     stated = {name: float(table.numbers(name)[0]) for name in "khmpqf"}
     for name in "khm":
-        if stated[name] not in range(1, 1 << 31):
+        if not (stated[name].is_integer() and 1 <= stated[name] < 1 << 31):
             problem = f"column {name!r} holds {stated[name]:g}, which is not a whole number above 0"
             raise FileError(f"{params}, line {table.lines[0]}: {problem}")
     width, hashes, cohorts = (int(stated[name]) for name in "khm")
