@@ -161,6 +161,7 @@ def test_plans_that_cannot_be_made_are_refused(changes, said, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_is_calibrated_for_each_budget_and_goes_on_from_its_checkpoints(tmp_path, capsys):
     options = ["--people", "40", "--repeats", "4", "--warmup", "10", "--samples", "10", "--no-progress"]
     argv = ["calibrate", "warner", "--epsilon", "1", "2", *options, "--checkpoints", str(tmp_path)]

@@ -64,6 +64,7 @@ def test_what_large_shares_add_to_others_is_subtracted(make):
     assert estimate.contrast({"0": 1, "1": -1}).interval[0] < 0.3 < estimate.contrast({"0": 1, "1": -1}).interval[1]
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("theta", [pytest.param(FLAT, marks=SLOW), STEEP], ids=["flat", "steep"])
 def test_intervals_cover(make, theta):

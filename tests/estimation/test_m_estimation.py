@@ -173,7 +173,7 @@ def test_oracle_of_the_hinge_loss_is_a_support_vector_machine_without_a_penalty(
 
 
 @pytest.mark.parametrize(
-    "method", ["combined", "dr", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sdr", "sl"))]
+    "method", ["dr", *(pytest.param(name, marks=pytest.mark.slow) for name in ("combined", "sdr", "sl"))]
 )
 def test_private_estimates_of_a_logistic_regression_find_the_truth_and_the_naive_one_does_not(fits, method):
     estimate = fits(method)
@@ -189,6 +189,7 @@ def test_combined_has_the_smallest_errors(fits, method):
     assert np.all(fits("combined").standard_error < 1.01 * fits(method).standard_error)
 
 
+@pytest.mark.slow
 def test_parameters_of_any_form_and_losses_of_any_kind_are_estimated(data):
     rows = data[0][:FEW]
     release = ldp.Release(data[1].values[:FEW], data[1].mechanism)
@@ -385,7 +386,7 @@ def test_a_users_loss_with_kinks_in_its_parameter_is_rounded_off_like_ours():
     ("low", "width"),
     [
         (5.0, 0.001),
-        (-500.0, 1000.0),
+        pytest.param(-500.0, 1000.0, marks=pytest.mark.slow),
         pytest.param(0.0, 1000.0, marks=pytest.mark.slow),
         pytest.param(0.0, 0.001, marks=pytest.mark.slow),
     ],
@@ -711,6 +712,7 @@ def test_bad_input_is_named(data, call, error, message):
         call(data[1])
 
 
+@pytest.mark.slow
 def test_a_quantile_of_numbers_under_laplace_noise_is_that_of_a_rounded_loss():
     """No method is for the loss itself, and the advice says so; the rounded one is within 5 standard errors.
 

@@ -109,6 +109,7 @@ def test_shares_from_rows_of_answers_are_unbiased_with_their_exact_variance():
     assert estimate.privacy == likeliest.privacy == panel.guarantee.statement()
 
 
+@pytest.mark.slow
 def test_maximum_likelihood_from_rows_of_answers_is_that_of_a_search():
     panel = Repeated(THREE, 3, KEPT)
     x = np.random.default_rng(0).integers(0, 5, 400) > 2

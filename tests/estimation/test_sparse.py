@@ -89,6 +89,7 @@ def simulated(law, share, seed, d=2000):
     return theta, sparse_posterior(Known(theta + rng.normal(size=d), np.ones(d)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "share"),
     [

@@ -27,6 +27,7 @@ def model(release):
     ldp.observe("z", dist.Normal(mu, sigma), release)
 
 
+@pytest.mark.slow
 def test_fits_of_the_release_and_of_its_sketch_are_one_certified_fit():
     whole = ldp.fit(model, RELEASE, log_likelihood=True, posterior_predictive=True, **SHORT)
     sketch = ldp.fit(model, RELEASE.sketch(), log_likelihood=RELEASE, posterior_predictive=True, **SHORT)

@@ -196,6 +196,7 @@ def test_the_evidence_of_a_share_is_that_of_a_sum_of_beta_functions():
         assert posterior.attrs["log_evidence_error"] < 1e-6
 
 
+@pytest.mark.slow
 def test_the_evidence_of_an_expansion_is_that_of_the_records():
     rng = np.random.default_rng(0)
     mechanism = ldp.LaplaceMechanism(2.0, -5, 5)

@@ -226,7 +226,7 @@ def test_likelihoods_of_other_numbers_have_no_table(model):
         site_of(model, release if model is not latent_noise else RELEASE, EXPOSURE)
 
 
-@pytest.mark.parametrize("name", ["negative binomial", "logits"])
+@pytest.mark.parametrize("name", [pytest.param("negative binomial", marks=pytest.mark.slow), "logits"])
 def test_zero_inflated_laws_with_a_latent_gate_are_sampled_without_tables(name):
     def model(release):
         gate, rate = numpyro.sample("gate", dist.Beta(2, 2)), numpyro.sample("rate", dist.Gamma(2, 0.1))

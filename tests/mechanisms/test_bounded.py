@@ -93,6 +93,7 @@ def test_scales_of_records_are_arguments_and_files_and_checks_know_the_domain(ki
 CURVES = {"laplace": stats.laplace, "gaussian": stats.norm}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CURVES)
 @pytest.mark.parametrize(("width", "step"), [(1.0, 1.0), (5.0, 5.0), (5.0, 1.0), (30.0, 4.0), (30.0, 0.1), (3.0, 2.9)])
 def test_no_pair_of_inputs_is_told_better_than_the_curve_says(kind, width, step):

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 D, K, M, EPSILON = 7, 3, 4, 1.3
 BITS, SIGNS = CountMeanSketch(EPSILON, D, K, M), HadamardCountMeanSketch(EPSILON, D, K, M)
-both = pytest.mark.parametrize("mechanism", [BITS, SIGNS], ids=["bits", "signs"])
+both = pytest.mark.parametrize(
+    "mechanism", [pytest.param(BITS, marks=pytest.mark.slow, id="bits"), pytest.param(SIGNS, id="signs")]
+)
 THETA = np.array([0.3, 0.2, 0.15, 0.15, 0.1, 0.1, 0.0])
 
 
@@ -68,7 +70,7 @@ def test_probabilities_are_those_of_the_description(mechanism):
     np.testing.assert_allclose(np.exp(of_records(personal, z)), p @ THETA, rtol=1e-10)
 
 
-@pytest.mark.parametrize("make", [CountMeanSketch, HadamardCountMeanSketch])
+@pytest.mark.parametrize("make", [pytest.param(CountMeanSketch, marks=pytest.mark.slow), HadamardCountMeanSketch])
 @pytest.mark.parametrize("cells", [*(pytest.param(cells, marks=pytest.mark.slow) for cells in (2, 32)), 64])
 def test_masses_by_tables_are_sums_over_categories(make, cells):
     mechanism, rng = make(0.7, 50, 5, cells), np.random.default_rng(cells)
@@ -83,6 +85,7 @@ def test_masses_by_tables_are_sums_over_categories(make, cells):
     )
 
 
+@pytest.mark.slow
 def test_a_hadamard_response_has_the_mass_of_its_columns_by_a_transform():
     for d in (2, 64, 1000):
         mechanism, theta = ldp.HadamardResponse(1.0, d), np.random.default_rng(d).dirichlet(np.ones(d))

@@ -109,6 +109,7 @@ def test_both_budgets_of_rappor_are_those_of_its_paper():
     assert np.isinf(Rappor(THREE, h, p, q).permanent_guarantee.epsilon(0.0))
 
 
+@pytest.mark.slow
 def test_budgets_of_a_series_grow_to_that_of_the_permanent_step_whether_curves_are_exact_or_bounds():
     series = [Rappor(THREE, 2, 0.5, 0.75, 0.5, reports) for reports in (1, 2, 7, 8, 30, 1000)]
     budgets = [float(rappor.guarantee.epsilon(0.0)) for rappor in series]

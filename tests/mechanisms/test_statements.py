@@ -69,7 +69,9 @@ PERSONAL = {
 LEVELS = [0.01, 0.05, 0.3, 0.7]
 
 
-@pytest.mark.parametrize("name", PERSONAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "symmetric Laplace" else name for name in PERSONAL]
+)
 def test_no_personal_parameter_is_worse_than_what_is_stated(name):
     """Whatever is in the middle: the widths of `RPWithPrior`, staircase noise's gamma and discrete Gaussian scales."""
     mechanism = PERSONAL[name]

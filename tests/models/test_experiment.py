@@ -32,6 +32,7 @@ def moments(laws, function):
     return mean, np.sqrt(np.sum(masses * values**2) - mean**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [ldp.RandomizedResponse(1.0), pytest.param(EXACT, marks=pytest.mark.slow)])
 def test_arms_of_answers_have_the_posteriors_of_conjugacy_or_of_quadrature(mechanism):
     people, counts = np.array([200, 190]), np.array([60, 75])

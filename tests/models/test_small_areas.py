@@ -268,7 +268,12 @@ def test_a_number_of_cells_that_were_not_published_counts():
     ("unpublished", "options", "error"),
     [
         ("unknown", {"exposure": 200, "response": "binomial"}, "needs a Poisson or negative binomial response"),
-        (20, {"exposure": np.array([1.0, 2, 1, 1])}, "can be counted only without larger areas, covariates"),
+        pytest.param(
+            20,
+            {"exposure": np.array([1.0, 2, 1, 1])},
+            "can be counted only without larger areas, covariates",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_parts_of_tables_that_no_law_describes_are_refused(unpublished, options, error):

@@ -45,6 +45,7 @@ def sketch():
     return ldp.Release(np.clip(RECORDS, 0.0, 10.0) + noise, MECHANISM).sketch()
 
 
+@pytest.mark.slow
 def test_coordinates_change_nothing_about_the_model(sketch):
     model = smooth_density(0.0, 10.0, knots=KNOTS, outside=ODDS)
     rng = np.random.default_rng(1)

@@ -96,6 +96,7 @@ def moments_by_quadrature(log_density, upto):
     return np.array(means), np.sqrt([np.sum(p.sum(axis=1 - j) * (x - means[j]) ** 2) for j in range(2)])
 
 
+@pytest.mark.slow
 def test_chains_of_cells_that_are_not_negative_follow_quadrature():
     # Laplace noise on two cells, one of them far below 0, and discrete Gaussian noise on their sum. Monte Carlo errors
     # at 800 effective draws are 0.035 standard deviations: 5 of them, but for 1e-5 of seeds.

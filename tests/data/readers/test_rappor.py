@@ -79,6 +79,7 @@ def test_a_missing_file_is_named(files, tmp_path):
         read_rappor(*files()[:2], tmp_path / "other.csv")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("LDPBAYES_DATA" not in os.environ, reason="LDPBAYES_DATA names no folder with rappor")
 def test_the_five_largest_candidates_of_rappors_example_are_those_of_non_negative_least_squares():
     folder = pathlib.Path(os.environ["LDPBAYES_DATA"]) / "rappor"
