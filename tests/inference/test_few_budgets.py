@@ -108,6 +108,7 @@ def test_releases_are_sketched_only_if_the_model_has_one_law_for_all_their_recor
         assert replaced(other, release) == {}
 
 
+@pytest.mark.slow
 def test_a_sketch_that_fit_made_gives_way_to_the_records_where_it_cannot_be_exact(monkeypatch):
     monkeypatch.setattr("ldpbayes.inference.approximations.panels.MAX_REFINEMENTS", 0)
     for name in ("COARSE_ERROR_NATS", "SKETCH_ERROR_NATS"):

@@ -381,6 +381,7 @@ def fitted_arrays(kernel, rng, limits, monkeypatch):
     return results
 
 
+@pytest.mark.slow
 def test_large_releases_are_arguments_of_numpyros_own_sampler_and_change_nothing(monkeypatch, rng):
     # NumPyro's own `MCMC`, which runs SA, holds its data as constants of a compiled function, or as arguments
     constants, arguments = fitted_arrays(SA, rng, (1 << 26, 100), monkeypatch)

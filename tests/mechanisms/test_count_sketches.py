@@ -70,6 +70,7 @@ def test_probabilities_are_those_of_the_description(mechanism):
     np.testing.assert_allclose(np.exp(of_records(personal, z)), p @ THETA, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [pytest.param(CountMeanSketch, marks=pytest.mark.slow), HadamardCountMeanSketch])
 @pytest.mark.parametrize("cells", [*(pytest.param(cells, marks=pytest.mark.slow) for cells in (2, 32)), 64])
 def test_masses_by_tables_are_sums_over_categories(make, cells):
@@ -111,6 +112,7 @@ def test_implausible_reports_and_others(mechanism):
         ldp.Release(np.tile(outputs(mechanism)[1], (5000, 1)), mechanism)
 
 
+@pytest.mark.slow
 def test_without_noise_the_cell_is_released():
     x = np.arange(D)
     z = np.asarray(CountMeanSketch(np.inf, D, K, M).randomize(jax.random.key(0), x))

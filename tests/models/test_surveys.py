@@ -67,6 +67,7 @@ def log_likelihood(model, data, values):
         return float(sum(jnp.sum(site["fn"].log_prob(site["value"])) for site in observed))
 
 
+@pytest.mark.slow
 def test_likelihoods_are_sums_over_kinds_of_people():
     rng = np.random.default_rng(0)
     pi, other = 0.3, 0.6
