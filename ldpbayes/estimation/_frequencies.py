@@ -179,7 +179,7 @@ def _of_persons(data: Any, method: str) -> bool:
         return False
     mechanism: Any = data.mechanism
     d = mechanism.categories
-    if getattr(mechanism, "collision_variance", 0) and method != "mle":  # what is subtracted is of no single value
+    if getattr(mechanism, "collision_variance", 0) and method in _LINEAR:  # what is subtracted is of no single value
         return False
     return d <= DENSE_CATEGORIES and d * data.count <= MOST_TERMS and _LINEAR.get(method) is not _base_cut
 
