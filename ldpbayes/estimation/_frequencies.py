@@ -433,7 +433,7 @@ class FrequencyEstimate(Estimate):
 
 
 def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
-    if design is not None and getattr(sketch.mechanism, "collision_variance", 0):
+    if design is not None and getattr(sketch.mechanism, "collision_variance", False):
         raise ValueError("sampling and domain are for count-mean sketches only with method='mle'")
     if design is not None or isinstance(sketch.mechanism, Repeated):
         return _weighted(sketch, method, design or SamplingDesign(np.ones(len(sketch.nodes))))
