@@ -115,9 +115,10 @@ class NoisyTable(Release):
                     chance = f"noise would do this with probability below {FALSE_EDGE_LEVEL:g}"
                     hint = "state the rule if values were left out or changed, or less noise if there is less"
                     self._doubt(f"{many}: {chance}; {hint}")
-        if isinstance(rule, Withheld) and rule.mechanism is rule.innermost and isinstance(self.values, np.ndarray):
-            width = rule.noise.standard_deviation / 2
-            near = np.count_nonzero((self.values < rule.threshold + width) & ((width >= 1) | (not rule.noise.discrete)))
+        if isinstance(rule, Withheld) and isinstance(self.values, np.ndarray):
+            width, withheld = rule.noise.standard_deviation / 2, rule.interval(np.full(self.values.shape, np.nan))[1]
+            highest, wide = rule.interval(self.values)[1], (width >= 1) | (not rule.noise.discrete)
+            near = np.count_nonzero((highest <= withheld + width) & wide)
             if near >= SUSPICIOUS_NEIGHBOURS and not np.isnan(self.values).any():
                 ways = 'give unpublished=, their number or "unknown", or a row without a value for each'
                 hint = f"if withheld cells were left out, results are biased: {ways}"
@@ -281,7 +282,13 @@ class NoisyTable(Release):
         return cls.from_frame(columns, **{**stated, **typed, **options})
 
     def __getitem__(self, rows: Any) -> "NoisyTable":
-        """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions."""
+        """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions. ValueError if
+        a number of cells was not published, which belongs to the whole table.
+        """
+        rule: Any = self.mechanism
+        if isinstance(rule, Published) and rule.unpublished is not None and np.any(rule.unpublished):
+            hint = "make a table of each part, with its own number, or with unpublished='unknown'"
+            raise ValueError(f"how many cells of a part of the table were not published is not known: {hint}")
         mechanism, keys = self.mechanism.of_records((self.count,), rows), {k: v[rows] for k, v in self.keys.items()}
         beside: Any = {name: getattr(self, name) for name in ("privacy", "neighbours", "times", "about")}
         return NoisyTable(self.values[rows], mechanism, keys=keys, **beside)

@@ -228,6 +228,8 @@ class Release(Holding):
             raise ValueError("by_person needs a release with persons=, the person of each value; files do not hold it")
         one, noise = self.mechanism, self.mechanism.noise
         if not isinstance(one, Additive) or not isinstance(noise, Gaussian) or one.record_shape:
+            if one.event_shape:
+                raise ValueError(f"by_person needs codes, or numbers under Gaussian noise; {one.name} releases rows")
             values = Repeated.rows(self.values, self.of_persons)
             mechanism: Any = Repeated(one, values.shape[1], permanent)
         elif permanent is not None or np.ndim(one.lower) or np.ndim(one.upper):

@@ -107,7 +107,8 @@ def frequencies(
     standard errors are linearised ([Binder]), and their intervals normal. ``base_cut`` is not available.
 
     Under `Repeated`, the unbiased estimate is the mean over people of the mean of the terms of their answers. If a
-    release has ``persons=``, and at most 4096 categories and 2^25 terms, people are clusters of a sampling design.
+    release has ``persons=``, and at most 4096 categories and 2^25 terms, people are clusters of a sampling design, but
+    not for the unbiased estimate of a count-mean sketch.
 
     Standard errors include sampling and the mechanism. Those of ``mle`` come from the observed information about
     positive shares. They are NaN for a share whose estimate is 0: use ``unbiased`` for its interval.
@@ -178,6 +179,8 @@ def _of_persons(data: Any, method: str) -> bool:
         return False
     mechanism: Any = data.mechanism
     d = mechanism.categories
+    if getattr(mechanism, "collision_variance", 0) and method in _LINEAR:  # what is subtracted is of no single value
+        return False
     return d <= DENSE_CATEGORIES and d * data.count <= MOST_TERMS and _LINEAR.get(method) is not _base_cut
 
 
@@ -374,6 +377,7 @@ class FrequencyEstimate(Estimate):
     _linear: Linear | None = None
     _matrix: np.ndarray | None = None
     _labels: tuple[str, ...] | None = None
+    _sampled: bool = False  # whether _matrix is the covariance of the records, not of a model
 
     params = property(attrgetter("estimate"), doc="The estimate (categories,).")
     # words for the categories or for the cells of a table, or their codes
@@ -531,7 +535,14 @@ def _weighted(sketch: CountSketch, method: str, design: SamplingDesign) -> Frequ
     # The correction for a finite population is not one of the noise, of which e eᵀ − diag e is the expected covariance.
     noisy = counts * share**2 * design.fractions(counts)
     covariance = covariance + (terms.T * noisy) @ terms - np.diag(noisy @ terms)
-    return FrequencyEstimate(method, sketch.promises, estimate, np.sqrt(np.diagonal(covariance)), _matrix=covariance)
+    if isinstance(
+        mechanism, PureProtocol
+    ):  # errors are at least those of the mechanism, also if no value has a category
+        theta = np.clip(estimate, 0, 1)
+        of_noise = (counts * share**2) @ ((theta * p * (1 - p) + (1 - theta) * q * (1 - q)) / (p - q) ** 2 + 0 * terms)
+        covariance += np.diag(np.maximum(of_noise - np.diagonal(covariance), 0.0))
+    error, options = np.sqrt(np.diagonal(covariance)), {"_matrix": covariance, "_sampled": True}
+    return FrequencyEstimate(method, sketch.promises, estimate, error, **options)
 
 
 _LINEAR = {"unbiased": _unbiased, "base_cut": _base_cut, "norm_sub": _projected, "projection": _projected}

@@ -199,7 +199,7 @@ def sparse_posterior(
     """Shrink estimated shares of many categories, most of which are 0 or rare, to posterior laws of the shares.
 
     The estimate of each share is taken as normal, with its standard error. The prior law of a share is 0 with some
-    probability, and otherwise a mixture of exponential laws. Its weights are the most likely ones for all estimates
+    probability, and otherwise a mixture of normal laws above 0. Its weights are the most likely ones for all estimates
     (empirical Bayes, [Stephens]), so that posteriors ignore how uncertain the weights are, which matters for few
     categories. That shares sum to 1 is not used.
 
@@ -208,8 +208,8 @@ def sparse_posterior(
     estimate : Estimate
         Shares with standard errors, such as those of `frequencies` by its default method.
     prior : SparsePrior, optional
-        Means of the exponential laws, and weights. Default: means from half of the least standard error on, doubled up
-        to the largest estimate, with fitted weights. Much smaller shares count as 0.
+        Means of the normal laws, and weights. Default: means from half of the least standard error on, doubled in two
+        steps up to the largest estimate, with fitted weights. Much smaller shares count as 0.
     correlated : bool, optional
         True to use the correlations of estimates, by a Gibbs sampler. If False, the posterior of each share is that
         given its own estimate: this is valid, too, but less is known. Default: True for up to 4096 shares with a
@@ -232,7 +232,8 @@ def sparse_posterior(
     error = np.full(1, np.nan) if estimate.standard_error is None else np.asarray(estimate.standard_error)
     if not np.all((error > 0) & np.isfinite(error)):
         raise ValueError("a sparse posterior needs a positive standard error of each share; use method='unbiased'")
-    sampled = getattr(estimate, "_linear", None) is not None  # whose covariance is that of the records
+    # whose covariance is that of the records, and whose true shares have the sum 1
+    sampled = getattr(estimate, "_linear", None) is not None or getattr(estimate, "_sampled", False)
     covariance = None if correlated is False or (sampled and correlated is None) else estimate.covariance
     if correlated and covariance is None:
         raise ValueError("correlated=True needs the covariance of the estimates, which there is for up to 4096 of them")

@@ -67,11 +67,15 @@ class MultiplicativeScrambling(NumericMechanism):
         """Return log z − E[log S]: what `of_logs` releases."""
         return jnp.log(jnp.asarray(z)) - self._of_log[0]
 
+    def _log_record(self, x: ArrayLike) -> jax.Array:
+        """Of the clipped record: a record that is not positive has no logarithm."""
+        return jnp.log(jnp.clip(jnp.asarray(x, float), self.lower, self.upper))
+
     def randomize(self, key: Key, x: ArrayLike) -> jax.Array:
-        return jnp.exp(self.of_logs.randomize(key, jnp.log(jnp.asarray(x, float))) + self._of_log[0])
+        return jnp.exp(self.of_logs.randomize(key, self._log_record(x)) + self._of_log[0])
 
     def log_prob(self, z: ArrayLike, x: ArrayLike) -> jax.Array:
-        return self.of_logs.log_prob(self.log_of(z), jnp.log(jnp.asarray(x, float))) - jnp.log(jnp.asarray(z))
+        return self.of_logs.log_prob(self.log_of(z), self._log_record(x)) - jnp.log(jnp.asarray(z))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         record = jnp.clip(jnp.asarray(x, float), self.lower, self.upper)

@@ -206,3 +206,14 @@ def test_intervals_from_memorised_answers_cover():
 def test_what_cannot_be_joined_is_refused(release, permanent, error, message):
     with pytest.raises(error, match=message):
         release.by_person(permanent)
+
+
+def test_the_reports_of_persons_that_are_rows_have_what_there_is_and_else_clear_errors():
+    sketch = ldp.mechanisms.CountMeanSketch(3.0, 20, 4, 16)
+    values = jax.jit(sketch.randomize)(jax.random.key(0), np.arange(600) % 20)
+    release = ldp.Release(values, sketch, persons=np.arange(600) // 2)
+    with pytest.warns(RepeatedAnswersWarning):
+        unbiased = ldp.frequencies(release)
+    np.testing.assert_array_equal(unbiased.params, ldp.frequencies(ldp.Release(values, sketch)).params)
+    with pytest.raises(ValueError, match=r"by_person needs codes, or numbers .*; count_mean_sketch releases rows"):
+        release.by_person()

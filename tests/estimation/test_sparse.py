@@ -140,6 +140,19 @@ def test_result_of_frequencies():
         posterior.contrast({"0": 1})
 
 
+def test_few_records_are_no_estimate_of_the_correlations_of_many_shares():
+    """With the singular covariance of 60 persons, deviations of large shares would be a third of the errors."""
+    theta = np.zeros(300)
+    theta[:5] = 0.2
+    mechanism, rng = ldp.OptimalUnaryEncoding(4.0, 300), np.random.default_rng(0)
+    x = np.repeat(rng.choice(300, 60, p=theta), 2)
+    values = jax.jit(mechanism.randomize)(jax.random.key(0), x)
+    estimate = ldp.frequencies(ldp.Release(values, mechanism, persons=np.arange(120) // 2))
+    posterior = sparse_posterior(estimate)
+    assert not posterior.correlated
+    assert posterior.standard_error[:5].mean() > 0.7 * estimate.standard_error[:5].mean()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -27,7 +27,9 @@ def test_the_factor_has_the_stated_mean_and_deviation_and_the_density_is_its():
     assert (FACTOR.mean(), FACTOR.std()) == pytest.approx((1.2, 0.5), rel=1e-12)
     z, x = np.array([0.2, 3.0, 80.0])[:, None], np.array([1.0, 4.0, 50.0])
     np.testing.assert_allclose(call("log_prob", MECHANISM, z, x), FACTOR.logpdf(z / x) - np.log(x), rtol=1e-10)
-    np.testing.assert_array_equal(call("log_prob", MECHANISM, z, 0.1), call("log_prob", MECHANISM, z, 1.0))  # clipped
+    for x in (0.1, 0.0, -3.0):  # clipped
+        np.testing.assert_array_equal(call("log_prob", MECHANISM, z, x), call("log_prob", MECHANISM, z, 1.0))
+    assert np.all(call("randomize", MECHANISM, jax.random.key(0), np.array([0.0, -3.0])) > 0)
     mean, variance = MECHANISM.moments(np.array([4.0, 99.0]))
     np.testing.assert_allclose([mean, variance], [[4.8, 60.0], [4.0, 625.0]])
 

@@ -36,6 +36,8 @@ def read_rappor(
     """
     table = CsvFile(pathlib.Path(params))
     table.read(table.columns([*"khmpqf"]))
+    if len(table.lines) > 1:
+        raise FileError(f"{params}, line {table.lines[1]}: a second row of parameters; all cohorts have the same ones")
     stated = {name: float(table.numbers(name)[0]) for name in "khmpqf"}
     for name in "khm":
         if not (stated[name].is_integer() and 1 <= stated[name] < 1 << 31):
@@ -56,6 +58,8 @@ def read_rappor(
     with open(map, newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, skipinitialspace=True)
         candidates = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
+    if not candidates:
+        raise FileError(f"{map} has no candidates")
     bits = np.zeros((cohorts, len(candidates), width), np.uint8)
     for row, (line, (_, *cells)) in enumerate(candidates):
         for place, cell in enumerate(cells, start=2):

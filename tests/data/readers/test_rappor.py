@@ -61,6 +61,8 @@ def test_the_files_are_read_with_their_names_and_bits(files):
             "counts.csv, line 2: column 'x[3]' holds 'many', which is not a number",
         ),
         ({"counts": ""}, "counts.csv: the first line must be"),
+        ({"map": "\n"}, "map.csv has no candidates"),
+        ({"params": PARAMS + "4,2,2,0.5,0.75,0.1\n"}, "params.csv, line 3: a second row of parameters"),
         ({"map": MAP.replace("8", "9")}, "map.csv, line 1, column 5: '9' is not a bit from 1 to 8 (2 cohorts of 4"),
         ({"map": MAP.replace(",6,\n", ",x,\n")}, "map.csv, line 2, column 4: 'x' is not a bit from 1 to 8"),
         ({"map": MAP.replace("3,4,6,", "3,4,,")}, "map.csv, line 2: 0 bits in cohort 2, but a candidate has 1 to 2"),
