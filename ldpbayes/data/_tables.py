@@ -282,16 +282,16 @@ class NoisyTable(Release):
         return cls.from_frame(columns, **{**stated, **typed, **options})
 
     def __getitem__(self, rows: Any) -> "NoisyTable":
-        """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions. ValueError if
-        a number of cells was not published, which belongs to the whole table.
+        """Return a table of some of the cells. `rows` is a slice, a boolean mask or an array of positions. ValueError
+        if a number of cells was not published, which belongs to the whole table.
         """
-        rule: Any = self.mechanism
-        if isinstance(rule, Published) and rule.unpublished is not None and np.any(rule.unpublished):
+        rule, values = cast(Any, self.mechanism), self.values[rows]
+        if isinstance(rule, Published) and len(values) < self.count and np.any(rule.unpublished or 0):
             hint = "make a table of each part, with its own number, or with unpublished='unknown'"
             raise ValueError(f"how many cells of a part of the table were not published is not known: {hint}")
         mechanism, keys = self.mechanism.of_records((self.count,), rows), {k: v[rows] for k, v in self.keys.items()}
         beside: Any = {name: getattr(self, name) for name in ("privacy", "neighbours", "times", "about")}
-        return NoisyTable(self.values[rows], mechanism, keys=keys, **beside)
+        return NoisyTable(values, mechanism, keys=keys, **beside)
 
     @property
     def _promise(self) -> Promise:

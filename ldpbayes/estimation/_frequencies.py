@@ -535,12 +535,10 @@ def _weighted(sketch: CountSketch, method: str, design: SamplingDesign) -> Frequ
     # The correction for a finite population is not one of the noise, of which e eᵀ − diag e is the expected covariance.
     noisy = counts * share**2 * design.fractions(counts)
     covariance = covariance + (terms.T * noisy) @ terms - np.diag(noisy @ terms)
-    if isinstance(
-        mechanism, PureProtocol
-    ):  # errors are at least those of the mechanism, also if no value has a category
-        theta = np.clip(estimate, 0, 1)
-        of_noise = (counts * share**2) @ ((theta * p * (1 - p) + (1 - theta) * q * (1 - q)) / (p - q) ** 2 + 0 * terms)
-        covariance += np.diag(np.maximum(of_noise - np.diagonal(covariance), 0.0))
+    if isinstance(mechanism, PureProtocol):  # a category that no value supports has the errors of the mechanism
+        theta, even = np.clip(estimate, 0, 1), np.ptp(terms, axis=0) < 1e-9
+        of_noise = (theta * p * (1 - p) + (1 - theta) * q * (1 - q)) / (p - q) ** 2
+        covariance += np.diag(even * ((counts * share**2) @ np.broadcast_to(of_noise, terms.shape)))
     error, options = np.sqrt(np.diagonal(covariance)), {"_matrix": covariance, "_sampled": True}
     return FrequencyEstimate(method, sketch.promises, estimate, error, **options)
 

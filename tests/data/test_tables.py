@@ -133,7 +133,10 @@ def test_a_table_states_how_many_cells_were_not_published_or_that_it_is_unknown(
         table.save(tmp_path / "table.npz")
         again = NoisyTable.load(tmp_path / "table.npz")
         assert again.mechanism == table.mechanism and repr(again) == repr(table)
-        assert table[:5].mechanism == table.mechanism
+        assert table[::-1].mechanism == table.mechanism
+    assert tables[0][:5].mechanism == tables[0].mechanism and tables[2][:5].mechanism == tables[2].mechanism
+    with pytest.raises(ValueError, match="how many cells of a part of the table were not published"):
+        tables[1][:5]
     few, spreads = {"place": [0, 1], "n": [31, None]}, {"place": [0, 1], "n": [31, 33], "s": [2.0, 3.0]}
     for columns, changes, error in (
         (frame, {"threshold": 30, "unpublished": -1}, "unpublished must be an integer of at least 0, got -1"),

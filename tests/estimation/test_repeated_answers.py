@@ -217,3 +217,12 @@ def test_the_reports_of_persons_that_are_rows_have_what_there_is_and_else_clear_
     np.testing.assert_array_equal(unbiased.params, ldp.frequencies(ldp.Release(values, sketch)).params)
     with pytest.raises(ValueError, match=r"by_person needs codes, or numbers .*; count_mean_sketch releases rows"):
         release.by_person()
+
+
+def test_a_category_that_no_answer_supports_has_the_error_of_the_mechanism():
+    mechanism, persons = ldp.OptimalUnaryEncoding(4.0, 30), np.arange(40) // 2
+    rows = np.zeros((40, 30), np.uint8)
+    rows[:, 0] = 1
+    p, q = mechanism.support_probabilities
+    error = ldp.frequencies(ldp.Release(rows, mechanism, persons=persons)).standard_error
+    np.testing.assert_allclose(error[1:], np.sqrt(q * (1 - q) / 40) / (p - q), rtol=1e-6)
