@@ -432,6 +432,7 @@ def test_an_array_that_claims_a_trillion_rows_is_refused_before_memory_is_taken(
                 read(tmp_path / "a.npz")
 
 
+@pytest.mark.slow
 def test_a_parquet_file_of_repeated_values_is_refused_before_it_is_unpacked(tmp_path):
     pa = pytest.importorskip("pyarrow")
     column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1 << 24, np.int8)), pa.array([1.0]))

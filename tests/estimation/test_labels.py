@@ -38,6 +38,7 @@ def test_without_a_prior_all_of_the_budget_goes_into_the_labels():
     assert made.privacy == mechanism.guarantee.statement()
 
 
+@pytest.mark.slow
 def test_both_steps_have_randomness_of_their_own_and_repeat_with_the_seed():
     one, same, other = (release_labels(LABELS[:50], 1.0, **OPTIONS, prior_epsilon=0.3, seed=seed) for seed in (0, 0, 1))
     for part in ("release", "prior_release"):

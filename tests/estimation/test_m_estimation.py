@@ -104,6 +104,7 @@ def scores_of(criterion, loss, theta):
     return criterion.scores(loss, theta, (0,))
 
 
+@pytest.mark.slow
 def test_standard_errors_of_a_median_know_the_spread_of_the_original_records():
     sigma, count, loss = 0.2, 20_000, losses.absolute(features=())
     rows = sigma * np.random.default_rng(6).normal(size=count)
@@ -246,6 +247,7 @@ def squared_log(x, theta):
     return (theta - jnp.log(x)) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dr", pytest.param("combined", marks=pytest.mark.slow)])
 def test_a_loss_that_is_only_defined_on_the_support_is_estimated(method):
     rng = np.random.default_rng(4)

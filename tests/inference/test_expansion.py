@@ -178,6 +178,7 @@ def test_other_data_of_the_same_structure_compile_nothing_anew(fitted, monkeypat
     assert np.allclose(again["posterior"]["a"].mean(), fitted["posterior"]["a"].mean(), atol=0.05)
 
 
+@pytest.mark.slow
 def test_an_expansion_is_chosen_where_it_pays_and_the_posterior_is_narrow(monkeypatch, fitted):
     assert report(quiet_fit(logistic, ldp.Release(Z, RR), X, **FEW)) is None
     monkeypatch.setattr(polynomial, "MIN_WORK_TO_EXPAND", 0.0)

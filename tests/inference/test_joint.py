@@ -491,6 +491,7 @@ def outcome(answers, y, exact_first=False):
 VALUES = {"share": 0.3, "slope": 3.0, "start": 10.0, "sigma": 2.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact_first", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_exact_column_has_the_likelihood_of_the_sum_over_classes(exact_first):
     rng = np.random.default_rng(4)

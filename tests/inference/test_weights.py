@@ -54,6 +54,7 @@ def derivatives(theta, z, weights):
     return score(logit), information, 2 * slope  # the curvature of log θ (1 − θ), the prior of a logit
 
 
+@pytest.mark.slow
 def test_draws_have_the_spread_of_the_sampling_design():
     z, design = survey(np.random.default_rng(3))
     release = ldp.Release(z, RESPONSE)

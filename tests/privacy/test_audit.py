@@ -965,7 +965,11 @@ def test_every_mechanism_of_the_package_is_drawn():
     assert own - {"banded", "capped", "floored", "incomplete", "published", "rounded", "withheld"} == set(DRAWN)
 
 
-@pytest.mark.parametrize("name", AUDITS)
+# mechanisms that are audited on demand: another one of their kind always is
+LIKE_ANOTHER = {"bounded_gaussian", "count_mean_sketch", "logistic_statistics", "logistic_records", "kuk", "triangular"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in LIKE_ANOTHER)) for k in AUDITS])
 def test_no_neighbours_are_told_better_than_stated(name, cases=None):
     for seed in range(4, 4 + (cases or 4)):  # among which are cases that were stated wrongly once
         AUDITS[name](np.random.default_rng([seed, *name.encode()]))

@@ -317,6 +317,7 @@ def test_posteriors_of_rows_can_be_replicated():
     assert [name for name in result.pit if name.startswith("root")] == ["root[1, 1]"]
 
 
+@pytest.mark.slow
 def test_numbers_whose_law_is_too_narrow_for_coarse_panels_have_the_posterior_of_their_records(rng):
     """The error of a mean of 400 draws is a twentieth of their deviation, and that of the deviation 4 %."""
     mechanism = ldp.LaplaceMechanism(50.0, -5, 5)
