@@ -286,7 +286,8 @@ class NoisyTable(Release):
         if a number of cells was not published, which belongs to the whole table.
         """
         rule, values = cast(Any, self.mechanism), self.values[rows]
-        if isinstance(rule, Published) and len(values) < self.count and np.any(rule.unpublished or 0):
+        numbered = isinstance(rule, Published) and rule.unpublished is not None and np.any(rule.unpublished)
+        if numbered and len(values) < self.count:
             hint = "make a table of each part, with its own number, or with unpublished='unknown'"
             raise ValueError(f"how many cells of a part of the table were not published is not known: {hint}")
         mechanism, keys = self.mechanism.of_records((self.count,), rows), {k: v[rows] for k, v in self.keys.items()}

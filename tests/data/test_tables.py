@@ -21,7 +21,7 @@ from ldpbayes.data import NoisyTable, ReleaseWarning
 from ldpbayes.data.release import promises
 from ldpbayes.mechanisms.plausibility import implausible_repeats
 from ldpbayes.mechanisms.protocol import OF_ONE_VALUE
-from ldpbayes.mechanisms.reporting import Floored, Incomplete, Rounded, Withheld
+from ldpbayes.mechanisms.reporting import Floored, Incomplete, Published, Rounded, Withheld
 from tests.programs import evaluate
 
 NOISES = {
@@ -137,6 +137,13 @@ def test_a_table_states_how_many_cells_were_not_published_or_that_it_is_unknown(
     assert tables[0][:5].mechanism == tables[0].mechanism and tables[2][:5].mechanism == tables[2].mechanism
     with pytest.raises(ValueError, match="how many cells of a part of the table were not published"):
         tables[1][:5]
+    each = Published(Withheld(ldp.DiscreteGaussianMechanism(scale=6.0), 30), np.array([1.0, 2.0, 0.0]))
+    with pytest.raises(ValueError, match="how many cells of a part of the table were not published"):
+        NoisyTable([31, 33, 35], each, keys={"place": [0, 1, 2]})[:2]
+    # 40 of 80 values just above a threshold that was applied after rounding, and none withheld
+    rounded = {"place": np.arange(80), "n": np.repeat([90, 95], 40)}
+    with pytest.warns(ReleaseWarning, match="no cell is withheld"):
+        NoisyTable.from_frame(rounded, "n", threshold=90, unit=5, **options | {"scale": 30.0})
     few, spreads = {"place": [0, 1], "n": [31, None]}, {"place": [0, 1], "n": [31, 33], "s": [2.0, 3.0]}
     for columns, changes, error in (
         (frame, {"threshold": 30, "unpublished": -1}, "unpublished must be an integer of at least 0, got -1"),
