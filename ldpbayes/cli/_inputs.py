@@ -35,7 +35,7 @@ from ldpbayes.noise import Gaussian, IndependentGaussian
 RELEASE_ENDINGS = (".npz", ".parquet")
 PARAMETER_PREFIX = "mechanism's "  # begins the names under which arguments have parameters of mechanisms
 FORMAT_PREFIX = "format's "  # begins the names under which arguments have options of formats of tables
-SPREADS = ("scale", "standard_deviation", "variance", "margin")  # of noise: a number or a column
+SPREADS = ldp.NoisyTable.NOISE_SIZES
 _OF_NOISE = "noise", "margin_level", "sensitivity", "neighbours", "times", "privacy"
 FRAME_OPTIONS = (*_OF_NOISE, "unit", "floor", "cap", "threshold", "unpublished")  # of tables
 COLUMN_PREFIX = "@"  # stands before the name of a column with a parameter's values, one a record

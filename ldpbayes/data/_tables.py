@@ -75,6 +75,8 @@ class NoisyTable(Release):
     privacy: str | None = host(default=None)
     neighbours: str | None = host(default=None, kw_only=True)
 
+    #: Arguments of `from_frame` of which one has the size of the noise, a number or the name of a column.
+    NOISE_SIZES: ClassVar[tuple[str, ...]] = ("scale", "standard_deviation", "variance", "margin")
     #: Name of the axis of cells in the results of `fit`: that of the only key, or "cell".
     dim = property(lambda self: next(iter(self.keys)) if len(self.keys) == 1 else "cell")
     _beside: ClassVar[tuple[str, ...]] = ("keys", "privacy", "neighbours", *Release._beside)
@@ -102,20 +104,16 @@ class NoisyTable(Release):
             raise ValueError(f"rows {first[row]} and {row} are of the same cell ({cell}); {hint}")
         object.__setattr__(self, "keys", keys)
         rule: Any = self.mechanism
-        plain = rule is rule.innermost or isinstance(rule, Incomplete)
-        if (
-            plain
-            and type(rule.noise) in TABLE_NOISES.values()
-            and is_concrete(self.values, rule)
-            and self.values is not None
-        ):
+        known = isinstance(self.values, np.ndarray) and is_concrete(rule)
+        plain = (rule is rule.innermost or isinstance(rule, Incomplete)) and type(rule.noise) in TABLE_NOISES.values()
+        if known and plain:
             for sign, side, end in ((1.0, "below", "least"), (-1.0, "above", "largest")):
                 if edge := sharp_edge(sign * self.values, rule.noise):
                     many = f"{edge[0]:,} values are within {edge[1]:g} of the {end}, and none is {side} it"
                     chance = f"noise would do this with probability below {FALSE_EDGE_LEVEL:g}"
                     hint = "state the rule if values were left out or changed, or less noise if there is less"
                     self._doubt(f"{many}: {chance}; {hint}")
-        if isinstance(rule, Withheld) and isinstance(self.values, np.ndarray):
+        if known and isinstance(rule, Withheld):
             width, withheld = rule.noise.standard_deviation / 2, rule.interval(np.full(self.values.shape, np.nan))[1]
             highest, wide = rule.interval(self.values)[1], (width >= 1) | (not rule.noise.discrete)
             near = np.count_nonzero((highest <= withheld + width) & wide)
@@ -273,7 +271,7 @@ class NoisyTable(Release):
             or in thousands is in ``about["cells"]``.
         """
         keys = [keys] if isinstance(keys, str) else [*keys]
-        spreads = (options.get(name) for name in ("scale", "standard_deviation", "variance", "margin"))
+        spreads = (options.get(name) for name in cls.NOISE_SIZES)
         numbers = dict.fromkeys(name for name in (value, *spreads) if isinstance(name, str))
         chosen = format_of(path, format)[1]
         of_format = {name: options.pop(name) for name in chosen.options.keys() & options.keys()}
@@ -337,7 +335,7 @@ class NoisyTable(Release):
         gaps, rule = 0 if self.values is None else np.count_nonzero(np.isnan(self.values)), cast(Any, self.mechanism)
         counts = {f"cells by {', '.join(self.keys)}": self.count} | ({"not reported": gaps} if gaps else {})
         if isinstance(rule, Published) and rule.unpublished is not None:
-            counts["not published"] = round(rule.unpublished * self.count)
+            counts["not published"] = round(np.sum(np.broadcast_to(rule.unpublished, self.count)))
         return counts
 
 

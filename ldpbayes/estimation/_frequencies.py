@@ -179,7 +179,7 @@ def _of_persons(data: Any, method: str) -> bool:
         return False
     mechanism: Any = data.mechanism
     d = mechanism.categories
-    if getattr(mechanism, "collision_variance", 0) and method in _LINEAR:  # what is subtracted is of no single value
+    if mechanism.collision_variance and method in _LINEAR:  # what is subtracted is of no single value
         return False
     return d <= DENSE_CATEGORIES and d * data.count <= MOST_TERMS and _LINEAR.get(method) is not _base_cut
 
@@ -378,6 +378,7 @@ class FrequencyEstimate(Estimate):
     _matrix: np.ndarray | None = None
     _labels: tuple[str, ...] | None = None
     _sampled: bool = False  # whether _matrix is the covariance of the records, not of a model
+    of_sampled_shares = property(lambda self: self._linear is not None or self._sampled)  # type: ignore[assignment]
 
     params = property(attrgetter("estimate"), doc="The estimate (categories,).")
     # words for the categories or for the cells of a table, or their codes
@@ -433,8 +434,8 @@ class FrequencyEstimate(Estimate):
 
 
 def _unbiased(sketch: CountSketch, method: str, alpha: float, design: SamplingDesign | None) -> FrequencyEstimate:
-    hashed = isinstance(sketch.mechanism, PureProtocol) and bool(sketch.mechanism.collision_variance)
-    if design is not None and hashed:
+    mechanism: Any = sketch.mechanism
+    if design is not None and mechanism.collision_variance:
         raise ValueError("sampling and domain are for count-mean sketches only with method='mle'")
     if design is not None or isinstance(sketch.mechanism, Repeated):
         return _weighted(sketch, method, design or SamplingDesign(np.ones(len(sketch.nodes))))
@@ -458,7 +459,7 @@ def _of_bits(data: Release | Sketch, method: str, surveyed: bool) -> FrequencyEs
     warn_of_repeats(counts.promises)
     law, labels = counts.mechanism.bit_law, _labels_of(data)
     d = law.design.shape[-1]
-    labels += (UNLISTED,) * (len(labels) == d - 1 and counts.mechanism.rest)
+    labels += (UNLISTED,) * (len(labels) == d - 1 and law.rest)
     if len(labels) not in (0, d):
         raise ValueError(f"there are {len(labels)} words for {d} categories in about={{'levels': ...}}")
     names = labels or tuple(map(str, range(d)))

@@ -201,7 +201,8 @@ def sparse_posterior(
     The estimate of each share is taken as normal, with its standard error. The prior law of a share is 0 with some
     probability, and otherwise a mixture of normal laws above 0. Its weights are the most likely ones for all estimates
     (empirical Bayes, [Stephens]), so that posteriors ignore how uncertain the weights are, which matters for few
-    categories. That shares sum to 1 is not used.
+    categories. That shares sum to 1 is used only to centre estimates whose covariance is estimated from the records,
+    such as those of `frequencies` under a pure protocol.
 
     Parameters
     ----------
@@ -232,8 +233,7 @@ def sparse_posterior(
     error = np.full(1, np.nan) if estimate.standard_error is None else np.asarray(estimate.standard_error)
     if not np.all((error > 0) & np.isfinite(error)):
         raise ValueError("a sparse posterior needs a positive standard error of each share; use method='unbiased'")
-    # whose covariance is that of the records, and whose true shares have the sum 1
-    sampled = getattr(estimate, "_linear", None) is not None or getattr(estimate, "_sampled", False)
+    sampled = estimate.of_sampled_shares
     covariance = None if correlated is False or (sampled and correlated is None) else estimate.covariance
     if correlated and covariance is None:
         raise ValueError("correlated=True needs the covariance of the estimates, which there is for up to 4096 of them")

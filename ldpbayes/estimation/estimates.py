@@ -5,7 +5,7 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,8 @@ class Estimate:
       method has no formula for the uncertainty;
     - `privacy`: the guarantee of each release, and of all releases together, in words.
     """
+
+    of_sampled_shares: ClassVar[bool] = False  # whether true values sum to 1, with a covariance that records estimate
 
     if TYPE_CHECKING:  # fields or properties of a subclass
 

@@ -259,7 +259,7 @@ def observe_jointly(classes: dist.Distribution, parts: Mapping[str, tuple]) -> d
     values, laws = dict[str, Any](), cast(Any, None)
     for name, (law, data) in parts.items():
         exact = isinstance(data, np.ndarray | jax.Array)
-        if isinstance(getattr(data, "mechanism", None), Published):
+        if isinstance(data, Release | Sketch) and isinstance(data.mechanism, Published):
             raise ValueError(f"site {name!r}: what was published of a table cannot be one of several parts")
         if not exact and values and name != first:
             data = _of_the_same(first, whole, name, data, len(parts) == 2)

@@ -41,6 +41,8 @@ class Categories(DiscreteMechanism):
     noise, bounded, of_categories = None, True, True
     #: The law of sums of bits, a `BitLaw`; None if no bits are released, or dependent ones.
     bit_law: BitLaw | None = None
+    #: Variance, over hash functions, of how much of another category's share an estimate takes for the category's own.
+    collision_variance: ClassVar[Any] = 0.0
     domain = property(lambda self: constraints.integer_interval(0, self.categories - 1))
 
     def moments(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -94,8 +96,6 @@ class PureProtocol(Categories):
     _independent_bits: ClassVar[bool] = False  # whether codes are in S(z) independently of each other, given x
     #: P(x in S(z) | x), and P(k in S(z) | x) for each other code k, for each budget.
     support_probabilities: ClassVar[Annotated[Any, Owed("P(x in S(z) | x), and P(k in S(z) | x) for another code k")]]
-    #: Variance, over hash functions, of how much of another category's share an estimate takes for the category's own.
-    collision_variance: ClassVar[Any] = 0.0
     #: Largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'.
     separation: ClassVar[Annotated[Any, Owed("largest P(x in S(z), x' not in S(z) | x) of any two codes x and x'")]]
 

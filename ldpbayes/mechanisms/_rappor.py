@@ -113,7 +113,8 @@ class Rappor(LikelihoodTable):
         design = np.moveaxis(np.asarray(self._map, float), -1, -2)
         if self.rest:
             design = np.concatenate([design, np.full((*design.shape[:-1], 1), self._density)], axis=-1)
-        return BitLaw(one, zero, of_one / reports + shared, of_zero / reports + shared, reports, design)
+        variances = of_one / reports + shared, of_zero / reports + shared
+        return BitLaw(one, zero, *variances, reports, design, self.rest)
 
     @property
     def guarantee(self) -> Guarantee:

@@ -275,6 +275,7 @@ class BitLaw(NamedTuple):
     variance_zero: Array
     reports: Array  # number of reports of one person
     design: np.ndarray  # (cohorts, bits, categories): 1 where the category sets the bit, or a probability; else 0
+    rest: bool = False  # whether the last category is that of all values that are not listed
 
 
 class PiecewiseConstant(Mechanism):

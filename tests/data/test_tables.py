@@ -140,6 +140,7 @@ def test_a_table_states_how_many_cells_were_not_published_or_that_it_is_unknown(
     each = Published(Withheld(ldp.DiscreteGaussianMechanism(scale=6.0), 30), np.array([1.0, 2.0, 0.0]))
     with pytest.raises(ValueError, match="how many cells of a part of the table were not published"):
         NoisyTable([31, 33, 35], each, keys={"place": [0, 1, 2]})[:2]
+    assert "3 cells by place, 3 not published" in repr(NoisyTable([31, 33, 35], each, keys={"place": [0, 1, 2]}))
     # 40 of 80 values just above a threshold that was applied after rounding, and none withheld
     rounded = {"place": np.arange(80), "n": np.repeat([90, 95], 40)}
     with pytest.warns(ReleaseWarning, match="no cell is withheld"):

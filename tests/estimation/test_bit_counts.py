@@ -209,3 +209,10 @@ def test_non_negative_least_squares_finds_the_largest_candidates():
     assert np.all(np.abs(estimate.params[:6] - reference[:6]) < 3 * estimate.standard_error[:6])
     assert np.all(np.abs(estimate.params[:6] - theta[:6]) < 3 * estimate.standard_error[:6])
     assert estimate.names[-1] == "40"
+
+
+def test_words_that_are_not_one_for_each_category_are_refused():
+    encoding, sums = ldp.OptimalUnaryEncoding(1.0, 3), [60, 50, 40]
+    with pytest.raises(ValueError, match="there are 2 words for 3 categories"):
+        ldp.frequencies(BitCounts(encoding, sums, 100, about={"levels": ["a", "b"]}))
+    assert ldp.frequencies(BitCounts(encoding, sums, 100, about={"levels": ["a", "b", "c"]})).names == ["a", "b", "c"]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 import os
 import pathlib
 import re
@@ -22,7 +21,7 @@ from ldpbayes.data.readers.rappor import read_rappor
 from ldpbayes.data.release import Release
 from ldpbayes.data.sketches import Sketch
 
-NOISE_SIZES = ("scale", "standard_deviation", "variance")
+NOISE_SIZES = NoisyTable.NOISE_SIZES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,6 @@ class Layout:
         known is left out, and must be given to `open`.
     format, options : str, dict
         Format of the files, and options of the format that they need. Default: CSV files.
-    factors : dict of str to float
-        Columns whose numbers are multiplied, and by what.
     apart : dict of str to dict
         By column and label, what is stated of the rows with this label instead.
     since : dict of str to dict
@@ -50,7 +47,6 @@ class Layout:
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     format: str = "csv"
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     apart: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     since: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
@@ -126,7 +122,6 @@ def _read(
     except FileError as error:
         raise FileError(f"{error} (the layout {layout_name} is described at {layout.source})") from None
     columns = {name: np.asarray(cells) for name, cells in contents.items()}
-    columns |= {name: columns[name] * factor for name, factor in layout.factors.items()}
     for name, labels in only.items():
         cells, wanted = column(columns, name).astype(str), np.ravel(labels).astype(str).tolist()
         if absent := [label for label in wanted if label not in cells]:
@@ -178,7 +173,7 @@ DAYS["2026-01-26"] = _current("BD BT ET HN IQ KH KZ LA RW", "AE AZ BH DJ EG NI P
 
 BROADBAND, ERROR = "https://github.com/microsoft/USBroadbandUsagePercentages", "ERROR RANGE (95%)(+/-)"
 SHARES: dict[str, Any] = {"value": "BROADBAND USAGE", "keys": ["ST", "COUNTY ID", "POSTAL CODE"], "noise": "laplace"}
-SHARES |= {"scale": ERROR, "unit": 0.001, "floor": 0.0, "cap": 1.0}
+SHARES |= {"margin": ERROR, "margin_level": 0.95, "unit": 0.001, "floor": 0.0, "cap": 1.0}
 SHARES["privacy"] = f"Microsoft: epsilon = 0.2 for the counts from which a share was computed ({BROADBAND})."
 CENSUS = "https://registry.opendata.aws/census-2020-pl94-nmf"
 CENSUS_PROMISE = f"U.S. Census Bureau: zCDP, for two data sets that differ in the record of one person ({CENSUS})."
@@ -190,7 +185,7 @@ EARNINGS["privacy"] = "U.S. Census Bureau: percentiles of a histogram with noise
 LAYOUTS: dict[str, Layout | Callable[..., Release | Sketch]] = {
     "chrome-confidence": read_confidences,
     "rappor": read_rappor,
-    "us-broadband": Layout(BROADBAND, SHARES, factors={ERROR: 1 / math.log(20)}),  # P(|Laplace(b)| > b log 20) = 0.05
+    "us-broadband": Layout(BROADBAND, SHARES),
     "us-census-2020": Layout(CENSUS, {"privacy": CENSUS_PROMISE}, "census"),
     "us-pseo-earnings": Layout(PSEO, EARNINGS),
     "wikimedia-pageviews": Layout(f"{PAGEVIEWS}/00_README.html", options={"names": PAGES}, since=DAYS),
