@@ -6,7 +6,6 @@ import os
 import pathlib
 
 import jax
-import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -212,7 +211,7 @@ def test_the_broadband_shares_of_massachusetts_open_by_name():
         (("0.398", "n0"), "line 3: column 'BROADBAND USAGE' holds 'n0', which is not a number"),
         (("0.398", "-0.1"), "column 'BROADBAND USAGE' holds -0.1 for SC, 45001, 29620: possible values are"),
         (("0.007,0", "0.007"), "line 3: the line has 7 cells, but the first line has 8 names"),
-        (("0.007,0", "0,0"), r"column 'ERROR RANGE \(95%\)\(\+/-\)' holds 0.0 for SC, 45001, 29620: a scale must be"),
+        (("0.007,0", "0,0"), r"column 'ERROR RANGE \(95%\)\(\+/-\)' holds 0.0 for SC, 45001, 29620: a margin must be"),
     ],
 )
 def test_files_that_are_no_broadband_shares_are_refused(tmp_path, change, message):
